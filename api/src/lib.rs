@@ -1,1 +1,44 @@
-//! x
+//! The words of netclaim: what admins and tenants write, and what the driver publishes.
+//!
+//! ```text
+//!   Network (CRD) ───────────┐                     ┌── attributes, capacities, device names
+//!   CNIConfig (class) ───────┼─> merge, validate ──┤
+//!   AttachmentConfig         │   resolve templates └── a conflist and its capability arguments
+//!   (class, then claim) ─────┘
+//! ```
+//!
+//! Invariants:
+//! * Nothing here does IO; the same functions serve the agent, the controller and the command line.
+//! * Decoding is strict: an unknown field or a repeated key is an error that names it.
+//! * A value that has been parsed is right: [`IfName`], [`MacAddr`], [`Quantity`] cannot hold anything else.
+//! * What a tenant may set is decided by the admin's [`Allow`] and nothing else, see [`merge`].
+
+mod allow;
+mod attachment_config;
+pub mod attributes;
+mod cni_config;
+pub mod device;
+mod invalid;
+pub mod merge;
+mod names;
+pub mod network;
+pub mod opaque;
+mod quantity;
+mod strict_json;
+pub mod template;
+
+pub use allow::{Allow, ParameterRule, ParameterType};
+pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
+pub use cni_config::CniConfig;
+pub use invalid::Invalid;
+pub use names::{IfName, MacAddr, NetworkName};
+pub use quantity::Quantity;
+
+/// The driver's name unless `--driver-name` says otherwise; also the domain of its attributes.
+pub const DRIVER_NAME: &str = "netclaim.dev";
+
+/// API group of everything netclaim defines.
+pub const GROUP: &str = "netclaim.dev";
+
+/// The only API version so far.
+pub const API_VERSION: &str = "netclaim.dev/v1alpha1";

@@ -1,0 +1,171 @@
+//! `AttachmentConfig`: what a class or a claim says about one attachment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{IfName, Invalid, MacAddr, Quantity};
+
+/// Opaque device configuration of a DeviceClass or a ResourceClaim: how the attachment shall be made.
+///
+/// Several may apply to one request. They are merged field by field, classes first, then the claim, in the
+/// order of the allocation; what a claim may set is the admin's to decide, see [`Allow`](crate::Allow).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AttachmentConfig {
+    /// Name of the interface in the pod; by default `net1`, `net2` … in the order of the pod's claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_name: Option<IfName>,
+    /// Addresses wanted, with or without prefix length: passed as the CNI capability `ips`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<IpRequest>,
+    /// MAC address wanted: passed as the CNI capability `mac`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+    /// Rates: passed as the CNI capability `bandwidth`. By default both directions get the bandwidth that the
+    /// claim was granted as capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+    /// Ports of the node that lead to the pod: passed as the CNI capability `portMappings`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<PortMapping>,
+    /// CNI_ARGS for the plugins.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub args: BTreeMap<String, String>,
+    /// Values for the `${parameters.NAME}` places of the configuration.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "any_object")]
+    pub parameters: BTreeMap<String, Value>,
+}
+
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "additionalProperties": true})
+}
+
+/// An address, with a prefix length or without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum IpRequest {
+    /// `10.20.0.5`: the plugin knows the prefix length.
+    Address(IpAddr),
+    /// `10.20.0.5/24`
+    Cidr(IpNet),
+}
+
+impl TryFrom<String> for IpRequest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = |_| format!("{text:?} is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24");
+        if text.contains('/') {
+            text.parse().map(Self::Cidr).map_err(|_| wrong(()))
+        } else {
+            text.parse().map(Self::Address).map_err(|_| wrong(()))
+        }
+    }
+}
+
+impl fmt::Display for IpRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Cidr(cidr) => cidr.fmt(f),
+        }
+    }
+}
+
+impl From<IpRequest> for String {
+    fn from(ip: IpRequest) -> Self {
+        ip.to_string()
+    }
+}
+
+/// Rates of one attachment in bits per second, seen from the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Bandwidth {
+    /// Towards the pod, in bits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<Quantity>,
+    /// From the pod, in bits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Quantity>,
+}
+
+impl Bandwidth {
+    /// `rate` bits per second in both directions.
+    pub const fn both(rate: Quantity) -> Self {
+        Self {
+            ingress: Some(rate),
+            egress: Some(rate),
+        }
+    }
+}
+
+/// One port of the node that leads to the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PortMapping {
+    /// Port on the node.
+    #[schemars(range(min = 1))]
+    pub host_port: u16,
+    /// Port in the pod.
+    #[schemars(range(min = 1))]
+    pub container_port: u16,
+    /// Protocol; TCP by default.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// Address of the node to listen on; all by default.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "hostIP")]
+    #[schemars(with = "Option<String>")]
+    pub host_ip: Option<IpAddr>,
+}
+
+/// Transport protocols that can be mapped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Protocol {
+    #[default]
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl AttachmentConfig {
+    /// What decoding cannot see; paths are relative to the config.
+    pub(crate) fn problems(&self) -> Vec<Invalid> {
+        let mut problems = Vec::new();
+        if let Some(name) = self
+            .if_name
+            .as_ref()
+            .filter(|name| matches!(name.as_str(), "lo" | "eth0"))
+        {
+            problems.push(Invalid::new(
+                "ifName",
+                format!(
+                    "{:?} is the pod's own interface: choose another name",
+                    name.as_str()
+                ),
+            ));
+        }
+        for (i, port) in self.port_mappings.iter().enumerate() {
+            if port.host_port == 0 || port.container_port == 0 {
+                problems.push(Invalid::new(format!("portMappings[{i}]"), "ports start at 1"));
+            }
+        }
+        for (key, value) in &self.args {
+            if key.is_empty() || key.contains(['=', ';', '\0']) || value.contains(['=', ';', '\0']) {
+                let problem = "CNI_ARGS cannot carry \"=\" or \";\" in a name or value, nor an empty name";
+                problems.push(Invalid::new(format!("args.{key}"), problem));
+            }
+        }
+        problems
+    }
+}

@@ -1,0 +1,531 @@
+//! Many configurations, one attachment: classes first, then the claim, field by field.
+//!
+//! What a claim sets is checked against the admin's [`Allow`] here and nowhere else.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::network::{NetworkSpec, conflist_problems};
+use crate::opaque::Opaque;
+use crate::{
+    Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, MacAddr, PortMapping, Quantity, template,
+};
+
+/// Who wrote a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// A DeviceClass: the admin.
+    Class,
+    /// A ResourceClaim: the tenant.
+    Claim,
+}
+
+/// One decoded configuration of a request, in the order of the allocation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    /// Who wrote it.
+    pub author: Author,
+    /// Its place in the author's own list of configurations, for messages.
+    pub index: usize,
+    /// What it says.
+    pub config: Opaque,
+}
+
+impl Layer {
+    /// Where the configuration stands, for messages: `claim config[0]`.
+    pub fn place(&self) -> String {
+        let author = match self.author {
+            Author::Class => "class",
+            Author::Claim => "claim",
+        };
+        format!("{author} config[{}]", self.index)
+    }
+}
+
+/// Where the CNI configuration of a device comes from when no class brings one.
+#[derive(Debug, Clone, Copy)]
+pub enum Base<'a> {
+    /// The device is a Network; its name and spec.
+    Network(&'a str, &'a NetworkSpec),
+    /// The device is an uplink, used in its plain way, see [`NIC_CONFLIST`](plain_conflist).
+    Uplink(PlainUse),
+}
+
+/// The plain way to use an uplink device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainUse {
+    /// `host-device`: the link itself.
+    Nic,
+    /// A macvlan child in bridge mode.
+    Macvlan,
+    /// An ipvlan child in L2 mode.
+    Ipvlan,
+}
+
+/// One attachment, ready to be resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Merged {
+    /// Interface name, where someone chose one.
+    pub if_name: Option<IfName>,
+    /// The conflist with its places.
+    pub conflist: Map<String, Value>,
+    /// Values for `parameters.NAME`.
+    pub parameters: BTreeMap<String, Value>,
+    /// CNI_ARGS.
+    pub args: BTreeMap<String, String>,
+    /// Capability arguments, by capability; every one is declared by a plugin of the conflist.
+    pub capability_args: Map<String, Value>,
+}
+
+/// Merges `layers` over `base`. `granted` is the bandwidth in bit/s that the scheduler charged for the device.
+///
+/// # Errors
+/// The first problem, with the configuration and the field that it comes from and what to change.
+pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Result<Merged, Invalid> {
+    let (conflist, allow, owner) = configuration(base, layers)?;
+    let mut merged = Settings::default();
+    for layer in layers {
+        match &layer.config {
+            Opaque::Attachment(config) => {
+                if layer.author == Author::Claim {
+                    permitted(config, &allow, &owner).map_err(|e| e.within(&layer.place()))?;
+                }
+                merged.overlay(config);
+            }
+            Opaque::Cni(config) => merged.if_name = config.if_name.clone().or(merged.if_name),
+        }
+    }
+    merged.finish(conflist, &allow, granted)
+}
+
+/// The conflist, what claims may set in it, and whose decision that is.
+fn configuration(base: Base<'_>, layers: &[Layer]) -> Result<(Map<String, Value>, Allow, String), Invalid> {
+    let mut class_config = None;
+    for layer in layers {
+        let Opaque::Cni(config) = &layer.config else {
+            continue;
+        };
+        if layer.author == Author::Claim {
+            let problem = "a CNIConfig may only come from a DeviceClass, because it runs as root on the node: \
+                           use an AttachmentConfig, or ask the admin for a class";
+            return Err(Invalid::new("kind", problem).within(&layer.place()));
+        }
+        if let Base::Network(name, _) = base {
+            let problem = format!(
+                "a CNIConfig needs an uplink device, but this is Network {name:?}, which has its own"
+            );
+            return Err(Invalid::new("kind", problem).within(&layer.place()));
+        }
+        class_config = Some((layer, config));
+    }
+    match (class_config, base) {
+        (Some((layer, config)), _) => {
+            let conflist = as_conflist(&config.config);
+            if let Some(problem) = conflist_problems(&conflist).into_iter().next() {
+                return Err(problem.within("config").within(&layer.place()));
+            }
+            Ok((conflist, config.allow.clone(), "the DeviceClass".to_owned()))
+        }
+        (None, Base::Network(name, spec)) => {
+            Ok((spec.cni.clone(), spec.allow.clone(), format!("Network {name:?}")))
+        }
+        (None, Base::Uplink(plain)) => Ok((
+            plain_conflist(plain),
+            Allow::default(),
+            "an uplink without a Network".to_owned(),
+        )),
+    }
+}
+
+/// A single plugin's configuration is a chain of one.
+fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
+    if config.contains_key("plugins") || !config.contains_key("type") {
+        return config.clone();
+    }
+    let mut plugin = config.clone();
+    let mut list = Map::new();
+    for key in ["cniVersion", "name"] {
+        list.extend(plugin.remove(key).map(|value| (key.to_owned(), value)));
+    }
+    list.insert("plugins".into(), json!([plugin]));
+    list
+}
+
+/// What an uplink device is attached with when its class says nothing: layer 2 only, no address.
+fn plain_conflist(plain: PlainUse) -> Map<String, Value> {
+    let plugin = match plain {
+        PlainUse::Nic => json!({"type": "host-device", "device": "${uplink.ifName}"}),
+        PlainUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
+        PlainUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
+    };
+    Map::from_iter([
+        ("cniVersion".to_owned(), json!("1.0.0")),
+        ("plugins".to_owned(), json!([plugin])),
+    ])
+}
+
+/// Refuses the first field of a claim's config that the admin does not allow.
+fn permitted(config: &AttachmentConfig, allow: &Allow, owner: &str) -> Result<(), Invalid> {
+    // Destructured, so that a new field cannot be forgotten here.
+    let AttachmentConfig {
+        if_name: _,
+        ips,
+        mac,
+        bandwidth,
+        port_mappings,
+        args,
+        parameters,
+    } = config;
+    let used = [
+        ("ips", !ips.is_empty() && !allow.ips),
+        ("mac", mac.is_some() && !allow.mac),
+        ("bandwidth", bandwidth.is_some() && !allow.bandwidth),
+        ("portMappings", !port_mappings.is_empty() && !allow.port_mappings),
+        ("args", !args.is_empty() && !allow.args),
+    ];
+    if let Some((field, _)) = used.into_iter().find(|(_, refused)| *refused) {
+        let problem = format!(
+            "{owner} does not allow claims to set it: remove it, or have the admin set allow.{field}"
+        );
+        return Err(Invalid::new(field, problem));
+    }
+    for (name, value) in parameters {
+        let field = format!("parameters.{name}");
+        let Some(rule) = allow.parameters.get(name) else {
+            let known: Vec<&str> = allow.parameters.keys().map(String::as_str).collect();
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            };
+            return Err(Invalid::new(
+                field,
+                format!("{owner} has no such parameter; it has: {known}"),
+            ));
+        };
+        rule.check(value)
+            .map_err(|problem| Invalid::new(field, problem))?;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Settings {
+    if_name: Option<IfName>,
+    ips: Vec<IpRequest>,
+    mac: Option<MacAddr>,
+    bandwidth: Option<Bandwidth>,
+    port_mappings: Vec<PortMapping>,
+    args: BTreeMap<String, String>,
+    parameters: BTreeMap<String, Value>,
+}
+
+impl Settings {
+    /// Later configs win, field by field; maps are merged by key.
+    fn overlay(&mut self, config: &AttachmentConfig) {
+        let AttachmentConfig {
+            if_name,
+            ips,
+            mac,
+            bandwidth,
+            port_mappings,
+            args,
+            parameters,
+        } = config.clone();
+        self.if_name = if_name.or_else(|| self.if_name.take());
+        if !ips.is_empty() {
+            self.ips = ips;
+        }
+        self.mac = mac.or(self.mac);
+        self.bandwidth = bandwidth.or(self.bandwidth);
+        if !port_mappings.is_empty() {
+            self.port_mappings = port_mappings;
+        }
+        self.args.extend(args);
+        self.parameters.extend(parameters);
+    }
+
+    fn finish(
+        mut self,
+        conflist: Map<String, Value>,
+        allow: &Allow,
+        granted: Option<Quantity>,
+    ) -> Result<Merged, Invalid> {
+        for (name, rule) in &allow.parameters {
+            if let Some(default) = &rule.default {
+                self.parameters
+                    .entry(name.clone())
+                    .or_insert_with(|| default.clone());
+            }
+        }
+        let capability_args = self.capability_args(&conflist, granted)?;
+        let Self {
+            if_name,
+            args,
+            parameters,
+            ..
+        } = self;
+        Ok(Merged {
+            if_name,
+            conflist,
+            parameters,
+            args,
+            capability_args,
+        })
+    }
+
+    fn capability_args(
+        &self,
+        conflist: &Map<String, Value>,
+        granted: Option<Quantity>,
+    ) -> Result<Map<String, Value>, Invalid> {
+        let granted = granted.filter(|rate| rate.value() > 0);
+        let mut args = Map::new();
+        let mut asked = |name: &str, value: Value| -> Result<(), Invalid> {
+            if !declares(conflist, name) {
+                let problem = format!(
+                    "no plugin of the network takes it: one needs \"capabilities\": {{{name:?}: true}}"
+                );
+                return Err(Invalid::new(name, problem));
+            }
+            args.insert(name.to_owned(), value);
+            Ok(())
+        };
+        if !self.ips.is_empty() {
+            asked("ips", json!(self.ips))?;
+        }
+        if let Some(mac) = self.mac {
+            asked("mac", json!(mac))?;
+        }
+        if !self.port_mappings.is_empty() {
+            asked("portMappings", json!(self.port_mappings))?;
+        }
+        if let Some(bandwidth) = self.bandwidth {
+            for (field, rate) in [
+                ("bandwidth.ingress", bandwidth.ingress),
+                ("bandwidth.egress", bandwidth.egress),
+            ] {
+                if let (Some(rate), Some(granted)) = (rate, granted)
+                    && rate > granted
+                {
+                    let problem = format!(
+                        "{rate} is more than the {granted} that the claim was granted: raise capacity.requests.bandwidth"
+                    );
+                    return Err(Invalid::new(field, problem));
+                }
+            }
+            asked("bandwidth", bandwidth_capability(bandwidth))?;
+        } else if let Some(rate) = granted
+            && declares(conflist, "bandwidth")
+        {
+            args.insert("bandwidth".into(), bandwidth_capability(Bandwidth::both(rate)));
+        }
+        Ok(args)
+    }
+}
+
+fn declares(conflist: &Map<String, Value>, capability: &str) -> bool {
+    conflist
+        .get("plugins")
+        .and_then(Value::as_array)
+        .is_some_and(|plugins| {
+            plugins
+                .iter()
+                .any(|plugin| plugin["capabilities"][capability] == Value::Bool(true))
+        })
+}
+
+/// The CNI `bandwidth` capability: rates in bit/s, bursts in bits. A tenth of a second's worth of burst, since
+/// the plugin refuses a rate without one; both fields are 32 bits wide in older versions of the plugin.
+fn bandwidth_capability(bandwidth: Bandwidth) -> Value {
+    let mut capability = Map::new();
+    for (direction, rate) in [("ingress", bandwidth.ingress), ("egress", bandwidth.egress)] {
+        if let Some(rate) = rate.map(Quantity::value).filter(|rate| *rate > 0) {
+            capability.insert(format!("{direction}Rate"), json!(rate));
+            capability.insert(
+                format!("{direction}Burst"),
+                json!((rate / 10).clamp(1_000_000, u64::from(u32::MAX) / 2)),
+            );
+        }
+    }
+    Value::Object(capability)
+}
+
+impl Merged {
+    /// The conflist with every place filled from `scope` and the parameters, under `name` unless the
+    /// configuration has a name of its own.
+    ///
+    /// # Errors
+    /// Names the path in the conflist and the place without a value.
+    pub fn resolve(&self, name: &str, mut scope: template::Scope) -> Result<Map<String, Value>, Invalid> {
+        scope.extend(
+            self.parameters
+                .iter()
+                .map(|(key, value)| (format!("parameters.{key}"), value.clone())),
+        );
+        let mut resolved = Map::new();
+        for (key, value) in &self.conflist {
+            let value = template::resolve(value, &scope).map_err(|e| e.within(key))?;
+            resolved.insert(key.clone(), value);
+        }
+        resolved
+            .entry("name")
+            .or_insert_with(|| Value::String(name.to_owned()));
+        Ok(resolved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(allow: Value) -> NetworkSpec {
+        serde_json::from_value(json!({
+            "uplink": {"interfaces": ["eth1"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "macvlan", "master": "${uplink.ifName}", "vlan": "${parameters.vlan}",
+                 "capabilities": {"ips": true, "mac": true, "bandwidth": true}}]},
+            "allow": allow,
+        }))
+        .expect("a network")
+    }
+
+    fn layer(author: Author, config: Value) -> Layer {
+        let mut config = config;
+        config["apiVersion"] = json!(crate::API_VERSION);
+        if config.get("kind").is_none() {
+            config["kind"] = json!("AttachmentConfig");
+        }
+        Layer {
+            author,
+            index: 0,
+            config: Opaque::decode(&config.to_string()).expect("decodes"),
+        }
+    }
+
+    fn refused(allow: Value, config: Value) -> String {
+        let spec = network(allow);
+        let layers = [layer(Author::Claim, config)];
+        merge(Base::Network("storage", &spec), &layers, None)
+            .expect_err("refused")
+            .to_string()
+    }
+
+    #[test]
+    fn the_claim_wins_over_the_class_field_by_field() {
+        let spec = network(json!({"mac": true}));
+        let layers = [
+            layer(
+                Author::Class,
+                json!({"ifName": "a", "ips": ["10.0.0.1"], "args": {"x": "1", "y": "1"}}),
+            ),
+            layer(Author::Class, json!({"args": {"y": "2"}})),
+            layer(Author::Claim, json!({"ifName": "b", "mac": "02:00:00:00:00:01"})),
+        ];
+        let merged = merge(Base::Network("storage", &spec), &layers, None).expect("merges");
+        assert_eq!(merged.if_name.as_ref().map(IfName::as_str), Some("b"));
+        assert_eq!(
+            Value::Object(merged.capability_args),
+            json!({"ips": ["10.0.0.1"], "mac": "02:00:00:00:00:01"})
+        );
+        assert_eq!(
+            merged.args,
+            BTreeMap::from([("x".into(), "1".into()), ("y".into(), "2".into())])
+        );
+    }
+
+    #[test]
+    fn what_a_tenant_may_not_set_is_refused_by_name() {
+        assert_eq!(
+            refused(json!({}), json!({"ips": ["10.0.0.1"]})),
+            "claim config[0].ips: Network \"storage\" does not allow claims to set it: remove it, or have the admin set allow.ips"
+        );
+        assert!(refused(json!({}), json!({"args": {"a": "b"}})).starts_with("claim config[0].args:"));
+        assert_eq!(
+            refused(
+                json!({"parameters": {"vlan": {"type": "integer"}}}),
+                json!({"parameters": {"vlam": 1}})
+            ),
+            "claim config[0].parameters.vlam: Network \"storage\" has no such parameter; it has: vlan"
+        );
+        assert_eq!(
+            refused(
+                json!({"parameters": {"vlan": {"type": "integer", "maximum": 9}}}),
+                json!({"parameters": {"vlan": 10}})
+            ),
+            "claim config[0].parameters.vlan: 10 is too large: the maximum is 9"
+        );
+    }
+
+    #[test]
+    fn only_a_class_brings_a_cni_configuration() {
+        let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "${uplink.ifName}"}});
+        let base = Base::Uplink(PlainUse::Macvlan);
+        let error = merge(base, &[layer(Author::Claim, config.clone())], None)
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            error.starts_with("claim config[0].kind: a CNIConfig may only come from a DeviceClass"),
+            "{error}"
+        );
+        let merged = merge(base, &[layer(Author::Class, config.clone())], None).expect("merges");
+        assert_eq!(merged.conflist["plugins"][0]["type"], "macvlan");
+        let spec = network(json!({}));
+        assert!(
+            merge(
+                Base::Network("storage", &spec),
+                &[layer(Author::Class, config)],
+                None
+            )
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn a_capability_that_nobody_takes_is_refused() {
+        let error = merge(
+            Base::Uplink(PlainUse::Nic),
+            &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))],
+            None,
+        );
+        assert!(
+            error
+                .expect_err("refused")
+                .to_string()
+                .starts_with("ips: no plugin of the network takes it")
+        );
+    }
+
+    #[test]
+    fn granted_bandwidth_becomes_the_capability_and_bounds_the_claim() {
+        let spec = network(json!({"bandwidth": true}));
+        let base = Base::Network("storage", &spec);
+        let granted = Some("1G".parse().expect("a quantity"));
+        let merged = merge(base, &[], granted).expect("merges");
+        assert_eq!(merged.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
+        assert_eq!(merged.capability_args["bandwidth"]["egressBurst"], 100_000_000);
+        let layers = [layer(Author::Claim, json!({"bandwidth": {"egress": "2G"}}))];
+        let error = merge(base, &layers, granted).expect_err("refused").to_string();
+        assert!(
+            error.starts_with("bandwidth.egress: 2G is more than the 1G"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn places_are_filled_and_the_list_is_named() {
+        let spec = network(json!({"parameters": {"vlan": {"type": "integer", "default": 7}}}));
+        let merged = merge(Base::Network("storage", &spec), &[], None).expect("merges");
+        let scope = template::Scope::from_iter([("uplink.ifName".to_owned(), json!("eth1"))]);
+        let resolved = merged.resolve("netclaim-storage", scope).expect("resolves");
+        assert_eq!(resolved["name"], "netclaim-storage");
+        assert_eq!(resolved["plugins"][0]["master"], "eth1");
+        assert_eq!(resolved["plugins"][0]["vlan"], 7);
+        let error = merged
+            .resolve("x", template::Scope::new())
+            .expect_err("no uplink")
+            .to_string();
+        assert_eq!(error, "plugins[0].master: ${uplink.ifName} has no value here");
+    }
+}

@@ -1,0 +1,113 @@
+//! Decoding of the opaque parameters that the API server stores without looking at them.
+
+use serde_json::Value;
+
+use crate::{API_VERSION, AttachmentConfig, CniConfig, Invalid, strict_json};
+
+/// The `apiVersion` under which upstream defined `CNIConfig`.
+const UPSTREAM_API_VERSION: &str = "cni.networking.x-k8s.io/v1alpha1";
+
+/// One decoded `opaque.parameters`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Opaque {
+    /// `kind: AttachmentConfig`
+    Attachment(AttachmentConfig),
+    /// `kind: CNIConfig`
+    Cni(CniConfig),
+}
+
+impl Opaque {
+    /// Decodes the JSON text of `opaque.parameters` (at most 10 KiB, which the API server sees to).
+    ///
+    /// # Errors
+    /// Names the field that is unknown, repeated, missing or wrong.
+    pub fn decode(text: &str) -> Result<Self, Invalid> {
+        let Value::Object(mut object) = strict_json::parse(text)? else {
+            return Err(Invalid::new("", "is not a JSON object"));
+        };
+        let mut text_field = |field: &str| match object.remove(field) {
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(Invalid::new(field, format!("{other} is not a string"))),
+            None => Err(Invalid::new(
+                field,
+                format!("is missing: write {API_VERSION:?} and a kind"),
+            )),
+        };
+        let version = text_field("apiVersion")?;
+        let kind = text_field("kind")?;
+        let object = Value::Object(object);
+        match (version.as_str(), kind.as_str()) {
+            (API_VERSION, "AttachmentConfig") => {
+                let config: AttachmentConfig = strict_json::decode(object)?;
+                config
+                    .problems()
+                    .into_iter()
+                    .next()
+                    .map_or(Ok(Self::Attachment(config)), Err)
+            }
+            (API_VERSION | UPSTREAM_API_VERSION, "CNIConfig") => strict_json::decode(object).map(Self::Cni),
+            (API_VERSION, _) => Err(Invalid::new(
+                "kind",
+                format!("{kind:?} is unknown: use AttachmentConfig or CNIConfig"),
+            )),
+            _ => Err(Invalid::new(
+                "apiVersion",
+                format!("{version:?} is unknown: use {API_VERSION:?}"),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(parameters: &str) -> String {
+        let text =
+            format!(r#"{{"apiVersion":"netclaim.dev/v1alpha1","kind":"AttachmentConfig"{parameters}}}"#);
+        Opaque::decode(&text).expect_err(&text).to_string()
+    }
+
+    #[test]
+    fn errors_name_the_field_and_the_fix() {
+        let unknown = error(r#","mtuu":1"#);
+        assert!(
+            unknown.contains("unknown field `mtuu`") && unknown.contains("`ifName`"),
+            "{unknown}"
+        );
+        assert_eq!(
+            error(r#","ips":["10.0.0.1","10.0.0.300"]"#),
+            "ips[1]: \"10.0.0.300\" is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24"
+        );
+        assert!(error(r#","bandwidth":{"ingres":"1G"}"#).starts_with("bandwidth.ingres: unknown field"));
+        assert!(error(r#","ifName":"eth0""#).starts_with("ifName: \"eth0\" is the pod's own interface"));
+        assert!(error(r#","ifName":"a","ifName":"b""#).contains("\"ifName\" stands twice"));
+        assert!(error(r#","args":{"a":"b;c=d"}"#).starts_with("args.a:"));
+    }
+
+    #[test]
+    fn kind_and_version_are_needed() {
+        assert!(
+            Opaque::decode("{}")
+                .expect_err("no version")
+                .to_string()
+                .starts_with("apiVersion: is missing")
+        );
+        let other = r#"{"apiVersion":"netclaim.dev/v1alpha1","kind":"Other"}"#;
+        assert!(
+            Opaque::decode(other)
+                .expect_err("kind")
+                .to_string()
+                .contains("use AttachmentConfig or CNIConfig")
+        );
+        assert!(Opaque::decode("[]").is_err());
+    }
+
+    #[test]
+    fn the_upstream_spelling_of_a_cni_config_is_read() {
+        let text = r#"{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNIConfig","ifName":"net1","config":{"type":"macvlan"}}"#;
+        assert!(
+            matches!(Opaque::decode(text), Ok(Opaque::Cni(config)) if config.config["type"] == "macvlan")
+        );
+    }
+}

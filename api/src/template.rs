@@ -1,0 +1,204 @@
+//! `${…}` places in a CNI configuration: typed, without logic.
+//!
+//! A string that is nothing but a place becomes the value itself (`"${parameters.vlan}"` -> `100`); inside a
+//! longer string scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
+
+use serde_json::{Map, Value};
+
+use crate::Invalid;
+
+/// Values for the places of a configuration, by name.
+pub type Scope = Map<String, Value>;
+
+/// The names that netclaim itself gives a value, besides `parameters.NAME`.
+pub const PLACES: [&str; 11] = [
+    "claim.name",
+    "claim.namespace",
+    "claim.uid",
+    "network.name",
+    "node.name",
+    "pod.name",
+    "pod.namespace",
+    "pod.uid",
+    "uplink.ifName",
+    "uplink.mac",
+    "uplink.mtu",
+];
+
+/// `value` with every place filled from `scope`.
+///
+/// # Errors
+/// Names the path in `value` and the place that has no value.
+pub fn resolve(value: &Value, scope: &Scope) -> Result<Value, Invalid> {
+    map_strings(value, &mut |text| fill(text, scope))
+}
+
+/// The places `value` uses, each with the path where it stands; malformed ones are errors.
+pub fn places(value: &Value) -> (Vec<(String, String)>, Vec<Invalid>) {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    walk(value, "", &mut |path, text| match parse(text) {
+        Ok(parts) => found.extend(parts.into_iter().filter_map(|part| match part {
+            Part::Place(name) => Some((path.to_owned(), name.to_owned())),
+            Part::Text(_) => None,
+        })),
+        Err(problem) => errors.push(Invalid::new(path, problem)),
+    });
+    (found, errors)
+}
+
+enum Part<'a> {
+    Text(&'a str),
+    Place(&'a str),
+}
+
+fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        let before = rest.get(..start).unwrap_or_default();
+        let after = rest.get(start + 2..).unwrap_or_default();
+        if let Some(escaped) = before.strip_suffix('$') {
+            parts.extend([Part::Text(escaped), Part::Text("${")]);
+            rest = after;
+            continue;
+        }
+        let end = after.find('}').ok_or_else(|| {
+            format!("{text:?} has a place without an end: write ${{NAME}}, or $${{ for the text")
+        })?;
+        parts.extend([
+            Part::Text(before),
+            Part::Place(after.get(..end).unwrap_or_default()),
+        ]);
+        rest = after.get(end + 1..).unwrap_or_default();
+    }
+    parts.push(Part::Text(rest));
+    Ok(parts)
+}
+
+fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
+    let value = |name: &str| {
+        scope
+            .get(name)
+            .ok_or_else(|| format!("${{{name}}} has no value here"))
+    };
+    let parts: Vec<Part<'_>> = parse(text)?
+        .into_iter()
+        .filter(|part| !matches!(part, Part::Text("")))
+        .collect();
+    if let [Part::Place(name)] = parts.as_slice() {
+        return value(name).cloned();
+    }
+    parts
+        .into_iter()
+        .map(|part| match part {
+            Part::Text(text) => Ok(text.to_owned()),
+            Part::Place(name) => match value(name)? {
+                Value::String(text) => Ok(text.clone()),
+                number_or_bool @ (Value::Number(_) | Value::Bool(_)) => Ok(number_or_bool.to_string()),
+                _ => Err(format!(
+                    "${{{name}}} is a list or object and cannot stand inside a text"
+                )),
+            },
+        })
+        .collect::<Result<String, String>>()
+        .map(Value::String)
+}
+
+fn map_strings(value: &Value, f: &mut impl FnMut(&str) -> Result<Value, String>) -> Result<Value, Invalid> {
+    Ok(match value {
+        Value::String(text) => f(text).map_err(|problem| Invalid::new("", problem))?,
+        Value::Array(items) => {
+            let item = |(i, item)| map_strings(item, f).map_err(|e: Invalid| e.within(&format!("[{i}]")));
+            Value::Array(items.iter().enumerate().map(item).collect::<Result<_, _>>()?)
+        }
+        Value::Object(map) => {
+            let entry = |(key, value): (&String, &Value)| {
+                Ok((
+                    key.clone(),
+                    map_strings(value, f).map_err(|e: Invalid| e.within(key))?,
+                ))
+            };
+            Value::Object(map.iter().map(entry).collect::<Result<_, _>>()?)
+        }
+        other => other.clone(),
+    })
+}
+
+fn walk(value: &Value, path: &str, f: &mut impl FnMut(&str, &str)) {
+    match value {
+        Value::String(text) => f(path, text),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(i, item)| walk(item, &format!("{path}[{i}]"), f)),
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            let path = if path.is_empty() {
+                key.clone()
+            } else {
+                format!("{path}.{key}")
+            };
+            walk(value, &path, f);
+        }),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn scope() -> Scope {
+        let Value::Object(scope) = json!({"uplink.ifName": "eth1", "parameters.vlan": 100, "list": []})
+        else {
+            unreachable!()
+        };
+        scope
+    }
+
+    #[test]
+    fn a_lone_place_keeps_its_type_and_a_mixed_one_becomes_text() {
+        let template = json!({"master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "x": ["a-${uplink.ifName}.${parameters.vlan}"]});
+        let resolved = resolve(&template, &scope()).expect("resolves");
+        assert_eq!(
+            resolved,
+            json!({"master": "eth1", "vlanId": 100, "x": ["a-eth1.100"]})
+        );
+    }
+
+    #[test]
+    fn a_doubled_dollar_is_literal() {
+        assert_eq!(
+            resolve(&json!("$${a} $x ${uplink.ifName}"), &scope()).expect("resolves"),
+            json!("${a} $x eth1")
+        );
+    }
+
+    #[test]
+    fn errors_say_where_and_what() {
+        let error = |value| resolve(&value, &scope()).expect_err("no value").to_string();
+        assert_eq!(
+            error(json!({"a": [{"b": "${nope}"}]})),
+            "a[0].b: ${nope} has no value here"
+        );
+        assert_eq!(
+            error(json!("x${list}")),
+            "${list} is a list or object and cannot stand inside a text"
+        );
+        assert!(error(json!("${open")).contains("without an end"));
+    }
+
+    #[test]
+    fn values_are_not_templates_themselves() {
+        let scope = Scope::from_iter([("a".into(), json!("${b}"))]);
+        assert_eq!(resolve(&json!("${a}"), &scope).expect("resolves"), json!("${b}"));
+    }
+
+    #[test]
+    fn places_are_listed_with_their_paths() {
+        let (found, errors) = places(&json!({"a": "${x.y}", "b": ["$${no}", "${"]}));
+        assert_eq!(found, [("a".to_owned(), "x.y".to_owned())]);
+        assert_eq!(errors.len(), 1);
+    }
+}
