@@ -1,0 +1,370 @@
+//! What the runtime's calls do: from the wire to the handler and back, in time.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use prost::Message as _;
+use prost::bytes::Bytes;
+use tokio::sync::{Mutex, Notify};
+
+use super::plugin::{Adjustment, Handler, Hook, RuntimeInfo};
+use super::proto::{self, Event};
+use super::sandbox::{Container, InvalidObject, Moment, Sandbox};
+use super::ttrpc::{Code, Service, Status};
+
+/// Of what the runtime grants a call, how much the handler is told that it has, in percent.
+const BUDGET: u32 = 60;
+
+/// Of what the runtime grants a call, when it is answered without the handler, in percent. Later than the handler's
+/// budget, so that one that used all of it still has its say; early enough for a busy node to get the answer out.
+const ANSWER: u32 = 70;
+
+/// What runtimes grant unless configured otherwise; those before NRI 0.8 do not tell.
+const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest text of an error, in bytes. Far below the 1 MiB at which the runtime's end of the connection may overflow,
+/// and far above what anybody reads.
+const MAX_TEXT: usize = 16 << 10;
+
+const SUBSCRIBED: [Event; 6] = [
+    Event::RunPodSandbox,
+    Event::StopPodSandbox,
+    Event::RemovePodSandbox,
+    Event::CreateContainer,
+    Event::StopContainer,
+    Event::RemoveContainer,
+];
+
+/// Serves the runtime's calls on one connection.
+#[derive(Debug)]
+pub(super) struct Events<H> {
+    handler: Arc<H>,
+    request_timeout: OnceLock<Duration>,
+    /// What the messages of a split synchronisation have listed so far.
+    listed: Mutex<Listed>,
+    synchronized: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    sandboxes: Vec<Sandbox>,
+    containers: Vec<Container>,
+}
+
+/// Why a handler had no say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoSay {
+    Late,
+    Panicked,
+}
+
+impl<H: Handler> Events<H> {
+    pub(super) fn new(handler: Arc<H>) -> Self {
+        Self {
+            handler,
+            request_timeout: OnceLock::new(),
+            listed: Mutex::default(),
+            synchronized: Notify::new(),
+        }
+    }
+
+    /// Waits until the handler knows what there was at the start of the connection.
+    pub(super) async fn synchronized(&self) {
+        self.synchronized.notified().await;
+    }
+
+    async fn configure(&self, request: proto::ConfigureRequest, deadline: Deadline) -> Vec<u8> {
+        let request_timeout = match request.request_timeout.try_into() {
+            Ok(0) | Err(_) => DEFAULT_REQUEST_TIMEOUT,
+            Ok(millis) => Duration::from_millis(millis),
+        };
+        let _ = self.request_timeout.set(request_timeout);
+        let runtime = RuntimeInfo {
+            name: request.runtime_name,
+            version: request.runtime_version,
+            request_timeout,
+        };
+        tracing::info!(
+            runtime = runtime.name,
+            version = runtime.version,
+            ?request_timeout,
+            "connected to the container runtime"
+        );
+        let handler = Arc::clone(&self.handler);
+        let _ = in_time(
+            &"Configure",
+            deadline,
+            async move { handler.configured(&runtime) },
+        )
+        .await;
+        let events = SUBSCRIBED
+            .iter()
+            .fold(0, |mask, event| mask | 1 << (*event as i32 - 1));
+        proto::ConfigureResponse { events }.encode_to_vec()
+    }
+
+    async fn synchronize(&self, request: proto::SynchronizeRequest, deadline: Deadline) -> Vec<u8> {
+        let mut listed = self.listed.lock().await;
+        for pod in request.pods {
+            match Sandbox::parse(Some(pod), Moment::Later) {
+                Ok(sandbox) => listed.sandboxes.extend(sandbox),
+                Err(error) => pass_over(&"Synchronize", &error),
+            }
+        }
+        for container in request.containers {
+            match Container::parse(Some(container)) {
+                Ok(container) => listed.containers.push(container),
+                Err(error) => pass_over(&"Synchronize", &error),
+            }
+        }
+        if !request.more {
+            let Listed {
+                sandboxes,
+                containers,
+            } = std::mem::take(&mut *listed);
+            let handler = Arc::clone(&self.handler);
+            let _ = in_time(&"Synchronize", deadline, async move {
+                handler.synchronize(sandboxes, containers).await;
+            })
+            .await;
+            self.synchronized.notify_one();
+        }
+        proto::SynchronizeResponse { more: request.more }.encode_to_vec()
+    }
+
+    /// An event in the life of a sandbox or a container.
+    async fn lifecycle(
+        &self,
+        event: Event,
+        request: proto::Lifecycle,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, Status> {
+        let subject = match Subject::parse(event, request) {
+            Ok(Some(subject)) => subject,
+            Ok(None) => return Ok(Vec::new()),
+            Err(error) if event == Event::CreateContainer => {
+                return Err(Status::new(Code::InvalidArgument, error.to_string()));
+            }
+            Err(error) => {
+                pass_over(&event.as_str_name(), &error);
+                return Ok(Vec::new());
+            }
+        };
+        let (handler, budget) = (Arc::clone(&self.handler), deadline.budget);
+        let what = subject.to_string();
+        match subject {
+            Subject::Run(sandbox) => {
+                let work = async move { handler.run_pod_sandbox(sandbox, budget).await };
+                if let Ok(Err(text)) = in_time(&what, deadline, work).await {
+                    return Err(refusal(text));
+                }
+            }
+            Subject::Create(sandbox, container) => {
+                let work = async move { handler.create_container(sandbox, container, budget).await };
+                return match in_time(&what, deadline, work).await {
+                    Ok(Ok(adjustment)) => Ok(adjustment.encode()),
+                    Ok(Err(text)) => Err(refusal(text)),
+                    Err(NoSay::Late) => Err(refusal(format!(
+                        "{what}: the node's network agent had no answer within {:?}; this is tried again",
+                        deadline.answer
+                    ))),
+                    Err(NoSay::Panicked) => Err(refusal(format!(
+                        "{what}: the node's network agent failed, see its log; this is tried again"
+                    ))),
+                };
+            }
+            Subject::StopContainer(sandbox, container) => {
+                let work = async move { handler.stop_container(sandbox, container, budget).await };
+                let _ = in_time(&what, deadline, work).await;
+            }
+            Subject::RemoveContainer(sandbox, container) => {
+                let work = async move { handler.remove_container(sandbox, container, budget).await };
+                let _ = in_time(&what, deadline, work).await;
+            }
+            Subject::Stop(sandbox) => {
+                let work = async move { handler.stop_pod_sandbox(sandbox, budget).await };
+                let _ = in_time(&what, deadline, work).await;
+            }
+            Subject::Remove(sandbox) => {
+                let work = async move { handler.remove_pod_sandbox(sandbox, budget).await };
+                let _ = in_time(&what, deadline, work).await;
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl<H: Handler> Service for Events<H> {
+    const NAME: &'static str = "nri.pkg.api.v1alpha1.Plugin";
+
+    async fn call(&self, method: &str, payload: Bytes, granted: Option<Duration>) -> Result<Vec<u8>, Status> {
+        let request_timeout = self
+            .request_timeout
+            .get()
+            .copied()
+            .unwrap_or(DEFAULT_REQUEST_TIMEOUT);
+        let deadline = Deadline::of(granted.unwrap_or(request_timeout));
+        let event = match method {
+            "Configure" => return Ok(self.configure(decode(payload)?, deadline).await),
+            "Synchronize" => return Ok(self.synchronize(decode(payload)?, deadline).await),
+            // The connection ends by itself when the runtime does.
+            "Shutdown" => return Ok(Vec::new()),
+            // Runtimes with an NRI before 0.12 tell the simple events so.
+            "StateChange" => {
+                let change: proto::StateChangeEvent = decode(payload)?;
+                let (event, request) = (
+                    change.event(),
+                    proto::Lifecycle {
+                        pod: change.pod,
+                        container: change.container,
+                    },
+                );
+                return self.lifecycle(event, request, deadline).await;
+            }
+            "RunPodSandbox" => Event::RunPodSandbox,
+            "StopPodSandbox" => Event::StopPodSandbox,
+            "RemovePodSandbox" => Event::RemovePodSandbox,
+            "CreateContainer" => Event::CreateContainer,
+            "StopContainer" => Event::StopContainer,
+            "RemoveContainer" => Event::RemoveContainer,
+            _ => {
+                return Err(Status::new(
+                    Code::Unimplemented,
+                    format!("method {method} is not served here"),
+                ));
+            }
+        };
+        self.lifecycle(event, decode(payload)?, deadline).await
+    }
+}
+
+/// An event that concerns us, with what it happens to.
+enum Subject {
+    Run(Sandbox),
+    Create(Sandbox, Container),
+    StopContainer(Sandbox, Container),
+    RemoveContainer(Sandbox, Container),
+    Stop(Sandbox),
+    Remove(Sandbox),
+}
+
+impl Subject {
+    fn parse(event: Event, request: proto::Lifecycle) -> Result<Option<Self>, InvalidObject> {
+        let moment = match event {
+            Event::Unknown => return Ok(None),
+            Event::RunPodSandbox => Moment::Run,
+            Event::CreateContainer => Moment::Later,
+            Event::StopPodSandbox
+            | Event::RemovePodSandbox
+            | Event::StopContainer
+            | Event::RemoveContainer => Moment::End,
+        };
+        let Some(sandbox) = Sandbox::parse(request.pod, moment)? else {
+            return Ok(None);
+        };
+        let container = || Container::parse(request.container);
+        Ok(Some(match event {
+            Event::Unknown => return Ok(None),
+            Event::RunPodSandbox => Self::Run(sandbox),
+            Event::CreateContainer => Self::Create(sandbox, container()?),
+            Event::StopPodSandbox => Self::Stop(sandbox),
+            Event::RemovePodSandbox => Self::Remove(sandbox),
+            Event::StopContainer => Self::StopContainer(sandbox, container()?),
+            Event::RemoveContainer => Self::RemoveContainer(sandbox, container()?),
+        }))
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (event, sandbox, container) = match self {
+            Self::Run(sandbox) => ("RunPodSandbox", sandbox, None),
+            Self::Stop(sandbox) => ("StopPodSandbox", sandbox, None),
+            Self::Remove(sandbox) => ("RemovePodSandbox", sandbox, None),
+            Self::Create(sandbox, container) => ("CreateContainer", sandbox, Some(container)),
+            Self::StopContainer(sandbox, container) => ("StopContainer", sandbox, Some(container)),
+            Self::RemoveContainer(sandbox, container) => ("RemoveContainer", sandbox, Some(container)),
+        };
+        write!(f, "{event} of pod {}/{}", sandbox.namespace, sandbox.name)?;
+        if let Some(container) = container {
+            write!(f, ", container {}", container.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// The time of one call.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    budget: Duration,
+    answer: Duration,
+}
+
+impl Deadline {
+    fn of(granted: Duration) -> Self {
+        Self {
+            budget: granted * BUDGET / 100,
+            answer: granted * ANSWER / 100,
+        }
+    }
+}
+
+/// Waits for a handler until the call must be answered. The handler is a task of its own and goes on after that.
+async fn in_time<T: Send + 'static>(
+    what: &(impl fmt::Display + ?Sized),
+    deadline: Deadline,
+    handler: impl Future<Output = T> + Send + 'static,
+) -> Result<T, NoSay> {
+    match tokio::time::timeout(deadline.answer, tokio::spawn(handler)).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(panic)) => {
+            tracing::error!(call = %what, error = &panic as &dyn std::error::Error, "the handler failed");
+            Err(NoSay::Panicked)
+        }
+        Err(_) => {
+            tracing::warn!(call = %what, after = ?deadline.answer, "answered without the handler, which goes on");
+            Err(NoSay::Late)
+        }
+    }
+}
+
+fn pass_over(what: &(impl fmt::Display + ?Sized), error: &InvalidObject) {
+    tracing::warn!(call = %what, error = error as &dyn std::error::Error, "passed over what the runtime sent");
+}
+
+fn refusal(mut text: String) -> Status {
+    text.truncate(text.floor_char_boundary(MAX_TEXT));
+    Status::new(Code::Unknown, text)
+}
+
+fn decode<M: prost::Message + Default>(payload: Bytes) -> Result<M, Status> {
+    M::decode(payload)
+        .map_err(|error| Status::new(Code::InvalidArgument, format!("malformed request: {error}")))
+}
+
+impl Adjustment {
+    fn encode(self) -> Vec<u8> {
+        if self.create_runtime.is_empty() {
+            return Vec::new();
+        }
+        let create_runtime = self.create_runtime.into_iter().map(proto::Hook::from).collect();
+        let hooks = Some(proto::Hooks { create_runtime });
+        let adjust = Some(proto::ContainerAdjustment { hooks });
+        proto::CreateContainerResponse { adjust }.encode_to_vec()
+    }
+}
+
+impl From<Hook> for proto::Hook {
+    fn from(hook: Hook) -> Self {
+        let seconds = hook.timeout.as_secs() + u64::from(hook.timeout.subsec_nanos() > 0);
+        let value = seconds.clamp(1, i64::MAX as u64) as i64;
+        Self {
+            path: hook.path,
+            args: hook.args,
+            env: hook.env,
+            timeout: Some(proto::OptionalInt { value }),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One connection to the runtime, from connecting to its end.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::events::Events;
+use super::mux::{self, Connection, Demultiplexer};
+use super::plugin::{Handler, PluginConfig};
+use super::{proto, ttrpc};
+
+/// Full name of the runtime's service.
+const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+
+/// How long we wait for the runtime to take us in. It takes plugins one after another and gives each 5 s by default,
+/// so this leaves room for a node full of slow ones.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answers that may wait for the socket. The runtime makes its calls one by one, so this is never reached.
+const OUTBOX: usize = 16;
+
+/// How much is read from the socket at once; an event fits, a synchronisation comes in pieces.
+const READ: usize = 16 << 10;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionEnd {
+    /// The socket is not there, or nobody listens on it.
+    #[error("cannot connect to the container runtime's NRI socket {}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// The runtime ended the connection: it was stopped, or we were late.
+    #[error("the container runtime closed the NRI connection")]
+    Closed,
+    #[error("cannot read from the NRI connection")]
+    Read(#[source] io::Error),
+    #[error("cannot write to the NRI connection")]
+    Write(#[source] io::Error),
+    #[error("the container runtime breaks the NRI protocol")]
+    Frame(#[from] mux::OversizedFrame),
+    #[error("the container runtime breaks the NRI protocol")]
+    Message(#[from] ttrpc::OversizedMessage),
+    #[error("the container runtime refused the NRI plugin")]
+    Refused(#[source] ttrpc::CallError),
+    #[error("the container runtime did not answer the NRI registration within {REGISTRATION_TIMEOUT:?}")]
+    RegistrationTimeout,
+}
+
+/// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true after the
+/// synchronisation; making it false is left to the caller, who may also drop this half way.
+pub(super) async fn attend<H: Handler>(
+    config: &PluginConfig,
+    events: &Arc<Events<H>>,
+    connected: &watch::Sender<bool>,
+) -> SessionEnd {
+    match serve(config, events, connected).await {
+        Ok(never) => match never {},
+        Err(end) => end,
+    }
+}
+
+async fn serve<H: Handler>(
+    config: &PluginConfig,
+    events: &Arc<Events<H>>,
+    connected: &watch::Sender<bool>,
+) -> Result<Infallible, SessionEnd> {
+    let stream = UnixStream::connect(&config.socket)
+        .await
+        .map_err(|source| SessionEnd::Connect {
+            path: config.socket.clone(),
+            source,
+        })?;
+    let (reader, writer) = stream.into_split();
+    let (outbox, outgoing) = mpsc::channel(OUTBOX);
+    let registered = Notify::new();
+    tokio::select! {
+        end = read(reader, events, &outbox, &registered) => end,
+        end = write(writer, outgoing) => end,
+        end = establish(config, &outbox, &registered, events, connected) => end,
+    }
+}
+
+/// Registers, and says so when the connection is of use.
+async fn establish<H: Handler>(
+    config: &PluginConfig,
+    outbox: &mpsc::Sender<Vec<u8>>,
+    registered: &Notify,
+    events: &Events<H>,
+    connected: &watch::Sender<bool>,
+) -> Result<Infallible, SessionEnd> {
+    let plugin = proto::RegisterPluginRequest {
+        plugin_name: config.name.clone(),
+        plugin_idx: config.index.clone(),
+    };
+    // The only call that we ever make, hence the number.
+    let request = ttrpc::request(
+        1,
+        RUNTIME_SERVICE,
+        "RegisterPlugin",
+        plugin.encode_to_vec(),
+        REGISTRATION_TIMEOUT,
+    )?;
+    // Cannot fail: the receiving end lives as long as this future.
+    let _ = outbox.send(mux::frames(Connection::Runtime, &request)).await;
+    tokio::time::timeout(REGISTRATION_TIMEOUT, registered.notified())
+        .await
+        .map_err(|_| SessionEnd::RegistrationTimeout)?;
+    events.synchronized().await;
+    connected.send_replace(true);
+    pending().await
+}
+
+async fn read<H: Handler>(
+    mut trunk: OwnedReadHalf,
+    events: &Arc<Events<H>>,
+    outbox: &mpsc::Sender<Vec<u8>>,
+    registered: &Notify,
+) -> Result<Infallible, SessionEnd> {
+    let mut demultiplexer = Demultiplexer::default();
+    let (mut calls, mut answers) = (ttrpc::Decoder::default(), ttrpc::Decoder::default());
+    let mut buffer = vec![0; READ];
+    loop {
+        let length = trunk.read(&mut buffer).await.map_err(SessionEnd::Read)?;
+        if length == 0 {
+            return Err(SessionEnd::Closed);
+        }
+        let mut input = &buffer[..length];
+        while let Some((connection, payload)) = demultiplexer.next(&mut input)? {
+            match connection {
+                Connection::Plugin => {
+                    calls.push(payload);
+                    while let Some(call) = calls.next()? {
+                        if call.is_request() {
+                            tokio::spawn(answer(call, Arc::clone(events), outbox.clone()));
+                        }
+                    }
+                }
+                Connection::Runtime => {
+                    answers.push(payload);
+                    while let Some(answer) = answers.next()? {
+                        ttrpc::outcome(answer).map_err(SessionEnd::Refused)?;
+                        registered.notify_one();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A task of its own: whatever becomes of the connection, what the runtime asked for is done.
+async fn answer<H: Handler>(call: ttrpc::Message, events: Arc<Events<H>>, outbox: mpsc::Sender<Vec<u8>>) {
+    let response = ttrpc::answer(&*events, call).await;
+    // Nobody waits for the answer any more once the connection has ended.
+    let _ = outbox.send(mux::frames(Connection::Plugin, &response)).await;
+}
+
+async fn write(
+    mut trunk: OwnedWriteHalf,
+    mut outgoing: mpsc::Receiver<Vec<u8>>,
+) -> Result<Infallible, SessionEnd> {
+    while let Some(frames) = outgoing.recv().await {
+        trunk.write_all(&frames).await.map_err(SessionEnd::Write)?;
+    }
+    pending().await
+}
