@@ -14,6 +14,8 @@ for tool in cargo go; do
   command -v "$tool" >/dev/null || die "no $tool: the demo needs Rust (https://rustup.rs) and Go (https://go.dev/dl)"
 done
 
+workloads=(daemonset/netclaim-agent deployment/netclaim-controller)
+
 title() { printf '\n--- %s\n' "$*"; }
 
 # broken TEXT: what failed, and what one would look at next.
@@ -22,7 +24,7 @@ broken() {
     echo "demo: FAILED: $*"
     kubectl get pods --all-namespaces -o wide || true
     kubectl get events --all-namespaces --field-selector type=Warning --sort-by=.lastTimestamp | tail -n 10 || true
-    for workload in daemonset/netclaim-agent deployment/netclaim-controller; do
+    for workload in "${workloads[@]}"; do
       echo "    $workload, the end of its log:"
       kubectl logs -n netclaim-system "$workload" --tail=15 2>&1 | sed 's/^/    | /' || true
     done
@@ -41,16 +43,17 @@ step "building netclaim (first time: about 4 minutes)" "$cache/log/netclaim.log"
 . "$dir/env"
 
 echo "==> installing netclaim: kubectl apply -k deploy/manifests" >&2
-kubectl apply -k "$root/deploy/manifests" >"$dir/log/install.log" 2>&1 ||
-  { cat "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/manifests"; }
 sum=$(sha256sum <"$image")
 if [[ $sum != "$(cat "$dir/image.sha256" 2>/dev/null)" ]]; then
   "$here/image.sh" "$dir" "$image"
-  # The same tag as before: pods that run already have to be told.
-  kubectl rollout restart -n netclaim-system daemonset/netclaim-agent deployment/netclaim-controller >>"$dir/log/install.log"
-  echo "$sum" >"$dir/image.sha256"
+  # The tag is the same as before: pods that run already have to be told.
+  ! kubectl get -n netclaim-system "${workloads[@]}" &>/dev/null || restart=yes
 fi
-for workload in daemonset/netclaim-agent deployment/netclaim-controller; do
+kubectl apply -k "$root/deploy/manifests" >"$dir/log/install.log" 2>&1 ||
+  { cat "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/manifests"; }
+[[ -z ${restart:-} ]] || kubectl rollout restart -n netclaim-system "${workloads[@]}" >>"$dir/log/install.log"
+echo "$sum" >"$dir/image.sha256"
+for workload in "${workloads[@]}"; do
   kubectl rollout status -n netclaim-system "$workload" --timeout=60s >>"$dir/log/install.log" 2>&1 ||
     broken "$workload does not become ready"
 done
