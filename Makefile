@@ -1,0 +1,56 @@
+# make help says what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+cache := $(or $(NETCLAIM_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/netclaim)
+deny_version := 0.20.2
+deny := $(cache)/cargo-deny-$(deny_version)/bin/cargo-deny
+
+.PHONY: help
+help: ## This list
+	@echo 'netclaim: CNI networks as Kubernetes devices'
+	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time about 15 minutes)
+	@tests/demo/demo.sh
+
+.PHONY: demo-down
+demo-down: ## Ends the demo and leaves nothing of it
+	@tests/demo/down.sh
+
+.PHONY: check
+check: deny ## Format, lints, dependencies, unit and doc tests; needs no root
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast
+
+.PHONY: test
+test: check ## check, and the tests on a real cluster (root)
+	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
+	tests/cluster/build.sh
+	cargo test --package netclaim-tests --locked --no-fail-fast
+
+.PHONY: image
+image: ## The image archive target/netclaim.tar (localhost/netclaim:dev)
+	deploy/image/build.sh target/netclaim.tar
+
+.PHONY: crds
+crds: ## deploy/crds from the types of netclaim-api
+	cargo run --quiet --locked --package netclaim-api --bin netclaim-crdgen >deploy/crds/netclaim.dev_networks.yaml
+
+.PHONY: clean
+clean: ## Removes what was built: target and the cache of the tests
+	rm -rf target '$(cache)'
+
+.PHONY: deny
+deny: $(deny)
+	$(deny) --log-level error check bans licenses sources
+	@# The advisories are a download: without it, say so and go on.
+	@if ! out=$$($(deny) --log-level error fetch db 2>&1); then \
+	  echo "cargo deny advisories: SKIPPED, the database cannot be fetched: $$(tail -n 1 <<<"$$out")"; \
+	else $(deny) --log-level error check advisories; fi
+
+$(deny):
+	@echo '==> installing cargo-deny $(deny_version) (once; about 5 minutes)'
+	cargo install --quiet --locked --version $(deny_version) cargo-deny --root $(cache)/cargo-deny-$(deny_version)

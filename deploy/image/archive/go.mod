@@ -1,0 +1,3 @@
+module netclaim.dev/deploy/image/archive
+
+go 1.25

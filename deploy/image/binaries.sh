@@ -1,0 +1,19 @@
+#!/bin/bash
+# binaries.sh DIR: fills DIR with the files of the image: static release binaries.
+set -euo pipefail
+[[ $# == 1 ]] || { echo "usage: binaries.sh DIR" >&2; exit 2; }
+mkdir -p "$1"
+out=$(realpath "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+target=$(uname -m)-unknown-linux-gnu
+programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller)
+
+# The C library too: an image without one, and a hook that runs on any host.
+# --target keeps the flag away from build scripts and procedural macros, which cannot be static.
+RUSTFLAGS='-C target-feature=+crt-static' \
+  cargo build --release --locked --target "$target" "${programs[@]/#/--package=}" --bins
+folder=${CARGO_TARGET_DIR:-target}/$target/release
+mkdir -p "$out/usr/bin" "$out/var" "$out/run" "$out/tmp"
+cp "${programs[@]/#/$folder/}" "$out/usr/bin/"
+# As on a host: both names of a socket's folder lead to the same mount.
+ln -sfn ../run "$out/var/run"

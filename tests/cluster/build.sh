@@ -1,0 +1,75 @@
+#!/bin/bash
+# Builds what a node needs that no package of Debian is fit for: Kubernetes and etcd,
+# containerd, the CNI plugins and two small images. Everything comes from Go modules
+# pinned by the go.sum files beside this script, and from Debian (runc, busybox). The results are
+# kept in $NETCLAIM_CACHE (default ~/.cache/netclaim); a second run takes no time.
+set -euo pipefail
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+packages runc:runc busybox:busybox-static jq:jq ip:iproute2 openssl:openssl nsenter:util-linux sysctl:procps
+command -v go >/dev/null || die "no Go: install Go $(awk '$1 == "go" { print $2 }' "$here/runtime/go.mod") or newer (https://go.dev/dl)"
+export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
+
+# make_once DIR TEXT FUNCTION: fills DIR by calling FUNCTION with a folder that becomes
+# DIR when it is complete. Of several that start together, one builds and the others wait.
+make_once() {
+  local dir=$1 text=$2 function=$3 name
+  [[ ! -d $dir ]] || return 0
+  name=$(basename "$dir")
+  mkdir -p "$cache"
+  exec {lock}>"$cache/$name.lock"
+  flock "$lock"
+  if [[ ! -d $dir ]]; then
+    rm -rf "$dir.new"
+    mkdir -p "$dir.new"
+    step "$text" "$cache/log/$name.log" "$function" "$dir.new"
+    mv "$dir.new" "$dir"
+  fi
+  exec {lock}>&-
+}
+
+build_kubernetes() {
+  local minor=${kubernetes_version#1.} v=k8s.io/component-base/version name
+  # Without these the API server calls itself v0.0.0, and the clients believe it.
+  (cd "$here/kubernetes" && go build -o "$1/kubernetes" -ldflags "-s -w -X $v.gitVersion=v$kubernetes_version \
+    -X $v.gitMajor=1 -X $v.gitMinor=${minor%%.*}" .)
+  for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
+    ln -s kubernetes "$1/$name"
+  done
+}
+
+build_runtime() {
+  local containerd=github.com/containerd/containerd/v2 tools plugins
+  tools=$(cd "$here/runtime" && go mod edit -json | jq -r '.Tool[].Path')
+  plugins=$(grep containernetworking/plugins <<<"$tools")
+  # shellcheck disable=SC2046,SC2086 # lists of words
+  (
+    cd "$here/runtime"
+    mkdir "$1/cni"
+    go build -o "$1/" -tags "$containerd_tags" \
+      -ldflags "-s -w -X $containerd/version.Version=v$containerd_version" $(grep containerd/containerd <<<"$tools")
+    go build -o "$1/cni/" \
+      -ldflags "-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v$plugins_version" $plugins
+  )
+}
+
+build_images() {
+  local work=$1/work applet
+  mkdir -p "$work"/{pause,busybox/bin,busybox/tmp}
+  (cd "$here/pause" && go build -ldflags "-s -w" -o "$work/pause/pause" .)
+  cp "$(command -v busybox)" "$work/busybox/bin/busybox"
+  for applet in $(busybox --list); do
+    [[ $applet == busybox ]] || ln -s busybox "$work/busybox/bin/$applet"
+  done
+  (
+    cd "$root/deploy/image/archive"
+    go run . -name localhost/pause:1 -entrypoint /pause -out "$1/pause.tar" "$work/pause"
+    go run . -name localhost/busybox:1 -out "$1/busybox.tar" "$work/busybox"
+  )
+  rm -rf "$work"
+}
+
+make_once "$kubernetes_bin" "building Kubernetes $kubernetes_version (first time: about 6 minutes)" build_kubernetes
+make_once "$runtime_bin" "building containerd $containerd_version and the CNI plugins $plugins_version (first time: about 1 minute)" build_runtime
+make_once "$images" "making the images pause and busybox" build_images

@@ -1,0 +1,141 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # shared with the scripts that source this after lib.sh
+# The parts of a running cluster; sourced after lib.sh, never run.
+#
+# A cluster is a folder (DIR) and a slot, a number that no other cluster of this machine
+# has. The slot names everything outside of DIR:
+#   10.96.SLOT.0/24     service network; .1, its first address, is the API server's and
+#                       the host's end of the link to the node
+#   10.97.SLOT.0/24     .1 is the node, .16 and up are pods
+#   127.96.SLOT.1       etcd
+#   netclaimSLOT        the host's end of that link
+#   netclaim-SLOT       the cgroup that every process of the cluster lives in
+# The link to DIR in $slots is the reservation. It is gone after a reboot, like all the rest.
+
+slots=/run/netclaim-clusters
+services=(wire node etcd apiserver kcm scheduler containerd kubelet)
+
+# cluster_dir DIR: sets dir, and the names of its slot when it has one.
+cluster_dir() {
+  dir=$(realpath -m "$1")
+  slot=$(cat "$dir/slot" 2>/dev/null) || slot=
+  api_ip=10.96.$slot.1 services_net=10.96.$slot.0/24
+  node_ip=10.97.$slot.1 pods_net=10.97.$slot.0/24
+  etcd_ip=127.96.$slot.1 link=netclaim$slot cgroup=netclaim-$slot
+}
+
+# Whether the slot is really this cluster's: DIR may be older than the last reboot.
+holds_slot() { [[ -n $slot && $(readlink "$slots/$slot") == "$dir" ]]; }
+
+# cluster_of DIR: for scripts that need one that is up.
+cluster_of() {
+  cluster_dir "$1"
+  holds_slot || die "no cluster in $dir: start one with $here/up.sh $dir"
+  PATH=$kubernetes_bin:$runtime_bin:$PATH
+  export PATH KUBECONFIG=$dir/kubeconfig CONTAINERD_NAMESPACE=k8s.io
+}
+
+# The cluster's cgroup in every hierarchy: one in version 2, one per controller in version 1.
+cgroup_dirs() {
+  if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+    echo "/sys/fs/cgroup/$cgroup"
+  else
+    awk -v name="$cgroup" '$3 == "cgroup" || $3 == "cgroup2" { print $2 "/" name }' /proc/mounts
+  fi
+}
+
+# The one of them that tells which processes are the cluster's.
+cgroup_tracker() {
+  local all
+  all=$(cgroup_dirs)
+  grep -m1 '/pids/' <<<"$all" || head -n1 <<<"$all"
+}
+
+# started PID: its start time in clock ticks; a pid is used again, the pair is not.
+started() {
+  local stat
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  # The second field is the name, in parentheses, and may hold anything.
+  read -ra stat <<<"${stat##*) }"
+  [[ ${stat[0]} != Z ]] && echo "${stat[19]}"
+}
+
+# svc_pid NAME: the pid of a running service.
+svc_pid() {
+  local pid start
+  read -r pid start 2>/dev/null <"$dir/pid/$1" || return 1
+  [[ $(started "$pid") == "$start" ]] && echo "$pid"
+}
+
+# svc_define NAME COMMAND...: what svc_start runs.
+svc_define() {
+  local name=$1
+  shift
+  { printf '#!/bin/bash\nexec' && printf ' %q' "$@" && echo; } >"$dir/cmd/$name"
+  chmod +x "$dir/cmd/$name"
+}
+
+svc_start() {
+  local name=$1 pid enter=()
+  ! svc_pid "$name" >/dev/null || return 0
+  case $name in
+  # The far ends of the node's uplinks, so that the node itself sees only its own.
+  wire) enter=(unshare --net) ;;
+  node) enter=(unshare --mount --net --propagation private) ;;
+  etcd | apiserver | kcm | scheduler) ;;
+  *) enter=(nsenter --target "$(svc_pid node)" --mount --net --) ;;
+  esac
+  (
+    echo "$BASHPID" >"$(cgroup_tracker)/services/cgroup.procs"
+    exec setsid "${enter[@]}" "$dir/cmd/$name"
+  ) >>"$dir/log/$name.log" 2>&1 </dev/null &
+  pid=$!
+  disown
+  echo "$pid $(started "$pid")" >"$dir/pid/$name"
+}
+
+# svc_signal NAME SIGNAL
+svc_signal() {
+  local pid
+  pid=$(svc_pid "$1") || return 1
+  kill "-$2" "$pid"
+}
+
+svc_gone() { ! svc_pid "$1" >/dev/null; }
+
+# svc_stop NAME: asks it to end, and insists after 10 s.
+svc_stop() {
+  svc_signal "$1" TERM || return 0
+  svc_signal "$1" CONT || return 0 # a paused one hears nothing
+  wait_for 10 svc_gone "$1" || svc_kill "$1"
+}
+
+svc_kill() {
+  svc_signal "$1" KILL || return 0
+  wait_for 10 svc_gone "$1" || die "$1 survives SIGKILL"
+}
+
+# in_node COMMAND...: with the mounts and the network of the node.
+in_node() {
+  local pid
+  pid=$(svc_pid node) || die "the node of $dir is not running: $here/down.sh $dir, then up.sh"
+  nsenter --target "$pid" --mount --net -- "$@"
+}
+
+# failed NAME TEXT: says what went wrong and shows the end of that log.
+failed() {
+  local log=$dir/log/$1.log
+  echo "$(basename "$0"): $1: $2; log: $log" >&2
+  tail -n 15 "$log" 2>/dev/null | cut -c1-300 | sed 's/^/    | /' >&2
+  exit 1
+}
+
+# ready SERVICE SECONDS TEXT COMMAND...: until the command succeeds; fails when the service ends or time does.
+ready() {
+  local name=$1 limit=$2 text=$3 end=$((SECONDS + $2))
+  shift 3
+  until "$@" &>/dev/null; do
+    svc_pid "$name" >/dev/null || failed "$name" "ended"
+    ((SECONDS < end)) || failed "$name" "$text after $limit s"
+    sleep 0.1
+  done
+}

@@ -1,0 +1,53 @@
+#!/bin/bash
+# down.sh DIR: ends the cluster in DIR, whatever state it is in, and removes everything
+# of it but DIR/log. Does nothing when there is none.
+set -euo pipefail
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=cluster.sh
+. "$here/cluster.sh"
+[[ $# == 1 ]] || die "usage: down.sh DIR"
+cluster_dir "$1"
+[[ -e $dir/slot ]] || exit 0
+
+# Every process of the cluster is in its cgroup: the services, the pods, and what either started and lost.
+processes() {
+  local c
+  for c in $(cgroup_dirs); do
+    [[ ! -d $c ]] || find "$c" -name cgroup.procs -exec cat {} +
+  done 2>/dev/null | sort -un
+}
+kill_all() {
+  local pids c
+  for c in $(cgroup_dirs); do
+    # A frozen process cannot die.
+    [[ ! -d $c ]] || find "$c" -name freezer.state -exec sh -c 'for f; do echo THAWED >"$f"; done' - {} + 2>/dev/null || true
+  done
+  pids=$(processes)
+  [[ -n $pids ]] || return 0
+  # shellcheck disable=SC2086 # a list
+  kill -KILL $pids 2>/dev/null
+  return 1
+}
+remove_cgroups() {
+  local c left=0
+  for c in $(cgroup_dirs); do
+    [[ ! -d $c ]] || find "$c" -depth -type d -exec rmdir {} + 2>/dev/null || left=1
+  done
+  return $left
+}
+no_link() { ! ip link show "$link" &>/dev/null; }
+
+if holds_slot; then
+  # The mounts, the links and the addresses of the node go with its last process.
+  wait_for 20 kill_all || die "processes that do not die: $(processes | tr '\n' ' ')"
+  wait_for 20 remove_cgroups || die "cgroups that cannot be removed: $(cgroup_dirs | tr '\n' ' ')"
+  ip link del "$link" 2>/dev/null || true
+  wait_for 10 no_link || die "link $link cannot be removed"
+  rm "$slots/$slot"
+fi
+find "$dir" -mindepth 1 -maxdepth 1 ! -name log ! -name slot -exec rm -rf {} +
+rm "$dir/slot"
+exec {lock}</run
+flock "$lock" # up.sh may be about to use the folder
+[[ ! -d $slots ]] || rmdir --ignore-fail-on-non-empty "$slots"

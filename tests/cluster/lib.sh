@@ -1,0 +1,97 @@
+# shellcheck shell=bash
+# What the scripts share; sourced, never run.
+# shellcheck disable=SC2034 # they use what is set here
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+cache=${NETCLAIM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/netclaim}
+
+die() {
+  echo "$(basename "$0"): $*" >&2
+  exit 1
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds; fails when the time is over.
+wait_for() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@" &>/dev/null; do
+    ((SECONDS < end)) || return 1
+    sleep 0.1
+  done
+}
+
+# elapsed SECONDS: 75 -> 1m15s
+elapsed() {
+  if (($1 < 60)); then echo "$1s"; else printf '%dm%02ds\n' $(($1 / 60)) $(($1 % 60)); fi
+}
+
+# step TEXT LOG COMMAND...: runs a long command with its output in LOG and a sign of life
+# every 30 s; when it fails, says so, with the end of LOG.
+step() {
+  local text=$1 log=$2 begin=$SECONDS pid status=0 next=30
+  shift 2
+  echo "==> $text" >&2
+  mkdir -p "$(dirname "$log")"
+  "$@" >"$log" 2>&1 </dev/null &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.2
+    if ((SECONDS - begin >= next)); then
+      echo "    ... $(elapsed $((SECONDS - begin)))" >&2
+      next=$((next + 30))
+    fi
+  done
+  wait "$pid" || status=$?
+  if ((status != 0)); then
+    echo "    FAILED after $(elapsed $((SECONDS - begin))), log: $log" >&2
+    tail -n 20 "$log" | sed 's/^/    | /' >&2
+    return "$status"
+  fi
+  echo "    done in $(elapsed $((SECONDS - begin)))" >&2
+}
+
+# packages PROGRAM:PACKAGE...: installs the Debian packages whose program is missing.
+packages() {
+  local item missing=()
+  for item; do
+    command -v "${item%%:*}" >/dev/null || missing+=("${item#*:}")
+  done
+  ((${#missing[@]} != 0)) || return 0
+  command -v apt-get >/dev/null || die "missing packages: ${missing[*]} (this is not Debian: please install them)"
+  step "installing ${missing[*]}" "$cache/log/packages.log" bash -ec '
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    apt-get install -qy --no-install-recommends "$@"' - "${missing[@]}"
+}
+
+# Whatever is built lives in a folder named after everything it is made of: a change
+# makes another folder, and a folder that exists is complete.
+# artifact NAME FILES... -- WORDS...: the path for these inputs.
+artifact() {
+  local name=$1 files=()
+  shift
+  while (($# > 0)) && [[ $1 != -- ]]; do
+    files+=("$1")
+    shift
+  done
+  echo "$cache/$name-$({ sha256sum "${files[@]}" | cut -d' ' -f1; echo "$*"; } | sha256sum | cut -c1-12)"
+}
+
+# module_version FOLDER MODULE: the version its go.mod requires, without the v.
+module_version() {
+  awk -v m="$2" '$1 == "replace" { exit } { for (i = 1; i < NF; i++) if ($i == m) { print substr($(i + 1), 2); exit } }' \
+    "$here/$1/go.mod"
+}
+kubernetes_version=$(module_version kubernetes k8s.io/kubernetes)
+containerd_version=$(module_version runtime github.com/containerd/containerd/v2)
+plugins_version=$(module_version runtime github.com/containernetworking/plugins)
+# No C compiler, no paths of this machine, modules exactly as committed.
+go_flags="-trimpath -buildvcs=false -mod=readonly"
+containerd_tags=no_btrfs,no_devmapper,no_zfs
+
+machine=$(uname -m)
+kubernetes_bin=$(artifact kubernetes "$here"/kubernetes/{go.mod,go.sum,main.go} -- "$go_flags" "$machine")
+runtime_bin=$(artifact runtime "$here"/runtime/{go.mod,go.sum} -- "$go_flags" "$containerd_tags" "$machine")
+plugins_bin=$runtime_bin/cni
+images=$(artifact images "$here/pause/main.go" "$here/build.sh" "$root"/deploy/image/archive/main.go -- "$machine")

@@ -1,0 +1,3 @@
+module netclaim.dev/tests/cluster/pause
+
+go 1.25

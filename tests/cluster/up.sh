@@ -1,0 +1,312 @@
+#!/bin/bash
+# up.sh DIR: starts a Kubernetes cluster of one node that keeps everything in DIR, or
+# starts again what is missing of it. It is ready when this returns; `. DIR/env` then sets
+# KUBECONFIG and PATH. Clusters in several folders run side by side.
+#
+# The node is a mount and a network namespace (node.sh enters them), not a machine. Programs with
+# fixed paths find the usual ones there, private to the node: /run, /etc/cni, /etc/cdi, /opt/cni/bin,
+# /var/lib/{containerd,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's links: eth0
+# with the default route, and the uplinks eth1 and eth2, whose other ends are up in
+# a network namespace of their own (service "wire").
+#
+# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), else a free one is taken.
+set -euo pipefail
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=cluster.sh
+. "$here/cluster.sh"
+[[ $# == 1 ]] || die "usage: up.sh DIR"
+((EUID == 0)) || die "run me as root: a node needs namespaces, mounts and cgroups"
+node=node0
+
+cluster_dir "$1"
+case $dir/ in
+/etc/* | /opt/* | /run/* | /var/run/* | /var/lib/* | /var/log/* | /sys/* | /proc/*) die "$dir: the node has a private ${dir%/*}, choose another folder" ;;
+esac
+"$here/build.sh"
+
+if holds_slot; then
+  svc_gone node || svc_gone wire || running=yes
+fi
+if [[ -z ${running:-} && -e $dir/slot ]]; then
+  "$here/down.sh" "$dir"
+fi
+
+# free_slot N: nobody has it, and no route of this machine leads there.
+free_slot() {
+  local owner
+  owner=$(readlink "$slots/$1") && [[ $(cat "$owner/slot" 2>/dev/null) == "$1" ]] && return 1
+  [[ -z $(ip -4 route show root "10.96.$1.0/24") && -z $(ip -4 route show root "10.97.$1.0/24") ]]
+}
+
+take_slot() {
+  local n
+  mkdir -p "$dir"
+  exec {lock}</run # a lock that leaves no file behind
+  flock "$lock"
+  mkdir -p "$slots"
+  for n in ${NETCLAIM_SLOT:-$(seq 1 250)}; do
+    if free_slot "$n"; then
+      echo "$n" >"$dir/slot"
+      ln -sfn "$dir" "$slots/$n"
+      break
+    fi
+  done
+  exec {lock}<&-
+  cluster_dir "$dir"
+  holds_slot || die "${NETCLAIM_SLOT:+slot $NETCLAIM_SLOT is taken}${NETCLAIM_SLOT:-no free slot}: see $slots"
+}
+
+make_cgroup() {
+  local c f
+  for c in $(cgroup_dirs); do
+    mkdir -p "$c/services"
+    if [[ -e $c/cgroup.controllers && $c == /sys/fs/cgroup/"$cgroup" ]]; then
+      # In a container the root group holds processes, and may not then share out controllers.
+      if [[ -e /sys/fs/cgroup/cgroup.type ]] && ! share_controllers /sys/fs/cgroup 2>/dev/null; then
+        mkdir -p /sys/fs/cgroup/init
+        for f in $(</sys/fs/cgroup/cgroup.procs); do
+          echo "$f" >/sys/fs/cgroup/init/cgroup.procs 2>/dev/null || true
+        done
+      fi
+      share_controllers /sys/fs/cgroup
+      share_controllers "$c"
+    fi
+    # Version 1: a cpuset without CPUs and memory takes no process.
+    for f in cpuset.mems cpuset.cpus; do
+      [[ ! -e $c/$f || -n $(<"$c/$f") ]] || cat "${c%/*}/$f" >"$c/$f"
+      [[ ! -e $c/$f || -n $(<"$c/services/$f") ]] || cat "$c/$f" >"$c/services/$f"
+    done
+  done
+}
+
+share_controllers() { sed 's/\(\S\+\)/+\1/g' "$1/cgroup.controllers" >"$1/cgroup.subtree_control"; }
+
+# The node's file system. Folders that hold much are DIR/node's; the rest is in memory, over the host's.
+mount_node() {
+  mkdir -p "$dir"/node/{root,containerd,kubelet,cni/bin,cni/lib,cni/net.d,netclaim} "$dir/log/node"
+  cp "$plugins_bin"/* "$dir/node/cni/bin/"
+  # shellcheck disable=SC2016 # a script for another shell
+  in_node bash -euc '
+    dir=$1 node=$1/node/root
+    # A new sysfs shows the links of this network namespace; it needs the cgroups again.
+    mount -t tmpfs -o mode=755 netclaim "$node"
+    mkdir "$node/cgroup"
+    mount --rbind /sys/fs/cgroup "$node/cgroup"
+    mount -t sysfs sysfs /sys
+    mount --rbind "$node/cgroup" /sys/fs/cgroup
+    umount -l "$node/cgroup"
+    for d in /etc /opt /var/lib; do
+      mkdir -p "$node/upper$d" "$node/work$d"
+      mount -t overlay -o "lowerdir=$d,upperdir=$node/upper$d,workdir=$node/work$d" netclaim "$d"
+    done
+    bind() { mkdir -p "$2"; mount --bind "$1" "$2"; }
+    bind "$dir/node/containerd" /var/lib/containerd
+    bind "$dir/node/kubelet" /var/lib/kubelet
+    bind "$dir/node/cni/lib" /var/lib/cni
+    bind "$dir/node/netclaim" /var/lib/netclaim
+    bind "$dir/node/cni/bin" /opt/cni/bin
+    bind "$dir/node/cni/net.d" /etc/cni/net.d
+    bind "$dir/log/node" /var/log
+    mkdir -p /etc/cdi
+    # The kubelet sets these for the whole machine: it is shown a copy that has them already.
+    mkdir "$node/sysctl"
+    while read -r name value; do
+      [[ -e /proc/sys/$name ]] || continue
+      echo "$value" >"$node/sysctl/${name//\//.}"
+      mount --bind "$node/sysctl/${name//\//.}" "/proc/sys/$name"
+    done <<<"vm/overcommit_memory 1
+vm/panic_on_oom 0
+kernel/panic 10
+kernel/panic_on_oops 1
+kernel/keys/root_maxkeys 1000000
+kernel/keys/root_maxbytes 25000000"
+    [[ /var/run -ef /run ]] || mount --bind /run /var/run
+    mount -t tmpfs -o mode=755 netclaim /run
+    mkdir -p /run/netns /run/cdi /run/lock
+    # As systemd does it: what is mounted here later shows in pods that ask for it (HostToContainer).
+    mount --make-rshared /' - "$dir"
+}
+
+link_node() {
+  local node_pid wire_pid name
+  node_pid=$(svc_pid node) wire_pid=$(svc_pid wire)
+  ip link del "$link" 2>/dev/null || true
+  ip link add "$link" type veth peer name eth0 netns "$node_pid"
+  ip link set "$link" up
+  ip addr add "$api_ip/32" peer "$node_ip/32" dev "$link"
+  ip route add "$pods_net" via "$node_ip" dev "$link"
+  in_node sysctl -qw net.ipv4.ip_forward=1
+  in_node ip link set lo up
+  in_node ip link set eth0 up
+  in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
+  in_node ip route add default via "$api_ip" dev eth0
+  for name in eth1 eth2; do
+    in_node ip link add "$name" type veth peer name "$name" netns "$wire_pid"
+    in_node ip link set "$name" up
+    nsenter --target "$wire_pid" --net ip link set "$name" up
+  done
+}
+
+# certificate NAME SUBJECT USAGE [ALTERNATIVE_NAMES]: DIR/pki/NAME.{key,crt} by the cluster's CA.
+certificate() {
+  local file=$dir/pki/$1
+  openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$file.key" -subj "$2" -out "$file.csr"
+  openssl x509 -req -in "$file.csr" -CA "$dir/pki/ca.crt" -CAkey "$dir/pki/ca.key" -set_serial "0x$(openssl rand -hex 16)" \
+    -days 3650 -out "$file.crt" -extfile - <<X
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = $3
+${4:+subjectAltName = $4}
+X
+  rm "$file.csr"
+}
+
+# identity FILE NAME USER [GROUP]: a kubeconfig that needs no other file. Every component has its own, and
+# only the rights that RBAC and the Node authorizer give it: otherwise missing rights show first at the users'.
+identity() {
+  certificate "$2" "${4:+/O=$4}/CN=$3" clientAuth
+  jq -n --arg server "https://$api_ip" --rawfile ca "$dir/pki/ca.crt" --rawfile crt "$dir/pki/$2.crt" \
+    --rawfile key "$dir/pki/$2.key" '{
+      apiVersion: "v1", kind: "Config", "current-context": "netclaim",
+      clusters: [{name: "netclaim", cluster: {server: $server, "certificate-authority-data": ($ca | @base64)}}],
+      users: [{name: "netclaim", user: {"client-certificate-data": ($crt | @base64), "client-key-data": ($key | @base64)}}],
+      contexts: [{name: "netclaim", context: {cluster: "netclaim", user: "netclaim"}}]}' >"$1"
+}
+
+make_identities() (
+  umask 077
+  mkdir -p "$dir/pki"
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=netclaim" -days 3650 \
+    -addext "keyUsage = critical, keyCertSign, cRLSign" -keyout "$dir/pki/ca.key" -out "$dir/pki/ca.crt"
+  openssl ecparam -name prime256v1 -genkey -noout -out "$dir/pki/serviceaccounts.key"
+  certificate apiserver /CN=kube-apiserver serverAuth \
+    "IP:$api_ip, DNS:kubernetes, DNS:kubernetes.default, DNS:kubernetes.default.svc"
+  certificate apiserver-kubelet "/O=system:masters/CN=kube-apiserver" clientAuth
+  identity "$dir/kubeconfig" admin admin system:masters
+  identity "$dir/pki/kubelet.conf" kubelet "system:node:$node" system:nodes
+  identity "$dir/pki/kcm.conf" kcm system:kube-controller-manager
+  identity "$dir/pki/scheduler.conf" scheduler system:kube-scheduler
+)
+
+write_configuration() {
+  cat >"$dir/env" <<X
+# The clients of the cluster in $dir: . $dir/env
+export KUBECONFIG=$dir/kubeconfig
+export PATH=$kubernetes_bin:\$PATH
+X
+  cat >"$dir/audit.yaml" <<X
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+X
+  # Stock paths. restrict_oom_score_adj: without CAP_SYS_RESOURCE runc may not lower the score, and dies.
+  cat >"$dir/containerd.toml" <<X
+version = 3
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = 'localhost/pause:1'
+[plugins.'io.containerd.cri.v1.runtime']
+  enable_cdi = true
+  cdi_spec_dirs = ['/etc/cdi', '/run/cdi']
+  restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = 'io.containerd.runc.v2'
+[plugins.'io.containerd.nri.v1.nri']
+  disable = false
+  socket_path = '/run/nri/nri.sock'
+X
+  cat >"$dir/node/cni/net.d/10-pods.conflist" <<X
+{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
+ "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "10.97.$slot.16"}]]}}]}
+X
+  # syncFrequency: how long a pod waits after a refused Prepare; the default of a minute makes tests slow.
+  cat >"$dir/kubelet.yaml" <<X
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+cgroupRoot: /$cgroup
+enforceNodeAllocatable: []
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+volumePluginDir: /var/lib/kubelet/volumeplugins
+syncFrequency: 10s
+clusterDomain: cluster.local
+clusterDNS: [10.96.$slot.10] # nobody is there: without an address every pod gets a warning
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $dir/pki/ca.crt}}
+authorization: {mode: Webhook}
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+evictionHard: {memory.available: 1Mi, nodefs.available: 1%, imagefs.available: 1%}
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+X
+}
+
+define_services() {
+  local pki=$dir/pki bin=$kubernetes_bin
+  svc_define etcd "$bin/etcd" --data-dir "$dir/etcd" --unsafe-no-fsync --log-level warn \
+    --listen-client-urls "http://$etcd_ip:2379" --advertise-client-urls "http://$etcd_ip:2379" \
+    --listen-peer-urls "http://$etcd_ip:2380" --initial-advertise-peer-urls "http://$etcd_ip:2380" \
+    --initial-cluster "default=http://$etcd_ip:2380"
+  # The API server listens on the address of the service "kubernetes" itself: pods reach it in
+  # the usual way (KUBERNETES_SERVICE_HOST) without a kube-proxy that would translate it.
+  svc_define apiserver "$bin/kube-apiserver" --etcd-servers "http://$etcd_ip:2379" --v=1 \
+    --bind-address "$api_ip" --secure-port 443 --service-cluster-ip-range "$services_net" \
+    --cert-dir "$pki" --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
+    --client-ca-file "$pki/ca.crt" --kubelet-preferred-address-types InternalIP \
+    --kubelet-client-certificate "$pki/apiserver-kubelet.crt" --kubelet-client-key "$pki/apiserver-kubelet.key" \
+    --service-account-key-file "$pki/serviceaccounts.key" --service-account-signing-key-file "$pki/serviceaccounts.key" \
+    --service-account-issuer https://kubernetes.default.svc --allow-privileged \
+    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
+    --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
+  svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \
+    --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
+    --root-ca-file "$pki/ca.crt"
+  svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
+  svc_define containerd env "PATH=$runtime_bin:$PATH" containerd --config "$dir/containerd.toml"
+  svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
+    --hostname-override "$node" --node-ip "$node_ip"
+}
+
+port_open() { : <"/dev/tcp/$1/$2"; }
+
+up=no
+# A cluster that does not come up is taken away again, all but its logs.
+clean_up() {
+  [[ $up == yes ]] || "$here/down.sh" "$dir"
+}
+
+if [[ -z ${running:-} ]]; then
+  trap clean_up EXIT
+  take_slot
+  mkdir -p "$dir"/{cmd,pid,log}
+  echo "==> starting a cluster in $dir (slot $slot)" >&2
+  make_cgroup
+  svc_define node sleep infinity
+  svc_define wire sleep infinity
+  svc_start wire
+  svc_start node
+  # The namespaces are there once the programs are.
+  for s in wire node; do
+    wait_for 5 grep -qx sleep "/proc/$(svc_pid "$s")/comm" || failed "$s" "no namespaces"
+  done
+  mount_node
+  link_node
+  make_identities &>"$dir/log/identities.log" || failed identities "openssl cannot make the certificates"
+  write_configuration
+  define_services
+fi
+
+cluster_of "$dir"
+for s in etcd apiserver containerd; do svc_start "$s"; done
+ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
+ready apiserver 60 "not ready" kubectl get --raw /readyz
+ready containerd 30 "does not answer" in_node "$runtime_bin/ctr" version
+"$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
+for s in kcm scheduler kubelet; do svc_start "$s"; done
+ready kubelet 60 "node $node is not Ready" kubectl wait --for=condition=Ready "node/$node" --timeout=1s
+ready kcm 30 "no default service account" kubectl get serviceaccount/default configmap/kube-root-ca.crt
+up=yes
+echo "cluster is up: . $dir/env"

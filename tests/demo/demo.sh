@@ -1,0 +1,130 @@
+#!/bin/bash
+# demo.sh: netclaim on a real cluster, from nothing: builds it and Kubernetes, starts a cluster, installs netclaim
+# as a user would and shows two pods that talk over a claimed network. Again on a running
+# demo, it brings in what changed. Needs Debian, root, Rust and Go.
+# NETCLAIM_DEMO_DIR: the cluster's folder (default /var/tmp/netclaim-demo); NETCLAIM_CACHE: see build.sh.
+set -euo pipefail
+# shellcheck source=../cluster/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+dir=${NETCLAIM_DEMO_DIR:-/var/tmp/netclaim-demo}
+image=$cache/demo/netclaim.tar
+begin=$SECONDS
+((EUID == 0)) || die "run me as root: the demo starts a Kubernetes node"
+for tool in cargo go; do
+  command -v "$tool" >/dev/null || die "no $tool: the demo needs Rust (https://rustup.rs) and Go (https://go.dev/dl)"
+done
+
+workloads=(daemonset/netclaim-agent deployment/netclaim-controller)
+
+title() { printf '\n--- %s\n' "$*"; }
+
+# broken TEXT: what failed, and what one would look at next.
+broken() {
+  {
+    echo "demo: FAILED: $*"
+    kubectl get pods --all-namespaces -o wide || true
+    kubectl get events --all-namespaces --field-selector type=Warning --sort-by=.lastTimestamp | tail -n 10 || true
+    for workload in "${workloads[@]}"; do
+      echo "    $workload, the end of its log:"
+      kubectl logs -n netclaim-system "$workload" --tail=15 2>&1 | sed 's/^/    | /' || true
+    done
+    echo "demo: FAILED: $*"
+    echo "logs: $dir/log (pods: $dir/log/node/pods); the cluster is left running: . $dir/env; make demo-down ends it"
+  } >&2
+  exit 1
+}
+
+packages cc:build-essential
+"$here/build.sh"
+mkdir -p "$(dirname "$image")"
+step "building netclaim (first time: about 4 minutes)" "$cache/log/netclaim.log" "$root/deploy/image/build.sh" "$image"
+"$here/up.sh" "$dir" >/dev/null
+# shellcheck source=/dev/null
+. "$dir/env"
+
+echo "==> installing netclaim: kubectl apply -k deploy/manifests" >&2
+sum=$(sha256sum <"$image")
+if [[ $sum != "$(cat "$dir/image.sha256" 2>/dev/null)" ]]; then
+  "$here/image.sh" "$dir" "$image"
+  # The tag is the same as before: pods that run already have to be told.
+  ! kubectl get -n netclaim-system "${workloads[@]}" &>/dev/null || restart=yes
+fi
+kubectl apply -k "$root/deploy/manifests" >"$dir/log/install.log" 2>&1 ||
+  { cat "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/manifests"; }
+[[ -z ${restart:-} ]] || kubectl rollout restart -n netclaim-system "${workloads[@]}" >>"$dir/log/install.log"
+echo "$sum" >"$dir/image.sha256"
+for workload in "${workloads[@]}"; do
+  kubectl rollout status -n netclaim-system "$workload" --timeout=60s >>"$dir/log/install.log" 2>&1 ||
+    broken "$workload does not become ready"
+done
+
+echo "==> a network, a device class, a claim template and two pods: kubectl apply -k deploy/examples" >&2
+kubectl apply -k "$root/deploy/examples" >>"$dir/log/install.log" 2>&1 ||
+  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/examples"; }
+kubectl wait --for=condition=Ready pod/storage-a pod/storage-b --timeout=90s >>"$dir/log/install.log" 2>&1 ||
+  { kubectl describe pod storage-a storage-b | grep -A10 '^Events' >&2; broken "the pods storage-a and storage-b do not run"; }
+
+claim_of() { kubectl get pod "$1" -o jsonpath='{.status.resourceClaimStatuses[0].resourceClaimName}'; }
+# attached CLAIM: the driver has reported the attachment.
+attached() {
+  kubectl get resourceclaim "$1" -o json |
+    jq -e '.status.devices[0] | .networkData.ips[0] and any(.conditions[]; .type == "Ready" and .status == "True")'
+}
+
+title "the pods' interfaces: kubectl exec POD -- ip addr"
+for pod in storage-a storage-b; do
+  echo "$pod:"
+  kubectl exec "$pod" -- ip addr | sed 's/^/  /' || broken "kubectl exec $pod"
+done
+
+title "what the claims say: kubectl get resourceclaim -o yaml"
+for pod in storage-a storage-b; do
+  claim=$(claim_of "$pod")
+  wait_for 15 attached "$claim" || { kubectl get resourceclaim "$claim" -o yaml >&2; broken "the claim $claim of $pod has no status of the driver"; }
+  kubectl get resourceclaim "$claim" -o json | jq -r --arg pod "$pod" '
+    "\(.metadata.name), reserved for \(.status.reservedFor | map(.name) | join(", "))",
+    (.status.devices[] |
+      "  device      \(.driver)/\(.pool)/\(.device)",
+      (.conditions[] | "  condition   \(.type)=\(.status) (\(.reason))\(if (.message // "") == "" then "" else " " + .message end)"),
+      (.networkData | "  network     \(.interfaceName) \(.hardwareAddress // "") \(.ips | join(" "))"),
+      "  CNI result  \(.data | tojson)")'
+done
+
+title "from pod to pod over the claimed network"
+address() { kubectl get resourceclaim "$(claim_of "$1")" -o jsonpath='{.status.devices[0].networkData.ips[0]}' | cut -d/ -f1; }
+interface() { kubectl get resourceclaim "$(claim_of "$1")" -o jsonpath='{.status.devices[0].networkData.interfaceName}'; }
+for pair in storage-a:storage-b storage-b:storage-a; do
+  from=${pair%:*} to=${pair#*:}
+  echo "$from -> $to: ping -I $(interface "$from") $(address "$to")"
+  kubectl exec "$from" -- ping -c 3 -i 0.2 -W 2 -I "$(interface "$from")" "$(address "$to")" | sed 's/^/  /' ||
+    broken "$from does not reach $to on $(address "$to")"
+done
+
+title "what the node offers to the scheduler: kubectl get resourceslices -o yaml"
+kubectl get resourceslices -o json | jq -r '
+  def attribute($device; $name): $device.attributes[$name] // $device.attributes["netclaim.dev/" + $name] // {} | (.string // .int // .bool // .version // "-") | tostring;
+  ["NODE", "DEVICE", "NETWORK", "UPLINK", "MODE", "SHARED", "CAPACITY", "TAINTS"],
+  (.items[] | select(.spec.driver == "netclaim.dev") | .spec.nodeName as $node | .spec.devices[]? | . as $device | [
+    $node // "(all)", .name, attribute($device; "network"), attribute($device; "uplink"), attribute($device; "mode"),
+    (if .allowMultipleAllocations then "yes" else "no" end),
+    ([.capacity // {} | to_entries[] | "\(.key | sub("^netclaim.dev/"; ""))=\(.value.value)"] | join(",") | if . == "" then "-" else . end),
+    ([.taints // [] | .[] | "\(.key):\(.effect)"] | join(",") | if . == "" then "-" else . end)])
+  | @tsv' | awk -F'\t' '
+  { for (i = 1; i <= NF; i++) { cell[NR, i] = $i; if (length($i) > width[i]) width[i] = length($i) } }
+  END { for (r = 1; r <= NR; r++) { line = ""; for (i = 1; i <= NF; i++) line = line sprintf("%-" (width[i] + 2) "s", cell[r, i]); sub(/ +$/, "", line); print "  " line } }'
+
+cat <<X
+
+The cluster goes on running. To use it:
+  export KUBECONFIG=$dir/kubeconfig
+  export PATH=$kubernetes_bin:\$PATH
+  kubectl get pods,resourceclaims                             # then: kubectl describe resourceclaim
+  kubectl exec storage-a -- ip addr
+  kubectl delete pod storage-a && kubectl apply -k deploy/examples
+  kubectl logs -n netclaim-system daemonset/netclaim-agent -f
+  tests/cluster/node.sh $dir ip addr                          # on the node itself
+Again after a change: make demo. Its logs: $dir/log. To end it and leave nothing: make demo-down
+
+took $(elapsed $((SECONDS - begin)))
+demo: ok
+X
