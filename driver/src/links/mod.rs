@@ -1,1 +1,181 @@
-//! x
+//! The links of a node, and which of them are uplinks.
+//!
+//! * [`Links`] reads them: a [`Snapshot`] on request, and [`Changes`] to know when to request.
+//! * [`uplinks`] and [`classify`] decide, as pure functions of a snapshot, which links pods may be attached
+//!   to.
+//! * [`Netns`] pins a pod's network namespace and works inside it.
+//!
+//! Nothing here changes a link, and no thread but a fresh one ever enters another namespace.
+
+mod changes;
+mod link;
+mod netlink;
+mod netns;
+mod sysfs;
+mod uplinks;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+pub use changes::Changes;
+pub use link::{Link, OperState};
+pub use netns::{Netns, NetnsId};
+pub use uplinks::{NotUplink, classify, uplinks};
+
+/// Reads the links of the network namespace this process runs in.
+#[derive(Debug, Clone)]
+pub struct Links {
+    sysfs: PathBuf,
+}
+
+/// The links of a node at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// All links, ordered by index.
+    pub links: Vec<Link>,
+    /// Indices of the links that default routes lead through: IPv4 and IPv6, in any table.
+    pub default_route_links: BTreeSet<u32>,
+}
+
+impl Snapshot {
+    /// The links that are uplinks by default; see [`uplinks()`].
+    pub fn uplinks(&self) -> Vec<&Link> {
+        uplinks(&self.links, &self.default_route_links)
+    }
+}
+
+impl Links {
+    /// Reads what netlink does not tell from the sysfs mounted at `sysfs`, usually `/sys`. It must show the
+    /// same network namespace; if not, speeds and device data are unknown.
+    pub fn new(sysfs: impl Into<PathBuf>) -> Self {
+        Self { sysfs: sysfs.into() }
+    }
+
+    /// All links and default routes as they are now.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] when links change faster than they can be listed: try again a little later.
+    /// [`Error::HiddenNexthop`] when the node's own links cannot be told from others. Else netlink failed.
+    pub async fn snapshot(&self) -> Result<Snapshot, Error> {
+        let sysfs = self.sysfs.clone();
+        blocking(move || {
+            let mut socket = netlink::Socket::open()?;
+            let mut links = socket.links()?;
+            let default_route_links = socket.default_route_links()?;
+            // Reading a speed takes the rtnl lock; the hundreds of pods' ends are not worth it.
+            for link in links
+                .iter_mut()
+                .filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name))
+            {
+                let hardware = sysfs::hardware(&sysfs, &link.name, link.index);
+                link.speed = hardware.speed;
+                link.driver = hardware.driver;
+                link.pci_bus_id = hardware.pci_bus_id;
+                link.pcie_root = hardware.pcie_root;
+                link.numa_node = hardware.numa_node;
+            }
+            Ok(Snapshot {
+                links,
+                default_route_links,
+            })
+        })
+        .await
+    }
+
+    /// Subscribes to changes; do so before the first snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Socket`].
+    pub fn changes(&self) -> Result<Changes, Error> {
+        Changes::subscribe()
+    }
+
+    /// Whether the kernel can make links of a kind, such as `macvlan` or `ipvlan`. Loads the module
+    /// that a plugin would load, and makes no link.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if the kernel refuses to say (`CAP_NET_ADMIN` is needed).
+    pub async fn kernel_has(&self, kind: &str) -> Result<bool, Error> {
+        let kind = kind.to_owned();
+        blocking(move || netlink::Socket::open()?.kernel_has(&kind)).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(Error::Aborted)?
+}
+
+/// Why links or a namespace could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An rtnetlink socket could not be opened, or broke.
+    #[error("no rtnetlink socket")]
+    Socket(#[source] io::Error),
+    /// The kernel did not answer a dump.
+    #[error("cannot list the {what} of the network namespace")]
+    Dump {
+        /// `links` or `routes`.
+        what: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// Every one of the dumps was disturbed by a change.
+    #[error("the {what} changed during each of {tries} attempts to list them")]
+    Interrupted {
+        /// `links` or `routes`.
+        what: &'static str,
+        /// How many dumps were taken.
+        tries: u32,
+    },
+    /// A default route names a nexthop object and not its link.
+    #[error(
+        "a default route shows only the id of a nexthop object, which hides the node's own link: \
+         set the sysctl net.ipv4.nexthop_compat_mode to 1"
+    )]
+    HiddenNexthop,
+    /// The kernel did not tell whether it has a kind of link.
+    #[error("cannot find out whether the kernel has links of kind {kind:?}")]
+    Kind {
+        /// The kind asked for.
+        kind: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The runtime stopped, or a bug panicked, while links were read.
+    #[error("reading the links was cut short")]
+    Aborted(#[source] tokio::task::JoinError),
+    /// A namespace's path could not be opened.
+    #[error("cannot open the network namespace at {path}", path = path.display())]
+    NetnsOpen {
+        /// The path.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// What is at the path is not a network namespace.
+    #[error(
+        "{path} is not a network namespace; an empty file stays behind when one is unmounted",
+        path = path.display()
+    )]
+    NotANetns {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A namespace could not be entered.
+    #[error("cannot enter network namespace {ino}")]
+    NetnsEnter {
+        /// Inode number of the namespace.
+        ino: u64,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Work inside a namespace panicked.
+    #[error("work inside network namespace {ino} panicked")]
+    NetnsPanic {
+        /// Inode number of the namespace.
+        ino: u64,
+    },
+}

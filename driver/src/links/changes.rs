@@ -1,0 +1,97 @@
+//! When to take a new snapshot.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{AsyncSocket, AsyncSocketExt, TokioSocket};
+use nix::errno::Errno;
+use nix::libc;
+use tokio::time::Instant;
+
+use super::{Error, netlink};
+
+/// One `ip link add` is several messages, and so is a carrier that comes up: they become one tick.
+const COALESCE: Duration = Duration::from_millis(50);
+
+/// A subscription to the changes of a namespace's links and default routes.
+///
+/// It tells that something changed since it was opened, never what. Whoever opens it before the first
+/// snapshot, and takes another after every tick, misses nothing: not even when the kernel drops messages,
+/// since an overrun (`ENOBUFS`; the subscription outlives it) ticks too.
+pub struct Changes {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+    /// When the tick for what has been read falls due.
+    due: Option<Instant>,
+}
+
+impl Changes {
+    pub(super) fn subscribe() -> Result<Self, Error> {
+        let subscribe = || {
+            let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+            socket.socket_mut().bind_auto()?;
+            for group in [
+                libc::RTNLGRP_LINK,
+                libc::RTNLGRP_IPV4_ROUTE,
+                libc::RTNLGRP_IPV6_ROUTE,
+            ] {
+                socket.socket_ref().add_membership(group)?;
+            }
+            Ok(Self {
+                socket,
+                buffer: Vec::new(),
+                due: None,
+            })
+        };
+        subscribe().map_err(Error::Socket)
+    }
+
+    /// Waits for the next change. Changes within 50 ms of the first are one tick.
+    ///
+    /// Cancel safe: a tick that nobody waited for is delivered to the next call.
+    ///
+    /// # Errors
+    /// [`Error::Socket`] when the socket is broken; open another, and take a snapshot.
+    pub async fn tick(&mut self) -> Result<(), Error> {
+        let due = loop {
+            if let Some(due) = self.due {
+                break due;
+            }
+            self.buffer.clear();
+            self.buffer.reserve(netlink::DATAGRAM);
+            let received = self.socket.recv(&mut self.buffer).await;
+            if is_change(received, &self.buffer).map_err(Error::Socket)? {
+                self.due = Some(Instant::now() + COALESCE);
+            }
+        };
+        tokio::time::sleep_until(due).await;
+        // What came meanwhile is covered by the snapshot that follows this tick.
+        loop {
+            match netlink::receive(self.socket.socket_ref(), &mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                received => is_change(received, &self.buffer).map_err(Error::Socket)?,
+            };
+        }
+        self.due = None;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes")
+            .field("due", &self.due)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether what was received, or was lost for want of room, can change a snapshot.
+fn is_change(received: io::Result<()>, datagram: &[u8]) -> io::Result<bool> {
+    match received {
+        Ok(()) => Ok(netlink::messages(datagram).any(|message| netlink::is_change(&message))),
+        Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => Ok(true),
+        Err(error) => Err(error),
+    }
+}

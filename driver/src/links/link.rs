@@ -1,0 +1,110 @@
+//! A network link as the kernel describes it: plain data, compared to find out what changed.
+
+use std::fmt;
+
+/// One network link (interface) of a network namespace at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index: unique within the namespace, for as long as the link lives there.
+    pub index: u32,
+    /// Interface name.
+    pub name: String,
+    /// Alternative names (`ip link property add … altname`). They share one name space with `name`.
+    pub alt_names: Vec<String>,
+    /// rtnetlink kind (`veth`, `bridge`, `macvlan`, `bond`, `vlan` …); `None` for a device that a driver
+    /// made, such as a NIC or a VF.
+    pub kind: Option<String>,
+    /// Hardware address, lower-case and colon-separated; `None` if the link has none or it is all zeros.
+    pub mac: Option<String>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Somebody has set the link up (`IFF_UP`).
+    pub admin_up: bool,
+    /// RFC 2863 operational state.
+    pub oper: OperState,
+    /// The lower layer has a signal. Also true of many virtual links while they are down.
+    pub carrier: bool,
+    /// Index of the bridge, bond, team, VRF or Open vSwitch datapath the link is enslaved to.
+    pub master: Option<u32>,
+    /// Index of the link this one is built on (VLAN, macvlan …), or of the other end of a veth, if that
+    /// one is in the same namespace (`IFLA_LINK`).
+    pub parent: Option<u32>,
+    /// The link below, or the other end of the veth, is in another network namespace
+    /// (`IFLA_LINK_NETNSID`).
+    pub peer_in_other_netns: bool,
+    /// A loopback device.
+    pub loopback: bool,
+    /// Speed in bit/s, as the driver reports it now; `None` when unknown, mostly because the link is down.
+    pub speed: Option<u64>,
+    /// Name of the device's kernel driver.
+    pub driver: Option<String>,
+    /// Address of the PCI function behind the link, such as `0000:3b:00.1`.
+    pub pci_bus_id: Option<String>,
+    /// The PCIe root complex above that function, such as `pci0000:3a`: the value of the standard
+    /// attribute `resource.kubernetes.io/pcieRoot`.
+    pub pcie_root: Option<String>,
+    /// NUMA node of the device; `None` where the platform has no say.
+    pub numa_node: Option<i64>,
+}
+
+impl Link {
+    /// Whether frames can pass: set up, with a carrier, and no state that says otherwise. Many drivers
+    /// leave the operational state at `unknown` for good, so that one counts as up.
+    pub fn is_up(&self) -> bool {
+        self.admin_up && self.carrier && matches!(self.oper, OperState::Up | OperState::Unknown)
+    }
+
+    /// Whether the link answers to `name`, be it its own or an alternative one.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.alt_names.iter().any(|alt| alt == name)
+    }
+}
+
+/// RFC 2863 operational state (`IFLA_OPERSTATE`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperState {
+    /// The driver does not keep a state.
+    Unknown,
+    /// The device is missing a part.
+    NotPresent,
+    /// Down.
+    Down,
+    /// The link below is down.
+    LowerLayerDown,
+    /// In a test mode.
+    Testing,
+    /// Waiting for something outside, such as 802.1X.
+    Dormant,
+    /// Up.
+    Up,
+}
+
+impl From<u8> for OperState {
+    /// From the kernel's `IF_OPER_*`; a number not known here becomes [`OperState::Unknown`].
+    fn from(value: u8) -> Self {
+        match value {
+            1 => Self::NotPresent,
+            2 => Self::Down,
+            3 => Self::LowerLayerDown,
+            4 => Self::Testing,
+            5 => Self::Dormant,
+            6 => Self::Up,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for OperState {
+    /// The word that sysfs and `ip -j` use, in lower case.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "unknown",
+            Self::NotPresent => "notpresent",
+            Self::Down => "down",
+            Self::LowerLayerDown => "lowerlayerdown",
+            Self::Testing => "testing",
+            Self::Dormant => "dormant",
+            Self::Up => "up",
+        })
+    }
+}

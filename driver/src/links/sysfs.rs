@@ -1,0 +1,174 @@
+//! What only sysfs knows about a link: its speed and the device behind it.
+//!
+//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links are renamed at any time. So
+//! an entry counts only if it carries the index we ask about; otherwise nothing is known.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What sysfs says about a link; every part may be unknown.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Hardware {
+    pub(super) speed: Option<u64>,
+    pub(super) driver: Option<String>,
+    pub(super) pci_bus_id: Option<String>,
+    pub(super) pcie_root: Option<String>,
+    pub(super) numa_node: Option<i64>,
+}
+
+/// Reads what `sysfs` (usually `/sys`) says about the link `name` with that index. Blocks.
+pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
+    let entry = sysfs.join("class/net").join(name);
+    if read::<u32>(&entry.join("ifindex")) != Some(index) {
+        return Hardware::default();
+    }
+    // In Mbit/s; a driver that does not know says -1, as i32 or u32.
+    let speed = read::<i64>(&entry.join("speed"))
+        .filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit))
+        .and_then(|mbit| u64::try_from(mbit).ok())
+        .map(|mbit| mbit * 1_000_000);
+    // The path of the device runs through everything it hangs on: a virtio NIC's leads through the PCI
+    // function that the outside world knows.
+    let Ok(device) = fs::canonicalize(entry.join("device")) else {
+        return Hardware {
+            speed,
+            ..Hardware::default()
+        };
+    };
+    let function = device
+        .ancestors()
+        .find(|dir| file_name(dir).is_some_and(is_pci_bus_id));
+    Hardware {
+        speed,
+        driver: fs::read_link(device.join("driver"))
+            .ok()
+            .and_then(|target| file_name(&target).map(str::to_owned)),
+        pci_bus_id: function.and_then(file_name).map(str::to_owned),
+        pcie_root: function.and_then(pcie_root),
+        numa_node: function
+            .and_then(|dir| read(&dir.join("numa_node")))
+            .filter(|node| *node >= 0),
+    }
+}
+
+fn read<T: std::str::FromStr>(file: &PathBuf) -> Option<T> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+/// `pci<domain>:<bus>`, the topmost such directory above the function.
+fn pcie_root(function: &Path) -> Option<String> {
+    function
+        .iter()
+        .filter_map(|part| part.to_str())
+        .find(|part| {
+            part.strip_prefix("pci")
+                .and_then(|id| id.split_once(':'))
+                .is_some_and(|(domain, bus)| is_hex(domain, 4..=8) && is_hex(bus, 2..=2))
+        })
+        .map(str::to_owned)
+}
+
+/// `<domain>:<bus>:<slot>.<function>`.
+fn is_pci_bus_id(name: &str) -> bool {
+    let mut parts = name.splitn(3, ':');
+    let (Some(domain), Some(bus), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let Some((slot, function)) = rest.split_once('.') else {
+        return false;
+    };
+    is_hex(domain, 4..=8) && is_hex(bus, 2..=2) && is_hex(slot, 2..=2) && is_hex(function, 1..=1)
+}
+
+fn is_hex(text: &str, length: std::ops::RangeInclusive<usize>) -> bool {
+    length.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A sysfs with one link, `eth0` with index 2, whose device is at `device` below `devices/`.
+    fn sysfs_with_eth0(device: &str) -> tempfile::TempDir {
+        let sysfs = tempfile::tempdir().unwrap();
+        let root = sysfs.path();
+        let device = root.join("devices").join(device);
+        let eth0 = device.join("net/eth0");
+        fs::create_dir_all(&eth0).unwrap();
+        fs::create_dir_all(root.join("class/net")).unwrap();
+        symlink(&eth0, root.join("class/net/eth0")).unwrap();
+        symlink(&device, eth0.join("device")).unwrap();
+        symlink("/sys/bus/any/drivers/mlx5_core", device.join("driver")).unwrap();
+        fs::write(eth0.join("ifindex"), "2\n").unwrap();
+        fs::write(eth0.join("speed"), "25000\n").unwrap();
+        sysfs
+    }
+
+    #[test]
+    fn a_pci_card_has_an_address_a_root_a_driver_and_a_numa_node() {
+        let sysfs = sysfs_with_eth0("pci0000:3a/0000:3a:00.0/0000:3b:00.1");
+        fs::write(
+            sysfs
+                .path()
+                .join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1/numa_node"),
+            "1\n",
+        )
+        .unwrap();
+        assert_eq!(
+            hardware(sysfs.path(), "eth0", 2),
+            Hardware {
+                speed: Some(25_000_000_000),
+                driver: Some("mlx5_core".to_owned()),
+                pci_bus_id: Some("0000:3b:00.1".to_owned()),
+                pcie_root: Some("pci0000:3a".to_owned()),
+                numa_node: Some(1),
+            }
+        );
+    }
+
+    #[test]
+    fn a_virtio_card_is_the_pci_function_it_hangs_on() {
+        let sysfs = sysfs_with_eth0("pci0000:00/0000:00:03.0/virtio0");
+        fs::write(
+            sysfs.path().join("devices/pci0000:00/0000:00:03.0/numa_node"),
+            "-1\n",
+        )
+        .unwrap();
+        let found = hardware(sysfs.path(), "eth0", 2);
+        assert_eq!(found.pci_bus_id.as_deref(), Some("0000:00:03.0"));
+        assert_eq!(found.pcie_root.as_deref(), Some("pci0000:00"));
+        assert_eq!(found.numa_node, None);
+    }
+
+    #[test]
+    fn a_card_on_another_bus_has_a_driver_only() {
+        let sysfs = sysfs_with_eth0("platform/1a22000.virtio_mmio/virtio1");
+        let found = hardware(sysfs.path(), "eth0", 2);
+        assert_eq!(found.driver.as_deref(), Some("mlx5_core"));
+        assert_eq!(
+            (found.pci_bus_id, found.pcie_root, found.numa_node),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_speed_the_driver_does_not_know_is_none() {
+        for unknown in ["-1\n", "4294967295\n", "0\n", ""] {
+            let sysfs = sysfs_with_eth0("virtual");
+            fs::write(sysfs.path().join("class/net/eth0/speed"), unknown).unwrap();
+            assert_eq!(hardware(sysfs.path(), "eth0", 2).speed, None, "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn a_namesake_in_another_namespace_is_not_believed() {
+        let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:00.1");
+        assert_eq!(hardware(sysfs.path(), "eth0", 7), Hardware::default());
+        assert_eq!(hardware(sysfs.path(), "eth9", 2), Hardware::default());
+    }
+}

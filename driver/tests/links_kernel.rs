@@ -1,0 +1,439 @@
+//! Links and namespaces of a real kernel. Each test works in a network namespace of its own, which
+//! ends with the test. Needs root and iproute2.
+
+#[cfg(test)]
+mod links {
+    use std::collections::BTreeSet;
+    use std::future::Future;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use netclaim_driver::links::{Error, Link, Links, Netns, OperState, Snapshot};
+    use nix::sched::{CloneFlags, unshare};
+    use tokio::time::timeout;
+
+    /// Runs `test` in a fresh network namespace: on a thread that has entered one, and from which all of
+    /// the test's threads and commands come.
+    fn in_fresh_netns<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
+        thread::scope(|scope| {
+            let body = || {
+                unshare(CloneFlags::CLONE_NEWNET).expect("needs root");
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap()
+                    .block_on(test());
+            };
+            if let Err(panic) = scope.spawn(body).join() {
+                std::panic::resume_unwind(panic);
+            }
+        });
+    }
+
+    /// A namespace that somebody else made, and has left by now.
+    fn another_netns() -> Netns {
+        let made = thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("needs root");
+            Netns::open("/proc/thread-self/ns/net").unwrap()
+        });
+        made.join().unwrap()
+    }
+
+    /// Runs `ip` in the calling thread's namespace, with the arguments as one line.
+    fn ip(line: &str) {
+        let output = Command::new("ip")
+            .args(line.split_whitespace())
+            .output()
+            .expect("iproute2");
+        assert!(
+            output.status.success(),
+            "ip {line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    fn links() -> Links {
+        Links::new("/sys")
+    }
+
+    async fn snapshot() -> Snapshot {
+        links().snapshot().await.unwrap()
+    }
+
+    fn find<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Link {
+        snapshot
+            .links
+            .iter()
+            .find(|link| link.name == name)
+            .unwrap_or_else(|| panic!("no {name} in {snapshot:?}"))
+    }
+
+    fn routed(snapshot: &Snapshot) -> Vec<&str> {
+        let is_routed = |link: &&Link| snapshot.default_route_links.contains(&link.index);
+        snapshot
+            .links
+            .iter()
+            .filter(is_routed)
+            .map(|link| link.name.as_str())
+            .collect()
+    }
+
+    async fn ticks_within(changes: &mut netclaim_driver::links::Changes, time: Duration) -> bool {
+        timeout(time, changes.tick()).await.map(Result::unwrap).is_ok()
+    }
+
+    const LONG: Duration = Duration::from_secs(5);
+    /// Longer than changes are held back to be one tick.
+    const QUIET: Duration = Duration::from_millis(200);
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_snapshot_shows_what_ip_made() {
+        in_fresh_netns(async || {
+            ip("link set lo up");
+            ip("link add eth1 address 02:00:00:00:00:0a mtu 1400 type veth peer name sw1");
+            ip("link add br0 type bridge");
+            ip("link set sw1 master br0");
+            ip("link set eth1 up");
+            ip("link add mac0 link eth1 type macvlan mode bridge");
+            ip("link property add dev eth1 altname a-rather-long-name-for-a-card altname card1");
+
+            let snapshot = snapshot().await;
+            let lo = find(&snapshot, "lo");
+            assert!(lo.loopback && lo.admin_up && lo.mac.is_none() && lo.kind.is_none());
+            assert_eq!(lo.index, 1);
+
+            let (eth1, sw1, br0) = (
+                find(&snapshot, "eth1"),
+                find(&snapshot, "sw1"),
+                find(&snapshot, "br0"),
+            );
+            assert_eq!(eth1.kind.as_deref(), Some("veth"));
+            assert_eq!(eth1.mac.as_deref(), Some("02:00:00:00:00:0a"));
+            assert_eq!(eth1.mtu, 1400);
+            assert_eq!((eth1.parent, sw1.parent), (Some(sw1.index), Some(eth1.index)));
+            assert_eq!((eth1.master, sw1.master), (None, Some(br0.index)));
+            assert!(!eth1.peer_in_other_netns && !eth1.loopback);
+            assert!(
+                eth1.is_named("card1")
+                    && eth1.is_named("a-rather-long-name-for-a-card")
+                    && eth1.is_named("eth1")
+            );
+            assert!(!eth1.is_named("sw1"));
+            assert_eq!(br0.kind.as_deref(), Some("bridge"));
+            let mac0 = find(&snapshot, "mac0");
+            assert_eq!(
+                (mac0.kind.as_deref(), mac0.parent),
+                (Some("macvlan"), Some(eth1.index))
+            );
+            assert!(snapshot.links.is_sorted_by_key(|link| link.index));
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_link_is_up_when_both_ends_are() {
+        in_fresh_netns(async || {
+            ip("link add eth1 type veth peer name sw1");
+            assert!(!find(&snapshot().await, "eth1").admin_up);
+            ip("link set eth1 up");
+            let half = snapshot().await;
+            let eth1 = find(&half, "eth1");
+            assert_eq!(
+                (eth1.admin_up, eth1.carrier, eth1.oper),
+                (true, false, OperState::LowerLayerDown)
+            );
+            assert!(!eth1.is_up());
+            ip("link set sw1 up");
+            assert!(find(&snapshot().await, "eth1").is_up());
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_peer_in_another_namespace_is_not_taken_for_a_link_of_ours() {
+        in_fresh_netns(async || {
+            let pod = another_netns();
+            ip("link add veth7 type veth peer name pod7");
+            ip(&format!(
+                "link set pod7 netns {}",
+                pod.path_for_plugins().display()
+            ));
+            let snapshot = snapshot().await;
+            let veth7 = find(&snapshot, "veth7");
+            assert!(veth7.peer_in_other_netns);
+            assert_eq!(veth7.parent, None);
+            assert!(snapshot.uplinks().is_empty());
+            assert!(pod.link_names().await.unwrap().contains("pod7"));
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn default_routes_of_both_families_every_table_and_every_path_are_found() {
+        in_fresh_netns(async || {
+            for n in 0..6 {
+                ip(&format!("link add eth{n} type veth peer name sw{n}"));
+                ip(&format!("link set eth{n} up"));
+                ip(&format!("link set sw{n} up"));
+                ip(&format!("address add 10.0.{n}.1/24 dev eth{n}"));
+            }
+            assert!(
+                snapshot().await.default_route_links.is_empty(),
+                "routes to a subnet do not count"
+            );
+            ip("route add 10.99.0.0/16 via 10.0.5.2");
+            ip("route add blackhole default table 77");
+            assert!(snapshot().await.default_route_links.is_empty());
+
+            ip("route add default via 10.0.0.2");
+            assert_eq!(routed(&snapshot().await), ["eth0"]);
+            ip("route add default via 10.0.1.2 table 1234");
+            ip("-6 route add default dev eth2 metric 5");
+            ip("route add default metric 50 nexthop via 10.0.3.2 nexthop via 10.0.4.2");
+            let all = snapshot().await;
+            assert_eq!(routed(&all), ["eth0", "eth1", "eth2", "eth3", "eth4"]);
+            let uplinks: Vec<_> = all.uplinks().into_iter().map(|link| link.name.as_str()).collect();
+            assert_eq!(uplinks, ["eth5"]);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_default_route_over_a_nexthop_object_is_found_or_refused() {
+        in_fresh_netns(async || {
+            ip("link add eth0 type veth peer name sw0");
+            ip("link set eth0 up");
+            ip("link set sw0 up");
+            ip("address add 10.0.0.1/24 dev eth0");
+            ip("nexthop add id 7 via 10.0.0.2 dev eth0");
+            ip("route add default nhid 7");
+            assert_eq!(routed(&snapshot().await), ["eth0"]);
+            // /proc/sys/net is that of the thread that opens it.
+            std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").unwrap();
+            assert!(matches!(links().snapshot().await, Err(Error::HiddenNexthop)));
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn the_kernel_has_veth_and_macvlan_and_not_nonsense_and_asking_leaves_nothing_behind() {
+        in_fresh_netns(async || {
+            let before = snapshot().await;
+            for kind in ["veth", "bridge", "macvlan", "ifb", "vxlan"] {
+                assert!(links().kernel_has(kind).await.unwrap(), "{kind}");
+            }
+            for kind in [
+                "nonsense",
+                "",
+                "a-kind-whose-name-is-longer-than-the-kernel-takes-for-a-name-of-a-kind",
+            ] {
+                assert!(!links().kernel_has(kind).await.is_ok_and(|has| has), "{kind}");
+            }
+            assert_eq!(snapshot().await, before);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_change_ticks_once_and_quiet_does_not() {
+        in_fresh_netns(async || {
+            let mut changes = links().changes().unwrap();
+            ip("link add eth1 type veth peer name sw1");
+            ip("link set eth1 up");
+            ip("link set sw1 up");
+            ip("address add 10.0.0.1/24 dev eth1");
+            // The carrier, IPv6 address detection and bridge timers may still talk for a while.
+            while ticks_within(&mut changes, Duration::from_secs(3)).await {}
+
+            ip("link set eth1 mtu 1400");
+            assert!(ticks_within(&mut changes, LONG).await);
+            assert!(!ticks_within(&mut changes, QUIET).await);
+            ip("route add default via 10.0.0.2");
+            assert!(ticks_within(&mut changes, LONG).await);
+            ip("route add 10.99.0.0/16 via 10.0.0.2");
+            assert!(
+                !ticks_within(&mut changes, QUIET).await,
+                "another plugin's route is not news"
+            );
+            ip("route del default");
+            assert!(ticks_within(&mut changes, LONG).await);
+            ip("link del eth1");
+            assert!(ticks_within(&mut changes, LONG).await);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_tick_that_was_cancelled_comes_to_the_next_who_waits() {
+        in_fresh_netns(async || {
+            let mut changes = links().changes().unwrap();
+            ip("link add eth1 type veth peer name sw1");
+            assert!(
+                !ticks_within(&mut changes, Duration::from_millis(5)).await,
+                "too early"
+            );
+            assert!(ticks_within(&mut changes, LONG).await);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn an_overrun_ticks_and_the_subscription_lives_on() {
+        in_fresh_netns(async || {
+            ip("link add eth1 type veth peer name sw1");
+            let mut changes = links().changes().unwrap();
+            let batch: String = (0..2000)
+                .map(|n| format!("link set eth1 mtu {}\n", 1300 + n % 100))
+                .collect();
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), batch).unwrap();
+            ip(&format!("-batch {}", file.path().display()));
+            assert!(ticks_within(&mut changes, LONG).await);
+            assert!(!ticks_within(&mut changes, QUIET).await, "all of it is one tick");
+            ip("link set eth1 mtu 1200");
+            assert!(ticks_within(&mut changes, LONG).await);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn no_link_is_missing_from_a_list_taken_while_others_come_and_go() {
+        in_fresh_netns(async || {
+            const STABLE: usize = 100;
+            let batch = |lines: Vec<String>| {
+                let file = tempfile::NamedTempFile::new().unwrap();
+                std::fs::write(file.path(), lines.concat()).unwrap();
+                file
+            };
+            // The churned links have indices all over the list: made between the stable ones.
+            let make = batch(
+                (0..STABLE)
+                    .map(|n| format!("link add s{n} type bridge\nlink add c{n} type bridge\n"))
+                    .collect(),
+            );
+            ip(&format!("-batch {}", make.path().display()));
+            let churn = batch(
+                (0..STABLE)
+                    .map(|n| format!("link del c{n}\nlink add c{n} type bridge\n"))
+                    .collect(),
+            );
+            let stop = Arc::new(AtomicBool::new(false));
+            let churning = thread::spawn({
+                let stop = Arc::clone(&stop);
+                move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        ip(&format!("-batch {}", churn.path().display()));
+                    }
+                }
+            });
+            let (mut whole, mut interrupted, mut missing) = (0, 0, 0);
+            let until = Instant::now() + Duration::from_secs(3);
+            while Instant::now() < until {
+                match links().snapshot().await {
+                    Ok(snapshot) => {
+                        whole += 1;
+                        let stable = snapshot
+                            .links
+                            .iter()
+                            .filter(|link| link.name.starts_with('s'))
+                            .count();
+                        missing += STABLE - stable;
+                    }
+                    Err(Error::Interrupted { .. }) => interrupted += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            churning.join().unwrap();
+            assert_eq!(missing, 0, "in {whole} whole lists; {interrupted} given up");
+            assert!(whole > 0);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_pinned_namespace_outlives_its_path_and_does_not_hold_it() {
+        in_fresh_netns(async || {
+            let pod = another_netns();
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("cni-1");
+            std::fs::write(&path, "").unwrap();
+            assert!(matches!(Netns::open(&path), Err(Error::NotANetns { .. })));
+            assert!(!pod.still_at(&path).unwrap());
+            assert!(!pod.still_at(directory.path().join("nowhere")).unwrap());
+
+            let mount = Command::new("mount")
+                .arg("--bind")
+                .arg(pod.path_for_plugins())
+                .arg(&path)
+                .status()
+                .unwrap();
+            assert!(mount.success());
+            let again = Netns::open(&path).unwrap();
+            assert_eq!(again.id(), pod.id());
+            assert!(pod.still_at(&path).unwrap());
+            assert!(!another_netns().still_at(&path).unwrap());
+            // Not `umount -l`: a pin must not make the mount busy.
+            assert!(Command::new("umount").arg(&path).status().unwrap().success());
+
+            assert!(!pod.still_at(&path).unwrap());
+            assert!(again.still_at(again.path_for_plugins()).unwrap());
+            assert_eq!(
+                again.link_names().await.unwrap(),
+                BTreeSet::from(["lo".to_owned()])
+            );
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn the_process_knows_its_own_namespace_from_a_pods() {
+        assert!(Netns::open("/proc/self/ns/net").unwrap().is_own().unwrap());
+        assert!(!another_netns().is_own().unwrap());
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn work_in_a_namespace_leaves_no_thread_of_ours_behind_in_it() {
+        in_fresh_netns(async || {
+            let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+            let before = here();
+            let pod = another_netns();
+            let inside: PathBuf = pod.run(here).await.unwrap();
+            assert_eq!(inside, PathBuf::from(format!("net:[{}]", pod.id().ino)));
+            assert_eq!(here(), before);
+            assert!(matches!(
+                pod.run(|| panic!("on purpose")).await,
+                Err(Error::NetnsPanic { .. })
+            ));
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn alternative_names_are_taken_too() {
+        in_fresh_netns(async || {
+            let here = Netns::open("/proc/thread-self/ns/net").unwrap();
+            ip("link add eth1 type veth peer name sw1");
+            ip("link property add dev eth1 altname data0");
+            let names = here.link_names().await.unwrap();
+            assert_eq!(names, ["data0", "eth1", "lo", "sw1"].map(str::to_owned).into());
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn what_is_not_a_network_namespace_cannot_be_pinned() {
+        assert!(matches!(
+            Netns::open("/proc/self/ns/mnt"),
+            Err(Error::NotANetns { .. })
+        ));
+        assert!(matches!(Netns::open("/dev/null"), Err(Error::NotANetns { .. })));
+        assert!(matches!(Netns::open("/nowhere"), Err(Error::NetnsOpen { .. })));
+    }
+}
