@@ -1,1 +1,38 @@
-//! x
+//! A CNI runtime: network configurations, attachments, plugin processes and their results.
+//!
+//! Implements the [CNI specification](https://www.cni.dev/docs/spec/) 1.1.0 and everything before it, down to 0.1.0.
+//!
+//! * [`NetworkList`] is a network configuration, [`Attachment`] what differs from one container interface to the
+//!   next, [`CniResult`] what came of it. All three are parsed once, at the edge, keep their JSON byte for byte and
+//!   can be stored and read back.
+//! * [`Request`] derives the environment and the standard input of one plugin call. It does no IO.
+//! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
+//! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
+//!
+//! What holds throughout: a key or number that this module does not know reaches the plugin unchanged; a plugin can
+//! neither outlive its deadline nor make us keep more of its output than the stated limits; nothing is deleted
+//! unless asked for ([`Runtime::add`] never calls DEL).
+
+mod attachment;
+mod conf;
+mod error;
+mod exec;
+pub mod ipam;
+mod json;
+mod locks;
+mod names;
+mod reply;
+mod request;
+mod result;
+mod runtime;
+mod version;
+
+pub use attachment::Attachment;
+pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
+pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};
+pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, STDOUT_LIMIT, TERM_GRACE, close_inherited_descriptors};
+pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
+pub use request::{Request, RequestError, ValidAttachment, Verb};
+pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
+pub use runtime::{BinDirError, Runtime};
+pub use version::{SpecVersion, VersionError};

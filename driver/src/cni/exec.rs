@@ -1,0 +1,310 @@
+//! One plugin process, from start to end. The only place in this module that runs anything.
+//!
+//! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own. It has
+//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, close};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::error::{ErrorKind, Phase};
+use super::reply::Reply;
+use super::request::Request;
+
+/// How much of a plugin's standard output is kept, in bytes. More is read and thrown away.
+pub const STDOUT_LIMIT: usize = 4 << 20;
+
+/// How much of the end of a plugin's standard error is kept, in bytes.
+pub const STDERR_TAIL: usize = 64 << 10;
+
+/// How long a plugin has between SIGTERM and SIGKILL.
+pub const TERM_GRACE: Duration = Duration::from_secs(2);
+
+/// How long output is waited for after a plugin has exited: a process it left behind may hold the pipes open.
+pub const DRAIN_AFTER_EXIT: Duration = Duration::from_millis(500);
+
+/// How long a killed process may take to disappear before it is left to the kernel.
+const KILL_WAIT: Duration = Duration::from_secs(1);
+
+/// First and longest pause before a binary that is being written is tried again.
+const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// Closes every descriptor above standard error that a plugin would inherit.
+///
+/// What Rust opens is closed on exec by itself; what our own parent left open in us is not. To be called once, at the
+/// start of the program, before anything is opened on purpose to be inherited.
+///
+/// # Errors
+/// `/proc/self` cannot be read.
+pub fn close_inherited_descriptors() -> io::Result<()> {
+    for entry in fs::read_dir("/proc/self/fdinfo")? {
+        let name = entry?.file_name();
+        let Some(fd) = name
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+            .filter(|fd| *fd > 2)
+        else {
+            continue;
+        };
+        // The descriptor of this very listing is gone when it comes to be looked at last.
+        let Ok(info) = fs::read_to_string(Path::new("/proc/self/fdinfo").join(&name)) else {
+            continue;
+        };
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags
+            .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
+            .unwrap_or_default();
+        if !OFlag::from_bits_retain(flags).contains(OFlag::O_CLOEXEC) {
+            close(fd)?;
+        }
+    }
+    Ok(())
+}
+
+/// When an operation must be over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(after: Duration) -> Self {
+        let now = Instant::now();
+        // Too far away to be a time is as good as a year.
+        let at = now
+            .checked_add(after)
+            .unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
+        Self { at, after }
+    }
+
+    pub(crate) fn at(self) -> Instant {
+        self.at
+    }
+
+    pub(crate) fn passed(self, phase: Phase) -> ErrorKind {
+        ErrorKind::Timeout {
+            after: self.after,
+            phase,
+        }
+    }
+}
+
+/// What a call came to, and the end of its standard error in either case.
+pub(crate) struct Ended {
+    pub(crate) outcome: Result<Reply, ErrorKind>,
+    pub(crate) stderr: String,
+}
+
+/// Runs the binary at `path` with `env` and the request's variables.
+pub(crate) async fn run(
+    path: &Path,
+    env: &[(OsString, OsString)],
+    request: &Request,
+    deadline: Deadline,
+) -> Ended {
+    let mut child = match spawn(path, env, request, deadline).await {
+        Ok(child) => child,
+        Err(kind) => {
+            return Ended {
+                outcome: Err(kind),
+                stderr: String::new(),
+            };
+        }
+    };
+    let mut group = Group::of(&child);
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let mut printed = Vec::new();
+    let mut overflow = false;
+    let mut logged = Vec::new();
+
+    let status = {
+        let pipes = pin!(async {
+            tokio::join!(
+                feed(stdin, &request.stdin),
+                read(stdout, |bytes| {
+                    let room = STDOUT_LIMIT - printed.len();
+                    overflow |= bytes.len() > room;
+                    printed.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+                }),
+                read(stderr, |bytes| keep_tail(&mut logged, bytes)),
+            );
+        });
+        supervise(
+            &mut child,
+            &mut group,
+            Pipes {
+                io: pipes,
+                open: true,
+            },
+            deadline,
+        )
+        .await
+    };
+
+    logged.drain(..logged.len().saturating_sub(STDERR_TAIL));
+    Ended {
+        outcome: status.map(|status| Reply {
+            status,
+            stdout: printed,
+            overflow,
+        }),
+        stderr: String::from_utf8_lossy(&logged).into_owned(),
+    }
+}
+
+async fn spawn(
+    path: &Path,
+    env: &[(OsString, OsString)],
+    request: &Request,
+    deadline: Deadline,
+) -> Result<Child, ErrorKind> {
+    let (mut pause, longest) = BUSY_PAUSE;
+    loop {
+        let spawned = Command::new(path)
+            .env_clear()
+            .envs(env.iter().map(|(key, value)| (key, value)))
+            .envs(request.env.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        match spawned {
+            Ok(child) => return Ok(child),
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                if Instant::now() + pause >= deadline.at {
+                    return Err(deadline.passed(Phase::Busy));
+                }
+                sleep(pause).await;
+                pause = longest.min(pause * 2);
+            }
+            Err(source) => {
+                return Err(ErrorKind::Spawn {
+                    path: path.to_owned(),
+                    source,
+                });
+            }
+        }
+    }
+}
+
+/// The transfer over all three pipes, to be driven while the process is waited for.
+struct Pipes<'a, F> {
+    io: Pin<&'a mut F>,
+    open: bool,
+}
+
+impl<F: Future<Output = ()>> Pipes<'_, F> {
+    /// Moves data until the process exits (`Some`) or `until` (`None`).
+    async fn drive(&mut self, child: &mut Child, until: Instant) -> Option<io::Result<ExitStatus>> {
+        loop {
+            tokio::select! {
+                status = child.wait() => return Some(status),
+                () = &mut self.io, if self.open => self.open = false,
+                () = sleep_until(until) => return None,
+            }
+        }
+    }
+
+    /// Moves what is left. False if someone else holds the pipes open.
+    async fn drain(&mut self) -> bool {
+        !self.open || timeout(DRAIN_AFTER_EXIT, &mut self.io).await.is_ok()
+    }
+}
+
+async fn supervise<F: Future<Output = ()>>(
+    child: &mut Child,
+    group: &mut Group,
+    mut pipes: Pipes<'_, F>,
+    deadline: Deadline,
+) -> Result<ExitStatus, ErrorKind> {
+    if let Some(status) = pipes.drive(child, deadline.at).await {
+        group.release();
+        if !pipes.drain().await {
+            tracing::warn!("CNI plugin exited and left a process that holds its output open");
+        }
+        return status.map_err(ErrorKind::Wait);
+    }
+    group.signal(Signal::SIGTERM);
+    let exited = pipes.drive(child, Instant::now() + TERM_GRACE).await.is_some();
+    // Also after the plugin went quietly: what it started must not go on without it.
+    group.kill();
+    if !exited && pipes.drive(child, Instant::now() + KILL_WAIT).await.is_none() {
+        tracing::warn!(pid = child.id(), "killed CNI plugin does not end");
+    }
+    pipes.drain().await;
+    Err(deadline.passed(Phase::Running))
+}
+
+/// The plugin's process group; killed when dropped, unless the plugin has ended.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(
+            child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .map(Pid::from_raw),
+        )
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.0 {
+            // The only failure is that the group is gone already.
+            let _ = killpg(pid, signal);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.release();
+    }
+
+    /// From now on the number may belong to another process.
+    fn release(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A plugin need not read its input: that the pipe breaks is no failure, and a plugin that misses part of it says so.
+async fn feed(pipe: Option<ChildStdin>, bytes: &[u8]) {
+    if let Some(mut pipe) = pipe {
+        let _ = pipe.write_all(bytes).await;
+    }
+}
+
+async fn read(pipe: Option<impl AsyncRead + Unpin>, mut keep: impl FnMut(&[u8])) {
+    let Some(mut pipe) = pipe else { return };
+    let mut buffer = vec![0; 8 << 10];
+    while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+        keep(buffer.get(..length).unwrap_or_default());
+    }
+}
+
+/// Appends, and cuts the front now and then, so that the buffer stays below twice the limit.
+fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
+    tail.extend_from_slice(bytes);
+    if tail.len() >= 2 * STDERR_TAIL {
+        tail.drain(..tail.len() - STDERR_TAIL);
+    }
+}

@@ -1,0 +1,323 @@
+//! The reference IPAM plugin `host-local`: how many attachments its ranges allow, and what it has handed out.
+//!
+//! The plugin gives each attachment one address of every *range set*, so the set with the fewest addresses decides.
+//! The rules here are those of the plugin, version 1.9.1 (`backend/allocator`, `backend/disk`); no STATUS tells them.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::cni::NetworkName;
+
+/// The plugin's `type`.
+pub const TYPE: &str = "host-local";
+
+/// Where the plugin keeps its reservations unless the configuration has a `dataDir`.
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// Longest reservation file that is read, in bytes: a container ID and an interface name are shorter.
+const MAX_RESERVATION: u64 = 1024;
+
+/// The address ranges of a `host-local` configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostLocal {
+    sets: Vec<Vec<Range>>,
+    data_dir: PathBuf,
+}
+
+/// A range of addresses of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Range {
+    subnet: IpNet,
+    start: u128,
+    end: u128,
+    gateway: u128,
+}
+
+/// An address that the plugin has handed out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reservation {
+    /// The address.
+    pub ip: IpAddr,
+    /// The container it was given to.
+    pub container_id: String,
+    /// The interface it was given to; plugins before 0.7 did not note it.
+    pub if_name: Option<String>,
+}
+
+/// A `host-local` configuration that the plugin would refuse.
+#[derive(Debug, thiserror::Error)]
+pub enum HostLocalError {
+    /// Not of the form the plugin reads.
+    #[error("the ipam configuration is not one of host-local")]
+    Form(#[source] serde_json::Error),
+    /// There is no range.
+    #[error("the ipam configuration has neither `subnet` nor `ranges`")]
+    NoRanges,
+    /// A range set without a range.
+    #[error("range set {set} is empty")]
+    EmptySet {
+        /// Its place.
+        set: usize,
+    },
+    /// A subnet of one or two addresses.
+    #[error("subnet {0} is too small to allocate from: at most /30, or /126 for IPv6, is possible")]
+    TooSmall(IpNet),
+    /// A subnet that names a host.
+    #[error("subnet {subnet} has host bits set: write {}", subnet.trunc())]
+    HostBits {
+        /// The subnet as written.
+        subnet: IpNet,
+    },
+    /// A limit or gateway that does not fit.
+    #[error("{key} {address} is not within subnet {subnet}, or the range ends before it starts")]
+    Outside {
+        /// `rangeStart` or `rangeEnd`.
+        key: &'static str,
+        /// Its value.
+        address: IpAddr,
+        /// The subnet.
+        subnet: IpNet,
+    },
+    /// Families cannot be mixed in a set.
+    #[error("range set {set} mixes IPv4 and IPv6: give each family a set of its own")]
+    Mixed {
+        /// Its place.
+        set: usize,
+    },
+    /// Ranges overlap.
+    #[error("the ranges of subnets {0} and {1} overlap")]
+    Overlap(IpNet, IpNet),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Conf {
+    #[serde(default)]
+    subnet: Option<IpNet>,
+    #[serde(default)]
+    range_start: Option<IpAddr>,
+    #[serde(default)]
+    range_end: Option<IpAddr>,
+    #[serde(default)]
+    gateway: Option<IpAddr>,
+    #[serde(default)]
+    ranges: Option<Vec<Vec<RangeConf>>>,
+    #[serde(default)]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RangeConf {
+    subnet: IpNet,
+    #[serde(default)]
+    range_start: Option<IpAddr>,
+    #[serde(default)]
+    range_end: Option<IpAddr>,
+    #[serde(default)]
+    gateway: Option<IpAddr>,
+}
+
+impl HostLocal {
+    /// Reads an `ipam` object: the flat form with one `subnet`, `ranges`, or both, in which case the flat one comes
+    /// first.
+    ///
+    /// # Errors
+    /// [`HostLocalError`] for what the plugin would refuse at ADD.
+    pub fn parse(ipam: &str) -> Result<Self, HostLocalError> {
+        let conf: Conf = serde_json::from_str(ipam).map_err(HostLocalError::Form)?;
+        let Conf {
+            subnet,
+            range_start,
+            range_end,
+            gateway,
+            ranges,
+            data_dir,
+        } = conf;
+        let flat = subnet.map(|subnet| {
+            vec![RangeConf {
+                subnet,
+                range_start,
+                range_end,
+                gateway,
+            }]
+        });
+        let sets = flat
+            .into_iter()
+            .chain(ranges.unwrap_or_default())
+            .enumerate()
+            .map(|(set, ranges)| range_set(set, &ranges))
+            .collect::<Result<Vec<_>, _>>()?;
+        if sets.is_empty() {
+            return Err(HostLocalError::NoRanges);
+        }
+        let all: Vec<&Range> = sets.iter().flatten().collect();
+        for (index, a) in all.iter().enumerate() {
+            if let Some(b) = all.iter().skip(index + 1).find(|b| a.overlaps(b)) {
+                return Err(HostLocalError::Overlap(a.subnet, b.subnet));
+            }
+        }
+        let data_dir = data_dir.filter(|dir| !dir.as_os_str().is_empty());
+        Ok(Self {
+            sets,
+            data_dir: data_dir.unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
+        })
+    }
+
+    /// How many attachments the ranges allow when nothing is reserved.
+    pub fn capacity(&self) -> u128 {
+        self.left(&BTreeSet::new())
+    }
+
+    /// How many attachments the ranges allow beside `taken`. Addresses outside of the ranges do not count.
+    pub fn left<'a>(&self, taken: impl IntoIterator<Item = &'a IpAddr>) -> u128 {
+        let taken: BTreeSet<IpAddr> = taken.into_iter().map(IpAddr::to_canonical).collect();
+        let free = |set: &Vec<Range>| {
+            let size = set
+                .iter()
+                .fold(0u128, |sum, range| sum.saturating_add(range.size()));
+            let used = taken
+                .iter()
+                .filter(|ip| set.iter().any(|range| range.hands_out(**ip)))
+                .count();
+            size.saturating_sub(used as u128)
+        };
+        self.sets.iter().map(free).min().unwrap_or(0)
+    }
+
+    /// The directory with the reservations of a network.
+    pub fn reservations_dir(&self, network: &NetworkName) -> PathBuf {
+        self.data_dir.join(network.as_str())
+    }
+}
+
+/// The reservations in a network's directory, sorted. There are none if the directory does not exist.
+///
+/// Taken without the plugin's lock. A reservation that comes or goes meanwhile may be in the list or not.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let Some(ip) = name.to_str().and_then(|name| name.parse::<IpAddr>().ok()) else {
+            continue; // The lock and the notes on the last address are kept in the same place.
+        };
+        let mut text = Vec::new();
+        match File::open(dir.join(&name)).and_then(|file| file.take(MAX_RESERVATION).read_to_end(&mut text)) {
+            Ok(_) => found.push(reservation(ip, &String::from_utf8_lossy(&text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn reservation(ip: IpAddr, text: &str) -> Reservation {
+    let mut lines = text.trim().lines();
+    Reservation {
+        ip: ip.to_canonical(),
+        container_id: lines.next().unwrap_or_default().trim().to_owned(),
+        if_name: lines.next().map(|line| line.trim().to_owned()),
+    }
+}
+
+fn range_set(set: usize, ranges: &[RangeConf]) -> Result<Vec<Range>, HostLocalError> {
+    let ranges = ranges.iter().map(Range::new).collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = ranges.first() else {
+        return Err(HostLocalError::EmptySet { set });
+    };
+    if ranges.iter().any(|range| range.is_v4() != first.is_v4()) {
+        return Err(HostLocalError::Mixed { set });
+    }
+    Ok(ranges)
+}
+
+impl Range {
+    fn new(conf: &RangeConf) -> Result<Self, HostLocalError> {
+        let subnet = conf.subnet;
+        if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
+            return Err(HostLocalError::TooSmall(subnet));
+        }
+        if subnet != subnet.trunc() {
+            return Err(HostLocalError::HostBits { subnet });
+        }
+        let first = number(subnet.network()) + 1;
+        // The last address of an IPv4 subnet is its broadcast address; IPv6 has none.
+        let last = number(subnet.broadcast()) - u128::from(matches!(subnet, IpNet::V4(_)));
+
+        let within =
+            |address: Option<IpAddr>, key, otherwise| match address.map(|address| address.to_canonical()) {
+                None => Ok(otherwise),
+                Some(address) if subnet.contains(&address) => Ok(number(address)),
+                Some(address) => Err(HostLocalError::Outside { key, address, subnet }),
+            };
+        let start = within(conf.range_start, "rangeStart", first)?;
+        let end = within(conf.range_end, "rangeEnd", last)?;
+        if start > end {
+            let (key, number) = if conf.range_end.is_some() {
+                ("rangeEnd", end)
+            } else {
+                ("rangeStart", start)
+            };
+            return Err(HostLocalError::Outside {
+                key,
+                address: address(number, &subnet),
+                subnet,
+            });
+        }
+        let gateway = conf
+            .gateway
+            .map_or(first, |gateway| number(gateway.to_canonical()));
+        Ok(Self {
+            subnet,
+            start,
+            end,
+            gateway,
+        })
+    }
+
+    fn is_v4(&self) -> bool {
+        matches!(self.subnet, IpNet::V4(_))
+    }
+
+    /// Addresses that can be handed out: all but the gateway's.
+    fn size(&self) -> u128 {
+        (self.end - self.start) + u128::from(!(self.start..=self.end).contains(&self.gateway))
+    }
+
+    fn hands_out(&self, ip: IpAddr) -> bool {
+        let at = number(ip);
+        ip.is_ipv4() == self.is_v4() && (self.start..=self.end).contains(&at) && at != self.gateway
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.is_v4() == other.is_v4() && self.start <= other.end && other.start <= self.end
+    }
+}
+
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+fn address(number: u128, subnet: &IpNet) -> IpAddr {
+    match (subnet, u32::try_from(number)) {
+        (IpNet::V4(_), Ok(bits)) => Ipv4Addr::from_bits(bits).into(),
+        _ => Ipv6Addr::from_bits(number).into(),
+    }
+}

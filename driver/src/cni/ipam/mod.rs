@@ -1,0 +1,3 @@
+//! What the runtime needs to know of IPAM plugins beyond calling them.
+
+pub mod host_local;
