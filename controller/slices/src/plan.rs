@@ -1,0 +1,237 @@
+//! Decides which slices to write, and in which order. No IO, no memory: the same question has the same answer after a
+//! crash.
+//!
+//! What the scheduler does rules this: it looks at the slices of the highest generation only, takes a pool for
+//! complete when their number equals their `resourceSliceCount`, allocates nothing from an incomplete one, and refuses
+//! a complete one in which a device name occurs twice or a counter is missing.
+//!
+//! * A single slice that differs is replaced in place: the pool is complete and consistent before and after.
+//! * Otherwise every slice is written with the next generation. The first write makes the pool incomplete, the last
+//!   one complete again, and only then does a new device meet its counters. Counter slices go first all the same.
+//! * Slices of the highest generation that are as wanted are the trace of a rewrite that broke off, or what a wipe
+//!   left: the rest is written with that generation.
+//! * Slices that are not wanted go first. Removing one can only leave a pool incomplete, or as it was before someone
+//!   else put that slice there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::resource::v1::{DeviceTaint, ResourceSlice, ResourceSliceSpec},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+};
+
+use crate::{
+    config::PublisherConfig,
+    dropped::Adopted,
+    error::PublishError,
+    layout::{Names, Slot, layout},
+    pool::Pool,
+};
+
+/// Label with the name of the publisher, on every slice it writes.
+pub const PUBLISHER_LABEL: &str = "netclaim.dev/publisher";
+
+/// One request to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Write {
+    /// Remove this very slice, as it is.
+    Delete(ResourceSlice),
+    /// Replace it, unless it changed meanwhile (`resourceVersion`).
+    Update(ResourceSlice),
+    /// Store it, unless there is one of this name.
+    Create(ResourceSlice),
+}
+
+impl Write {
+    pub(crate) fn name(&self) -> &str {
+        let (Self::Delete(slice) | Self::Update(slice) | Self::Create(slice)) = self;
+        slice.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+/// The way from what is there to what is wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// Generation of the pool once everything is written; `None` when it is to be gone.
+    pub(crate) generation: Option<i64>,
+    /// Empty when there is nothing to do.
+    pub(crate) writes: Vec<Write>,
+}
+
+impl Plan {
+    /// The writes that store something.
+    pub(crate) fn puts(&self) -> impl Iterator<Item = &Write> {
+        self.writes
+            .iter()
+            .filter(|write| !matches!(write, Write::Delete(_)))
+    }
+
+    /// Whether a refusal halfway would spoil a pool that may be in use.
+    pub(crate) fn rewrites(&self) -> bool {
+        self.puts().count() > 1 && self.puts().any(|write| matches!(write, Write::Update(_)))
+    }
+}
+
+/// The publisher that `slice` names as its own.
+pub(crate) fn publisher_of(slice: &ResourceSlice) -> Option<&str> {
+    slice
+        .metadata
+        .labels
+        .as_ref()?
+        .get(PUBLISHER_LABEL)
+        .map(String::as_str)
+}
+
+/// The way to a pool that is gone: only what is certainly ours is deleted.
+pub(crate) fn withdraw(config: &PublisherConfig, existing: &[&ResourceSlice]) -> Plan {
+    let ours = existing
+        .iter()
+        .filter(|slice| publisher_of(slice) == Some(config.publisher.as_str()));
+    Plan {
+        generation: None,
+        writes: ours.map(|slice| Write::Delete((*slice).clone())).collect(),
+    }
+}
+
+/// The way to `pool`, given all slices of that pool that are there.
+///
+/// # Errors
+/// [`PublishError::Taken`] when another publisher has a slice in this pool.
+pub(crate) fn plan(
+    config: &PublisherConfig,
+    pool: &Pool,
+    existing: &[&ResourceSlice],
+    adopted: &Adopted,
+) -> Result<Plan, PublishError> {
+    for slice in existing {
+        if let Some(publisher) = publisher_of(slice).filter(|name| *name != config.publisher) {
+            return Err(PublishError::Taken {
+                pool: pool.name.clone(),
+                slice: slice.metadata.name.clone().unwrap_or_default(),
+                publisher: publisher.to_owned(),
+            });
+        }
+    }
+    let names = Names::new(&config.driver, &pool.name);
+    let slot_of = |slice: &ResourceSlice| names.slot(slice.metadata.name.as_deref()?);
+    let current: BTreeMap<Slot, &ResourceSlice> = existing
+        .iter()
+        .filter_map(|slice| Some((slot_of(slice)?, *slice)))
+        .collect();
+    let mut wanted = layout(&config.driver, pool, &current);
+
+    let unwanted = existing
+        .iter()
+        .filter(|slice| slot_of(slice).is_none_or(|s| !wanted.contains_key(&s)));
+    let mut writes: Vec<_> = unwanted.map(|slice| Write::Delete((*slice).clone())).collect();
+
+    let generation_of = |slot: &Slot| current.get(slot).map(|slice| slice.spec.pool.generation);
+    let top = wanted.keys().filter_map(generation_of).max();
+    let published = |slot: &Slot, spec: &ResourceSliceSpec| {
+        let at_top = || {
+            let mut spec = spec.clone();
+            spec.pool.generation = top.unwrap_or_default();
+            spec
+        };
+        current.get(slot).is_some_and(|slice| {
+            has_metadata(slice, config) && adopted.equal(&names.name(*slot), &at_top(), &slice.spec)
+        })
+    };
+    let due: Vec<Slot> = wanted
+        .iter()
+        .filter(|(slot, spec)| !published(slot, spec))
+        .map(|(slot, _)| *slot)
+        .collect();
+    let (generation, due) = match top {
+        None => (1, due),
+        Some(top) => {
+            let rewrite_broke_off = || due.iter().all(|slot| generation_of(slot) != Some(top));
+            if due.len() == 1 || rewrite_broke_off() {
+                (top, due)
+            } else {
+                (top.saturating_add(1), wanted.keys().copied().collect())
+            }
+        }
+    };
+
+    let times = taint_times(existing);
+    for slot in due {
+        let Some(mut spec) = wanted.remove(&slot) else {
+            continue;
+        };
+        spec.pool.generation = generation;
+        restore_taint_times(&mut spec, &times);
+        writes.push(match current.get(&slot) {
+            Some(slice) => Write::Update(ResourceSlice {
+                metadata: update_metadata(slice, config),
+                spec,
+            }),
+            None => Write::Create(ResourceSlice {
+                metadata: new_metadata(names.name(slot), config),
+                spec,
+            }),
+        });
+    }
+    Ok(Plan {
+        generation: Some(generation),
+        writes,
+    })
+}
+
+fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig) -> bool {
+    let owned = |owner: &OwnerReference| {
+        slice.metadata.owner_references.as_deref() == Some(std::slice::from_ref(owner))
+    };
+    publisher_of(slice) == Some(config.publisher.as_str()) && config.owner.as_ref().is_none_or(owned)
+}
+
+fn new_metadata(name: String, config: &PublisherConfig) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        labels: Some([(PUBLISHER_LABEL.to_owned(), config.publisher.clone())].into()),
+        owner_references: config.owner.clone().map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Keeps what others put on the object, and the `resourceVersion` that guards the update.
+fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig) -> ObjectMeta {
+    let mut metadata = slice.metadata.clone();
+    metadata.managed_fields = None;
+    let labels = metadata.labels.get_or_insert_default();
+    labels.insert(PUBLISHER_LABEL.to_owned(), config.publisher.clone());
+    if let Some(owner) = &config.owner {
+        metadata.owner_references = Some(vec![owner.clone()]);
+    }
+    metadata
+}
+
+/// Device, key, value and effect.
+type TaintId = (String, String, Option<String>, String);
+
+fn taint_id(device: &str, taint: &DeviceTaint) -> TaintId {
+    let value = taint.value.clone().filter(|value| !value.is_empty());
+    (device.to_owned(), taint.key.clone(), value, taint.effect.clone())
+}
+
+/// When the server first saw each taint. Tolerations count from there, so an update must not start them anew.
+fn taint_times(existing: &[&ResourceSlice]) -> BTreeMap<TaintId, Time> {
+    let devices = existing
+        .iter()
+        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    let taints = devices.flat_map(|device| device.taints.iter().flatten().map(|taint| (&device.name, taint)));
+    taints
+        .filter_map(|(device, taint)| Some((taint_id(device, taint), taint.time_added.clone()?)))
+        .collect()
+}
+
+fn restore_taint_times(spec: &mut ResourceSliceSpec, times: &BTreeMap<TaintId, Time>) {
+    for device in spec.devices.iter_mut().flatten() {
+        for taint in device.taints.iter_mut().flatten() {
+            taint.time_added = times.get(&taint_id(&device.name, taint)).cloned();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! Plans against a server of their own: a map of slices that takes one write at a time.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::{
+    api::resource::v1::{Counter, CounterSet, Device, DeviceCounterConsumption},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    config::Scope,
+    layout::{COUNTER_SETS_PER_SLICE, DEVICES_PER_SLICE},
+    pool::Placement,
+    validate::validate,
+};
+
+fn config() -> PublisherConfig {
+    PublisherConfig::new("netclaim.dev", "agent", Scope::Node("n1".into())).unwrap()
+}
+
+/// `uplinks` uplinks, each with a counter set, and a device per entry of `devices` on one of them.
+fn pool(uplinks: usize, devices: impl IntoIterator<Item = usize>) -> Pool {
+    let counter = |value: &str| -> BTreeMap<String, Counter> {
+        [(
+            "c".into(),
+            Counter {
+                value: Quantity(value.into()),
+            },
+        )]
+        .into()
+    };
+    let set = |i: usize| CounterSet {
+        name: format!("eth{i}"),
+        counters: counter("64"),
+    };
+    let device = |i: usize| Device {
+        name: format!("net-{i}"),
+        consumes_counters: (uplinks > 0).then(|| {
+            vec![DeviceCounterConsumption {
+                counter_set: format!("eth{}", i % uplinks),
+                counters: counter("1"),
+                ..DeviceCounterConsumption::default()
+            }]
+        }),
+        ..Device::default()
+    };
+    Pool {
+        name: "n1".into(),
+        placement: Placement::Node("n1".into()),
+        devices: devices.into_iter().map(device).collect(),
+        counters: (0..uplinks).map(set).collect(),
+    }
+}
+
+#[derive(Clone, Default)]
+struct Server {
+    slices: BTreeMap<String, ResourceSlice>,
+    version: u64,
+}
+
+impl Server {
+    fn apply(&mut self, write: Write) {
+        self.version += 1;
+        let version = Some(self.version.to_string());
+        match write {
+            Write::Delete(slice) => {
+                let gone = self.slices.remove(&slice.metadata.name.unwrap()).unwrap();
+                assert_eq!(gone.metadata.resource_version, slice.metadata.resource_version);
+            }
+            Write::Update(mut slice) => {
+                let old = &self.slices[slice.metadata.name.as_ref().unwrap()];
+                assert_eq!(old.metadata.resource_version, slice.metadata.resource_version);
+                slice.metadata.resource_version = version;
+                self.slices.insert(slice.metadata.name.clone().unwrap(), slice);
+            }
+            Write::Create(mut slice) => {
+                slice.metadata.resource_version = version;
+                let name = slice.metadata.name.clone().unwrap();
+                assert!(self.slices.insert(name, slice).is_none(), "created twice");
+            }
+        }
+    }
+
+    fn plan(&self, pool: &Pool) -> Plan {
+        let existing: Vec<_> = self.slices.values().collect();
+        plan(&config(), pool, &existing, &Adopted::default()).unwrap()
+    }
+
+    fn publish(&mut self, pool: &Pool) -> Plan {
+        let plan = self.plan(pool);
+        plan.writes.iter().cloned().for_each(|write| self.apply(write));
+        assert_eq!(self.plan(pool).writes, [], "one plan leads to the goal");
+        plan
+    }
+
+    fn top(&self) -> Vec<&ResourceSlice> {
+        let top = self.slices.values().map(|slice| slice.spec.pool.generation).max();
+        self.slices
+            .values()
+            .filter(|slice| Some(slice.spec.pool.generation) == top)
+            .collect()
+    }
+
+    /// What a scheduler makes of the slices: `None` for an incomplete pool, else its devices and counter sets. The
+    /// scheduler trusts the count of any one slice, so a pool is complete as soon as one slice says so.
+    fn complete(&self) -> Option<(Vec<Device>, Vec<CounterSet>)> {
+        let top = self.top();
+        let number = i64::try_from(top.len()).unwrap();
+        top.iter()
+            .any(|slice| slice.spec.pool.resource_slice_count == number)
+            .then(|| {
+                let devices = top
+                    .iter()
+                    .flat_map(|slice| slice.spec.devices.clone().unwrap_or_default());
+                let sets = top
+                    .iter()
+                    .flat_map(|slice| slice.spec.shared_counters.clone().unwrap_or_default());
+                (devices.collect(), sets.collect())
+            })
+    }
+
+    fn is_consistent(&self) -> bool {
+        self.complete().is_none_or(|(devices, counters)| {
+            let pool = Pool {
+                devices,
+                counters,
+                ..pool(0, [])
+            };
+            validate(&pool, &Scope::Node("n1".into())).is_empty()
+        })
+    }
+
+    fn holds(&self, pool: &Pool) -> bool {
+        let names = |pool: &[Device]| {
+            pool.iter()
+                .map(|device| device.name.clone())
+                .collect::<BTreeSet<_>>()
+        };
+        self.top().len() == self.slices.len()
+            && self.complete().is_some_and(|(devices, sets)| {
+                names(&devices) == names(&pool.devices) && sets.len() == pool.counters.len()
+            })
+    }
+}
+
+fn kinds(plan: &Plan) -> String {
+    let letter = |write: &Write| match write {
+        Write::Delete(_) => "-",
+        Write::Update(_) => "=",
+        Write::Create(_) => "+",
+    };
+    let place = |write: &Write| write.name().rsplit('-').next().unwrap_or_default().to_owned();
+    plan.writes
+        .iter()
+        .map(|w| format!("{}{}", letter(w), place(w)))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn a_new_pool_starts_with_its_counters() {
+    let mut server = Server::default();
+    let plan = server.publish(&pool(9, 0..300));
+    assert_eq!(kinds(&plan), "+c0000 +c0001 +d0000 +d0001 +d0002 +d0003 +d0004");
+    assert_eq!(plan.generation, Some(1));
+    assert!(
+        server
+            .slices
+            .values()
+            .all(|slice| slice.spec.pool.resource_slice_count == 7)
+    );
+}
+
+#[test]
+fn an_empty_pool_is_one_empty_slice() {
+    let mut server = Server::default();
+    assert_eq!(kinds(&server.publish(&pool(0, []))), "+d0000");
+    assert!(server.slices.values().all(|slice| slice.spec.devices.is_none()));
+}
+
+#[test]
+fn one_changed_device_is_one_write_with_the_same_generation() {
+    let mut server = Server::default();
+    let mut pool = pool(2, 0..150);
+    server.publish(&pool);
+    pool.devices[100].allow_multiple_allocations = Some(true);
+    let plan = server.publish(&pool);
+    assert_eq!((kinds(&plan).as_str(), plan.generation), ("=d0001", Some(1)));
+}
+
+#[test]
+fn one_device_more_or_less_is_one_write() {
+    let mut server = Server::default();
+    server.publish(&pool(1, 0..150));
+    assert_eq!(kinds(&server.publish(&pool(1, 0..151))), "=d0002");
+    assert_eq!(
+        kinds(&server.publish(&pool(1, (0..151).filter(|i| *i != 3)))),
+        "=d0000"
+    );
+    let fills_the_gap = (0..152).filter(|i| *i != 3);
+    assert_eq!(kinds(&server.publish(&pool(1, fills_the_gap))), "=d0000");
+}
+
+#[test]
+fn a_new_slice_takes_a_new_generation() {
+    let mut server = Server::default();
+    server.publish(&pool(0, 0..64));
+    let plan = server.publish(&pool(0, 0..65));
+    assert_eq!(
+        (kinds(&plan).as_str(), plan.generation),
+        ("=d0000 +d0001", Some(2))
+    );
+}
+
+#[test]
+fn a_slice_too_many_goes_first() {
+    let mut server = Server::default();
+    server.publish(&pool(1, 0..130));
+    let plan = server.publish(&pool(1, 0..128));
+    assert_eq!(
+        (kinds(&plan).as_str(), plan.generation),
+        ("-d0002 =c0000 =d0000 =d0001", Some(2))
+    );
+}
+
+#[test]
+fn a_wiped_pool_comes_back_whole() {
+    let mut server = Server::default();
+    server.publish(&pool(1, 0..100));
+    server.slices.clear();
+    assert_eq!(kinds(&server.publish(&pool(1, 0..100))), "+c0000 +d0000 +d0001");
+}
+
+#[test]
+fn a_wiped_slice_comes_back_alone() {
+    let mut server = Server::default();
+    server.publish(&pool(1, 0..100));
+    server.slices.pop_first();
+    let plan = server.publish(&pool(1, 0..100));
+    assert_eq!((kinds(&plan).as_str(), plan.generation), ("+c0000", Some(1)));
+}
+
+#[test]
+fn a_broken_off_rewrite_is_finished_with_its_generation() {
+    let mut server = Server::default();
+    server.publish(&pool(1, 0..100));
+    let grown = pool(2, 0..200);
+    let first = server.plan(&grown).writes.remove(0);
+    server.apply(first);
+    let plan = server.publish(&grown);
+    assert_eq!(
+        (kinds(&plan).as_str(), plan.generation),
+        ("=d0000 =d0001 +d0002 +d0003", Some(2))
+    );
+}
+
+#[test]
+fn what_the_server_adds_or_rewrites_is_left_alone() {
+    let mut server = Server::default();
+    let mut pool = pool(1, 0..2);
+    pool.devices[0].taints = serde_json::from_str(r#"[{"key": "k", "effect": "NoSchedule"}]"#).unwrap();
+    pool.counters[0]
+        .counters
+        .values_mut()
+        .for_each(|counter| counter.value.0 = "0.064k".into());
+    server.publish(&pool);
+    let time: Time = serde_json::from_str(r#""2026-01-02T03:04:05Z""#).unwrap();
+    for slice in server.slices.values_mut() {
+        for device in slice.spec.devices.iter_mut().flatten() {
+            device
+                .taints
+                .iter_mut()
+                .flatten()
+                .for_each(|taint| taint.time_added = Some(time.clone()));
+        }
+        for set in slice.spec.shared_counters.iter_mut().flatten() {
+            set.counters
+                .values_mut()
+                .for_each(|counter| counter.value.0 = "64".into());
+        }
+    }
+    assert_eq!(server.plan(&pool).writes, []);
+
+    pool.devices[1].binds_to_node = Some(true);
+    server.publish(&pool);
+    let (devices, _) = server.complete().unwrap();
+    assert_eq!(
+        devices[0].taints.as_ref().unwrap()[0].time_added,
+        Some(time),
+        "tolerations do not start anew"
+    );
+}
+
+#[test]
+fn labels_and_owner_are_ours_and_the_rest_of_the_metadata_is_kept() {
+    let mut server = Server::default();
+    server.publish(&pool(0, 0..1));
+    for slice in server.slices.values_mut() {
+        slice.metadata.labels = Some([("mine".to_owned(), "x".to_owned())].into());
+    }
+    let owner = OwnerReference {
+        kind: "Node".into(),
+        name: "n1".into(),
+        uid: "u".into(),
+        ..OwnerReference::default()
+    };
+    let config = config().owner(owner.clone());
+    let existing: Vec<_> = server.slices.values().collect();
+    let plan = plan(&config, &pool(0, 0..1), &existing, &Adopted::default()).unwrap();
+    let [Write::Update(slice)] = &plan.writes[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(publisher_of(slice), Some("agent"));
+    assert_eq!(slice.metadata.labels.as_ref().unwrap()["mine"], "x");
+    assert_eq!(slice.metadata.owner_references, Some(vec![owner]));
+}
+
+#[test]
+fn slices_of_another_publisher_are_not_touched() {
+    let mut server = Server::default();
+    server.publish(&pool(0, 0..1));
+    for slice in server.slices.values_mut() {
+        slice.metadata.labels = Some([(PUBLISHER_LABEL.to_owned(), "other".to_owned())].into());
+    }
+    let existing: Vec<_> = server.slices.values().collect();
+    let error = plan(&config(), &pool(0, 0..1), &existing, &Adopted::default()).unwrap_err();
+    assert!(matches!(error, PublishError::Taken { publisher, .. } if publisher == "other"));
+    assert_eq!(withdraw(&config(), &existing).writes, []);
+}
+
+#[test]
+fn only_slices_with_our_label_are_withdrawn() {
+    let mut server = Server::default();
+    server.publish(&pool(0, 0..65));
+    server.slices.first_entry().unwrap().get_mut().metadata.labels = None;
+    let existing: Vec<_> = server.slices.values().collect();
+    assert_eq!(kinds(&withdraw(&config(), &existing)), "-d0001");
+}
+
+#[test]
+fn a_foreign_slice_in_our_pool_is_removed_and_nothing_else_is_written() {
+    let mut server = Server::default();
+    server.publish(&pool(1, 0..3));
+    let mut foreign = server.slices.values().next().unwrap().clone();
+    foreign.metadata.name = Some("foreign".into());
+    foreign.metadata.labels = None;
+    foreign.spec.pool.generation = 99;
+    server.slices.insert("foreign".into(), foreign);
+    assert_eq!(kinds(&server.publish(&pool(1, 0..3))), "-foreign");
+}
+
+#[test]
+fn a_server_without_a_gate_is_not_written_to_twice() {
+    let sent = pool(1, 0..2);
+    let plan_with = |server: &Server, adopted: &Adopted| {
+        let existing: Vec<_> = server.slices.values().collect();
+        plan(&config(), &sent, &existing, adopted).unwrap()
+    };
+    let (mut server, mut adopted) = (Server::default(), Adopted::default());
+    for write in plan_with(&server, &adopted).writes {
+        let Write::Create(slice) = &write else {
+            panic!("{write:?}")
+        };
+        let (name, sent) = (write.name().to_owned(), slice.spec.clone());
+        server.apply(write);
+        let stored = server.slices.get_mut(&name).unwrap();
+        stored.spec.shared_counters = None;
+        stored
+            .spec
+            .devices
+            .iter_mut()
+            .flatten()
+            .for_each(|device| device.consumes_counters = None);
+        adopted.record(&name, &sent, stored);
+    }
+    assert_eq!(plan_with(&server, &adopted).writes, []);
+}
+
+/// A pool of up to six uplinks and some of 200 devices: enough for every kind of growing and shrinking.
+fn any_pool() -> impl Strategy<Value = Pool> {
+    let uplinks = 0..=2 * COUNTER_SETS_PER_SLICE + 1;
+    let devices = proptest::collection::btree_set(0..3 * DEVICES_PER_SLICE, 0..=3 * DEVICES_PER_SLICE);
+    let full = (uplinks.clone(), 0..3 * DEVICES_PER_SLICE).prop_map(|(u, n)| pool(u, 0..n));
+    prop_oneof![(uplinks, devices).prop_map(|(u, d)| pool(u, d)), full]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A pool is wanted; the publisher crashes, or changes its mind, after so many writes.
+    Publish(Pool, usize),
+    /// Someone deletes the slice of this index.
+    Wipe(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (any_pool(), 0..8_usize).prop_map(|(pool, writes)| Step::Publish(pool, writes)),
+        1 => (0..8_usize).prop_map(Step::Wipe),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_breaks_off_no_complete_pool_is_inconsistent_and_the_next_plan_leads_to_the_goal(
+        steps in proptest::collection::vec(any_step(), 0..8),
+        goal in any_pool(),
+    ) {
+        let mut server = Server::default();
+        for step in steps {
+            match step {
+                Step::Publish(pool, writes) => {
+                    for write in server.plan(&pool).writes.into_iter().take(writes) {
+                        server.apply(write);
+                        prop_assert!(server.is_consistent());
+                    }
+                }
+                Step::Wipe(index) => {
+                    if let Some(name) = server.slices.keys().nth(index).cloned() {
+                        server.slices.remove(&name);
+                        prop_assert!(server.is_consistent());
+                    }
+                }
+            }
+        }
+        for write in server.plan(&goal).writes {
+            server.apply(write);
+            prop_assert!(server.is_consistent());
+        }
+        prop_assert_eq!(server.plan(&goal).writes, vec![]);
+        prop_assert!(server.holds(&goal));
+        for slice in server.slices.values() {
+            prop_assert!(slice.spec.devices.as_ref().is_none_or(|d| d.len() <= DEVICES_PER_SLICE));
+            prop_assert!(slice.spec.shared_counters.as_ref().is_none_or(|c| c.len() <= COUNTER_SETS_PER_SLICE));
+        }
+    }
+}

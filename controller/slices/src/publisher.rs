@@ -1,0 +1,463 @@
+//! The task that makes the API server agree with what is to be published.
+//!
+//! One loop: something changed (a wish, or a slice) -> wait for a quiet moment -> plan each pool from what is there
+//! -> write. A write that fails ends the plan of its pool; the next try plans anew. Nothing is remembered that a
+//! restart would lose, but what the server refuses to store (see [`crate::dropped`]).
+
+mod observed;
+mod pace;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error as _,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams, Preconditions},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    observed::Observed,
+    pace::{Budget, Failures, Gather},
+};
+use crate::{
+    config::PublisherConfig,
+    dropped::{Adopted, DroppedField},
+    error::{PublishError, Verb},
+    plan::{Plan, Write, plan, publisher_of, withdraw},
+    pool::Pool,
+    validate::{Fault, Problem, validate},
+};
+
+/// Counts the calls of [`PublisherHandle::publish`]; 0 is before the first.
+pub type Revision = u64;
+
+/// What has become of the pools.
+#[derive(Clone, Debug, Default)]
+pub struct PublishStatus {
+    /// The last wish that was worked off, successfully or not.
+    pub revision: Revision,
+    /// By name: the pools of that wish, and those on their way out.
+    pub pools: BTreeMap<String, PoolStatus>,
+    /// What the API server does not store.
+    pub dropped: BTreeSet<DroppedField>,
+    /// Why the slices cannot be watched; `None` while they are.
+    pub watch_error: Option<Arc<watcher::Error>>,
+}
+
+impl PublishStatus {
+    /// Whether everything of this wish, or a later one, is published.
+    #[must_use]
+    pub fn is_published(&self, revision: Revision) -> bool {
+        self.revision >= revision && self.pools.values().all(|pool| pool.error.is_none())
+    }
+}
+
+/// What has become of one pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolStatus {
+    /// Generation last published as a whole by this process; `None` when there was none.
+    pub generation: Option<i64>,
+    /// Why the last wish is not published; the one before still is.
+    pub error: Option<Arc<PublishError>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Wish {
+    revision: Revision,
+    /// `None` until the first call: an agent that has just started does not withdraw what its predecessor published.
+    pools: Option<Arc<[Pool]>>,
+}
+
+/// Tells a publisher what to publish. Clones share the publisher; it outlives them.
+#[derive(Clone, Debug)]
+pub struct PublisherHandle {
+    wish: watch::Sender<Wish>,
+    status: watch::Receiver<PublishStatus>,
+}
+
+impl Wish {
+    fn pools(&self) -> &[Pool] {
+        self.pools.as_deref().unwrap_or_default()
+    }
+}
+
+impl PublisherHandle {
+    /// These pools, and no others, are to be published. The last call wins; never blocks. Pools that are left out are
+    /// withdrawn. Returns the number to look for in [`PublishStatus`].
+    pub fn publish(&self, pools: Vec<Pool>) -> Revision {
+        let mut revision = 0;
+        self.wish.send_modify(|wish| {
+            wish.revision += 1;
+            wish.pools = Some(pools.into());
+            revision = wish.revision;
+        });
+        revision
+    }
+
+    /// What has become of it.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<PublishStatus> {
+        self.status.clone()
+    }
+}
+
+/// Keeps pools published.
+#[derive(Debug)]
+pub struct Publisher;
+
+impl Publisher {
+    /// Starts a publisher, which runs until `cancel`. It then leaves the slices as they are: a restart is no reason
+    /// to withdraw devices.
+    ///
+    /// `client` needs list, watch, create, update and delete on `resourceslices`.
+    pub fn spawn(
+        client: Client,
+        config: PublisherConfig,
+        cancel: CancellationToken,
+    ) -> (PublisherHandle, JoinHandle<()>) {
+        let (wish, wishes) = watch::channel(Wish::default());
+        let (status_sender, status) = watch::channel(PublishStatus::default());
+        let worker = Worker {
+            api: Api::all(client),
+            observed: Observed::default(),
+            adopted: Adopted::default(),
+            budget: Budget::new(config.budget),
+            failures: BTreeMap::new(),
+            status: status_sender,
+            config,
+        };
+        let task = tokio::spawn(async move {
+            // A write that is cut off is like a crash after it, which every plan can start from.
+            cancel.run_until_cancelled(worker.run(wishes)).await;
+        });
+        (PublisherHandle { wish, status }, task)
+    }
+}
+
+/// A request that takes longer will not be answered any more.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Takes off what is half of a slice and of no use here.
+fn strip(slice: &mut ResourceSlice) {
+    slice.metadata.managed_fields = None;
+}
+
+struct Worker {
+    api: Api<ResourceSlice>,
+    config: PublisherConfig,
+    observed: Observed,
+    adopted: Adopted,
+    budget: Budget,
+    failures: BTreeMap<String, Failures>,
+    status: watch::Sender<PublishStatus>,
+}
+
+impl Worker {
+    async fn run(mut self, mut wishes: watch::Receiver<Wish>) {
+        let selector = watcher::Config::default().fields(&self.config.field_selector());
+        let mut events = pin!(
+            watcher(self.api.clone(), selector)
+                .default_backoff()
+                .modify(strip)
+        );
+        let mut gather = Gather::new(self.config.quiet, self.config.max_delay);
+        let mut wish = Wish::default();
+        let mut handles = true;
+        loop {
+            let ready = self.observed.is_ready() && wish.pools.is_some();
+            let retry = self.failures.values().map(|failures| failures.retry_at).min();
+            let due = gather.due().into_iter().chain(retry).min().filter(|_| ready);
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(event) => if self.watched(event) { gather.changed() },
+                    None => return,
+                },
+                changed = wishes.changed(), if handles => match changed {
+                    Ok(()) => {
+                        let next = wishes.borrow_and_update().clone();
+                        self.forgive(wish.pools(), next.pools());
+                        wish = next;
+                        gather.changed();
+                    }
+                    Err(_) => handles = false,
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    gather.acted();
+                    if self.work(&wish).await {
+                        gather.changed();
+                    }
+                }
+            }
+        }
+    }
+
+    fn watched(&mut self, event: watcher::Result<watcher::Event<ResourceSlice>>) -> bool {
+        let (error, news) = match event {
+            Ok(event) => (None, self.observed.watched(event)),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot watch resource slices"
+                );
+                (Some(Arc::new(error)), false)
+            }
+        };
+        self.status.send_if_modified(|status| {
+            let changed = error.is_some() || status.watch_error.is_some();
+            status.watch_error = error;
+            changed
+        });
+        news
+    }
+
+    /// A pool whose wish changed is tried at once, whatever became of the one before.
+    fn forgive(&mut self, before: &[Pool], now: &[Pool]) {
+        self.failures.retain(|name, _| {
+            let named = |pool: &&Pool| pool.name == *name;
+            before.iter().find(named) == now.iter().find(named)
+        });
+    }
+
+    /// Brings every pool where it should be. Returns whether all of them have to be looked at once more.
+    async fn work(&mut self, wish: &Wish) -> bool {
+        let mut again = false;
+        let mut results = BTreeMap::new();
+        let ours = self
+            .observed
+            .all()
+            .filter(|s| publisher_of(s) == Some(self.config.publisher.as_str()));
+        let ours: BTreeSet<_> = ours.map(|slice| slice.spec.pool.name.clone()).collect();
+        let mut wanted: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
+        wanted.extend(ours.iter().map(|name| (name.as_str(), Vec::new())));
+        for pool in wish.pools() {
+            wanted.entry(&pool.name).or_default().push(pool);
+        }
+        for (name, pools) in wanted {
+            let result = match pools[..] {
+                [] => self.bring(name, None, &mut again).await,
+                [pool] => self.bring(name, Some(pool), &mut again).await,
+                _ => {
+                    self.failures.remove(name);
+                    let (pool, problem) = (name.to_owned(), Problem::Duplicate(name.to_owned()));
+                    let fault = Fault {
+                        pool,
+                        device: None,
+                        field: "name".into(),
+                        problem,
+                    };
+                    Some(Err(PublishError::Invalid { faults: vec![fault] }))
+                }
+            };
+            results.insert(name.to_owned(), result);
+        }
+        self.failures.retain(|name, _| results.contains_key(name));
+        self.report(wish.revision, results);
+        again
+    }
+
+    /// Plans and writes one pool; `None` while its next try is not due.
+    async fn bring(
+        &mut self,
+        name: &str,
+        pool: Option<&Pool>,
+        again: &mut bool,
+    ) -> Option<Result<Option<i64>, PublishError>> {
+        if self
+            .failures
+            .get(name)
+            .is_some_and(|failures| failures.retry_at > Instant::now())
+        {
+            return None;
+        }
+        let faults = pool
+            .map(|pool| validate(pool, &self.config.scope))
+            .unwrap_or_default();
+        if !faults.is_empty() {
+            // Trying again is of no use before the wish changes.
+            self.failures.remove(name);
+            return Some(Err(PublishError::Invalid { faults }));
+        }
+        let existing = self.observed.pool(name);
+        let plan = match pool {
+            Some(pool) => plan(&self.config, pool, &existing, &self.adopted),
+            None => Ok(withdraw(&self.config, &existing)),
+        };
+        let result = match plan {
+            Ok(plan) => self.execute(name, plan, again).await,
+            Err(error) => Err(error),
+        };
+        match &result {
+            Ok(_) => {
+                self.failures.remove(name);
+            }
+            Err(_) => {
+                let failures = Failures::another(self.failures.get(name).copied());
+                self.failures.insert(name.to_owned(), failures);
+            }
+        }
+        Some(result)
+    }
+
+    async fn execute(
+        &mut self,
+        pool: &str,
+        plan: Plan,
+        again: &mut bool,
+    ) -> Result<Option<i64>, PublishError> {
+        if plan.rewrites() {
+            for write in plan.puts() {
+                self.send(pool, write, true).await?;
+            }
+        }
+        for write in &plan.writes {
+            tracing::debug!(
+                pool,
+                slice = write.name(),
+                generation = plan.generation,
+                "writing a resource slice"
+            );
+            let stored = self.send(pool, write, false).await?;
+            match (write, stored) {
+                (Write::Create(sent) | Write::Update(sent), Some(mut stored)) => {
+                    *again |= self.adopted.record(write.name(), &sent.spec, &stored);
+                    strip(&mut stored);
+                    self.observed.stored(stored);
+                }
+                (Write::Delete(slice), _) => {
+                    self.adopted.forget(write.name());
+                    self.observed.deleted(slice);
+                }
+                _ => {}
+            }
+        }
+        Ok(plan.generation)
+    }
+
+    /// Sends one write. A slice that is not there any more counts as deleted.
+    async fn send(
+        &mut self,
+        pool: &str,
+        write: &Write,
+        dry_run: bool,
+    ) -> Result<Option<ResourceSlice>, PublishError> {
+        self.budget.spend().await;
+        let (pool, slice) = (pool.to_owned(), write.name().to_owned());
+        let verb = match write {
+            _ if dry_run => Verb::DryRun,
+            Write::Create(_) => Verb::Create,
+            Write::Update(_) => Verb::Update,
+            Write::Delete(_) => Verb::Delete,
+        };
+        match timeout(REQUEST_TIMEOUT, self.request(write, dry_run)).await {
+            Ok(Ok(stored)) => Ok(stored),
+            Ok(Err(source)) => {
+                if let (Write::Update(known), true) = (write, is_status(&source, 404)) {
+                    self.observed.deleted(known);
+                }
+                Err(PublishError::Api {
+                    verb,
+                    pool,
+                    slice,
+                    source,
+                })
+            }
+            Err(_) => Err(PublishError::Timeout {
+                verb,
+                pool,
+                slice,
+                after: REQUEST_TIMEOUT,
+            }),
+        }
+    }
+
+    async fn request(&self, write: &Write, dry_run: bool) -> kube::Result<Option<ResourceSlice>> {
+        let name = write.name();
+        let post = PostParams {
+            dry_run,
+            field_manager: Some(self.config.driver.clone()),
+        };
+        let stored = match write {
+            Write::Create(slice) => self.api.create(&post, slice).await?,
+            Write::Update(slice) => self.api.replace(name, &post, slice).await?,
+            Write::Delete(slice) => {
+                let preconditions = Preconditions {
+                    uid: slice.metadata.uid.clone(),
+                    resource_version: slice.metadata.resource_version.clone(),
+                };
+                let params = DeleteParams {
+                    dry_run,
+                    ..DeleteParams::default()
+                }
+                .preconditions(preconditions);
+                return match self.api.delete(name, &params).await {
+                    Err(error) if !is_status(&error, 404) => Err(error),
+                    _ => Ok(None),
+                };
+            }
+        };
+        Ok(Some(stored))
+    }
+
+    fn report(
+        &self,
+        revision: Revision,
+        results: BTreeMap<String, Option<Result<Option<i64>, PublishError>>>,
+    ) {
+        self.status.send_modify(|status| {
+            status.revision = revision;
+            status.dropped.clone_from(self.adopted.dropped());
+            let mut before = std::mem::take(&mut status.pools);
+            for (name, result) in results {
+                let mut pool = before.remove(&name).unwrap_or_default();
+                match result {
+                    None => {}
+                    Some(Ok(None)) => continue,
+                    Some(Ok(generation)) => {
+                        pool = PoolStatus {
+                            generation,
+                            error: None,
+                        }
+                    }
+                    Some(Err(error)) => {
+                        let tries = self.failures.get(&name).map_or(0, |failures| failures.count);
+                        let told = |error: &PublishError| {
+                            (error.to_string(), error.source().map(ToString::to_string))
+                        };
+                        let known = pool.error.is_some_and(|known| told(&known) == told(&error));
+                        // A lost race or two is normal, and the same warning again tells nothing new.
+                        let quiet = if error.is_conflict() { tries != 3 } else { known };
+                        let cause = &error as &dyn std::error::Error;
+                        if quiet {
+                            tracing::debug!(error = cause, tries, "cannot publish a pool");
+                        } else {
+                            tracing::warn!(error = cause, tries, "cannot publish a pool");
+                        }
+                        pool.error = Some(Arc::new(error));
+                    }
+                }
+                status.pools.insert(name, pool);
+            }
+        });
+    }
+}
+
+fn is_status(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! When to act: gathers changes, limits requests, spaces out retries.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::WriteBudget;
+
+/// Waits for a quiet moment after a change, but not for ever.
+#[derive(Debug)]
+pub(super) struct Gather {
+    quiet: Duration,
+    max_delay: Duration,
+    /// First and last change that nobody acted on.
+    pending: Option<(Instant, Instant)>,
+}
+
+impl Gather {
+    pub(super) fn new(quiet: Duration, max_delay: Duration) -> Self {
+        Self {
+            quiet,
+            max_delay,
+            pending: None,
+        }
+    }
+
+    pub(super) fn changed(&mut self) {
+        let now = Instant::now();
+        self.pending = Some((self.pending.map_or(now, |(first, _)| first), now));
+    }
+
+    pub(super) fn acted(&mut self) {
+        self.pending = None;
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.pending
+            .map(|(first, last)| (last + self.quiet).min(first + self.max_delay))
+    }
+}
+
+/// A token bucket.
+#[derive(Debug)]
+pub(super) struct Budget {
+    limits: WriteBudget,
+    tokens: f64,
+    counted: Instant,
+}
+
+impl Budget {
+    pub(super) fn new(limits: WriteBudget) -> Self {
+        Self {
+            limits,
+            tokens: f64::from(limits.burst.get()),
+            counted: Instant::now(),
+        }
+    }
+
+    /// Returns once one more request may be sent.
+    pub(super) async fn spend(&mut self) {
+        let per_second = f64::from(self.limits.per_second.get());
+        let now = Instant::now();
+        let refill = now.duration_since(self.counted).as_secs_f64() * per_second;
+        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst.get())) - 1.0;
+        self.counted = now;
+        if self.tokens < 0.0 {
+            tokio::time::sleep(Duration::from_secs_f64(-self.tokens / per_second)).await;
+        }
+    }
+}
+
+/// The failures of one pool in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failures {
+    pub(super) count: u32,
+    pub(super) retry_at: Instant,
+}
+
+impl Failures {
+    const FIRST: Duration = Duration::from_millis(200);
+    const LONGEST: Duration = Duration::from_secs(60);
+
+    /// One failure more: 200 ms to the next try, doubled with each, at most 60 s.
+    pub(super) fn another(before: Option<Self>) -> Self {
+        let count = before.map_or(1, |failures| failures.count.saturating_add(1));
+        let delay = Self::FIRST
+            .saturating_mul(1 << (count - 1).min(10))
+            .min(Self::LONGEST);
+        Self {
+            count,
+            retry_at: Instant::now() + delay,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_gathered_until_it_is_quiet_or_the_time_is_up() {
+        let ms = Duration::from_millis;
+        let (start, mut gather) = (Instant::now(), Gather::new(ms(100), ms(250)));
+        assert_eq!(gather.due(), None);
+        gather.changed();
+        assert_eq!(gather.due(), Some(start + ms(100)));
+        tokio::time::advance(ms(90)).await;
+        gather.changed();
+        assert_eq!(gather.due(), Some(start + ms(190)));
+        tokio::time::advance(ms(90)).await;
+        gather.changed();
+        assert_eq!(gather.due(), Some(start + ms(250)));
+        gather.acted();
+        assert_eq!(gather.due(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_burst_requests_go_at_the_rate() {
+        let n = |n| NonZeroU32::new(n).unwrap();
+        let mut budget = Budget::new(WriteBudget {
+            per_second: n(2),
+            burst: n(3),
+        });
+        let start = Instant::now();
+        for _ in 0..3 {
+            budget.spend().await;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        for _ in 0..4 {
+            budget.spend().await;
+        }
+        assert!(
+            (1990..2010).contains(&start.elapsed().as_millis()),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retries_are_spaced_out_up_to_a_minute() {
+        let mut failures = Failures::another(None);
+        assert_eq!(failures.retry_at - Instant::now(), Duration::from_millis(200));
+        for _ in 0..40 {
+            failures = Failures::another(Some(failures));
+        }
+        assert_eq!(failures.retry_at - Instant::now(), Duration::from_secs(60));
+    }
+}

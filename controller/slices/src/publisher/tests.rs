@@ -1,0 +1,509 @@
+//! The publisher against an API server that keeps slices in memory, in paused time.
+
+use std::{
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use http::{Method, Request, Response};
+use k8s_openapi::api::resource::v1::{CounterSet, Device, DeviceTaint};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower_test::mock::{Handle, SendResponse, pair};
+
+use super::*;
+use crate::{PUBLISHER_LABEL, config::Scope, pool::Placement};
+
+type Responder = SendResponse<Response<Body>>;
+
+#[derive(Default)]
+struct State {
+    slices: BTreeMap<String, ResourceSlice>,
+    version: u64,
+    /// Version and watch event of every change.
+    history: Vec<(u64, Value)>,
+    /// Watches that wait for something after a version.
+    watches: Vec<(u64, Responder)>,
+    /// Method and place of every write: `POST d0000`.
+    writes: Vec<String>,
+    /// The gate `DRADeviceTaints` is off.
+    drops_taints: bool,
+    /// Devices of this name are refused.
+    refuses: Option<&'static str>,
+    /// Writes get no answer.
+    hangs: bool,
+    unanswered: Vec<Responder>,
+}
+
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<State>>);
+
+impl Server {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn start(&self) -> Client {
+        let (service, handle) = pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(self.clone().serve(handle));
+        Client::new(service, "default")
+    }
+
+    async fn serve(self, mut handle: Handle<Request<Body>, Response<Body>>) {
+        while let Some((request, responder)) = handle.next_request().await {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let query = parts.uri.query().unwrap_or_default().to_owned();
+            let name = parts.uri.path().rsplit('/').next().unwrap().to_owned();
+            let mut state = self.state();
+            if query.contains("watch=true") {
+                assert!(
+                    query.contains("fieldSelector=spec.driver%3Dnetclaim.dev%2Cspec.nodeName%3Dn1"),
+                    "{query}"
+                );
+                let since = query
+                    .split("resourceVersion=")
+                    .nth(1)
+                    .unwrap()
+                    .split('&')
+                    .next()
+                    .unwrap()
+                    .parse();
+                state.watches.push((since.unwrap(), responder));
+                state.flush();
+                continue;
+            }
+            if state.hangs && parts.method != Method::GET {
+                state.unanswered.push(responder);
+                continue;
+            }
+            let (code, answer) = match parts.method {
+                Method::GET => (200, state.list()),
+                method => state.write(method, &name, &body, query.contains("dryRun=All")),
+            };
+            state.flush();
+            drop(state);
+            let body = Body::from(serde_json::to_vec(&answer).unwrap());
+            responder.send_response(Response::builder().status(code).body(body).unwrap());
+        }
+    }
+
+    /// What someone else does.
+    fn edit(&self, edit: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        edit(&mut state);
+        state.flush();
+    }
+
+    fn wipe(&self) {
+        self.edit(|state| {
+            while let Some((name, _)) = state.slices.first_key_value() {
+                let name = name.clone();
+                state.remove(&name);
+            }
+        });
+    }
+
+    fn take_writes(&self) -> String {
+        std::mem::take(&mut self.state().writes).join(" ")
+    }
+
+    fn devices(&self) -> Vec<String> {
+        let state = self.state();
+        let devices = state
+            .slices
+            .values()
+            .flat_map(|slice| slice.spec.devices.iter().flatten());
+        devices.map(|device| device.name.clone()).collect()
+    }
+}
+
+impl State {
+    fn list(&self) -> Value {
+        json!({"kind": "ResourceSliceList", "apiVersion": "resource.k8s.io/v1", "metadata":
+            {"resourceVersion": self.version.to_string()}, "items": self.slices.values().collect::<Vec<_>>()})
+    }
+
+    fn write(&mut self, method: Method, name: &str, body: &[u8], dry_run: bool) -> (u16, Value) {
+        let sent: Option<ResourceSlice> = serde_json::from_slice(body)
+            .ok()
+            .filter(|_| method != Method::DELETE);
+        let name = sent
+            .as_ref()
+            .and_then(|slice| slice.metadata.name.clone())
+            .unwrap_or_else(|| name.to_owned());
+        let place = name.rsplit('-').next().unwrap().to_owned();
+        self.writes
+            .push(format!("{}{method} {place}", if dry_run { "dry " } else { "" }));
+        let refuse = |code: u16, reason: &str| {
+            (
+                code,
+                json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}),
+            )
+        };
+        let known = self.slices.get(&name).map(|slice| slice.metadata.clone());
+        match (&sent, &known) {
+            (Some(slice), Some(known)) if slice.metadata.resource_version.is_none() => {
+                return refuse(409, &format!("AlreadyExists {known:?}"));
+            }
+            (Some(slice), Some(known)) if slice.metadata.resource_version != known.resource_version => {
+                return refuse(409, "Conflict");
+            }
+            (Some(slice), None) if slice.metadata.resource_version.is_some() => {
+                return refuse(404, "NotFound");
+            }
+            (None, None) => return refuse(404, "NotFound"),
+            _ => {}
+        }
+        let Some(mut slice) = sent else {
+            let options: Value = serde_json::from_slice(body).unwrap();
+            if options["preconditions"]["resourceVersion"] != json!(known.unwrap().resource_version) {
+                return refuse(409, "Conflict");
+            }
+            self.remove(&name);
+            return (200, json!({"kind": "Status", "status": "Success"}));
+        };
+        let refused = |device: &Device| Some(device.name.as_str()) == self.refuses;
+        if slice.spec.devices.iter().flatten().any(refused) {
+            return refuse(422, "Invalid");
+        }
+        if self.drops_taints {
+            slice
+                .spec
+                .devices
+                .iter_mut()
+                .flatten()
+                .for_each(|device| device.taints = None);
+        }
+        if !dry_run {
+            slice = self.put(slice);
+        }
+        (200, serde_json::to_value(slice).unwrap())
+    }
+
+    fn put(&mut self, mut slice: ResourceSlice) -> ResourceSlice {
+        self.version += 1;
+        let name = slice.metadata.name.clone().unwrap();
+        slice
+            .metadata
+            .uid
+            .get_or_insert_with(|| format!("uid-{}", self.version));
+        slice.metadata.resource_version = Some(self.version.to_string());
+        let kind = if self.slices.contains_key(&name) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        self.history
+            .push((self.version, json!({"type": kind, "object": slice})));
+        self.slices.insert(name, slice.clone());
+        slice
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.version += 1;
+        let mut slice = self.slices.remove(name).unwrap();
+        slice.metadata.resource_version = Some(self.version.to_string());
+        self.history
+            .push((self.version, json!({"type": "DELETED", "object": slice})));
+    }
+
+    /// Answers the watches that have something to hear. Each ends with its answer, and the watcher asks again.
+    fn flush(&mut self) {
+        let version = self.version;
+        let (due, waiting) = std::mem::take(&mut self.watches)
+            .into_iter()
+            .partition(|(since, _)| *since < version);
+        self.watches = waiting;
+        for (since, responder) in due {
+            let events = self.history.iter().filter(|(version, _)| *version > since);
+            let lines: String = events.map(|(_, event)| format!("{event}\n")).collect();
+            responder.send_response(Response::new(Body::from(lines.into_bytes())));
+        }
+    }
+}
+
+fn config() -> PublisherConfig {
+    PublisherConfig::new("netclaim.dev", "agent", Scope::Node("n1".into())).unwrap()
+}
+
+fn pool(devices: impl IntoIterator<Item = String>) -> Pool {
+    let device = |name| Device {
+        name,
+        ..Device::default()
+    };
+    Pool {
+        name: "n1".into(),
+        placement: Placement::Node("n1".into()),
+        devices: devices.into_iter().map(device).collect(),
+        counters: Vec::new(),
+    }
+}
+
+fn nets(n: usize) -> Pool {
+    pool((0..n).map(|i| format!("net-{i:03}")))
+}
+
+fn start(server: &Server) -> PublisherHandle {
+    Publisher::spawn(server.start(), config(), CancellationToken::new()).0
+}
+
+async fn published(handle: &PublisherHandle, pools: Vec<Pool>) -> PublishStatus {
+    let revision = handle.publish(pools);
+    worked_off(handle, |status| status.is_published(revision)).await
+}
+
+async fn worked_off(handle: &PublisherHandle, done: impl FnMut(&PublishStatus) -> bool) -> PublishStatus {
+    let mut status = handle.status();
+    let wait = tokio::time::timeout(Duration::from_secs(600), status.wait_for(done));
+    wait.await.expect("the status does not come").unwrap().clone()
+}
+
+/// Lets a second pass: what the publisher has not done by then it has no reason to do.
+async fn settle() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_come_back_within_a_second_of_being_wiped() {
+    let server = Server::default();
+    let handle = start(&server);
+    let status = published(&handle, vec![nets(100)]).await;
+    assert_eq!(status.pools["n1"].generation, Some(1));
+    assert_eq!(server.take_writes(), "POST d0000 POST d0001");
+
+    for _ in 0..3 {
+        server.wipe();
+        assert_eq!(server.devices(), [""; 0]);
+        settle().await;
+        assert_eq!(server.take_writes(), "POST d0000 POST d0001");
+        assert_eq!(server.devices().len(), 100);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_while_nothing_changes() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(3)]).await;
+    server.take_writes();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    published(&handle, vec![nets(3)]).await;
+    assert_eq!(server.take_writes(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_withdraws_nothing_and_writes_nothing_when_the_wish_is_the_same() {
+    let server = Server::default();
+    let cancel = CancellationToken::new();
+    let (handle, task) = Publisher::spawn(server.start(), config(), cancel.clone());
+    published(&handle, vec![nets(3)]).await;
+    cancel.cancel();
+    task.await.unwrap();
+    server.take_writes();
+
+    let handle = start(&server);
+    settle().await;
+    assert_eq!(server.take_writes(), "", "before the first wish");
+    published(&handle, vec![nets(3)]).await;
+    assert_eq!(server.take_writes(), "", "after it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_edit_is_undone() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(3)]).await;
+    server.edit(|state| {
+        let mut slice = state.slices.first_entry().unwrap().get().clone();
+        slice.spec.devices.get_or_insert_default().clear();
+        state.put(slice);
+    });
+    settle().await;
+    assert_eq!(server.devices(), ["net-000", "net-001", "net-002"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pools_that_are_left_out_are_withdrawn_unless_they_are_another_publishers() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(3)]).await;
+    server.edit(|state| {
+        let mut slice = state.slices.first_entry().unwrap().get().clone();
+        slice.metadata.name = Some("foreign-d0007".into());
+        slice.metadata.uid = None;
+        slice.metadata.labels = Some([(PUBLISHER_LABEL.to_owned(), "other".to_owned())].into());
+        slice.spec.pool.name = "theirs".into();
+        state.put(slice);
+    });
+    server.take_writes();
+    let status = published(&handle, Vec::new()).await;
+    assert_eq!(server.take_writes(), "DELETE d0000");
+    assert!(status.pools.is_empty());
+    settle().await;
+    assert_eq!(
+        server.state().slices.keys().collect::<Vec<_>>(),
+        ["foreign-d0007"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_wishes_is_one_write() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(1)]).await;
+    server.take_writes();
+    for i in 2..60 {
+        handle.publish(vec![nets(i)]);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    settle().await;
+    assert_eq!(server.take_writes(), "PUT d0000");
+    assert_eq!(server.devices().len(), 59);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_lost_a_race_is_planned_anew() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(1)]).await;
+    server.take_writes();
+    // Behind the publisher's back: the watch hears of it only with the next change.
+    {
+        let mut state = server.state();
+        let mut slice = state.slices.first_entry().unwrap().get().clone();
+        slice.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+        state.put(slice);
+    }
+    published(&handle, vec![nets(2)]).await;
+    assert_eq!(server.take_writes(), "PUT d0000 PUT d0000");
+    let state = server.state();
+    let slice = state.slices.values().next().unwrap();
+    assert!(
+        slice.metadata.annotations.as_ref().unwrap().contains_key("a"),
+        "the other's change is kept"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rewrite_that_the_server_refuses_leaves_what_is_published_and_other_pools_go_on() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(64)]).await;
+    server.take_writes();
+    server.state().refuses = Some("net-099");
+    let other = Pool {
+        name: "other".into(),
+        ..pool([])
+    };
+    let revision = handle.publish(vec![nets(100), other.clone()]);
+    let status = worked_off(&handle, |status| status.revision == revision).await;
+    assert_eq!(server.take_writes(), "dry PUT d0000 dry POST d0001 POST d0000");
+    assert_eq!(server.devices().len(), 64);
+    assert_eq!(status.pools["n1"].generation, Some(1));
+    let error = status.pools["n1"].error.as_ref().unwrap();
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot dry-run resource slice n1-netclaim.dev-"),
+        "{error}"
+    );
+    assert!(status.pools["other"].error.is_none());
+
+    server.state().refuses = None;
+    let status = worked_off(&handle, |status| status.is_published(revision)).await;
+    assert_eq!(status.pools["n1"].generation, Some(2));
+    assert_eq!(server.devices().len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_pool_is_not_sent_and_keeps_its_slices() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(2)]).await;
+    server.take_writes();
+    for invalid in [vec![pool(["a".into(), "a".into()])], vec![nets(1), nets(3)]] {
+        let revision = handle.publish(invalid);
+        let status = worked_off(&handle, |status| status.revision == revision).await;
+        assert!(matches!(
+            **status.pools["n1"].error.as_ref().unwrap(),
+            PublishError::Invalid { .. }
+        ));
+        assert_eq!(status.pools["n1"].generation, Some(1));
+    }
+    settle().await;
+    assert_eq!(server.take_writes(), "");
+    assert_eq!(server.devices().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_field_that_the_server_drops_is_told_and_not_sent_again() {
+    let server = Server::default();
+    server.state().drops_taints = true;
+    let handle = start(&server);
+    let mut tainted = nets(2);
+    let taint = DeviceTaint {
+        key: "k".into(),
+        effect: "NoSchedule".into(),
+        ..DeviceTaint::default()
+    };
+    tainted.devices[0].taints = Some(vec![taint]);
+    let status = published(&handle, vec![tainted.clone()]).await;
+    assert_eq!(status.dropped, [DroppedField::Taints].into());
+    settle().await;
+    assert_eq!(server.take_writes(), "POST d0000");
+
+    server.state().drops_taints = false;
+    tainted.devices.pop();
+    let status = published(&handle, vec![tainted]).await;
+    assert!(status.dropped.is_empty(), "the gate is on again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_are_written_before_devices() {
+    let server = Server::default();
+    let handle = start(&server);
+    let counters = vec![CounterSet {
+        name: "eth1".into(),
+        ..CounterSet::default()
+    }];
+    published(&handle, vec![Pool { counters, ..nets(1) }]).await;
+    assert_eq!(server.take_writes(), "POST c0000 POST d0000");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_answer_is_given_up_and_tried_again() {
+    let server = Server::default();
+    server.state().hangs = true;
+    let handle = start(&server);
+    let revision = handle.publish(vec![nets(1)]);
+    let status = worked_off(&handle, |status| status.revision == revision).await;
+    let error = status.pools["n1"].error.as_ref().unwrap();
+    assert!(
+        error
+            .to_string()
+            .starts_with("no answer within 30 s: create resource slice n1-"),
+        "{error}"
+    );
+
+    server.state().hangs = false;
+    worked_off(&handle, |status| status.is_published(revision)).await;
+    assert_eq!(server.devices(), ["net-000"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_of_another_publisher_is_reported_and_left_alone() {
+    let server = Server::default();
+    published(&start(&server), vec![nets(1)]).await;
+    server.take_writes();
+    let config = PublisherConfig::new("netclaim.dev", "other", Scope::Node("n1".into())).unwrap();
+    let (handle, _task) = Publisher::spawn(server.start(), config, CancellationToken::new());
+    let revision = handle.publish(vec![nets(2)]);
+    let status = worked_off(&handle, |status| status.revision == revision).await;
+    assert!(matches!(
+        **status.pools["n1"].error.as_ref().unwrap(),
+        PublishError::Taken { .. }
+    ));
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(server.take_writes(), "");
+}
