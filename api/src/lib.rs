@@ -23,6 +23,8 @@ pub mod merge;
 mod names;
 pub mod network;
 pub mod opaque;
+#[cfg(feature = "crd")]
+pub mod published;
 mod quantity;
 mod strict_json;
 pub mod template;
