@@ -1,1 +1,310 @@
-//! x
+//! Attachments: from a plan to an interface in a pod and back, whatever happens in between.
+//!
+//! ```text
+//!   prepare ──> journal ──┐                                   ┌──> Observer: gate, status
+//!   sandbox up / gone ────┼──> one task per pod ── machine ───┤
+//!   release ──────────────┘        (pod.rs)     (machine.rs)  └──> Network: CNI ADD, DEL
+//! ```
+//!
+//! Invariants:
+//! * The journal is the truth; what the runtime or the orchestrator tells are hints about what is wanted.
+//! * Nothing is executed before the journal says that it may have been.
+//! * A release is answered when every DEL that is owed has succeeded, and not before.
+
+mod cni_network;
+pub mod journal;
+pub mod machine;
+mod pod;
+pub mod record;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use cni_network::{CniNetwork, Made, made};
+use journal::{Journal, Unreadable};
+use pod::{Command, Pod};
+use record::{Phase, Plan, Record, Sandbox};
+
+use crate::links::Netns;
+
+/// Why an operation failed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// For people: the whole chain of causes in one line.
+    pub message: String,
+    /// How far a chain of plugins came before: the `prevResult` of the DEL that is owed.
+    pub last_good: Option<Value>,
+}
+
+impl Failure {
+    /// A failure that left no result.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), last_good: None }
+    }
+}
+
+/// The outside world in which interfaces are made and removed.
+pub trait Network: Send + Sync + 'static {
+    /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
+    fn add(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Result<Value, Failure>> + Send;
+
+    /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone.
+    fn del(
+        &self,
+        plan: &Plan,
+        sandbox_id: &str,
+        netns: Option<&Path>,
+        result: Option<&Value>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// The outside world that wants to know. Called after every change, before it is visible elsewhere; what it does
+/// delays the pod, so it must not wait for anything slow.
+pub trait Observer: Send + Sync + 'static {
+    /// `pod_uid` is now in `state`.
+    fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = ()> + Send;
+}
+
+/// What is known of one pod's attachments.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodState {
+    /// The pod's sandbox, once the runtime has told.
+    pub sandbox: Option<Sandbox>,
+    /// Its attachments in the order in which they are made.
+    pub records: Vec<Record>,
+}
+
+/// Whether a container of a sandbox may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gate {
+    /// Every attachment is made in this very sandbox.
+    Open,
+    /// Not yet.
+    Wait,
+    /// Not yet, and the last try failed. It is tried again.
+    Failed(String),
+}
+
+impl PodState {
+    /// Whether containers of `sandbox_id` may start.
+    pub fn gate(&self, sandbox_id: &str) -> Gate {
+        let attached = |record: &Record| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == sandbox_id);
+        if self.records.iter().all(attached) {
+            return Gate::Open;
+        }
+        let failed = self.records.iter().filter(|record| !attached(record)).find_map(|record| {
+            record.error.as_ref().map(|error| format!("network {}: {error}", record.plan.network))
+        });
+        failed.map_or(Gate::Wait, Gate::Failed)
+    }
+}
+
+/// A sandbox that lives, as the runtime lists it.
+#[derive(Debug)]
+pub struct LiveSandbox {
+    /// The pod it belongs to.
+    pub pod_uid: String,
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Its network namespace, held open.
+    pub netns: Netns,
+}
+
+struct Handle {
+    commands: mpsc::UnboundedSender<Command>,
+    state: watch::Receiver<PodState>,
+}
+
+#[derive(Default)]
+struct Pods {
+    by_uid: HashMap<String, Handle>,
+    pod_of_claim: HashMap<String, String>,
+}
+
+/// Everything that is attached, or is to be, on this node.
+pub struct Attacher<N, O> {
+    network: Arc<N>,
+    observer: Arc<O>,
+    journal: Journal,
+    boot_id: Arc<str>,
+    pods: Arc<Mutex<Pods>>,
+}
+
+impl<N: Network, O: Observer> Attacher<N, O> {
+    /// Takes up what the journal holds. Also returns the files that nobody can read.
+    ///
+    /// # Errors
+    /// When the journal's directory cannot be read; the node must not attach anything then.
+    pub fn start(network: N, observer: Arc<O>, journal: Journal, boot_id: &str) -> Result<(Arc<Self>, Vec<Unreadable>), journal::Error> {
+        let (records, unreadable) = journal.load()?;
+        let attacher = Arc::new(Self {
+            network: Arc::new(network),
+            observer,
+            journal,
+            boot_id: boot_id.into(),
+            pods: Arc::default(),
+        });
+        let mut by_pod: HashMap<String, Vec<Record>> = HashMap::new();
+        for record in records {
+            by_pod.entry(record.plan.pod.uid.clone()).or_default().push(record);
+        }
+        let mut pods = attacher.lock();
+        for (uid, records) in by_pod {
+            for record in &records {
+                pods.pod_of_claim.insert(record.plan.claim.uid.clone(), uid.clone());
+            }
+            let handle = attacher.spawn(&uid, records);
+            pods.by_uid.insert(uid, handle);
+        }
+        drop(pods);
+        Ok((attacher, unreadable))
+    }
+
+    /// Journals `plans`, all of one pod; those that are known already stay as they are.
+    ///
+    /// # Errors
+    /// When a plan is not safely on disk, or its claim is just being released.
+    pub async fn prepare(&self, plans: Vec<Plan>) -> Result<(), Failure> {
+        let Some(pod_uid) = plans.first().map(|plan| plan.pod.uid.clone()) else { return Ok(()) };
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut pods = self.lock();
+            for plan in &plans {
+                pods.pod_of_claim.insert(plan.claim.uid.clone(), pod_uid.clone());
+            }
+            if !pods.by_uid.contains_key(&pod_uid) {
+                let handle = self.spawn(&pod_uid, Vec::new());
+                pods.by_uid.insert(pod_uid.clone(), handle);
+            }
+            pods.send(&pod_uid, Command::Prepare { plans, reply });
+        }
+        answered(answer).await
+    }
+
+    /// The plans that are journalled for a claim.
+    pub fn plans_of_claim(&self, claim_uid: &str) -> Vec<Plan> {
+        let pods = self.lock();
+        let state = pods.pod_of_claim.get(claim_uid).and_then(|pod| pods.by_uid.get(pod)).map(|h| h.state.borrow().clone());
+        let records = state.map(|state| state.records).unwrap_or_default();
+        records.into_iter().map(|record| record.plan).filter(|plan| plan.claim.uid == claim_uid).collect()
+    }
+
+    /// Ids of the sandboxes that anything is, was or may be attached to: what a lease of ours is filed under.
+    pub fn sandbox_ids(&self) -> BTreeSet<String> {
+        let pods = self.lock();
+        let ids = |handle: &Handle| {
+            let state = handle.state.borrow();
+            state.records.iter().filter_map(|record| Some(record.phase.sandbox()?.id.clone())).collect::<Vec<_>>()
+        };
+        pods.by_uid.values().flat_map(ids).collect()
+    }
+
+    /// What is known of a pod; `None` when it has no attachments.
+    pub fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
+        self.lock().by_uid.get(pod_uid).map(|handle| handle.state.clone())
+    }
+
+    /// The runtime made a sandbox for a pod.
+    pub fn sandbox_up(&self, live: LiveSandbox) {
+        let LiveSandbox { pod_uid, sandbox, netns } = live;
+        self.lock().send(&pod_uid, Command::SandboxUp(sandbox, netns));
+    }
+
+    /// The runtime made a sandbox that cannot be attached to, for this reason.
+    pub fn sandbox_unfit(&self, pod_uid: &str, reason: String) {
+        self.lock().send(pod_uid, Command::SandboxUnfit(reason));
+    }
+
+    /// The runtime stops, or has stopped, a sandbox of a pod.
+    pub fn sandbox_gone(&self, pod_uid: &str, sandbox_id: &str) {
+        self.lock().send(pod_uid, Command::SandboxGone(Some(sandbox_id.to_owned())));
+    }
+
+    /// The runtime lists every sandbox that lives: pods that are in neither list have none. `unclear` are pods
+    /// with a sandbox that could not be looked at; what was known of them stays.
+    pub fn synchronize(&self, live: Vec<LiveSandbox>, unclear: &HashSet<String>) {
+        let mut pods = self.lock();
+        let mut gone: Vec<String> = pods.by_uid.keys().cloned().collect();
+        gone.retain(|uid| !unclear.contains(uid) && live.iter().all(|sandbox| sandbox.pod_uid != *uid));
+        for LiveSandbox { pod_uid, sandbox, netns } in live {
+            pods.send(&pod_uid, Command::SandboxUp(sandbox, netns));
+        }
+        for pod_uid in gone {
+            pods.send(&pod_uid, Command::SandboxGone(None));
+        }
+    }
+
+    /// Undoes and forgets everything of a claim. Returns when every DEL that was owed has succeeded.
+    ///
+    /// # Errors
+    /// When a DEL failed; it is tried again without being asked, and a later call waits for it.
+    pub async fn release(&self, claim_uid: &str) -> Result<(), Failure> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut pods = self.lock();
+            let Some(pod_uid) = pods.pod_of_claim.get(claim_uid).cloned() else { return Ok(()) };
+            if !pods.send(&pod_uid, Command::Release { claim_uid: claim_uid.to_owned(), reply }) {
+                return Ok(());
+            }
+        }
+        answered(answer).await
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(&self, uid: &str, records: Vec<Record>) -> Handle {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let (state, watch) = watch::channel(PodState { sandbox: None, records: records.clone() });
+        let pod = Pod::new(
+            uid.to_owned(),
+            records,
+            Arc::clone(&self.network),
+            Arc::clone(&self.observer),
+            self.journal.clone(),
+            Arc::clone(&self.boot_id),
+            state,
+        );
+        let (pods, uid) = (Arc::clone(&self.pods), uid.to_owned());
+        let retire = move |commands: &mpsc::UnboundedReceiver<Command>| {
+            // Commands are sent under the lock: none can slip in between the look and the removal.
+            let mut pods = pods.lock().unwrap_or_else(PoisonError::into_inner);
+            if !commands.is_empty() {
+                return false;
+            }
+            pods.by_uid.remove(&uid);
+            pods.pod_of_claim.retain(|_, pod| *pod != uid);
+            true
+        };
+        tokio::spawn(pod.run(receiver, retire));
+        Handle { commands, state: watch }
+    }
+}
+
+impl Pods {
+    /// Whether there is such a pod; a pod that nothing is known of has no use for commands.
+    fn send(&mut self, pod_uid: &str, command: Command) -> bool {
+        self.by_uid.get(pod_uid).is_some_and(|handle| handle.commands.send(command).is_ok())
+    }
+}
+
+async fn answered(answer: oneshot::Receiver<Result<(), String>>) -> Result<(), Failure> {
+    match answer.await {
+        Ok(result) => result.map_err(Failure::new),
+        Err(_) => Err(Failure::new("the agent is stopping: try again")),
+    }
+}
+
+/// The id of the running boot, which every sandbox of another boot is known by.
+///
+/// # Errors
+/// When `/proc` is not there.
+pub fn boot_id() -> std::io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{Error, netlink};
@@ -24,7 +25,7 @@ const OF_THREAD: &str = "/proc/thread-self/ns/net";
 
 /// Identity of a namespace. The kernel gives the number to another one once the namespace is gone: two
 /// identities taken at different times say something only if a [`Netns`] was held in between.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
     /// Device number of the namespace file system.
     pub dev: u64,

@@ -1,0 +1,236 @@
+//! The journal: one file per attachment, written before anything is done that it says.
+//!
+//! ```text
+//! DIR/CLAIM-UID.INDEX.json   {"version":1,"sha256":"…","record":{…}}
+//! DIR/.CLAIM-UID.INDEX.tmp   a write that was cut short; means nothing
+//! ```
+//!
+//! * A write is atomic and durable when it returns: temporary file, fsync, rename, fsync of the directory.
+//! * A file that cannot be read (torn, foreign, of a newer version) is reported and left where it is: it may
+//!   stand for a DEL that is owed, and the one thing the journal never does is forget that.
+//!
+//! Everything here blocks; call it off the async threads.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::record::Record;
+
+/// The format that this version writes; it reads this and older ones.
+const VERSION: u32 = 1;
+
+/// What can go wrong with the journal.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file system refused.
+    #[error("cannot {verb} {}: is the state directory full, read-only or gone?", path.display())]
+    Io {
+        /// What was tried.
+        verb: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A record that cannot be written as JSON.
+    #[error("cannot encode the record for {}", path.display())]
+    Encode {
+        /// Where it should have gone.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// A file in the journal's directory that is no readable record.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// Where it is; it stays there.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<'a> {
+    version: u32,
+    sha256: String,
+    #[serde(borrow)]
+    record: &'a RawValue,
+}
+
+/// The directory of records.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    dir: PathBuf,
+}
+
+impl Journal {
+    /// Opens the journal in `dir`, which is made if need be.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Self, Error> {
+        let dir = dir.into();
+        fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+        Ok(Self { dir })
+    }
+
+    /// Reads every record, and lists what could not be read.
+    ///
+    /// # Errors
+    /// When the directory itself cannot be read.
+    pub fn load(&self) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(&self.dir).map_err(io_error("read", &self.dir))? {
+            let path = entry.map_err(io_error("read", &self.dir))?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if name.starts_with('.') && name.ends_with(".tmp") {
+                // Best effort: a leftover costs nothing but space.
+                let _ = fs::remove_file(&path);
+                continue;
+            }
+            match fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| decode(&bytes)) {
+                Ok(record) => records.push(record),
+                Err(reason) => unreadable.push(Unreadable { path, reason }),
+            }
+        }
+        records.sort_by_key(|record| (record.plan.claim.uid.clone(), record.plan.index));
+        Ok((records, unreadable))
+    }
+
+    /// Writes `record`, replacing what was known of it.
+    ///
+    /// # Errors
+    /// When it is not certain that the record is on disk.
+    pub fn write(&self, record: &Record) -> Result<(), Error> {
+        let path = self.path(record);
+        let bytes = encode(record).map_err(|source| Error::Encode { path: path.clone(), source })?;
+        let tmp = self.dir.join(format!(".{}.tmp", record.key()));
+        let mut file = File::create(&tmp).map_err(io_error("create", &tmp))?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &tmp))?;
+        fs::rename(&tmp, &path).map_err(io_error("rename", &path))?;
+        self.sync()
+    }
+
+    /// Forgets `record`; it need not be there.
+    ///
+    /// # Errors
+    /// When it is not certain that the record is gone from disk.
+    pub fn remove(&self, record: &Record) -> Result<(), Error> {
+        let path = self.path(record);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(e)),
+            _ => self.sync(),
+        }
+    }
+
+    fn path(&self, record: &Record) -> PathBuf {
+        self.dir.join(format!("{}.json", record.key()))
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync", &self.dir))
+    }
+}
+
+fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { verb, path, source }
+}
+
+fn encode(record: &Record) -> serde_json::Result<Vec<u8>> {
+    let raw = serde_json::value::to_raw_value(record)?;
+    serde_json::to_vec(&Envelope { version: VERSION, sha256: sha256(&raw), record: &raw })
+}
+
+fn decode(bytes: &[u8]) -> Result<Record, String> {
+    let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
+    if envelope.version > VERSION {
+        return Err(format!("is of version {}, newer than {VERSION}: run the newer agent", envelope.version));
+    }
+    if envelope.sha256 != sha256(envelope.record) {
+        return Err("is damaged: the checksum is wrong".to_owned());
+    }
+    serde_json::from_str(envelope.record.get()).map_err(|e| format!("has no readable record: {e}"))
+}
+
+fn sha256(raw: &RawValue) -> String {
+    Sha256::digest(raw.get()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::plan;
+    use super::*;
+
+    fn journal() -> (tempfile::TempDir, Journal) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = Journal::open(dir.path().join("journal")).expect("opens");
+        (dir, journal)
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_what_was_removed_is_not() {
+        let (_dir, journal) = journal();
+        let (a, b) = (Record::new(plan("a", 0)), Record::new(plan("a", 1)));
+        journal.write(&b).expect("writes");
+        journal.write(&a).expect("writes");
+        journal.write(&a).expect("writes again");
+        assert_eq!(journal.load().expect("loads").0, [a.clone(), b.clone()]);
+        journal.remove(&a).expect("removes");
+        journal.remove(&a).expect("removes again");
+        assert_eq!(journal.load().expect("loads").0, [b]);
+    }
+
+    #[test]
+    fn damaged_foreign_and_newer_files_are_reported_and_kept() {
+        let (_dir, journal) = journal();
+        let record = Record::new(plan("a", 0));
+        journal.write(&record).expect("writes");
+        let path = journal.path(&record);
+        let good = fs::read_to_string(&path).expect("a file");
+        let bad = [
+            ("torn", good[..good.len() / 2].to_owned()),
+            ("changed", good.replace("storage", "storagf")),
+            ("newer", good.replace("\"version\":1", "\"version\":2")),
+            ("foreign", "hello".to_owned()),
+            ("empty", String::new()),
+        ];
+        for (name, content) in &bad {
+            fs::write(journal.dir.join(format!("{name}.json")), content).expect("writes");
+        }
+        let (records, unreadable) = journal.load().expect("loads");
+        assert_eq!(records, [record]);
+        assert_eq!(unreadable.len(), bad.len(), "{unreadable:?}");
+        assert!(unreadable.iter().all(|file| file.path.exists()));
+    }
+
+    #[test]
+    fn a_write_that_was_cut_short_means_nothing() {
+        let (_dir, journal) = journal();
+        fs::write(journal.dir.join(".a-uid.0.tmp"), "{\"version\":").expect("writes");
+        let (records, unreadable) = journal.load().expect("loads");
+        assert!(records.is_empty() && unreadable.is_empty());
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_record() {
+        let (_dir, journal) = journal();
+        let record = Record::new(plan("a", 0));
+        journal.write(&record).expect("writes");
+        // A directory in the way of the temporary file: works for root too, unlike permissions.
+        fs::create_dir(journal.dir.join(".a-uid.0.tmp")).expect("made");
+        let changed = Record { error: Some("x".into()), ..record.clone() };
+        let error = journal.write(&changed).expect_err("cannot write");
+        assert!(error.to_string().starts_with("cannot create"), "{error}");
+        assert_eq!(journal.load().expect("loads").0, [record]);
+    }
+}

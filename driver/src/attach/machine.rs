@@ -1,0 +1,214 @@
+//! The attachment's state machine: what to do next, decided from what is on disk and what is wanted. No IO.
+//!
+//! ```text
+//!              want Attached(s)               ADD succeeded
+//!   Planned ───────────────────> Adding(s) ─────────────────> Attached(s)
+//!      ^  │                          │                             │
+//!      │  │ want Forgotten           │ ADD failed, was cut short,  │ the sandbox is gone or another,
+//!      │  v                          │ or its sandbox is gone      │ or the claim is released
+//!      │ (file removed)              v                             v
+//!      └───────────────────────── Deleting(s) <────────────────────┘
+//!              DEL succeeded       │      ^
+//!                                  └──────┘ DEL failed: again, later
+//! ```
+//!
+//! | on disk | what a crash leaves | what follows |
+//! |---|---|---|
+//! | `Planned` | nothing in any sandbox | ADD when a sandbox comes, forgotten when the claim goes |
+//! | `Adding` | nothing, or parts of an ADD, or all of it without a result | DEL, then `Planned` |
+//! | `Attached` | the interface with its result | nothing while its sandbox lives |
+//! | `Deleting` | parts of a DEL, or all of it | DEL again, then `Planned` |
+//!
+//! Invariants, which the tests below hold against random histories: a DEL follows every ADD that was started; no
+//! second ADD before that DEL; a record is forgotten only when nothing is owed.
+
+use super::record::{Phase, Record, Sandbox};
+
+/// What the world wants of a pod's attachments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Want {
+    /// Not known yet: the agent has just started and the runtime has not told what lives. Only debts are paid.
+    Unknown,
+    /// Attached to this sandbox.
+    Attached(Sandbox),
+    /// Attached to nothing; the claim is still prepared.
+    Detached,
+    /// The claim is released: attached to nothing, and then forgotten.
+    Forgotten,
+}
+
+/// The one thing to do next with a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Write [`Phase::Adding`], run the ADD.
+    Add(Sandbox),
+    /// Write [`Phase::Deleting`], run the DEL.
+    Del(Sandbox),
+    /// Remove the record.
+    Forget,
+    /// Nothing.
+    Rest,
+}
+
+/// The next step of `record` towards `want`. `boot_id` is the running boot's: sandboxes of another are gone.
+pub fn next(record: &Record, want: &Want, boot_id: &str) -> Step {
+    match (&record.phase, want) {
+        (Phase::Planned, Want::Attached(sandbox)) => Step::Add(sandbox.clone()),
+        (Phase::Planned, Want::Forgotten) => Step::Forget,
+        (Phase::Planned, Want::Unknown | Want::Detached) => Step::Rest,
+        (Phase::Deleting { sandbox, .. }, _) => Step::Del(sandbox.clone()),
+        (Phase::Adding { sandbox } | Phase::Attached { sandbox, .. }, _) if sandbox.boot_id != boot_id => {
+            Step::Del(sandbox.clone())
+        }
+        // Nobody runs this ADD any more, or `next` would not be asked: what it left is unknown.
+        (Phase::Adding { sandbox }, Want::Attached(_) | Want::Detached | Want::Forgotten) => Step::Del(sandbox.clone()),
+        (Phase::Attached { sandbox, .. }, Want::Attached(wanted)) if sandbox.id == wanted.id => Step::Rest,
+        (Phase::Attached { sandbox, .. }, Want::Attached(_) | Want::Detached | Want::Forgotten) => {
+            Step::Del(sandbox.clone())
+        }
+        (Phase::Adding { .. } | Phase::Attached { .. }, Want::Unknown) => Step::Rest,
+    }
+}
+
+/// The phase after [`Step::Del`] was decided and before it runs: what was known of the result is kept for it.
+pub fn deleting(phase: Phase) -> Phase {
+    match phase {
+        Phase::Adding { sandbox } => Phase::Deleting { sandbox, result: None },
+        Phase::Attached { sandbox, result } => Phase::Deleting { sandbox, result: Some(result) },
+        same @ (Phase::Planned | Phase::Deleting { .. }) => same,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::record::tests::{plan, sandbox};
+    use super::*;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        SandboxUp(u8),
+        SandboxGone,
+        Released,
+        /// The agent starts anew: what it had in memory is lost, the record is not.
+        Crash,
+        Reboot,
+        /// Take the next step; `true`: it succeeds, `false`: the plugin fails.
+        Step(bool),
+        /// Take the next step and crash before its outcome is written.
+        StepCutShort,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            (0..3u8).prop_map(Event::SandboxUp),
+            Just(Event::SandboxGone),
+            Just(Event::Released),
+            Just(Event::Crash),
+            Just(Event::Reboot),
+            any::<bool>().prop_map(Event::Step),
+            any::<bool>().prop_map(Event::Step),
+            Just(Event::StepCutShort),
+        ];
+        prop::collection::vec(event, 0..60)
+    }
+
+    /// A node with one record: `owed` is the sandbox to which an ADD was started without a finished DEL.
+    struct World {
+        record: Option<Record>,
+        want: Want,
+        boot: u32,
+        owed: Option<String>,
+        released: bool,
+    }
+
+    impl World {
+        fn step(&mut self, succeeds: bool, cut_short: bool) -> Result<Step, TestCaseError> {
+            let Some(record) = self.record.as_mut() else { return Ok(Step::Rest) };
+            let step = next(record, &self.want, &self.boot.to_string());
+            match &step {
+                Step::Add(sandbox) => {
+                    prop_assert_eq!(&self.owed, &None, "ADD while a DEL is owed");
+                    prop_assert!(!self.released, "ADD for a released claim");
+                    record.phase = Phase::Adding { sandbox: sandbox.clone() };
+                    self.owed = Some(sandbox.id.clone());
+                    if succeeds && !cut_short {
+                        record.phase = Phase::Attached { sandbox: sandbox.clone(), result: serde_json::Value::Null };
+                    }
+                }
+                Step::Del(sandbox) => {
+                    prop_assert_eq!(self.owed.as_ref(), Some(&sandbox.id), "DEL for what was never added");
+                    record.phase = deleting(record.phase.clone());
+                    if succeeds && !cut_short {
+                        record.phase = Phase::Planned;
+                        self.owed = None;
+                    }
+                }
+                Step::Forget => {
+                    prop_assert_eq!(&self.owed, &None, "forgotten with a DEL owed");
+                    self.record = None;
+                }
+                Step::Rest => {}
+            }
+            Ok(step)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_started_add_gets_its_del_and_no_second_add_comes_before(events in events()) {
+            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Unknown, boot: 0, owed: None, released: false };
+            let restarted = |world: &mut World| world.want = if world.released { Want::Forgotten } else { Want::Unknown };
+            for event in events {
+                match event {
+                    Event::SandboxUp(id) if !world.released => {
+                        let boot_id = world.boot.to_string();
+                        world.want = Want::Attached(Sandbox { boot_id, ..sandbox(&format!("{}-{id}", world.boot)) });
+                    }
+                    Event::SandboxUp(_) => {}
+                    Event::SandboxGone => if !world.released { world.want = Want::Detached },
+                    Event::Released => { world.released = true; world.want = Want::Forgotten; }
+                    Event::Crash => restarted(&mut world),
+                    Event::Reboot => { world.boot += 1; restarted(&mut world); }
+                    Event::Step(succeeds) => { world.step(succeeds, false)?; }
+                    Event::StepCutShort => { world.step(true, true)?; restarted(&mut world); }
+                }
+            }
+            // However it went: release, and three good steps later nothing is left.
+            world.released = true;
+            world.want = Want::Forgotten;
+            for _ in 0..3 {
+                world.step(true, false)?;
+            }
+            prop_assert!(world.record.is_none() && world.owed.is_none());
+        }
+
+        #[test]
+        fn a_wanted_attachment_is_reached_from_anywhere(events in events()) {
+            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Detached, boot: 0, owed: None, released: false };
+            for event in events {
+                match event {
+                    Event::SandboxUp(id) => world.want = Want::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
+                    Event::SandboxGone => world.want = Want::Detached,
+                    Event::Step(succeeds) => { world.step(succeeds, false)?; }
+                    Event::StepCutShort => { world.step(true, true)?; }
+                    Event::Released | Event::Crash | Event::Reboot => {}
+                }
+            }
+            let wanted = Sandbox { boot_id: "0".into(), ..sandbox("last") };
+            world.want = Want::Attached(wanted.clone());
+            while world.step(true, false)? != Step::Rest {}
+            let phase = world.record.map(|record| record.phase);
+            prop_assert_eq!(phase, Some(Phase::Attached { sandbox: wanted, result: serde_json::Value::Null }));
+        }
+    }
+
+    #[test]
+    fn a_crash_alone_never_detaches_a_running_pod() {
+        let attached = Phase::Attached { sandbox: sandbox("a"), result: serde_json::Value::Null };
+        let record = Record { phase: attached, ..Record::new(plan("c", 0)) };
+        assert_eq!(next(&record, &Want::Unknown, "boot"), Step::Rest);
+        assert_eq!(next(&record, &Want::Attached(sandbox("a")), "boot"), Step::Rest);
+    }
+}

@@ -1,0 +1,497 @@
+//! One pod, one task: carries out what [`machine`](super::machine) decides, one operation at a time.
+//!
+//! Attachments of one sandbox are made in the order of the plans and removed in reverse, never two at once
+//! (CNI specification, section 3); pods do not wait for each other. Commands are taken while an operation runs:
+//! an ADD whose sandbox is gone or whose claim is released is cut short, a DEL never.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::journal::Journal;
+use super::machine::{self, Step, Want};
+use super::record::{Phase, Plan, Record, Sandbox};
+use super::{Failure, Network, Observer, PodState};
+use crate::links::Netns;
+
+/// First pause before a failed operation is tried again; doubled with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause: the kubelet asks for the container again every 10 to 15 s.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What a pod's task is told.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Take these plans, unless they are there already.
+    Prepare { plans: Vec<Plan>, reply: oneshot::Sender<Result<(), String>> },
+    /// The pod's sandbox is this one.
+    SandboxUp(Sandbox, Netns),
+    /// The pod has a sandbox that nothing can be attached to.
+    SandboxUnfit(String),
+    /// This sandbox, or with `None` whatever sandbox there was, is gone.
+    SandboxGone(Option<String>),
+    /// The claim is over: DEL what is owed, forget the rest, then answer.
+    Release { claim_uid: String, reply: oneshot::Sender<Result<(), String>> },
+}
+
+/// Whether the pod has a sandbox.
+enum Known {
+    /// Not asked yet.
+    Unknown,
+    None,
+    Sandbox(Sandbox),
+}
+
+/// A failed operation waits before it is tried again; the DEL that a failed ADD owes does not.
+#[derive(Clone, Copy)]
+struct Pause {
+    failures: u32,
+    until: Instant,
+    verb: Verb,
+}
+
+/// What failed and is to be tried again.
+#[derive(Clone, Copy, PartialEq)]
+enum Verb {
+    Add,
+    Del,
+}
+
+pub(super) struct Pod<N, O> {
+    pub(super) uid: String,
+    pub(super) network: Arc<N>,
+    pub(super) observer: Arc<O>,
+    pub(super) journal: Journal,
+    pub(super) boot_id: Arc<str>,
+    pub(super) state: watch::Sender<PodState>,
+    records: Vec<Record>,
+    pauses: HashMap<String, Pause>,
+    sandbox: Known,
+    /// Network namespaces held open, by sandbox id, until nothing is owed there: CRI-O removes the name before
+    /// it tells, and a namespace that is held still has its links.
+    pins: HashMap<String, Netns>,
+    released: BTreeSet<String>,
+    waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
+}
+
+/// What came of an operation that could be interrupted.
+enum Outcome<T> {
+    Done(Result<T, Failure>),
+    CutShort,
+}
+
+impl<N: Network, O: Observer> Pod<N, O> {
+    pub(super) fn new(
+        uid: String,
+        records: Vec<Record>,
+        network: Arc<N>,
+        observer: Arc<O>,
+        journal: Journal,
+        boot_id: Arc<str>,
+        state: watch::Sender<PodState>,
+    ) -> Self {
+        // Records from the journal may have a sandbox that the runtime has not told of yet.
+        let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
+        Self {
+            uid,
+            network,
+            observer,
+            journal,
+            boot_id,
+            state,
+            records,
+            pauses: HashMap::new(),
+            sandbox,
+            pins: HashMap::new(),
+            released: BTreeSet::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Runs until nothing is left to remember. `retire` is asked then, and says whether the task may end.
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, retire: impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool) {
+        self.publish().await;
+        loop {
+            while let Ok(command) = commands.try_recv() {
+                self.apply(command).await;
+            }
+            match self.next_step() {
+                Some((index, step)) => self.perform(index, step, &mut commands).await,
+                None => {
+                    self.drop_idle_pins();
+                    if self.records.is_empty() && retire(&commands) {
+                        return;
+                    }
+                    let now = Instant::now();
+                    let pause = self.pauses.values().map(|pause| pause.until).filter(|until| *until > now).min();
+                    tokio::select! {
+                        command = commands.recv() => match command {
+                            Some(command) => self.apply(command).await,
+                            None => return,
+                        },
+                        () = tokio::time::sleep_until(pause.unwrap_or_else(Instant::now)), if pause.is_some() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn apply(&mut self, command: Command) {
+        match command {
+            Command::Prepare { plans, reply } => {
+                let result = self.prepare(plans).await;
+                self.publish().await;
+                let _ = reply.send(result);
+            }
+            Command::SandboxUp(sandbox, netns) => {
+                self.pins.insert(sandbox.id.clone(), netns);
+                if !matches!(&self.sandbox, Known::Sandbox(known) if known.id == sandbox.id) {
+                    // What failed in another sandbox says nothing about this one.
+                    self.records.iter_mut().for_each(|record| record.error = None);
+                    self.pauses.clear();
+                }
+                self.sandbox = Known::Sandbox(sandbox);
+                self.publish().await;
+            }
+            Command::SandboxUnfit(reason) => {
+                self.sandbox = Known::None;
+                self.records.iter_mut().for_each(|record| record.error = Some(reason.clone()));
+                self.publish().await;
+            }
+            Command::SandboxGone(id) => {
+                let current = match (&self.sandbox, &id) {
+                    (Known::Sandbox(sandbox), Some(id)) => sandbox.id == *id,
+                    (_, None) => true,
+                    // Of a pod that nothing is known of, any sandbox may be the one that is recorded.
+                    (Known::Unknown, Some(id)) => self.records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id)),
+                    (Known::None, Some(_)) => false,
+                };
+                if current {
+                    self.sandbox = Known::None;
+                    self.records.iter_mut().for_each(|record| record.error = None);
+                    self.pauses.clear();
+                    self.publish().await;
+                }
+            }
+            Command::Release { claim_uid, reply } => {
+                self.released.insert(claim_uid.clone());
+                self.pauses.clear();
+                self.waiting.push((claim_uid, reply));
+                self.answer_released();
+            }
+        }
+    }
+
+    async fn prepare(&mut self, plans: Vec<Plan>) -> Result<(), String> {
+        for plan in plans {
+            let record = Record::new(plan);
+            if self.released.contains(&record.plan.claim.uid) {
+                return Err(format!("claim {} is being released: try again", record.plan.claim));
+            }
+            if self.records.iter().any(|known| known.key() == record.key()) {
+                continue;
+            }
+            self.write(&record).await?;
+            self.records.push(record);
+        }
+        self.records.sort_by(|a, b| (&a.plan.claim.name, a.plan.index).cmp(&(&b.plan.claim.name, b.plan.index)));
+        Ok(())
+    }
+
+    fn want(&self, record: &Record) -> Want {
+        if self.released.contains(&record.plan.claim.uid) {
+            return Want::Forgotten;
+        }
+        match &self.sandbox {
+            Known::Unknown => Want::Unknown,
+            Known::None => Want::Detached,
+            Known::Sandbox(sandbox) => Want::Attached(sandbox.clone()),
+        }
+    }
+
+    /// What to do now: debts first, in reverse; then, while nothing is owed, the first ADD that is missing.
+    fn next_step(&self) -> Option<(usize, Step)> {
+        let now = Instant::now();
+        let paused = |index: usize, step: &Step| {
+            let pause = self.records.get(index).and_then(|record| self.pauses.get(&record.key()));
+            pause.is_some_and(|pause| pause.until > now && (pause.verb == Verb::Add) == matches!(step, Step::Add(_)))
+        };
+        let steps: Vec<(usize, Step)> = self
+            .records
+            .iter()
+            .enumerate()
+            .map(|(i, record)| (i, machine::next(record, &self.want(record), &self.boot_id)))
+            .filter(|(_, step)| *step != Step::Rest)
+            .collect();
+        let debt = steps.iter().rev().find(|(i, step)| !matches!(step, Step::Add(_)) && !paused(*i, step));
+        if debt.is_some() {
+            return debt.cloned();
+        }
+        // A DEL that waits for its next try may hold what an ADD needs: a device, an address, a name.
+        if steps.iter().any(|(_, step)| matches!(step, Step::Del(_))) {
+            return None;
+        }
+        steps.into_iter().next().filter(|(i, step)| !paused(*i, step))
+    }
+
+    async fn perform(&mut self, index: usize, step: Step, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        match step {
+            Step::Add(sandbox) => self.add(index, sandbox, commands).await,
+            Step::Del(sandbox) => self.del(index, sandbox, commands).await,
+            Step::Forget => self.forget(index).await,
+            Step::Rest => {}
+        }
+    }
+
+    async fn add(&mut self, index: usize, sandbox: Sandbox, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        let Some(mut record) = self.records.get(index).cloned() else { return };
+        let key = record.key();
+        record.phase = Phase::Adding { sandbox: sandbox.clone() };
+        if let Err(error) = self.write(&record).await {
+            self.failed(&key, Verb::Add, error).await;
+            return;
+        }
+        let plan = record.plan.clone();
+        self.replace(record);
+        self.publish().await;
+        tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, "add");
+        let network = Arc::clone(&self.network);
+        let operation = async move { network.add(&plan, &sandbox).await };
+        let outcome = self.attend(operation, commands, |pod| pod.still_wanted(&key)).await;
+        match outcome {
+            Outcome::Done(Ok(result)) => self.added(&key, result).await,
+            Outcome::Done(Err(failure)) => {
+                if let Some(record) = self.records.iter_mut().find(|record| record.key() == key)
+                    && let Phase::Adding { sandbox } = &record.phase
+                {
+                    record.phase = Phase::Deleting { sandbox: sandbox.clone(), result: failure.last_good };
+                }
+                self.failed(&key, Verb::Add, failure.message).await;
+            }
+            Outcome::CutShort => tracing::info!(pod.uid = %self.uid, attachment = %key, "add cut short: no longer wanted"),
+        }
+    }
+
+    async fn added(&mut self, key: &str, result: Value) {
+        let Some(mut record) = self.record(key).cloned() else { return };
+        let Phase::Adding { sandbox } = record.phase.clone() else { return };
+        record.phase = Phase::Attached { sandbox, result };
+        record.error = None;
+        // Not on disk means that a crash would detach a running pod: it counts as a failed ADD.
+        match self.write(&record).await {
+            Ok(()) => {
+                self.pauses.remove(key);
+                self.replace(record);
+                self.publish().await;
+            }
+            Err(error) => self.failed(key, Verb::Add, error).await,
+        }
+    }
+
+    async fn del(&mut self, index: usize, sandbox: Sandbox, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        let Some(mut record) = self.records.get(index).cloned() else { return };
+        let key = record.key();
+        if !matches!(record.phase, Phase::Deleting { .. }) {
+            record.phase = machine::deleting(record.phase);
+            // The journal owes this DEL already; that it cannot be written is no reason not to pay.
+            if let Err(error) = self.write(&record).await {
+                tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "deleting all the same");
+            }
+            self.replace(record.clone());
+            self.publish().await;
+        }
+        let result = match &record.phase {
+            Phase::Deleting { result, .. } => result.clone(),
+            _ => None,
+        };
+        let netns = self.netns_for_del(&sandbox);
+        tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
+        let (network, plan) = (Arc::clone(&self.network), record.plan.clone());
+        let operation = async move {
+            let path = netns.as_ref().map(|(path, _)| path.as_path());
+            network.del(&plan, &sandbox.id, path, result.as_ref()).await
+        };
+        match self.attend(operation, commands, |_| true).await {
+            Outcome::Done(Ok(())) => self.deleted(&key).await,
+            Outcome::Done(Err(failure)) => self.failed(&key, Verb::Del, failure.message).await,
+            Outcome::CutShort => {}
+        }
+    }
+
+    async fn deleted(&mut self, key: &str) {
+        let Some(mut record) = self.record(key).cloned() else { return };
+        record.phase = Phase::Planned;
+        if self.want(&record) == Want::Forgotten {
+            // Straight to the end: there is nothing to come back to.
+            self.replace(record);
+            if let Some(index) = self.records.iter().position(|r| r.key() == key) {
+                self.forget(index).await;
+            }
+            return;
+        }
+        match self.write(&record).await {
+            Ok(()) => {
+                // After a failed ADD the pause goes on; after a DEL for its own sake there is nothing to wait for.
+                if record.error.is_none() {
+                    self.pauses.remove(key);
+                }
+                self.replace(record);
+                self.publish().await;
+            }
+            Err(error) => self.failed(key, Verb::Del, error).await,
+        }
+    }
+
+    async fn forget(&mut self, index: usize) {
+        let Some(record) = self.records.get(index).cloned() else { return };
+        let (journal, gone) = (self.journal.clone(), record.clone());
+        match blocking(move || journal.remove(&gone)).await {
+            Ok(()) => {
+                self.records.remove(index);
+                self.pauses.remove(&record.key());
+                self.publish().await;
+                self.answer_released();
+            }
+            Err(error) => self.failed(&record.key(), Verb::Del, error).await,
+        }
+    }
+
+    /// Runs `operation` while taking commands; gives it up when `wanted` says so.
+    async fn attend<T>(
+        &mut self,
+        operation: impl Future<Output = Result<T, Failure>>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        wanted: impl Fn(&Self) -> bool,
+    ) -> Outcome<T> {
+        tokio::pin!(operation);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut operation => return Outcome::Done(result),
+                command = commands.recv() => match command {
+                    Some(command) => {
+                        self.apply(command).await;
+                        if !wanted(self) {
+                            return Outcome::CutShort;
+                        }
+                    }
+                    // The agent is going down. What was begun is on disk.
+                    None => return Outcome::Done(operation.await),
+                },
+            }
+        }
+    }
+
+    /// Whether the ADD that runs for `key` leads to what is wanted.
+    fn still_wanted(&self, key: &str) -> bool {
+        self.record(key).is_some_and(|record| match (self.want(record), record.phase.sandbox()) {
+            (Want::Attached(wanted), Some(sandbox)) => wanted.id == sandbox.id,
+            (Want::Unknown, Some(_)) => true,
+            _ => false,
+        })
+    }
+
+    /// The sandbox's network namespace, and where the plugins find it now; `None` when it is proven gone.
+    fn netns_for_del(&self, sandbox: &Sandbox) -> Option<(PathBuf, Netns)> {
+        if sandbox.boot_id != *self.boot_id {
+            return None;
+        }
+        let known = match Netns::open(&sandbox.netns) {
+            // A name may have been given to another namespace since.
+            Ok(netns) if netns.id() == sandbox.netns_id => return Some((sandbox.netns.clone(), netns)),
+            _ => self.pins.get(&sandbox.id)?,
+        };
+        Some((known.path_for_plugins(), known.clone()))
+    }
+
+    fn drop_idle_pins(&mut self) {
+        let current = match &self.sandbox {
+            Known::Sandbox(sandbox) => Some(sandbox.id.as_str()),
+            _ => None,
+        };
+        let records = &self.records;
+        self.pins.retain(|id, _| {
+            Some(id.as_str()) == current || records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id))
+        });
+    }
+
+    async fn failed(&mut self, key: &str, verb: Verb, error: String) {
+        tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "attachment failed");
+        let failures = self.pauses.get(key).map_or(0, |pause| pause.failures);
+        let wait = FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE);
+        self.pauses.insert(key.to_owned(), Pause { failures: failures + 1, until: Instant::now() + wait, verb });
+        if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
+            record.error = Some(error.clone());
+            let claim_uid = record.plan.claim.uid.clone();
+            for (_, reply) in self.waiting.extract_if(.., |(waiting, _)| *waiting == claim_uid) {
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
+        self.publish().await;
+    }
+
+    /// Answers the releases that nothing is left of.
+    fn answer_released(&mut self) {
+        let records = &self.records;
+        for (claim_uid, reply) in self.waiting.extract_if(.., |(uid, _)| records.iter().all(|r| r.plan.claim.uid != *uid)) {
+            self.released.remove(&claim_uid);
+            let _ = reply.send(Ok(()));
+        }
+        // A release that was answered with an error goes on by itself and ends here.
+        self.released.retain(|uid| records.iter().any(|r| r.plan.claim.uid == *uid));
+    }
+
+    async fn publish(&mut self) {
+        let state = PodState {
+            sandbox: match &self.sandbox {
+                Known::Sandbox(sandbox) => Some(sandbox.clone()),
+                // Until the runtime tells, a pod that was attached is believed to be.
+                Known::Unknown => self.recorded_sandbox(),
+                Known::None => None,
+            },
+            records: self.records.clone(),
+        };
+        self.observer.observe(&self.uid, &state).await;
+        self.state.send_replace(state);
+    }
+
+    /// The one sandbox to which everything is attached, by the journal.
+    fn recorded_sandbox(&self) -> Option<Sandbox> {
+        let attached = |record: &Record| match &record.phase {
+            Phase::Attached { sandbox, .. } if sandbox.boot_id == *self.boot_id => Some(sandbox.clone()),
+            _ => None,
+        };
+        let first = attached(self.records.first()?)?;
+        self.records.iter().all(|record| attached(record).is_some_and(|s| s.id == first.id)).then_some(first)
+    }
+
+    fn record(&self, key: &str) -> Option<&Record> {
+        self.records.iter().find(|record| record.key() == key)
+    }
+
+    fn replace(&mut self, record: Record) {
+        let key = record.key();
+        if let Some(known) = self.records.iter_mut().find(|known| known.key() == key) {
+            *known = record;
+        }
+    }
+
+    async fn write(&self, record: &Record) -> Result<(), String> {
+        let (journal, record) = (self.journal.clone(), record.clone());
+        blocking(move || journal.write(&record)).await
+    }
+}
+
+/// The journal waits for the disk: not on the async threads.
+async fn blocking(operation: impl FnOnce() -> Result<(), super::journal::Error> + Send + 'static) -> Result<(), String> {
+    match tokio::task::spawn_blocking(operation).await {
+        Ok(result) => result.map_err(|error| crate::error_chain(&error)),
+        Err(_) => Err("the journal's thread died".to_owned()),
+    }
+}
+

@@ -1,0 +1,187 @@
+//! What is known about one attachment: the plan, and how far it has come. This is what the journal keeps.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use netclaim_api::IfName;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::links::NetnsId;
+
+/// A named object with a UID, as the orchestrator knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ObjectRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The allocated device that an attachment serves; together with the claim it is unique.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceRef {
+    /// The request (`main` or `main/sub`) that it was allocated for.
+    pub request: String,
+    /// Name of the pool.
+    pub pool: String,
+    /// Name in the pool.
+    pub device: String,
+    /// Which share of a shared device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_id: Option<String>,
+}
+
+/// Everything an ADD needs but the sandbox. It does not change between the first ADD and the last DEL, whatever
+/// happens to the objects it was made from (CNI specification, section 3, "Lifecycle & Ordering").
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// The claim that asked for it.
+    pub claim: ObjectRef,
+    /// Its place among the claim's attachments, from 0.
+    pub index: u32,
+    /// The pod that gets it.
+    pub pod: ObjectRef,
+    /// What was allocated.
+    pub device: DeviceRef,
+    /// The network's name, for people.
+    pub network: String,
+    /// Name of the interface in the pod.
+    pub if_name: IfName,
+    /// The CNI conflist, without places.
+    pub conflist: Map<String, Value>,
+    /// CNI_ARGS of the user's making.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub args: BTreeMap<String, String>,
+    /// Capability arguments by capability.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub capability_args: Map<String, Value>,
+}
+
+/// The pod's sandbox that an attachment was, or is being, made in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sandbox {
+    /// The runtime's id; the CNI container id.
+    pub id: String,
+    /// Where the runtime mounted the network namespace.
+    pub netns: PathBuf,
+    /// Which namespace it was: a path may be given to another one.
+    pub netns_id: NetnsId,
+    /// The boot in which the sandbox lived (`/proc/sys/kernel/random/boot_id`).
+    pub boot_id: String,
+}
+
+/// How far an attachment has come. See [`machine`](super::machine) for the moves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "phase")]
+pub enum Phase {
+    /// Nothing has been done to any sandbox; nothing is owed.
+    Planned,
+    /// An ADD may have started: a DEL is owed, whatever came of it.
+    Adding {
+        /// Where.
+        sandbox: Sandbox,
+    },
+    /// The ADD succeeded.
+    Attached {
+        /// Where.
+        sandbox: Sandbox,
+        /// The CNI result of the whole chain.
+        result: Value,
+    },
+    /// A DEL may have started and is owed until it has succeeded.
+    Deleting {
+        /// Where.
+        sandbox: Sandbox,
+        /// The CNI result, where the ADD had succeeded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        result: Option<Value>,
+    },
+}
+
+impl Phase {
+    /// The sandbox to which something is owed or done.
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        match self {
+            Self::Planned => None,
+            Self::Adding { sandbox } | Self::Attached { sandbox, .. } | Self::Deleting { sandbox, .. } => Some(sandbox),
+        }
+    }
+}
+
+/// One attachment: its plan, its phase, and the last thing that went wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// What to attach.
+    pub plan: Plan,
+    /// How far it is.
+    #[serde(flatten)]
+    pub phase: Phase,
+    /// The last failure, cleared by the next success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Record {
+    /// A record for a plan of which nothing has been done yet.
+    pub fn new(plan: Plan) -> Self {
+        Self { plan, phase: Phase::Planned, error: None }
+    }
+
+    /// The name of the record in the journal: unique for the claim's lifetime and beyond.
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.plan.claim.uid, self.plan.index)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn plan(claim: &str, index: u32) -> Plan {
+        let object = |name: &str| ObjectRef { namespace: "default".into(), name: name.into(), uid: format!("{name}-uid") };
+        let device = DeviceRef { request: "net".into(), pool: "node0".into(), device: "net-storage".into(), share_id: None };
+        Plan {
+            claim: object(claim),
+            index,
+            pod: object("pod"),
+            device,
+            network: "storage".into(),
+            if_name: format!("net{}", index + 1).parse().expect("a name"),
+            conflist: serde_json::from_str(r#"{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"noop"}]}"#).expect("JSON"),
+            args: BTreeMap::new(),
+            capability_args: Map::new(),
+        }
+    }
+
+    pub(crate) fn sandbox(id: &str) -> Sandbox {
+        Sandbox { id: id.into(), netns: format!("/run/netns/{id}").into(), netns_id: NetnsId { dev: 4, ino: 1 }, boot_id: "boot".into() }
+    }
+
+    #[test]
+    fn records_read_back_in_every_phase() {
+        let result = serde_json::json!({"cniVersion": "1.1.0", "ips": []});
+        let phases = [
+            Phase::Planned,
+            Phase::Adding { sandbox: sandbox("a") },
+            Phase::Attached { sandbox: sandbox("a"), result: result.clone() },
+            Phase::Deleting { sandbox: sandbox("a"), result: Some(result) },
+        ];
+        for phase in phases {
+            let record = Record { phase, error: Some("why".into()), ..Record::new(plan("c", 0)) };
+            let text = serde_json::to_string(&record).expect("JSON");
+            assert_eq!(serde_json::from_str::<Record>(&text).expect("reads back"), record, "{text}");
+        }
+    }
+}
