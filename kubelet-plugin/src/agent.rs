@@ -1,0 +1,328 @@
+//! Puts the agent together, runs it, and takes it down in order.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::{Api, Client};
+use netclaim_driver::attach::journal::Journal;
+use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
+use netclaim_driver::cni::Runtime;
+use netclaim_driver::links::Links;
+use netclaim_driver::nri::{self, PluginConfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Args;
+use crate::dra::{self, Registration};
+use crate::gate::cdi::{CdiSpecs, HookCommand};
+use crate::gate::keeper::GateKeeper;
+use crate::gate::markers::Markers;
+use crate::gate::server;
+use crate::metrics::Metrics;
+use crate::node::NodeAgent;
+use crate::nri::RuntimeEvents;
+use crate::publishing::Devices;
+use crate::status::{News, StatusWriter};
+use crate::{http, watching};
+
+type Attachments = Attacher<CniNetwork, GateKeeper>;
+
+/// Runs the agent until it is told to stop, or a part of it cannot go on.
+///
+/// # Errors
+/// What could not be set up, or which part ended; a restart is the cure for the latter.
+pub async fn run(args: Args) -> Result<()> {
+    let stop = stop_signal()?;
+    let client = client(args.kubeconfig.as_deref()).await?;
+    let metrics = Arc::new(Metrics::default());
+    let boot = boot_id().context("cannot read the boot id")?;
+
+    // What attaches, and what holds containers until it has.
+    let hook = HookCommand {
+        path: args.installed_hook(),
+        socket: args.gate_socket(),
+        markers: args.marker_dir(),
+    };
+    install_hook(args.hook.clone(), &hook.path)?;
+    let journal = Journal::open(args.journal_dir())?;
+    let specs = CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook.clone())
+        .context("cannot use the CDI directory")?;
+    let markers = Markers::new(&args.marker_dir()).context("cannot use the run directory")?;
+    let (state_news, states) = mpsc::unbounded_channel();
+    let gate = GateKeeper::take_over(specs.clone(), markers, &journal.load()?.0, state_news);
+    let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
+    let plugins = || -> Result<CniNetwork> {
+        Ok(CniNetwork::new(
+            Runtime::new(args.cni_bin_dir.clone())?,
+            args.cni_timeout,
+        ))
+    };
+    let (attacher, unreadable) = Attacher::start(plugins()?, Arc::clone(&gate), journal, &boot)?;
+    for file in &unreadable {
+        tracing::error!(path = %file.path.display(), reason = file.reason, "a journal file is kept but not understood: a DEL may be owed");
+    }
+    metrics
+        .unreadable
+        .set(i64::try_from(unreadable.len()).unwrap_or(i64::MAX));
+
+    let cancel = CancellationToken::new();
+    let mut parts = Parts::default();
+
+    // What the node has, and what of it is published.
+    let links = Links::new("/sys");
+    let (inventory_sender, inventory) = watch::channel(None);
+    parts.spawn(
+        "watching the node",
+        watching::watch_node(
+            client.clone(),
+            args.node_name.clone(),
+            links,
+            inventory_sender,
+            cancel.clone(),
+        ),
+    );
+    let devices = Devices {
+        client: client.clone(),
+        driver: args.driver_name.clone(),
+        node: args.node_name.clone(),
+    };
+    parts.spawn(
+        "publishing devices",
+        devices.publish(inventory.clone(), Arc::clone(&attacher), cancel.clone()),
+    );
+
+    // What is told to the API server.
+    let reporter = Reporter {
+        controller: args.driver_name.clone(),
+        instance: Some(args.node_name.clone()),
+    };
+    let (news, told) = mpsc::unbounded_channel();
+    let writer = StatusWriter::new(
+        client.clone(),
+        &args.driver_name,
+        Recorder::new(client.clone(), reporter),
+    );
+    parts.spawn("writing statuses", writer.run(told));
+    parts.spawn("passing on news", pass_on(states, news.clone()));
+
+    // Who asks.
+    let gate_socket = server::listen(&args.gate_socket()).context("cannot listen for hooks")?;
+    let source = Arc::new(GateSource {
+        attacher: Arc::clone(&attacher),
+        client: client.clone(),
+    });
+    parts.spawn("answering hooks", server::serve(gate_socket, source));
+    let (nri_connected, connected) = watch::channel(false);
+    let events = RuntimeEvents::new(Arc::clone(&attacher), specs, hook, &boot, Arc::clone(&metrics));
+    let config = PluginConfig::new(&args.nri_socket, "netclaim", 0)?;
+    parts.spawn(
+        "hearing from the runtime",
+        nri::run(config, Arc::new(events), nri_connected, cancel.clone()),
+    );
+    let node = NodeAgent {
+        client,
+        driver: args.driver_name.clone(),
+        node_name: args.node_name.clone(),
+        attacher,
+        gate,
+        inventory,
+        plugins: plugins()?,
+        news,
+        metrics: Arc::clone(&metrics),
+    };
+    let registered = serve_kubelet(&args, node, &mut parts, &cancel)?;
+    let (ready, seen) = (readiness(registered, connected.clone()), connected);
+    parts.spawn("counting", count_connection(seen, Arc::clone(&metrics)));
+    let address = args.metrics_address;
+    parts.spawn("serving metrics", async move {
+        if let Err(error) = http::serve(address, metrics, ready).await {
+            tracing::error!(%address, %error, "cannot serve metrics");
+        }
+    });
+    tracing::info!(
+        node = args.node_name,
+        driver = args.driver_name,
+        "netclaim agent started"
+    );
+
+    let ended = tokio::select! {
+        () = stop => None,
+        part = parts.ended() => Some(part),
+    };
+    cancel.cancel();
+    // Registration first: no socket, no new calls. Plugins that run are finished by the next agent's DEL.
+    let _ = fs::remove_file(
+        args.registry_dir()
+            .join(Registration::socket_name(&args.driver_name)),
+    );
+    parts.finish().await;
+    match ended {
+        None => Ok(()),
+        Some(part) => bail!("{part} has ended: restarting is the cure"),
+    }
+}
+
+/// The agent's tasks by what they do. The end of one is the end of the agent.
+#[derive(Default)]
+struct Parts(JoinSet<&'static str>);
+
+impl Parts {
+    fn spawn(&mut self, what: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(async move {
+            part.await;
+            what
+        });
+    }
+
+    async fn ended(&mut self) -> &'static str {
+        match self.0.join_next().await {
+            Some(Ok(what)) => what,
+            _ => "a part of the agent",
+        }
+    }
+
+    /// Gives those that end by themselves a moment.
+    async fn finish(&mut self) {
+        let all = async { while self.0.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
+        self.0.abort_all();
+    }
+}
+
+fn stop_signal() -> Result<impl Future<Output = ()>> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("stopping");
+    })
+}
+
+async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig = kube::config::Kubeconfig::read_from(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?
+        }
+        None => kube::Config::infer()
+            .await
+            .context("found no kubeconfig and no service account")?,
+    };
+    Ok(Client::try_from(config)?)
+}
+
+/// Copies the hook to where the runtime finds it on the host.
+fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
+    let beside = || Ok::<_, io::Error>(std::env::current_exe()?.with_file_name("netclaim-hook"));
+    let from = from.map_or_else(beside, Ok)?;
+    let install = || -> io::Result<()> {
+        if let Some(dir) = to.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let tmp = to.with_extension("new");
+        fs::copy(&from, &tmp)?;
+        fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755))?;
+        // A hook that runs keeps the old file.
+        fs::rename(&tmp, to)
+    };
+    install().with_context(|| {
+        format!(
+            "cannot install the hook {} as {}: see --hook",
+            from.display(),
+            to.display()
+        )
+    })
+}
+
+/// Listens for the kubelet: the calls first, the registration when they are answered.
+fn serve_kubelet(
+    args: &Args,
+    node: NodeAgent,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> Result<watch::Receiver<bool>> {
+    let endpoint = args.plugin_dir().join("dra.sock");
+    let listener =
+        dra::listen(&endpoint).with_context(|| format!("cannot listen on {}", endpoint.display()))?;
+    let cancelled = cancel.clone();
+    parts.spawn("serving the kubelet", async move {
+        if let Err(error) = dra::serve(listener, node, cancelled).await {
+            tracing::error!(%error, "serving the kubelet failed");
+        }
+    });
+    let (registered, seen) = watch::channel(false);
+    let path = args
+        .registry_dir()
+        .join(Registration::socket_name(&args.driver_name));
+    let registration = Registration::new(&args.driver_name, endpoint, registered);
+    let listener = dra::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    let cancelled = cancel.clone();
+    parts.spawn("registering with the kubelet", async move {
+        if let Err(error) = dra::register(listener, registration, cancelled).await {
+            tracing::error!(%error, "registering with the kubelet failed");
+        }
+    });
+    Ok(seen)
+}
+
+async fn pass_on(mut states: mpsc::UnboundedReceiver<(String, PodState)>, news: mpsc::UnboundedSender<News>) {
+    while let Some((pod_uid, state)) = states.recv().await {
+        let _ = news.send(News::Attachments { pod_uid, state });
+    }
+}
+
+fn readiness(
+    registered: watch::Receiver<bool>,
+    connected: watch::Receiver<bool>,
+) -> impl Fn() -> Result<(), String> + Clone {
+    move || match (*registered.borrow(), *connected.borrow()) {
+        (true, true) => Ok(()),
+        (false, _) => Err("not registered with the kubelet".to_owned()),
+        (_, false) => Err("not connected to the container runtime by NRI".to_owned()),
+    }
+}
+
+async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Metrics>) {
+    loop {
+        metrics
+            .nri_connected
+            .set(i64::from(*connected.borrow_and_update()));
+        if connected.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What waiting hooks are answered from.
+struct GateSource {
+    attacher: Arc<Attachments>,
+    client: Client,
+}
+
+impl server::Source for GateSource {
+    fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
+        self.attacher.watch(pod_uid)
+    }
+
+    async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let pods = Api::<k8s_openapi::api::core::v1::Pod>::namespaced(self.client.clone(), namespace);
+        match pods.get_metadata_opt(name).await {
+            Ok(Some(pod)) => {
+                pod.metadata.uid.as_deref() != Some(uid) || pod.metadata.deletion_timestamp.is_some()
+            }
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+}

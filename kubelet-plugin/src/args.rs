@@ -1,0 +1,155 @@
+//! The command line: every flag with its environment variable and a default that fits a stock node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+/// The netclaim node agent: a DRA driver that attaches pods to CNI networks.
+#[derive(Debug, Clone, Parser)]
+#[command(version)]
+#[allow(missing_docs, reason = "each field's comment is its help text")]
+pub struct Args {
+    /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service account
+    #[arg(long, env = "NETCLAIM_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Name of the Node object of this machine
+    #[arg(long, env = "NETCLAIM_NODE_NAME")]
+    pub node_name: String,
+
+    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it
+    #[arg(long, env = "NETCLAIM_DRIVER_NAME", default_value = netclaim_api::DRIVER_NAME)]
+    pub driver_name: String,
+
+    /// The kubelet's --root-dir
+    #[arg(long, env = "NETCLAIM_KUBELET_DIR", default_value = "/var/lib/kubelet")]
+    pub kubelet_dir: PathBuf,
+
+    /// Where the kubelet looks for plugins' registration sockets [default: KUBELET_DIR/plugins_registry]
+    #[arg(long, env = "NETCLAIM_REGISTRY_DIR")]
+    pub registry_dir: Option<PathBuf>,
+
+    /// Where the container runtime listens for NRI plugins
+    #[arg(long, env = "NETCLAIM_NRI_SOCKET", default_value = netclaim_driver::nri::DEFAULT_SOCKET)]
+    pub nri_socket: PathBuf,
+
+    /// Where the container runtime reads CDI specs that change at run time
+    #[arg(long, env = "NETCLAIM_CDI_DIR", default_value = "/var/run/cdi")]
+    pub cdi_dir: PathBuf,
+
+    /// Where CNI plugins are; may be given several times, the first match is run
+    #[arg(
+        long,
+        env = "NETCLAIM_CNI_BIN_DIR",
+        default_value = "/opt/cni/bin",
+        value_delimiter = ':'
+    )]
+    pub cni_bin_dir: Vec<PathBuf>,
+
+    /// How long the CNI plugins of one network may take for one operation, in seconds
+    #[arg(long, env = "NETCLAIM_CNI_TIMEOUT", default_value = "40", value_parser = seconds)]
+    pub cni_timeout: Duration,
+
+    /// What must survive a reboot: the journal, and the hook that the runtime executes. The same path inside
+    /// and outside of the agent's container
+    #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
+    pub state_dir: PathBuf,
+
+    /// What must not survive a reboot: the gate's socket and its markers. The same path inside and outside of
+    /// the agent's container
+    #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
+    pub run_dir: PathBuf,
+
+    /// The hook's executable, which is installed into STATE_DIR/bin [default: netclaim-hook beside this program]
+    #[arg(long, env = "NETCLAIM_HOOK")]
+    pub hook: Option<PathBuf>,
+
+    /// Where to serve /metrics, /healthz and /readyz
+    #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "127.0.0.1:9177")]
+    pub metrics_address: SocketAddr,
+
+    /// Log as JSON, one object a line
+    #[arg(long, env = "NETCLAIM_LOG_JSON")]
+    pub log_json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=600) => Ok(Duration::from_secs(seconds)),
+        _ => Err("give whole seconds from 1 to 600".to_owned()),
+    }
+}
+
+impl Args {
+    /// Where the kubelet looks for registration sockets.
+    pub fn registry_dir(&self) -> PathBuf {
+        self.registry_dir
+            .clone()
+            .unwrap_or_else(|| self.kubelet_dir.join("plugins_registry"))
+    }
+
+    /// The driver's private directory under the kubelet's.
+    pub fn plugin_dir(&self) -> PathBuf {
+        self.kubelet_dir.join("plugins").join(&self.driver_name)
+    }
+
+    /// Where the journal is.
+    pub fn journal_dir(&self) -> PathBuf {
+        self.state_dir.join("journal")
+    }
+
+    /// Where the hook is installed.
+    pub fn installed_hook(&self) -> PathBuf {
+        self.state_dir.join("bin/netclaim-hook")
+    }
+
+    /// Where hooks ask.
+    pub fn gate_socket(&self) -> PathBuf {
+        self.run_dir.join("gate.sock")
+    }
+
+    /// Where hooks look first.
+    pub fn marker_dir(&self) -> PathBuf {
+        self.run_dir.join("ready")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_has_an_environment_variable_named_like_it() {
+        Args::command().debug_assert();
+        for arg in Args::command()
+            .get_arguments()
+            .filter(|arg| arg.get_long().is_some_and(|l| l != "help" && l != "version"))
+        {
+            let long = arg.get_long().unwrap_or_default();
+            let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(
+                arg.get_env().and_then(|env| env.to_str()),
+                Some(wanted.as_str()),
+                "--{long}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_defaults_fit_a_stock_node() {
+        let args = Args::parse_from(["netclaim-kubelet-plugin", "--node-name", "n"]);
+        assert_eq!(
+            args.registry_dir(),
+            PathBuf::from("/var/lib/kubelet/plugins_registry")
+        );
+        assert_eq!(
+            args.plugin_dir(),
+            PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev")
+        );
+        assert_eq!(args.cni_bin_dir, [PathBuf::from("/opt/cni/bin")]);
+    }
+}

@@ -1,0 +1,409 @@
+//! A ResourceClaim as the driver needs it, read from the API server's own text.
+//!
+//! The text matters: opaque parameters with repeated keys are refused, and a decoder in between would have
+//! dropped one of them silently.
+
+use std::collections::BTreeMap;
+
+use netclaim_api::merge::{Author, Layer};
+use netclaim_api::opaque::Opaque;
+use netclaim_api::{Quantity, attributes};
+use netclaim_driver::attach::record::{DeviceRef, ObjectRef};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Why a claim cannot be prepared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// What is read is not yet what the kubelet has seen: reading it again may help.
+    #[error("{0}")]
+    NotYet(String),
+    /// Reading it again will not help.
+    #[error("{}", .0.message)]
+    Final(Box<Refusal>),
+}
+
+/// A claim that is refused, with what is needed to say so in its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The claim.
+    pub claim: ObjectRef,
+    /// Our devices in it.
+    pub devices: Vec<DeviceRef>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// An allocated claim with the devices that are ours.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// The claim.
+    pub object: ObjectRef,
+    /// The one pod that uses it.
+    pub pod: ObjectRef,
+    /// Our devices, in the order of the allocation.
+    pub devices: Vec<AllocatedDevice>,
+}
+
+/// One device that the scheduler allocated from our pools.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AllocatedDevice {
+    /// Which.
+    pub device: DeviceRef,
+    /// Bandwidth charged for it, in bit/s.
+    pub bandwidth: Option<Quantity>,
+    /// The configurations that apply, classes first.
+    pub layers: Vec<Layer>,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    allocation: Option<Allocation>,
+    reserved_for: Vec<Consumer>,
+}
+
+#[derive(Deserialize)]
+struct Consumer {
+    resource: String,
+    name: String,
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Allocation {
+    devices: Devices,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Devices {
+    results: Vec<ResultEntry>,
+    config: Vec<ConfigEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResultEntry {
+    request: String,
+    driver: String,
+    pool: String,
+    device: String,
+    #[serde(rename = "shareID")]
+    share_id: Option<String>,
+    #[serde(default)]
+    consumed_capacity: BTreeMap<String, String>,
+    #[serde(default)]
+    admin_access: bool,
+}
+
+#[derive(Deserialize)]
+struct ConfigEntry {
+    source: String,
+    #[serde(default)]
+    requests: Vec<String>,
+    opaque: Option<OpaqueEntry>,
+}
+
+#[derive(Deserialize)]
+struct OpaqueEntry {
+    driver: String,
+    parameters: Box<RawValue>,
+}
+
+impl Claim {
+    /// Reads the claim that the kubelet calls `uid` from `text`, keeping what is `driver`'s.
+    ///
+    /// # Errors
+    /// See [`ClaimError`]; every message says which object and field it is about.
+    pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ClaimError> {
+        let document: Document = serde_json::from_str(text)
+            .map_err(|e| ClaimError::NotYet(format!("the API server's ResourceClaim cannot be read: {e}")))?;
+        let Metadata {
+            namespace,
+            name,
+            uid: found,
+        } = document.metadata;
+        let object = ObjectRef {
+            namespace,
+            name,
+            uid: found,
+        };
+        if object.uid != uid {
+            let message = format!(
+                "ResourceClaim {object} was replaced: it has UID {}, the pod's had {uid}",
+                object.uid
+            );
+            return Err(ClaimError::NotYet(message));
+        }
+        let Some(allocation) = document.status.allocation else {
+            return Err(ClaimError::NotYet(format!(
+                "ResourceClaim {object} is not allocated"
+            )));
+        };
+        if document.status.reserved_for.is_empty() {
+            return Err(ClaimError::NotYet(format!(
+                "ResourceClaim {object} is not reserved for any pod"
+            )));
+        }
+        let mut devices = allocation.devices;
+        devices.results.retain(|result| result.driver == driver);
+        let refs = devices.results.iter().map(ResultEntry::device).collect();
+        Self::understand(&object, document.status.reserved_for, devices, driver).map_err(|message| {
+            ClaimError::Final(Box::new(Refusal {
+                claim: object,
+                devices: refs,
+                message,
+            }))
+        })
+    }
+
+    fn understand(
+        object: &ObjectRef,
+        reserved_for: Vec<Consumer>,
+        devices: Devices,
+        driver: &str,
+    ) -> Result<Self, String> {
+        let pod = one_pod(object, reserved_for)?;
+        let layers =
+            layers(devices.config, driver).map_err(|problem| format!("ResourceClaim {object}: {problem}"))?;
+        let devices = devices
+            .results
+            .iter()
+            .map(|result| allocated(object, result, &layers))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            object: object.clone(),
+            pod,
+            devices,
+        })
+    }
+
+    /// A refusal of this claim.
+    pub fn refuse(&self, message: String) -> Refusal {
+        let devices = self
+            .devices
+            .iter()
+            .map(|allocated| allocated.device.clone())
+            .collect();
+        Refusal {
+            claim: self.object.clone(),
+            devices,
+            message,
+        }
+    }
+}
+
+impl ResultEntry {
+    fn device(&self) -> DeviceRef {
+        let Self {
+            request,
+            pool,
+            device,
+            share_id,
+            ..
+        } = self;
+        DeviceRef {
+            request: request.clone(),
+            pool: pool.clone(),
+            device: device.clone(),
+            share_id: share_id.clone(),
+        }
+    }
+}
+
+fn one_pod(claim: &ObjectRef, reserved_for: Vec<Consumer>) -> Result<ObjectRef, String> {
+    match reserved_for.as_slice() {
+        [consumer] if consumer.resource == "pods" => {
+            let Consumer { name, uid, .. } = consumer;
+            Ok(ObjectRef {
+                namespace: claim.namespace.clone(),
+                name: name.clone(),
+                uid: uid.clone(),
+            })
+        }
+        [consumer] => Err(format!(
+            "ResourceClaim {claim} is reserved for {} {:?}: an attachment belongs to one pod",
+            consumer.resource, consumer.name
+        )),
+        several => {
+            let names: Vec<&str> = several.iter().map(|consumer| consumer.name.as_str()).collect();
+            Err(format!(
+                "ResourceClaim {claim} is shared by pods {}: an attachment belongs to one pod, so give each pod its \
+                 own claim, for example by resourceClaimTemplateName",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+struct Selected {
+    requests: Vec<String>,
+    layer: Layer,
+}
+
+/// The configurations for `driver`, numbered as their author wrote them.
+fn layers(entries: Vec<ConfigEntry>, driver: &str) -> Result<Vec<Selected>, String> {
+    let (mut classes, mut claims) = (0.., 0..);
+    let mut selected = Vec::new();
+    for entry in entries {
+        let (author, numbers) = match entry.source.as_str() {
+            "FromClass" => (Author::Class, &mut classes),
+            "FromClaim" => (Author::Claim, &mut claims),
+            other => return Err(format!("an allocation config has the unknown source {other:?}")),
+        };
+        let index = numbers.next().unwrap_or_default();
+        let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == driver) else {
+            continue;
+        };
+        let decoded = Opaque::decode(opaque.parameters.get());
+        let layer = |config| Layer {
+            author,
+            index,
+            config,
+        };
+        let config = decoded.map_err(|e| {
+            // Only the author and the number are needed to name the place.
+            let place = layer(Opaque::Attachment(netclaim_api::AttachmentConfig::default())).place();
+            e.within(&format!("{place}.opaque.parameters")).to_string()
+        })?;
+        selected.push(Selected {
+            requests: entry.requests,
+            layer: layer(config),
+        });
+    }
+    Ok(selected)
+}
+
+fn allocated(
+    claim: &ObjectRef,
+    result: &ResultEntry,
+    layers: &[Selected],
+) -> Result<AllocatedDevice, String> {
+    if result.admin_access {
+        let device = &result.device;
+        return Err(format!(
+            "ResourceClaim {claim} asks for admin access to {device}: netclaim has nothing to show an observer"
+        ));
+    }
+    let main = result.request.split('/').next().unwrap_or_default();
+    let applies =
+        |s: &&Selected| s.requests.is_empty() || s.requests.iter().any(|r| *r == result.request || r == main);
+    let layers = layers.iter().filter(applies).map(|s| s.layer.clone()).collect();
+    let bandwidth = result
+        .consumed_capacity
+        .get(attributes::BANDWIDTH)
+        .map(|text| text.parse::<Quantity>())
+        .transpose();
+    let bandwidth =
+        bandwidth.map_err(|e| format!("consumedCapacity.bandwidth of ResourceClaim {claim}: {e}"))?;
+    Ok(AllocatedDevice {
+        device: result.device(),
+        bandwidth,
+        layers,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim() -> Value {
+        let parameters =
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "ifName": "data0"});
+        let opaque = |source: &str, requests: Value, driver: &str| json!({"source": source, "requests": requests, "opaque": {"driver": driver, "parameters": parameters}});
+        json!({
+            "metadata": {"namespace": "default", "name": "c", "uid": "u1", "labels": {}},
+            "status": {
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": "pu"}],
+                "allocation": {"devices": {
+                    "results": [
+                        {"request": "net", "driver": "netclaim.dev", "pool": "node0", "device": "net-storage",
+                         "shareID": "s", "consumedCapacity": {"bandwidth": "1000000000", "addresses": "1"}},
+                        {"request": "gpu", "driver": "other.dev", "pool": "node0", "device": "gpu0"},
+                        {"request": "two/b", "driver": "netclaim.dev", "pool": "node0", "device": "nic-eth2"}],
+                    "config": [
+                        opaque("FromClass", json!(["net"]), "netclaim.dev"),
+                        opaque("FromClaim", json!(["gpu"]), "other.dev"),
+                        opaque("FromClaim", json!(["two"]), "netclaim.dev"),
+                        opaque("FromClaim", json!([]), "netclaim.dev")]}}}
+        })
+    }
+
+    fn read(claim: &Value) -> Result<Claim, ClaimError> {
+        Claim::read(&claim.to_string(), "u1", "netclaim.dev")
+    }
+
+    #[test]
+    fn our_devices_get_the_configurations_that_name_them() {
+        let claim = read(&claim()).expect("readable");
+        let places: Vec<Vec<String>> = claim
+            .devices
+            .iter()
+            .map(|d| d.layers.iter().map(Layer::place).collect())
+            .collect();
+        assert_eq!(
+            places,
+            [
+                ["class config[0]", "claim config[2]"],
+                ["claim config[1]", "claim config[2]"]
+            ]
+        );
+        assert_eq!(claim.devices[0].bandwidth, Some(Quantity::new(1_000_000_000)));
+        assert_eq!(claim.devices[1].device.device, "nic-eth2");
+        assert_eq!(claim.pod.uid, "pu");
+    }
+
+    #[test]
+    fn what_may_still_change_is_not_final() {
+        let mut unallocated = claim();
+        unallocated["status"] = json!({});
+        assert!(matches!(read(&unallocated), Err(ClaimError::NotYet(_))));
+        let mut replaced = claim();
+        replaced["metadata"]["uid"] = json!("u2");
+        assert!(matches!(read(&replaced), Err(ClaimError::NotYet(_))));
+    }
+
+    #[test]
+    fn a_shared_claim_is_refused_with_the_way_out() {
+        let mut shared = claim();
+        shared["status"]["reservedFor"] = json!([{"resource": "pods", "name": "a", "uid": "1"}, {"resource": "pods", "name": "b", "uid": "2"}]);
+        let error = read(&shared).expect_err("refused").to_string();
+        assert!(
+            error.contains("shared by pods a, b") && error.contains("resourceClaimTemplateName"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_repeated_key_in_the_parameters_is_refused_by_name() {
+        let text =
+            claim()
+                .to_string()
+                .replacen("\"ifName\":\"data0\"", "\"ifName\":\"a\",\"ifName\":\"b\"", 1);
+        let error = Claim::read(&text, "u1", "netclaim.dev")
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            error.contains("class config[0].opaque.parameters: the key \"ifName\" stands twice"),
+            "{error}"
+        );
+    }
+}

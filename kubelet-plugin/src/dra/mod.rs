@@ -1,0 +1,126 @@
+//! The kubelet's side: registration, and the DRA calls in both of their versions.
+//!
+//! The gRPC layer only translates; what is done is behind [`NodeResources`].
+
+mod registration;
+mod service;
+
+/// Generated from `proto/` by `make generate`.
+#[allow(missing_docs, clippy::all, reason = "generated")]
+mod proto {
+    /// `pluginregistration`
+    pub mod registration {
+        include!("gen/pluginregistration.rs");
+    }
+    /// `k8s.io.kubelet.pkg.apis.dra.v1`
+    pub mod v1 {
+        include!("gen/k8s.io.kubelet.pkg.apis.dra.v1.rs");
+    }
+    /// `k8s.io.kubelet.pkg.apis.dra.v1beta1`
+    pub mod v1beta1 {
+        include!("gen/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
+    }
+}
+
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+pub use registration::Registration;
+pub use service::DraService;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+/// A claim, as the kubelet names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ClaimRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// A device that is prepared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedDevice {
+    /// The request, without the chosen alternative.
+    pub request: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub device: String,
+    /// CDI devices for the containers that use the request.
+    pub cdi_devices: Vec<String>,
+    /// Which share of it.
+    pub share_id: Option<String>,
+}
+
+/// What the kubelet asks of a driver. Both calls are idempotent by claim UID; an error is for one claim and reaches
+/// the user as the pod's event.
+pub trait NodeResources: Send + Sync + 'static {
+    /// Prepares claims of one pod, in this order; the answer has one result for each.
+    fn prepare(
+        &self,
+        claims: Vec<ClaimRef>,
+    ) -> impl Future<Output = Vec<Result<Vec<PreparedDevice>, String>>> + Send;
+
+    /// Undoes and forgets a claim. An error keeps the claim and the pod, and the kubelet asks again.
+    fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// Serves the DRA calls on `listener` until `cancel`.
+///
+/// # Errors
+/// When the connection to the kubelet breaks for good.
+pub async fn serve<N: NodeResources>(
+    listener: UnixListener,
+    node: N,
+    cancel: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let service = DraService::new(node);
+    Server::builder()
+        .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(
+            service.clone(),
+        ))
+        .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::new(service))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
+        .await
+}
+
+/// Tells the kubelet about us on `listener` until `cancel`.
+///
+/// # Errors
+/// When the connection to the kubelet breaks for good.
+pub async fn register(
+    listener: UnixListener,
+    registration: Registration,
+    cancel: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    Server::builder()
+        .add_service(proto::registration::registration_server::RegistrationServer::new(
+            registration,
+        ))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
+        .await
+}
+
+/// A socket that only root reaches, in place of what an earlier process left there.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

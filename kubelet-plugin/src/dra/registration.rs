@@ -1,0 +1,71 @@
+//! How the kubelet finds us: it sees the socket in its registry directory and asks who we are.
+//!
+//! The socket's file name has an `@`: the kubelet's client puts the path, escaped, into the `:authority` of its
+//! request, where HTTP allows `%` only in front of an `@`. Without it the request never reaches us.
+
+use std::path::PathBuf;
+
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use super::proto::registration::registration_server::Registration as RegistrationService;
+use super::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
+
+/// Newest first: kubelets up to 1.34 take the first that they know.
+const VERSIONS: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+
+/// The answers to the kubelet's questions.
+#[derive(Debug)]
+pub struct Registration {
+    driver: String,
+    endpoint: PathBuf,
+    registered: watch::Sender<bool>,
+}
+
+impl Registration {
+    /// For `driver`, which serves its calls at `endpoint`. `registered` follows what the kubelet says.
+    pub fn new(driver: &str, endpoint: PathBuf, registered: watch::Sender<bool>) -> Self {
+        Self {
+            driver: driver.to_owned(),
+            endpoint,
+            registered,
+        }
+    }
+
+    /// File name of the registration socket.
+    pub fn socket_name(driver: &str) -> String {
+        format!("{driver}@reg.sock")
+    }
+}
+
+#[tonic::async_trait]
+impl RegistrationService for Registration {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(PluginInfo {
+            r#type: "DRAPlugin".to_owned(),
+            name: self.driver.clone(),
+            endpoint: self.endpoint.to_string_lossy().into_owned(),
+            supported_versions: VERSIONS.map(str::to_owned).to_vec(),
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let RegistrationStatus {
+            plugin_registered,
+            error,
+        } = request.into_inner();
+        self.registered.send_replace(plugin_registered);
+        if plugin_registered {
+            tracing::info!("registered with the kubelet");
+            Ok(Response::new(RegistrationStatusResponse {}))
+        } else {
+            tracing::error!(error, "the kubelet refused to register us");
+            Err(Status::failed_precondition(format!(
+                "registration failed: {error}"
+            )))
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The DRA calls, translated from and to both versions of the protocol.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::proto::{v1, v1beta1};
+use super::{ClaimRef, NodeResources, PreparedDevice};
+
+/// Serves v1 and v1beta1, which differ in the share id only.
+pub struct DraService<N>(Arc<N>);
+
+impl<N> DraService<N> {
+    /// Calls `node`.
+    pub fn new(node: N) -> Self {
+        Self(Arc::new(node))
+    }
+}
+
+impl<N> Clone for DraService<N> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<N: NodeResources> DraService<N> {
+    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, Result<Vec<PreparedDevice>, String>)> {
+        let uids: Vec<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
+        // The kubelet may give up; a half prepared claim is finished all the same and found by its next call.
+        let node = Arc::clone(&self.0);
+        let results = tokio::spawn(async move { node.prepare(claims).await })
+            .await
+            .unwrap_or_default();
+        let missing =
+            std::iter::repeat_with(|| Err("the driver failed unexpectedly: see its log".to_owned()));
+        uids.into_iter().zip(results.into_iter().chain(missing)).collect()
+    }
+
+    /// One answer for every claim, in parallel: each may wait for a DEL.
+    async fn unprepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, String)> {
+        let answers = claims.into_iter().map(|claim| {
+            let (uid, node) = (claim.uid.clone(), Arc::clone(&self.0));
+            let task = tokio::spawn(async move { node.unprepare(claim).await });
+            async move {
+                let result = task
+                    .await
+                    .unwrap_or_else(|_| Err("the driver failed unexpectedly: see its log".to_owned()));
+                (uid, result.err().unwrap_or_default())
+            }
+        });
+        futures::future::join_all(answers).await
+    }
+}
+
+macro_rules! serve_version {
+    ($version:ident, $device:expr) => {
+        #[tonic::async_trait]
+        impl<N: NodeResources> $version::dra_plugin_server::DraPlugin for DraService<N> {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<$version::NodePrepareResourcesRequest>,
+            ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims.into_iter();
+                let claims = claims.map(
+                    |$version::Claim {
+                         namespace,
+                         uid,
+                         name,
+                     }| ClaimRef {
+                        namespace,
+                        name,
+                        uid,
+                    },
+                );
+                let mut answers = HashMap::new();
+                for (uid, result) in self.prepare(claims.collect()).await {
+                    let answer = match result {
+                        Ok(devices) => $version::NodePrepareResourceResponse {
+                            devices: devices.into_iter().map($device).collect(),
+                            error: String::new(),
+                        },
+                        Err(error) => $version::NodePrepareResourceResponse {
+                            devices: Vec::new(),
+                            error,
+                        },
+                    };
+                    answers.insert(uid, answer);
+                }
+                Ok(Response::new($version::NodePrepareResourcesResponse {
+                    claims: answers,
+                }))
+            }
+
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<$version::NodeUnprepareResourcesRequest>,
+            ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims.into_iter();
+                let claims = claims.map(
+                    |$version::Claim {
+                         namespace,
+                         uid,
+                         name,
+                     }| ClaimRef {
+                        namespace,
+                        name,
+                        uid,
+                    },
+                );
+                let answers = self.unprepare(claims.collect()).await.into_iter();
+                let claims = answers
+                    .map(|(uid, error)| (uid, $version::NodeUnprepareResourceResponse { error }))
+                    .collect();
+                Ok(Response::new($version::NodeUnprepareResourcesResponse {
+                    claims,
+                }))
+            }
+        }
+    };
+}
+
+serve_version!(v1, |device: PreparedDevice| {
+    let PreparedDevice {
+        request,
+        pool,
+        device,
+        cdi_devices,
+        share_id,
+    } = device;
+    v1::Device {
+        request_names: vec![request],
+        pool_name: pool,
+        device_name: device,
+        cdi_device_ids: cdi_devices,
+        share_id,
+    }
+});
+serve_version!(v1beta1, |device: PreparedDevice| {
+    let PreparedDevice {
+        request,
+        pool,
+        device,
+        cdi_devices,
+        share_id: _,
+    } = device;
+    v1beta1::Device {
+        request_names: vec![request],
+        pool_name: pool,
+        device_name: device,
+        cdi_device_ids: cdi_devices,
+    }
+});

@@ -1,0 +1,176 @@
+//! CDI specs of claims: one file each, written when the pod's sandbox is in hand.
+//!
+//! Source of the format: CDI specification 0.5.0. The runtime reads the directory anew when a device is asked for.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+
+/// The hook may block this long before the runtime kills it. Longer than the hook's own patience, shorter than
+/// the kubelet's (2 min), past which the hook would be orphaned.
+pub const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// The directory of specs, and what goes into them.
+#[derive(Debug, Clone)]
+pub struct CdiSpecs {
+    dir: PathBuf,
+    driver: String,
+    hook: HookCommand,
+}
+
+/// How the hook is called.
+#[derive(Debug, Clone)]
+pub struct HookCommand {
+    /// The executable on the host.
+    pub path: PathBuf,
+    /// The gate's socket on the host.
+    pub socket: PathBuf,
+    /// The directory of markers on the host.
+    pub markers: PathBuf,
+}
+
+impl HookCommand {
+    /// Program name and arguments.
+    pub fn args(&self) -> Vec<String> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        vec![
+            "netclaim-hook".to_owned(),
+            text(&self.socket),
+            text(&self.markers),
+        ]
+    }
+}
+
+impl CdiSpecs {
+    /// Specs in `dir`, which is made if need be.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn new(dir: &Path, driver: &str, hook: HookCommand) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            driver: driver.to_owned(),
+            hook,
+        })
+    }
+
+    /// The device's fully qualified name, as NodePrepareResources returns it.
+    pub fn device(&self, claim_uid: &str) -> String {
+        format!("{}/claim={claim_uid}", self.driver)
+    }
+
+    /// Whether a container names one of our devices: then the hook comes by CDI.
+    pub fn is_ours(&self, device: &str) -> bool {
+        device
+            .strip_prefix(self.driver.as_str())
+            .is_some_and(|rest| rest.starts_with("/claim="))
+    }
+
+    /// Writes the spec of a claim, atomically.
+    ///
+    /// # Errors
+    /// When it is not there afterwards.
+    pub fn write(&self, claim_uid: &str) -> io::Result<()> {
+        let spec = json!({
+            "cdiVersion": "0.5.0",
+            "kind": format!("{}/claim", self.driver),
+            "devices": [{
+                "name": claim_uid,
+                "containerEdits": {"hooks": [{
+                    "hookName": "createRuntime",
+                    "path": self.hook.path,
+                    "args": self.hook.args(),
+                    "timeout": HOOK_TIMEOUT.as_secs(),
+                }]},
+            }],
+        });
+        let path = self.path(claim_uid);
+        let tmp = path.with_extension("tmp");
+        fs::write(&tmp, spec.to_string())?;
+        fs::rename(&tmp, &path)
+    }
+
+    /// Removes the spec of a claim; it need not be there.
+    ///
+    /// # Errors
+    /// When it is still there afterwards.
+    pub fn remove(&self, claim_uid: &str) -> io::Result<()> {
+        match fs::remove_file(self.path(claim_uid)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// UIDs of the claims that have a spec.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn claims(&self) -> io::Result<Vec<String>> {
+        let prefix = self.prefix();
+        let mut claims = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let name = entry?.file_name();
+            let claim = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"));
+            claims.extend(claim.map(str::to_owned));
+        }
+        Ok(claims)
+    }
+
+    fn prefix(&self) -> String {
+        format!("{}-claim_", self.driver)
+    }
+
+    fn path(&self, claim_uid: &str) -> PathBuf {
+        self.dir.join(format!("{}{claim_uid}.json", self.prefix()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_is_there_from_write_to_remove() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let hook = HookCommand {
+            path: "/h".into(),
+            socket: "/s".into(),
+            markers: "/m".into(),
+        };
+        let specs = CdiSpecs::new(dir.path(), "netclaim.dev", hook).expect("made");
+        fs::write(dir.path().join("other.json"), "{}").expect("written");
+        specs.write("u1").expect("written");
+        assert_eq!(specs.claims().expect("listed"), ["u1"]);
+        let text = fs::read_to_string(dir.path().join("netclaim.dev-claim_u1.json")).expect("read");
+        let spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(
+            spec["devices"][0]["containerEdits"]["hooks"][0]["args"],
+            json!(["netclaim-hook", "/s", "/m"])
+        );
+        specs.remove("u1").expect("removed");
+        specs.remove("u1").expect("removed again");
+        assert!(specs.claims().expect("listed").is_empty());
+    }
+
+    #[test]
+    fn our_devices_are_told_from_others() {
+        let hook = HookCommand {
+            path: "/h".into(),
+            socket: "/s".into(),
+            markers: "/m".into(),
+        };
+        let specs = CdiSpecs {
+            dir: "/".into(),
+            driver: "netclaim.dev".into(),
+            hook,
+        };
+        assert!(specs.is_ours(&specs.device("u1")));
+        assert!(!specs.is_ours("netclaim.dev.example.org/claim=u1") && !specs.is_ours("nvidia.com/gpu=0"));
+    }
+}

@@ -1,0 +1,58 @@
+//! Markers: one empty file for each sandbox whose attachments are all made.
+//!
+//! The directory is on a file system that a reboot clears, like the sandboxes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory of markers.
+#[derive(Debug, Clone)]
+pub struct Markers {
+    dir: PathBuf,
+}
+
+impl Markers {
+    /// Markers in `dir`, which is made if need be.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn new(dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// Opens the gate for a sandbox, for hooks that come later.
+    ///
+    /// # Errors
+    /// When the marker is not there afterwards.
+    pub fn set(&self, sandbox_id: &str) -> io::Result<()> {
+        fs::write(self.dir.join(sandbox_id), "")
+    }
+
+    /// Closes it; it need not be open.
+    ///
+    /// # Errors
+    /// When the marker is still there afterwards.
+    pub fn clear(&self, sandbox_id: &str) -> io::Result<()> {
+        match fs::remove_file(self.dir.join(sandbox_id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes every marker but these.
+    ///
+    /// # Errors
+    /// When the directory cannot be read or a marker not be removed.
+    pub fn retain(&self, sandbox_ids: &BTreeSet<String>) -> io::Result<()> {
+        for entry in fs::read_dir(&self.dir)? {
+            let name = entry?.file_name();
+            if !name.to_str().is_some_and(|name| sandbox_ids.contains(name)) {
+                fs::remove_file(self.dir.join(name))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Where waiting hooks ask whether their sandbox is ready.
+//!
+//! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…}`, the agent
+//! answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
+//! waits; it outlives the agent and asks the next one.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netclaim_driver::attach::{Gate, PodState};
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+
+/// A question is short; a longer one is not ours.
+const MAX_QUESTION: u64 = 4096;
+/// How long a hook may take to ask.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a waiting gate looks whether its pod is being deleted: deletion does not interrupt a hook.
+const LOOK_PERIOD: Duration = Duration::from_secs(3);
+
+#[derive(Deserialize)]
+struct Question {
+    sandbox: String,
+    pod: String,
+}
+
+/// What the gate needs to know.
+pub trait Source: Send + Sync + 'static {
+    /// The state of a pod's attachments; `None` when it has none.
+    fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
+
+    /// Whether the pod is being deleted, or gone. Errors count as no.
+    fn is_going(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
+}
+
+/// Listens at `path`, which is taken over from an earlier agent.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Answers hooks until dropped.
+pub async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let source = Arc::clone(&source);
+                tokio::spawn(async move {
+                    if let Err(error) = answer(stream, &*source).await {
+                        tracing::debug!(%error, "a hook went away");
+                    }
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: hooks wait, and so can we.
+                tracing::warn!(%error, "cannot accept a hook");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn answer<S: Source>(mut stream: UnixStream, source: &S) -> io::Result<()> {
+    if stream.peer_cred()?.uid() != 0 && !cfg!(test) {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the peer is not root",
+        ));
+    }
+    let (reader, mut writer) = stream.split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(reader.take(MAX_QUESTION));
+    tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
+    let question: Question = serde_json::from_str(&line)?;
+    let outcome = tokio::select! {
+        outcome = outcome(&question, source) => outcome,
+        // The hook says nothing more: the end of its stream is the end of its process.
+        _ = reader.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
+    };
+    writer.write_all(outcome.as_bytes()).await
+}
+
+async fn outcome<S: Source>(question: &Question, source: &S) -> String {
+    let gone = |reason: &str| format!("gone {reason}\n");
+    let Some(mut state) = source.watch(&question.pod) else {
+        return gone("its ResourceClaims are no longer prepared on this node");
+    };
+    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_PERIOD, LOOK_PERIOD);
+    loop {
+        let pod = {
+            let state = state.borrow_and_update();
+            if state.gate(&question.sandbox) == Gate::Open {
+                return "open\n".to_owned();
+            }
+            state.records.first().map(|record| record.plan.pod.clone())
+        };
+        tokio::select! {
+            changed = state.changed() => if changed.is_err() {
+                return gone("its ResourceClaims were released");
+            },
+            _ = look.tick() => if let Some(pod) = pod
+                && source.is_going(&pod.namespace, &pod.name, &pod.uid).await
+            {
+                return gone("the pod is being deleted");
+            },
+        }
+    }
+}

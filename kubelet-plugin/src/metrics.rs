@@ -1,0 +1,141 @@
+//! The agent's metrics, in one place, for Prometheus.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// A call of the kubelet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(missing_docs, reason = "the kubelet's names")]
+pub enum Call {
+    Prepare,
+    Unprepare,
+}
+
+/// How a call ended for one claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum CallResult {
+    Ok,
+    Error,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    call: Call,
+    result: CallResult,
+}
+
+/// Everything that is counted.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    calls: Family<CallLabels, Counter>,
+    attach: Histogram,
+    /// Whether the container runtime tells us of sandboxes.
+    pub nri_connected: Gauge,
+    /// Journal files that nobody can read.
+    pub unreadable: Gauge,
+}
+
+/// Measures from its making to [`Timer::observe`].
+pub struct Timer<'a> {
+    start: Instant,
+    histogram: &'a Histogram,
+}
+
+impl Timer<'_> {
+    /// The end of what is measured.
+    pub fn observe(self) {
+        self.histogram.observe(self.start.elapsed().as_secs_f64());
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("netclaim");
+        let calls = Family::<CallLabels, Counter>::default();
+        registry.register(
+            "claims",
+            "Claims that the kubelet asked to prepare or unprepare",
+            calls.clone(),
+        );
+        let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
+        registry.register(
+            "attach_seconds",
+            "From the sandbox's event to its last attachment, where the runtime waited",
+            attach.clone(),
+        );
+        let nri_connected = Gauge::default();
+        registry.register(
+            "nri_connected",
+            "1 while the container runtime tells of sandboxes",
+            nri_connected.clone(),
+        );
+        let unreadable = Gauge::default();
+        registry.register(
+            "journal_unreadable_files",
+            "Journal files that cannot be read and are kept",
+            unreadable.clone(),
+        );
+        Self {
+            registry: Mutex::new(registry),
+            calls,
+            attach,
+            nri_connected,
+            unreadable,
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a claim of a call.
+    pub fn call(&self, call: Call, ok: bool) {
+        let result = if ok { CallResult::Ok } else { CallResult::Error };
+        self.calls.get_or_create(&CallLabels { call, result }).inc();
+    }
+
+    /// Starts measuring an attachment.
+    pub fn attach_seconds(&self) -> Timer<'_> {
+        Timer {
+            start: Instant::now(),
+            histogram: &self.attach,
+        }
+    }
+
+    /// Everything in OpenMetrics text.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        let registry = self
+            .registry
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Writing to a String does not fail.
+        let _ = encode(&mut text, &registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_result() {
+        let metrics = Metrics::default();
+        metrics.call(Call::Prepare, true);
+        metrics.call(Call::Prepare, false);
+        metrics.call(Call::Prepare, false);
+        let text = metrics.render();
+        assert!(
+            text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
+//!
+//! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable as _};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::Api;
+use netclaim_api::IfName;
+use netclaim_driver::attach::record::Plan;
+use netclaim_driver::attach::{Attacher, CniNetwork};
+use tokio::sync::{mpsc, watch};
+
+use crate::claim::{Claim, ClaimError, Refusal};
+use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
+use crate::gate::keeper::GateKeeper;
+use crate::inventory::Inventory;
+use crate::metrics::{Call, Metrics};
+use crate::plan::{Node, plans};
+use crate::status::News;
+
+/// The kubelet waits 45 s for the whole call.
+const PATIENCE: Duration = Duration::from_secs(35);
+
+/// Prepares and unprepares claims of this node.
+pub struct NodeAgent {
+    /// Where claims are read.
+    pub client: kube::Client,
+    /// The driver's name.
+    pub driver: String,
+    /// The Node object's name.
+    pub node_name: String,
+    /// Who attaches.
+    pub attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    /// Who knows the names of CDI devices.
+    pub gate: Arc<GateKeeper>,
+    /// What the node has; `None` until it is known.
+    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    /// Looks whether a plan can be carried out.
+    pub plugins: CniNetwork,
+    /// Where refusals are reported.
+    pub news: mpsc::UnboundedSender<News>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl NodeResources for NodeAgent {
+    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+        // Interface names are given in this order: it must not depend on the kubelet's maps.
+        let mut order: Vec<usize> = (0..claims.len()).collect();
+        order.sort_by(|a, b| {
+            claims
+                .get(*a)
+                .map(|c| &c.name)
+                .cmp(&claims.get(*b).map(|c| &c.name))
+        });
+        let mut results: Vec<Result<Vec<PreparedDevice>, String>> =
+            claims.iter().map(|_| Err(String::new())).collect();
+        for index in order {
+            let (Some(claim), Some(result)) = (claims.get(index), results.get_mut(index)) else {
+                continue;
+            };
+            *result = self.prepare_one(claim).await;
+            self.metrics.call(Call::Prepare, result.is_ok());
+            if let Err(error) = result {
+                tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot prepare");
+            }
+        }
+        results
+    }
+
+    async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
+        let result = self
+            .attacher
+            .release(&claim.uid)
+            .await
+            .map_err(|failure| failure.message);
+        self.metrics.call(Call::Unprepare, result.is_ok());
+        if let Err(error) = &result {
+            tracing::warn!(
+                claim.uid,
+                claim.namespace,
+                claim.name,
+                error,
+                "cannot unprepare yet"
+            );
+        }
+        result
+    }
+}
+
+impl NodeAgent {
+    async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, String> {
+        let known = self.attacher.plans_of_claim(&claim.uid);
+        if !known.is_empty() {
+            return Ok(self.prepared(&known));
+        }
+        let claim = self.read(claim).await.map_err(|error| self.report(error))?;
+        let made = self
+            .plan(&claim)
+            .await
+            .map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
+        self.attacher
+            .prepare(made.clone())
+            .await
+            .map_err(|failure| failure.message)?;
+        Ok(self.prepared(&made))
+    }
+
+    /// Reads the claim until it is what the kubelet has seen.
+    async fn read(&self, claim: &ClaimRef) -> Result<Claim, ClaimError> {
+        let read = || async {
+            let url = Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace)
+                .resource_url()
+                .to_owned();
+            let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
+            let request = request.map_err(|error| ClaimError::NotYet(error.to_string()))?;
+            let text = self.client.request_text(request).await.map_err(|error| {
+                let name = format!("{}/{}", claim.namespace, claim.name);
+                ClaimError::NotYet(format!(
+                    "cannot read ResourceClaim {name} from the API server: {error}"
+                ))
+            })?;
+            Claim::read(&text, &claim.uid, &self.driver)
+        };
+        let pauses = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(50))
+            .with_max_delay(Duration::from_secs(3))
+            .without_max_times()
+            .with_total_delay(Some(PATIENCE));
+        read.retry(pauses)
+            .when(|error| matches!(error, ClaimError::NotYet(_)))
+            .await
+    }
+
+    async fn plan(&self, claim: &Claim) -> Result<Vec<Plan>, String> {
+        let mut inventory = self.inventory.clone();
+        let known = tokio::time::timeout(PATIENCE, inventory.wait_for(Option::is_some)).await;
+        let inventory = known.ok().and_then(Result::ok).and_then(|known| known.clone());
+        let inventory =
+            inventory.ok_or("the agent does not know its node's links and Networks yet: see its log")?;
+        let state = self
+            .attacher
+            .watch(&claim.pod.uid)
+            .map(|state| state.borrow().clone())
+            .unwrap_or_default();
+        let taken: BTreeSet<IfName> = state
+            .records
+            .into_iter()
+            .map(|record| record.plan.if_name)
+            .collect();
+        let made = plans(
+            claim,
+            Node {
+                name: &self.node_name,
+                inventory: &inventory,
+            },
+            &taken,
+        )?;
+        for plan in &made {
+            let refused = |failure: netclaim_driver::attach::Failure| {
+                let request = &plan.device.request;
+                format!(
+                    "request {request:?} of ResourceClaim {}, network {}, node {}: {}",
+                    plan.claim, plan.network, self.node_name, failure.message
+                )
+            };
+            self.plugins.check(plan).map_err(refused)?;
+        }
+        Ok(made)
+    }
+
+    fn prepared(&self, plans: &[Plan]) -> Vec<PreparedDevice> {
+        let device = |plan: &Plan| PreparedDevice {
+            request: plan
+                .device
+                .request
+                .split('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            pool: plan.device.pool.clone(),
+            device: plan.device.device.clone(),
+            cdi_devices: vec![self.gate.specs().device(&plan.claim.uid)],
+            share_id: plan.device.share_id.clone(),
+        };
+        plans.iter().map(device).collect()
+    }
+
+    /// Notes a refusal in the claim's status; returns what the kubelet is told.
+    fn report(&self, error: ClaimError) -> String {
+        let message = error.to_string();
+        if let ClaimError::Final(refusal) = error {
+            let refusal: Box<Refusal> = refusal;
+            let _ = self.news.send(News::Refused(refusal));
+        }
+        message
+    }
+}

@@ -1,0 +1,222 @@
+//! What the runtime's events mean for attachments.
+//!
+//! Events are hints about what is wanted; see `netclaim_driver::attach` for what follows from them. Every handler
+//! here ends within its budget: the runtime holds up every pod of the node meanwhile.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netclaim_driver::attach::record::Sandbox as Attachable;
+use netclaim_driver::attach::{Attacher, Gate, LiveSandbox, Network, Observer, PodState};
+use netclaim_driver::error_chain;
+use netclaim_driver::links::{Error as NetnsError, Netns};
+use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork};
+use tokio::sync::watch;
+
+use crate::gate::cdi::{CdiSpecs, HOOK_TIMEOUT, HookCommand};
+use crate::metrics::Metrics;
+
+/// The agent as an NRI plugin.
+pub struct RuntimeEvents<N, O> {
+    attacher: Arc<Attacher<N, O>>,
+    specs: CdiSpecs,
+    hook: HookCommand,
+    boot_id: String,
+    metrics: Arc<Metrics>,
+}
+
+/// Whether a listed sandbox lives.
+enum Listed {
+    Live(LiveSandbox),
+    Gone,
+    Unfit(String),
+    Unclear(String),
+}
+
+impl<N: Network, O: Observer> RuntimeEvents<N, O> {
+    /// Tells `attacher` about sandboxes of this boot, and gates containers with `hook`.
+    pub fn new(
+        attacher: Arc<Attacher<N, O>>,
+        specs: CdiSpecs,
+        hook: HookCommand,
+        boot_id: &str,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            attacher,
+            specs,
+            hook,
+            boot_id: boot_id.to_owned(),
+            metrics,
+        }
+    }
+
+    fn look_at(&self, sandbox: &Sandbox) -> Listed {
+        let path = match &sandbox.network {
+            SandboxNetwork::Namespace(path) => path,
+            SandboxNetwork::Host => {
+                let reason = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
+                              remove hostNetwork or the claim";
+                return Listed::Unfit(reason.to_owned());
+            }
+            SandboxNetwork::Unknown => return Listed::Gone,
+        };
+        let netns = match Netns::open(path) {
+            Ok(netns) => netns,
+            Err(NetnsError::NotANetns { .. }) => return Listed::Gone,
+            Err(NetnsError::NetnsOpen { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Listed::Gone;
+            }
+            Err(error) => return Listed::Unclear(error_chain(&error)),
+        };
+        match netns.is_own() {
+            Ok(false) => {}
+            Ok(true) => {
+                return Listed::Unfit("the sandbox is in the node's own network namespace".to_owned());
+            }
+            Err(error) => return Listed::Unclear(error_chain(&error)),
+        }
+        let attachable = Attachable {
+            id: sandbox.id.clone(),
+            netns: path.clone(),
+            netns_id: netns.id(),
+            boot_id: self.boot_id.clone(),
+        };
+        Listed::Live(LiveSandbox {
+            pod_uid: sandbox.uid.clone(),
+            sandbox: attachable,
+            netns,
+        })
+    }
+
+    /// Waits until nothing is owed to the sandbox any more, at most for `budget`.
+    async fn detached(&self, sandbox: &Sandbox, budget: Duration) {
+        let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
+            return;
+        };
+        self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
+        let nothing_owed = |state: &PodState| {
+            state
+                .records
+                .iter()
+                .all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
+        };
+        if tokio::time::timeout(budget, state.wait_for(nothing_owed))
+            .await
+            .is_err()
+        {
+            tracing::info!(
+                pod.uid = sandbox.uid,
+                sandbox = sandbox.id,
+                "detaching goes on after the sandbox's end"
+            );
+        }
+    }
+}
+
+impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
+    fn configured(&self, runtime: &RuntimeInfo) {
+        tracing::info!(name = runtime.name, version = runtime.version, timeout = ?runtime.request_timeout, "container runtime");
+    }
+
+    async fn synchronize(&self, sandboxes: Vec<Sandbox>, _containers: Vec<Container>) {
+        let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
+        for sandbox in sandboxes
+            .iter()
+            .filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some())
+        {
+            match self.look_at(sandbox) {
+                Listed::Live(sandbox) => live.push(sandbox),
+                Listed::Gone => {}
+                Listed::Unfit(reason) => unfit.push((&sandbox.uid, reason)),
+                Listed::Unclear(error) => {
+                    tracing::warn!(
+                        pod.uid = sandbox.uid,
+                        sandbox = sandbox.id,
+                        error,
+                        "cannot look at a sandbox"
+                    );
+                    unclear.insert(sandbox.uid.clone());
+                }
+            }
+        }
+        self.attacher.synchronize(live, &unclear);
+        for (pod_uid, reason) in unfit {
+            self.attacher.sandbox_unfit(pod_uid, reason);
+        }
+    }
+
+    async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
+        let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
+            return Ok(());
+        };
+        let timer = self.metrics.attach_seconds();
+        match self.look_at(&sandbox) {
+            Listed::Live(live) => self.attacher.sandbox_up(live),
+            Listed::Gone => self
+                .attacher
+                .sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned()),
+            Listed::Unfit(reason) | Listed::Unclear(reason) => {
+                self.attacher.sandbox_unfit(&sandbox.uid, reason)
+            }
+        }
+        // The gate is with the containers: whatever comes of this wait, the sandbox is let through.
+        let settled = |state: &PodState| !state.records.is_empty() && state.gate(&sandbox.id) != Gate::Wait;
+        match tokio::time::timeout(budget, state.wait_for(settled)).await {
+            Ok(_) => timer.observe(),
+            Err(_) => tracing::info!(
+                pod.uid = sandbox.uid,
+                sandbox = sandbox.id,
+                "attaching goes on behind the gate"
+            ),
+        }
+        Ok(())
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: Sandbox,
+        container: Container,
+        _budget: Duration,
+    ) -> Result<Adjustment, String> {
+        let gate = |receiver: watch::Receiver<PodState>| receiver.borrow().gate(&sandbox.id);
+        match self.attacher.watch(&sandbox.uid).map(gate) {
+            None | Some(Gate::Open) => Ok(Adjustment::default()),
+            Some(Gate::Failed(error)) => Err(error),
+            // Containers that name the claim have the hook by CDI, which works without us too.
+            Some(Gate::Wait)
+                if container
+                    .cdi_devices
+                    .iter()
+                    .any(|device| self.specs.is_ours(device)) =>
+            {
+                Ok(Adjustment::default())
+            }
+            Some(Gate::Wait) => {
+                let path = self.hook.path.to_string_lossy().into_owned();
+                let hook = Hook {
+                    path,
+                    args: self.hook.args(),
+                    env: Vec::new(),
+                    timeout: HOOK_TIMEOUT,
+                };
+                Ok(Adjustment {
+                    create_runtime: vec![hook],
+                })
+            }
+        }
+    }
+
+    async fn stop_container(&self, _sandbox: Sandbox, _container: Container, _budget: Duration) {}
+
+    async fn remove_container(&self, _sandbox: Sandbox, _container: Container, _budget: Duration) {}
+
+    async fn stop_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) {
+        self.detached(&sandbox, budget).await;
+    }
+
+    async fn remove_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) {
+        self.detached(&sandbox, budget).await;
+    }
+}

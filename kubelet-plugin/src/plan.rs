@@ -1,0 +1,173 @@
+//! From a claim to the plans of its attachments. Pure: everything it looks at is an argument.
+
+use std::collections::BTreeSet;
+
+use netclaim_api::merge::{Base, PlainUse, merge};
+use netclaim_api::template::Scope;
+use netclaim_api::{IfName, device};
+use netclaim_driver::attach::record::Plan;
+use netclaim_driver::links::Link;
+use serde_json::{Value, json};
+
+use crate::claim::{AllocatedDevice, Claim};
+use crate::inventory::Inventory;
+
+/// What every plan on this node is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct Node<'a> {
+    /// The Node object's name.
+    pub name: &'a str,
+    /// What it has.
+    pub inventory: &'a Inventory,
+}
+
+/// The attachments of `claim`; `taken` are the interface names that other claims of the pod already have.
+///
+/// # Errors
+/// The first problem with the field or object and what to do, as the user shall read it.
+pub fn plans(claim: &Claim, node: Node<'_>, taken: &BTreeSet<IfName>) -> Result<Vec<Plan>, String> {
+    let mut taken = taken.clone();
+    let mut plans: Vec<Plan> = Vec::new();
+    for (index, device) in (0..).zip(&claim.devices) {
+        let plan = plan(claim, device, index, node, &taken).map_err(|problem| {
+            format!(
+                "request {:?} of ResourceClaim {}: {problem}",
+                device.device.request, claim.object
+            )
+        })?;
+        taken.insert(plan.if_name.clone());
+        plans.push(plan);
+    }
+    Ok(plans)
+}
+
+fn plan(
+    claim: &Claim,
+    allocated: &AllocatedDevice,
+    index: u32,
+    node: Node<'_>,
+    taken: &BTreeSet<IfName>,
+) -> Result<Plan, String> {
+    let name = allocated.device.device.as_str();
+    let (base, uplink) = base(name, node)?;
+    let merged = merge(base, &allocated.layers, allocated.bandwidth).map_err(|e| e.to_string())?;
+    let if_name = match &merged.if_name {
+        Some(name) if taken.contains(name) => {
+            return Err(format!(
+                "ifName: {name:?} is taken by another claim of the pod: choose another name",
+                name = name.as_str()
+            ));
+        }
+        Some(name) => name.clone(),
+        None => free_name(taken)?,
+    };
+    let network = match base {
+        Base::Network(name, _) => name,
+        Base::Uplink(_) => name,
+    };
+    let conflist = merged
+        .resolve(
+            &format!("netclaim-{network}"),
+            scope(claim, network, node.name, uplink),
+        )
+        .map_err(|e| e.to_string())?;
+    Ok(Plan {
+        claim: claim.object.clone(),
+        index,
+        pod: claim.pod.clone(),
+        device: allocated.device.clone(),
+        network: network.to_owned(),
+        if_name,
+        conflist,
+        args: pod_args(claim).into_iter().chain(merged.args).collect(),
+        capability_args: merged.capability_args,
+    })
+}
+
+/// What the device is here, and the link that it is on.
+fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>), String> {
+    if let Some(network) = device::network_of(name) {
+        let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
+            return Err(format!(
+                "Network {:?} does not exist or is not accepted on node {}: see `kubectl get network {network}`",
+                network.as_str(),
+                node.name
+            ));
+        };
+        let uplink = node.inventory.uplink_of(spec);
+        if spec.uplink.is_some() && uplink.is_none() {
+            return Err(format!(
+                "node {} has none of the uplinks of Network {:?} any more",
+                node.name,
+                name.as_str()
+            ));
+        }
+        return Ok((Base::Network(name.as_str(), spec), uplink));
+    }
+    let plain_use = [
+        ("nic-", PlainUse::Nic),
+        ("macvlan-", PlainUse::Macvlan),
+        ("ipvlan-", PlainUse::Ipvlan),
+    ];
+    let found = plain_use.into_iter().find_map(|(prefix, plain)| {
+        let label = name.strip_prefix(prefix)?;
+        let is_it = |link: &&Link| {
+            link.name
+                .parse::<IfName>()
+                .is_ok_and(|name| device::link_label(&name) == label)
+        };
+        node.inventory
+            .uplinks
+            .iter()
+            .find(is_it)
+            .map(|link| (plain, link))
+    });
+    match found {
+        Some((plain, link)) => Ok((Base::Uplink(plain), Some(link))),
+        None => Err(format!(
+            "device {name:?} is no longer on node {}: delete the pod to have it scheduled anew",
+            node.name
+        )),
+    }
+}
+
+/// What CNI plugins are used to be told of a pod; the runtime adds the sandbox.
+fn pod_args(claim: &Claim) -> [(String, String); 3] {
+    let pod = &claim.pod;
+    [
+        ("K8S_POD_NAMESPACE", &pod.namespace),
+        ("K8S_POD_NAME", &pod.name),
+        ("K8S_POD_UID", &pod.uid),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.clone()))
+}
+
+/// `net1`, `net2` …: the first that no other attachment of the pod has.
+fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, String> {
+    (1..=taken.len() + 1)
+        .filter_map(|n| format!("net{n}").parse::<IfName>().ok())
+        .find(|name| !taken.contains(name))
+        .ok_or_else(|| "ifName: no free interface name is left".to_owned())
+}
+
+fn scope(claim: &Claim, network: &str, node: &str, uplink: Option<&Link>) -> Scope {
+    let mut scope: Vec<(&str, Value)> = vec![
+        ("claim.name", json!(claim.object.name)),
+        ("claim.namespace", json!(claim.object.namespace)),
+        ("claim.uid", json!(claim.object.uid)),
+        ("network.name", json!(network)),
+        ("node.name", json!(node)),
+        ("pod.name", json!(claim.pod.name)),
+        ("pod.namespace", json!(claim.pod.namespace)),
+        ("pod.uid", json!(claim.pod.uid)),
+    ];
+    if let Some(link) = uplink {
+        scope.push(("uplink.ifName", json!(link.name)));
+        scope.push(("uplink.mtu", json!(link.mtu)));
+        scope.extend(link.mac.as_ref().map(|mac| ("uplink.mac", json!(mac))));
+    }
+    scope
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}

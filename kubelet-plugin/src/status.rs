@@ -1,0 +1,416 @@
+//! What became of an attachment, in the claim's `status.devices`.
+//!
+//! One server-side apply per change, retried until it is written or the claim is gone, and never on a pod's path.
+//! An apply carries every entry of the claim that is ours, since those left out would be removed (KEP-4817).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::events::{Event, EventType, Recorder};
+use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record};
+use netclaim_driver::attach::{PodState, made};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::claim::Refusal;
+
+/// The API server takes no more than this in `data` (bytes).
+const MAX_DATA: usize = 10 * 1024;
+/// The API server takes no more addresses than this.
+const MAX_IPS: usize = 16;
+/// First pause after a failed write; doubled up to a minute.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What the writer is told.
+#[derive(Debug)]
+pub enum News {
+    /// A pod's attachments changed.
+    Attachments {
+        /// The pod.
+        pod_uid: String,
+        /// Its state now.
+        state: PodState,
+    },
+    /// A claim cannot be prepared.
+    Refused(Box<Refusal>),
+}
+
+/// One device's entry.
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    device: DeviceRef,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Outcome {
+    Ready {
+        if_name: String,
+        mac: Option<String>,
+        ips: Vec<String>,
+        data: Option<Value>,
+    },
+    NotReady {
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// What is to be written for a claim.
+struct Work {
+    claim: ObjectRef,
+    entries: Vec<Entry>,
+    written: bool,
+    failures: u32,
+    due: Instant,
+}
+
+/// Writes statuses.
+pub struct StatusWriter {
+    client: kube::Client,
+    driver: String,
+    recorder: Recorder,
+    work: HashMap<String, Work>,
+    claims_of_pod: HashMap<String, BTreeSet<String>>,
+    /// Claims with a write under way: one at a time, or an old one could win.
+    busy: HashSet<String>,
+}
+
+impl StatusWriter {
+    /// A writer of entries of `driver`, which is also its field manager.
+    pub fn new(client: kube::Client, driver: &str, recorder: Recorder) -> Self {
+        Self {
+            client,
+            driver: driver.to_owned(),
+            recorder,
+            work: HashMap::new(),
+            claims_of_pod: HashMap::new(),
+            busy: HashSet::new(),
+        }
+    }
+
+    /// Writes until nobody tells any more.
+    pub async fn run(mut self, mut news: mpsc::UnboundedReceiver<News>) {
+        let mut writes = JoinSet::new();
+        loop {
+            let due = self.start_due(&mut writes);
+            tokio::select! {
+                told = news.recv() => match told {
+                    Some(News::Attachments { pod_uid, state }) => self.attachments(&pod_uid, &state).await,
+                    Some(News::Refused(refusal)) => self.refused(&refusal),
+                    None => break,
+                },
+                Some(done) = writes.join_next() => if let Ok((uid, entries, result)) = done {
+                    self.done(&uid, &entries, result);
+                },
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            }
+        }
+        // On the way down: what is under way is worth a moment.
+        let _ = tokio::time::timeout(Duration::from_secs(2), writes.join_all()).await;
+    }
+
+    async fn attachments(&mut self, pod_uid: &str, state: &PodState) {
+        let mut by_claim: HashMap<&str, Vec<&Record>> = HashMap::new();
+        for record in &state.records {
+            by_claim.entry(&record.plan.claim.uid).or_default().push(record);
+        }
+        let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
+        for gone in self
+            .claims_of_pod
+            .insert(pod_uid.to_owned(), now.clone())
+            .unwrap_or_default()
+            .difference(&now)
+        {
+            self.work.remove(gone);
+        }
+        if now.is_empty() {
+            self.claims_of_pod.remove(pod_uid);
+        }
+        for (uid, records) in by_claim {
+            // Half a claim is no news: it is written when every attachment is made, or one has failed.
+            let Some(entries) = records
+                .iter()
+                .map(|record| entry(record))
+                .collect::<Option<Vec<_>>>()
+            else {
+                continue;
+            };
+            let claim = records.first().map(|record| record.plan.claim.clone());
+            if let Some(claim) = claim
+                && self.want(uid, claim, entries.clone())
+                && let Some(plan) = records.first().map(|record| &record.plan)
+            {
+                self.tell_pod(plan, &entries).await;
+            }
+        }
+    }
+
+    fn refused(&mut self, refusal: &Refusal) {
+        let outcome = Outcome::NotReady {
+            reason: "Refused",
+            message: refusal.message.clone(),
+        };
+        let entries = refusal
+            .devices
+            .iter()
+            .map(|device| Entry {
+                device: device.clone(),
+                outcome: outcome.clone(),
+            })
+            .collect();
+        // No pod's record leads to it: it is forgotten when it is written.
+        self.want(&refusal.claim.uid, refusal.claim.clone(), entries);
+    }
+
+    /// Notes what is to be written; `true` when that is new.
+    fn want(&mut self, uid: &str, claim: ObjectRef, entries: Vec<Entry>) -> bool {
+        if entries.is_empty() || self.work.get(uid).is_some_and(|work| work.entries == entries) {
+            return false;
+        }
+        self.work.insert(
+            uid.to_owned(),
+            Work {
+                claim,
+                entries,
+                written: false,
+                failures: 0,
+                due: Instant::now(),
+            },
+        );
+        true
+    }
+
+    /// The kubelet tells the pod's events only what the runtime answers; a failure while the gate waits is ours to
+    /// tell.
+    async fn tell_pod(&self, plan: &Plan, entries: &[Entry]) {
+        let failed = entries.iter().find_map(|entry| match &entry.outcome {
+            Outcome::NotReady { message, .. } => Some(message),
+            Outcome::Ready { .. } => None,
+        });
+        let Some(message) = failed else { return };
+        let mut note = format!("network {}: {message}", plan.network);
+        while note.len() > 1000 {
+            note.pop();
+        }
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "NetworkAttachFailed".to_owned(),
+            note: Some(note),
+            action: "Attach".to_owned(),
+            secondary: None,
+        };
+        let pod = k8s_openapi::api::core::v1::ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(plan.pod.namespace.clone()),
+            name: Some(plan.pod.name.clone()),
+            uid: Some(plan.pod.uid.clone()),
+            ..Default::default()
+        };
+        let (recorder, pod_name) = (self.recorder.clone(), plan.pod.to_string());
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &pod).await {
+                tracing::debug!(pod = pod_name, %error, "the event was lost");
+            }
+        });
+    }
+
+    /// Starts every write that is due; returns when the next one is.
+    fn start_due(
+        &mut self,
+        writes: &mut JoinSet<(String, Vec<Entry>, Result<(), kube::Error>)>,
+    ) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        for (uid, work) in &mut self.work {
+            if work.written || self.busy.contains(uid) {
+                continue;
+            }
+            if work.due > now {
+                next = Some(next.map_or(work.due, |next: Instant| next.min(work.due)));
+                continue;
+            }
+            self.busy.insert(uid.clone());
+            let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &work.claim.namespace);
+            let patch = patch(&self.driver, &work.claim, &work.entries);
+            let (uid, name, entries, driver) = (
+                uid.clone(),
+                work.claim.name.clone(),
+                work.entries.clone(),
+                self.driver.clone(),
+            );
+            writes.spawn(async move {
+                let params = PatchParams::apply(&driver).force();
+                let result = api
+                    .patch_status(&name, &params, &Patch::Apply(patch))
+                    .await
+                    .map(drop);
+                (uid, entries, result)
+            });
+        }
+        next
+    }
+
+    fn done(&mut self, uid: &str, entries: &[Entry], result: Result<(), kube::Error>) {
+        self.busy.remove(uid);
+        let known = self.claims_of_pod.values().any(|claims| claims.contains(uid));
+        // Changed meanwhile: the new wish goes its own way.
+        let Some(work) = self.work.get_mut(uid).filter(|work| work.entries == entries) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                work.written = true;
+                if !known {
+                    self.work.remove(uid);
+                }
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                tracing::debug!(claim = %work.claim, code = status.code, "the claim is gone: its status is nobody's news");
+                work.written = true;
+            }
+            Err(error) => {
+                let pause = FIRST_PAUSE
+                    .saturating_mul(1 << work.failures.min(8))
+                    .min(LONGEST_PAUSE);
+                work.failures += 1;
+                work.due = Instant::now() + pause;
+                tracing::warn!(claim = %work.claim, %error, ?pause, "cannot write the claim's status, trying again");
+            }
+        }
+    }
+}
+
+/// What there is to say of a record; `None` while it is under way.
+fn entry(record: &Record) -> Option<Entry> {
+    let outcome = match (&record.phase, &record.error) {
+        (Phase::Attached { sandbox, result }, _) => {
+            let made = made(&record.plan, sandbox, result);
+            Outcome::Ready {
+                if_name: record.plan.if_name.to_string(),
+                mac: made.mac,
+                ips: made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect(),
+                data: Some(result.clone())
+                    .filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
+            }
+        }
+        (_, Some(error)) => Outcome::NotReady {
+            reason: "AttachFailed",
+            message: error.clone(),
+        },
+        (_, None) => return None,
+    };
+    Some(Entry {
+        device: record.plan.device.clone(),
+        outcome,
+    })
+}
+
+fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
+    let devices: Vec<Value> = entries
+        .iter()
+        .map(|entry| device_status(driver, entry, &now))
+        .collect();
+    json!({
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        // The UID makes the API server refuse a patch of a new claim with the old one's name.
+        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+        "status": {"devices": devices},
+    })
+}
+
+fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
+    let DeviceRef {
+        pool,
+        device,
+        share_id,
+        ..
+    } = &entry.device;
+    let condition = |status: &str, reason: &str, message: &str| {
+        // 32 KiB is the API's limit; nobody reads that much.
+        let message: String = message.chars().take(4096).collect();
+        json!([{"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}])
+    };
+    let mut status = json!({"driver": driver, "pool": pool, "device": device});
+    if let Some(share) = share_id {
+        status["shareID"] = json!(share);
+    }
+    match &entry.outcome {
+        Outcome::Ready {
+            if_name,
+            mac,
+            ips,
+            data,
+        } => {
+            status["conditions"] = condition("True", "Attached", &format!("attached as {if_name}"));
+            let mut network = json!({"interfaceName": if_name});
+            if let Some(mac) = mac {
+                network["hardwareAddress"] = json!(mac);
+            }
+            if !ips.is_empty() {
+                network["ips"] = json!(ips);
+            }
+            status["networkData"] = network;
+            if let Some(data) = data {
+                status["data"] = data.clone();
+            }
+        }
+        Outcome::NotReady { reason, message } => status["conditions"] = condition("False", reason, message),
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(outcome: Outcome) -> Entry {
+        let device = DeviceRef {
+            request: "net".into(),
+            pool: "node0".into(),
+            device: "net-storage".into(),
+            share_id: Some("s".into()),
+        };
+        Entry { device, outcome }
+    }
+
+    #[test]
+    fn a_ready_device_shows_interface_addresses_and_result() {
+        let ready = Outcome::Ready {
+            if_name: "data0".into(),
+            mac: Some("02:00:00:00:00:01".into()),
+            ips: vec!["10.20.0.2/24".into()],
+            data: Some(json!({"cniVersion": "1.1.0"})),
+        };
+        let status = device_status("netclaim.dev", &entry(ready), "now");
+        assert_eq!(
+            status["networkData"],
+            json!({"interfaceName": "data0", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.20.0.2/24"]})
+        );
+        assert_eq!(status["conditions"][0]["status"], "True");
+        assert_eq!(status["shareID"], "s");
+        assert_eq!(status["data"]["cniVersion"], "1.1.0");
+    }
+
+    #[test]
+    fn a_failed_device_says_why() {
+        let failed = Outcome::NotReady {
+            reason: "AttachFailed",
+            message: "no".into(),
+        };
+        let status = device_status("netclaim.dev", &entry(failed), "now");
+        let expected = json!([{"type": "Ready", "status": "False", "reason": "AttachFailed", "message": "no", "lastTransitionTime": "now"}]);
+        assert_eq!(status["conditions"], expected);
+        assert!(status.get("networkData").is_none());
+    }
+}
