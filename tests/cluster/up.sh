@@ -23,6 +23,10 @@ cluster_dir "$1"
 case $dir/ in
 /etc/* | /opt/* | /run/* | /var/run/* | /var/lib/* | /var/log/* | /sys/* | /proc/*) die "$dir: the node has a private ${dir%/*}, choose another folder" ;;
 esac
+# down.sh empties DIR, so it has to be a folder of its own: new, or what down.sh left of one.
+if [[ ! -e $dir/slot && -n $(ls -A "$dir" 2>/dev/null) && ! ($(ls -A "$dir") == log && -e $dir/log/node.log) ]]; then
+  die "$dir holds other files: choose a new folder"
+fi
 "$here/build.sh"
 
 if holds_slot; then
@@ -261,9 +265,10 @@ define_services() {
     --service-account-issuer https://kubernetes.default.svc --allow-privileged \
     --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
+  # The rate: its start is a token for each of its many controllers, 5 s at the default of 20/s.
   svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
-    --root-ca-file "$pki/ca.crt"
+    --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
   svc_define containerd env "PATH=$runtime_bin:$PATH" containerd --config "$dir/containerd.toml"
   svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
@@ -281,6 +286,7 @@ clean_up() {
 if [[ -z ${running:-} ]]; then
   trap clean_up EXIT
   take_slot
+  rm -rf "$dir/log" # of the cluster before this one
   mkdir -p "$dir"/{cmd,pid,log}
   echo "==> starting a cluster in $dir (slot $slot)" >&2
   make_cgroup
