@@ -58,23 +58,24 @@ take_slot() {
   done
   exec {lock}<&-
   cluster_dir "$dir"
-  holds_slot || die "${NETCLAIM_SLOT:+slot $NETCLAIM_SLOT is taken}${NETCLAIM_SLOT:-no free slot}: see $slots"
+  holds_slot || die "${NETCLAIM_SLOT:+slot }${NETCLAIM_SLOT:-every slot} is taken: see $slots and \`ip route\`"
 }
 
 make_cgroup() {
   local c f
   for c in $(cgroup_dirs); do
     mkdir -p "$c/services"
-    if [[ -e $c/cgroup.controllers && $c == /sys/fs/cgroup/"$cgroup" ]]; then
-      # In a container the root group holds processes, and may not then share out controllers.
-      if [[ -e /sys/fs/cgroup/cgroup.type ]] && ! share_controllers /sys/fs/cgroup 2>/dev/null; then
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+      # Version 2: a group shares out its controllers only when asked, and, but for the machine's root,
+      # only when it holds no process itself. In a container this is one that does.
+      if ! share_controllers /sys/fs/cgroup && [[ -e /sys/fs/cgroup/cgroup.type ]]; then
         mkdir -p /sys/fs/cgroup/init
         for f in $(</sys/fs/cgroup/cgroup.procs); do
-          echo "$f" >/sys/fs/cgroup/init/cgroup.procs 2>/dev/null || true
-        done
+          echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # it may have ended
+        done 2>/dev/null
+        share_controllers /sys/fs/cgroup || true # the kubelet tells what it misses
       fi
-      share_controllers /sys/fs/cgroup
-      share_controllers "$c"
+      share_controllers "$c" || true
     fi
     # Version 1: a cpuset without CPUs and memory takes no process.
     for f in cpuset.mems cpuset.cpus; do
@@ -84,7 +85,13 @@ make_cgroup() {
   done
 }
 
-share_controllers() { sed 's/\(\S\+\)/+\1/g' "$1/cgroup.controllers" >"$1/cgroup.subtree_control"; }
+share_controllers() {
+  local name failed=0
+  for name in $(<"$1/cgroup.controllers"); do
+    echo "+$name" >"$1/cgroup.subtree_control" || failed=1
+  done 2>/dev/null
+  return $failed
+}
 
 # The node's file system. Folders that hold much are DIR/node's; the rest is in memory, over the host's.
 mount_node() {
