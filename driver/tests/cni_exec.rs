@@ -396,7 +396,7 @@ async fn a_result_of_an_unknown_version_is_refused() {
         "{error:?}"
     );
     assert!(chain(&error).ends_with(
-        "its result: has an unsupported version: CNI version \"3.0.0\" is not one of 0.1.0, 0.2.0, 0.3.0, 0.3.1, \
+        "unusable result: has an unsupported version: CNI version \"3.0.0\" is not one of 0.1.0, 0.2.0, 0.3.0, 0.3.1, \
          0.4.0, 1.0.0, 1.1.0"
     ), "{}", chain(&error));
 }

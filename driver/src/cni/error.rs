@@ -181,7 +181,7 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// The plugin's JSON is no result, or one of an unknown version.
-    #[error("its result")]
+    #[error("unusable result")]
     Result(#[from] ResultError),
     /// The answer to VERSION names no versions.
     #[error("its answer to VERSION names no supported versions: {stdout:?}")]
