@@ -161,8 +161,8 @@ fn a_faulty_configuration_is_refused_with_place_and_reason() {
             "/plugins/1/ipam/type: is not an allowed name",
         ),
         (
-            with(r#"{"type":"p","capabilities":{"mac":"yes"}}"#),
-            "/plugins/1/capabilities: must be an object of booleans, not an object",
+            with(r#"{"type":"p","capabilities":{"a/b":"yes"}}"#),
+            "/plugins/1/capabilities/a~1b: must be true or false, not a string",
         ),
         (
             with(r#"{"type":"p","a":{"x":1,"x":2}}"#),
