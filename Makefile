@@ -26,10 +26,10 @@ check: deny ## Format, lints, dependencies, unit and doc tests; needs no root
 	cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast
 
 .PHONY: test
-test: check ## check, and the tests on a real cluster (root)
+test: check image ## check, and the tests on a real cluster (root)
 	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
 	tests/cluster/build.sh
-	cargo test --package netclaim-tests --locked --no-fail-fast
+	NETCLAIM_IMAGE=$(CURDIR)/target/netclaim.tar cargo test --package netclaim-tests --locked --no-fail-fast
 
 .PHONY: image
 image: ## The image archive target/netclaim.tar (localhost/netclaim:dev)

@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use netclaim_driver::cni::{
     AddError, Attachment, Effect, Error, ErrorKind, NetworkList, Phase, ResultError, Retry, Runtime,
-    STDERR_TAIL, STDOUT_LIMIT, SpecVersion, ValidAttachment, Verb, close_inherited_descriptors,
+    STDERR_TAIL, STDOUT_LIMIT, SpecVersion, TERM_GRACE, ValidAttachment, Verb, close_inherited_descriptors,
 };
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(300);
+/// Long enough for a script to begin on a busy machine.
+const SHORT: Duration = Duration::from_secs(1);
+/// Less than the plugins would take if nobody stopped them, and more than a busy machine needs.
+const SOON: Duration = Duration::from_secs(10);
 
 /// A directory of plugins and a place where they leave traces.
 struct Plugins {
@@ -102,7 +105,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not happen");
+        assert!(start.elapsed() < SOON, "{what} did not happen");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -185,7 +188,7 @@ async fn a_plugin_that_hangs_is_killed_at_its_deadline() {
     );
     let start = Instant::now();
     let error = plugins.failure(SHORT).await;
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     assert!(
         matches!(
             error.kind(),
@@ -201,9 +204,26 @@ async fn a_plugin_that_hangs_is_killed_at_its_deadline() {
     assert_eq!(
         chain(&error),
         "CNI plugin `p` failed ADD of network `net`, interface `net1`, container `c1`, with \"working\" on standard \
-         error: did not finish within 0.3 s: the plugin was killed"
+         error: did not finish within 1 s: the plugin was killed"
     );
     assert!(!is_running(&plugins.trace("pid")));
+}
+
+#[tokio::test]
+async fn a_plugin_for_which_no_time_is_left_is_not_started() {
+    let plugins = Plugins::new().with("p", "touch $D/ran; echo '{}'");
+    let error = plugins.add(&network(&["p"]), Duration::ZERO).await.unwrap_err();
+    assert!(
+        matches!(
+            error.error.kind(),
+            ErrorKind::Timeout {
+                phase: Phase::Spent,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(!error.needs_del() && !plugins.path().join("ran").exists());
 }
 
 #[tokio::test]
@@ -216,7 +236,7 @@ async fn a_plugin_that_ignores_sigterm_is_killed_with_all_it_started() {
     let start = Instant::now();
     let error = plugins.failure(SHORT).await;
     assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error:?}");
-    assert!(start.elapsed() > Duration::from_secs(2) && start.elapsed() < Duration::from_secs(4));
+    assert!(start.elapsed() > SHORT + TERM_GRACE && start.elapsed() < SOON);
     for trace in ["pid", "child"] {
         until("the end of the process", || !is_running(&plugins.trace(trace))).await;
     }
@@ -254,7 +274,7 @@ async fn a_background_child_that_holds_stdout_does_not_block() {
         plugins.add(&network(&["p"]), LONG).await.unwrap(),
         r#"{"cniVersion":"1.1.0"}"#
     );
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     // The plugin succeeded, so what it left running is its own affair.
     let child = plugins.trace("child");
     assert!(is_running(&child));
@@ -396,7 +416,7 @@ async fn a_result_of_an_unknown_version_is_refused() {
         "{error:?}"
     );
     assert!(chain(&error).ends_with(
-        "its result: has an unsupported version: CNI version \"3.0.0\" is not one of 0.1.0, 0.2.0, 0.3.0, 0.3.1, \
+        "unusable result: has an unsupported version: CNI version \"3.0.0\" is not one of 0.1.0, 0.2.0, 0.3.0, 0.3.1, \
          0.4.0, 1.0.0, 1.1.0"
     ), "{}", chain(&error));
 }

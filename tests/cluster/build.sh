@@ -58,6 +58,10 @@ build_images() {
   local work=$1/work applet
   mkdir -p "$work"/{pause,busybox/bin,busybox/tmp}
   (cd "$here/pause" && go build -ldflags "-s -w" -o "$work/pause/pause" .)
+  if ldd "$(command -v busybox)" &>/dev/null; then
+    echo "this busybox needs libraries that the image has not: apt-get install busybox-static" >&2
+    return 1
+  fi
   cp "$(command -v busybox)" "$work/busybox/bin/busybox"
   for applet in $(busybox --list); do
     [[ $applet == busybox ]] || ln -s busybox "$work/busybox/bin/$applet"

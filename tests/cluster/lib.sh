@@ -4,6 +4,7 @@
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
+PATH=$PATH:/usr/sbin:/sbin # a root shell may be without them
 cache=${NETCLAIM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/netclaim}
 
 die() {
@@ -33,8 +34,13 @@ step() {
   shift 2
   echo "==> $text" >&2
   mkdir -p "$(dirname "$log")"
+  # A process group of its own: the end of this script is the end of all that the command started.
+  set -m
   "$@" >"$log" 2>&1 </dev/null &
   pid=$!
+  set +m
+  # shellcheck disable=SC2064 # this pid
+  trap "kill -TERM -- -$pid 2>/dev/null; exit 130" INT TERM
   while kill -0 "$pid" 2>/dev/null; do
     sleep 0.2
     if ((SECONDS - begin >= next)); then
@@ -43,6 +49,7 @@ step() {
     fi
   done
   wait "$pid" || status=$?
+  trap - INT TERM
   if ((status != 0)); then
     echo "    FAILED after $(elapsed $((SECONDS - begin))), log: $log" >&2
     tail -n 20 "$log" | sed 's/^/    | /' >&2

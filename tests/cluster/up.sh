@@ -23,6 +23,10 @@ cluster_dir "$1"
 case $dir/ in
 /etc/* | /opt/* | /run/* | /var/run/* | /var/lib/* | /var/log/* | /sys/* | /proc/*) die "$dir: the node has a private ${dir%/*}, choose another folder" ;;
 esac
+# down.sh empties DIR, so it has to be a folder of its own: new, or what down.sh left of one.
+if [[ ! -e $dir/slot && -n $(ls -A "$dir" 2>/dev/null) && ! ($(ls -A "$dir") == log && -e $dir/log/node.log) ]]; then
+  die "$dir holds other files: choose a new folder"
+fi
 "$here/build.sh"
 
 if holds_slot; then
@@ -54,23 +58,24 @@ take_slot() {
   done
   exec {lock}<&-
   cluster_dir "$dir"
-  holds_slot || die "${NETCLAIM_SLOT:+slot $NETCLAIM_SLOT is taken}${NETCLAIM_SLOT:-no free slot}: see $slots"
+  holds_slot || die "${NETCLAIM_SLOT:+slot }${NETCLAIM_SLOT:-every slot} is taken: see $slots and \`ip route\`"
 }
 
 make_cgroup() {
   local c f
   for c in $(cgroup_dirs); do
     mkdir -p "$c/services"
-    if [[ -e $c/cgroup.controllers && $c == /sys/fs/cgroup/"$cgroup" ]]; then
-      # In a container the root group holds processes, and may not then share out controllers.
-      if [[ -e /sys/fs/cgroup/cgroup.type ]] && ! share_controllers /sys/fs/cgroup 2>/dev/null; then
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+      # Version 2: a group shares out its controllers only when asked, and, but for the machine's root,
+      # only when it holds no process itself. In a container this is one that does.
+      if ! share_controllers /sys/fs/cgroup && [[ -e /sys/fs/cgroup/cgroup.type ]]; then
         mkdir -p /sys/fs/cgroup/init
         for f in $(</sys/fs/cgroup/cgroup.procs); do
-          echo "$f" >/sys/fs/cgroup/init/cgroup.procs 2>/dev/null || true
-        done
+          echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # it may have ended
+        done 2>/dev/null
+        share_controllers /sys/fs/cgroup || true # the kubelet tells what it misses
       fi
-      share_controllers /sys/fs/cgroup
-      share_controllers "$c"
+      share_controllers "$c" || true
     fi
     # Version 1: a cpuset without CPUs and memory takes no process.
     for f in cpuset.mems cpuset.cpus; do
@@ -80,7 +85,13 @@ make_cgroup() {
   done
 }
 
-share_controllers() { sed 's/\(\S\+\)/+\1/g' "$1/cgroup.controllers" >"$1/cgroup.subtree_control"; }
+share_controllers() {
+  local name failed=0
+  for name in $(<"$1/cgroup.controllers"); do
+    echo "+$name" >"$1/cgroup.subtree_control" || failed=1
+  done 2>/dev/null
+  return $failed
+}
 
 # The node's file system. Folders that hold much are DIR/node's; the rest is in memory, over the host's.
 mount_node() {
@@ -261,9 +272,10 @@ define_services() {
     --service-account-issuer https://kubernetes.default.svc --allow-privileged \
     --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
+  # The rate: its start is a token for each of its many controllers, 5 s at the default of 20/s.
   svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
-    --root-ca-file "$pki/ca.crt"
+    --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
   svc_define containerd env "PATH=$runtime_bin:$PATH" containerd --config "$dir/containerd.toml"
   svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
@@ -281,6 +293,7 @@ clean_up() {
 if [[ -z ${running:-} ]]; then
   trap clean_up EXIT
   take_slot
+  rm -rf "$dir/log" # of the cluster before this one
   mkdir -p "$dir"/{cmd,pid,log}
   echo "==> starting a cluster in $dir (slot $slot)" >&2
   make_cgroup

@@ -284,17 +284,10 @@ impl PluginConf {
         let plugin_type = PluginType::try_from(string(plugin_type, &here)?).map_err(|e| at(&here, e))?;
 
         let here = format!("{pointer}/capabilities");
-        let capabilities: Option<std::collections::BTreeMap<String, Option<bool>>> =
-            match object.get("capabilities") {
-                Some(value) => typed(value, &here, "an object of booleans")?,
-                None => None,
-            };
-        let capabilities = capabilities
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|(_, on)| *on == Some(true))
-            .map(|(name, _)| name)
-            .collect();
+        let capabilities = match object.get("capabilities") {
+            Some(value) => capabilities(value, &here)?,
+            None => BTreeSet::new(),
+        };
 
         Ok(Self {
             plugin_type,
@@ -411,13 +404,32 @@ fn ipam_type(plugin: &Object, pointer: &str) -> Result<Option<PluginType>, ConfE
     }
 }
 
+/// Names of the capabilities that are switched on. `null` is the same as not there, for the whole and for each.
+fn capabilities(raw: &RawValue, pointer: &str) -> Result<BTreeSet<String>, ConfError> {
+    let Some(object) = typed::<Option<Object>>(raw, pointer, "an object")? else {
+        return Ok(BTreeSet::new());
+    };
+    let mut on = BTreeSet::new();
+    for (name, value) in object.iter() {
+        if typed::<Option<bool>>(value, &member(pointer, name), "true or false")? == Some(true) {
+            on.insert(name.to_owned());
+        }
+    }
+    Ok(on)
+}
+
 fn refuse_misspelt(object: &Object, pointer: &str, known: &'static [&'static str]) -> Result<(), ConfError> {
     for key in object.keys() {
         if let Some(expected) = known.iter().find(|known| json::is_misspelt(key, known)) {
-            return Err(at(format!("{pointer}/{key}"), ConfProblem::Spelling { expected }));
+            return Err(at(member(pointer, key), ConfProblem::Spelling { expected }));
         }
     }
     Ok(())
+}
+
+/// Pointer to a member whose name the specification does not fix (RFC 6901, section 3).
+fn member(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
 /// A boolean, or one of the strings that libcni takes for one.

@@ -181,7 +181,7 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// The plugin's JSON is no result, or one of an unknown version.
-    #[error("its result")]
+    #[error("unusable result")]
     Result(#[from] ResultError),
     /// The answer to VERSION names no versions.
     #[error("its answer to VERSION names no supported versions: {stdout:?}")]
@@ -217,6 +217,8 @@ pub enum ErrorKind {
 pub enum Phase {
     /// Another operation on the same container, or GC of the same network, was still running.
     Queued,
+    /// The plugins before it were running.
+    Spent,
     /// The binary was being written (`ETXTBSY`).
     Busy,
     /// The plugin was running.
@@ -227,6 +229,7 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Queued => "another operation on the container or network was still running",
+            Self::Spent => "the plugins before it took all the time",
             Self::Busy => "the binary was being written",
             Self::Running => "the plugin was killed",
         })
@@ -369,7 +372,7 @@ impl Error {
             | ErrorKind::NoCommonVersion { .. }
             | ErrorKind::NoCheck(_)
             | ErrorKind::Timeout {
-                phase: Phase::Queued | Phase::Busy,
+                phase: Phase::Queued | Phase::Spent | Phase::Busy,
                 ..
             } => Effect::None,
             _ => Effect::Unknown,

@@ -57,7 +57,7 @@ pub fn close_inherited_descriptors() -> io::Result<()> {
         else {
             continue;
         };
-        // The descriptor of this very listing is gone when it comes to be looked at last.
+        // It was closed meanwhile.
         let Ok(info) = fs::read_to_string(Path::new("/proc/self/fdinfo").join(&name)) else {
             continue;
         };
@@ -114,6 +114,13 @@ pub(crate) async fn run(
     request: &Request,
     deadline: Deadline,
 ) -> Ended {
+    // A plugin that is killed as soon as it has begun does more harm than one that never began.
+    if Instant::now() >= deadline.at {
+        return Ended {
+            outcome: Err(deadline.passed(Phase::Spent)),
+            stderr: String::new(),
+        };
+    }
     let mut child = match spawn(path, env, request, deadline).await {
         Ok(child) => child,
         Err(kind) => {

@@ -43,6 +43,11 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 ///
 /// Operations on one container wait for each other, and GC of a network waits for the other operations on it; so
 /// there should be one `Runtime` per host.
+///
+/// At its deadline a plugin's process group gets SIGTERM, and SIGKILL at the latest [`TERM_GRACE`] later, so that a
+/// call can take that much longer than its deadline.
+///
+/// [`TERM_GRACE`]: super::TERM_GRACE
 #[derive(Debug)]
 pub struct Runtime {
     bin_dirs: Vec<PathBuf>,

@@ -321,3 +321,130 @@ fn address(number: u128, subnet: &IpNet) -> IpAddr {
         _ => Ipv6Addr::from_bits(number).into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capacity(ipam: &str) -> u128 {
+        HostLocal::parse(ipam).unwrap().capacity()
+    }
+
+    #[test]
+    fn every_form_of_range_is_counted_without_its_gateway() {
+        for (ipam, expected) in [
+            (r#"{"type":"host-local","subnet":"10.0.0.0/24","routes":[]}"#, 253),
+            (r#"{"subnet":"10.0.0.0/30"}"#, 1),
+            (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.0.254"}"#, 253),
+            (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.1.1"}"#, 254),
+            (
+                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19"}"#,
+                10,
+            ),
+            (
+                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19","gateway":"10.0.0.12"}"#,
+                9,
+            ),
+            (
+                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.255","rangeEnd":"10.0.0.255"}"#,
+                1,
+            ),
+            (
+                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.1","rangeEnd":"10.0.0.1"}"#,
+                0,
+            ),
+            (r#"{"subnet":"fd00::/120"}"#, 254),
+            (r#"{"subnet":"fd00::/64"}"#, (1 << 64) - 2),
+            (
+                r#"{"subnet":"::/0","rangeStart":"::","gateway":"::1"}"#,
+                u128::MAX,
+            ),
+            (
+                r#"{"ranges":[[{"subnet":"10.0.0.0/29"},{"subnet":"10.1.0.0/29"}]]}"#,
+                10,
+            ),
+            (
+                r#"{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/126"}]]}"#,
+                2,
+            ),
+            (
+                r#"{"subnet":"10.0.0.0/29","ranges":[[{"subnet":"fd00::/64"}]]}"#,
+                5,
+            ),
+        ] {
+            assert_eq!(capacity(ipam), expected, "{ipam}");
+        }
+    }
+
+    #[test]
+    fn reserved_addresses_count_where_they_are_in_a_range() {
+        let ipam = r#"{"ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/64"}]]}"#;
+        let host_local = HostLocal::parse(ipam).unwrap();
+        let taken =
+            |ips: &[&str]| host_local.left(&ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<_>>());
+        assert_eq!(taken(&[]), 5);
+        assert_eq!(taken(&["10.0.0.2", "fd00::2", "10.0.0.2", "::ffff:10.0.0.3"]), 3);
+        // The gateway, the broadcast address, and another network's are nobody's to lose.
+        assert_eq!(taken(&["10.0.0.1", "10.0.0.7", "10.1.0.2", "::a00:2"]), 5);
+    }
+
+    #[test]
+    fn what_the_plugin_refuses_is_refused() {
+        for ipam in [
+            "{}",
+            r#"{"ranges":[]}"#,
+            r#"{"ranges":[[]]}"#,
+            r#"{"subnet":"10.0.0.0/31"}"#,
+            r#"{"subnet":"fd00::/127"}"#,
+            r#"{"subnet":"10.0.0.1/24"}"#,
+            r#"{"subnet":"10.0.0.0"}"#,
+            r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}"#,
+            r#"{"subnet":"10.0.0.0/24","rangeEnd":"fd00::1"}"#,
+            r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}"#,
+            r#"{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}"#,
+            r#"{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.0.128/25"}]]}"#,
+            r#"{"ranges":[{"subnet":"10.0.0.0/24"}]}"#,
+        ] {
+            assert!(HostLocal::parse(ipam).is_err(), "{ipam}");
+        }
+    }
+
+    #[test]
+    fn reservations_are_read_in_both_of_their_forms() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("10.0.0.2", "c1\r\nnet1");
+        write("fd00::2", "c2\r\neth0");
+        write("10.0.0.3", "c3");
+        write("last_reserved_ip.0", "10.0.0.3");
+        write("lock", "");
+        let reservation = |ip: &str, container_id: &str, if_name: Option<&str>| Reservation {
+            ip: ip.parse().unwrap(),
+            container_id: container_id.into(),
+            if_name: if_name.map(Into::into),
+        };
+        assert_eq!(
+            reservations(dir.path()).unwrap(),
+            [
+                reservation("10.0.0.2", "c1", Some("net1")),
+                reservation("10.0.0.3", "c3", None),
+                reservation("fd00::2", "c2", Some("eth0")),
+            ]
+        );
+        assert_eq!(reservations(&dir.path().join("none")).unwrap(), []);
+    }
+
+    #[test]
+    fn the_directory_is_the_networks() {
+        let network = "net".parse().unwrap();
+        let dir = |ipam| HostLocal::parse(ipam).unwrap().reservations_dir(&network);
+        assert_eq!(
+            dir(r#"{"subnet":"10.0.0.0/24"}"#),
+            Path::new("/var/lib/cni/networks/net")
+        );
+        assert_eq!(
+            dir(r#"{"subnet":"10.0.0.0/24","dataDir":"/d"}"#),
+            Path::new("/d/net")
+        );
+    }
+}
