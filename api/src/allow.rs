@@ -34,10 +34,7 @@ pub struct Allow {
     pub parameters: BTreeMap<String, ParameterRule>,
 }
 
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_false(value: &bool) -> bool {
     !*value
 }
@@ -95,16 +92,11 @@ impl ParameterRule {
         if let (Some(min), Some(max)) = (self.minimum, self.maximum)
             && min > max
         {
-            problems.push(Invalid::new(
-                "minimum",
-                format!("is above maximum ({min} > {max})"),
-            ));
+            problems.push(Invalid::new("minimum", format!("is above maximum ({min} > {max})")));
         }
         if self.r#type == ParameterType::String && self.r#enum.is_empty() {
-            problems.push(Invalid::new(
-                "enum",
-                "a string parameter needs the list of the values it may have",
-            ));
+            problems
+                .push(Invalid::new("enum", "a string parameter needs the list of the values it may have"));
         }
         for (i, value) in self.r#enum.iter().enumerate() {
             if let Err(problem) = self.check_type(value) {
@@ -123,12 +115,7 @@ impl ParameterRule {
     pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
         self.check_type(value)?;
         if !self.r#enum.is_empty() && !self.r#enum.contains(value) {
-            let allowed = self
-                .r#enum
-                .iter()
-                .map(Value::to_string)
-                .collect::<Vec<_>>()
-                .join(", ");
+            let allowed = self.r#enum.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
             return Err(format!("{value} is not allowed: use one of {allowed}"));
         }
         if let Some(number) = value.as_i64() {
@@ -148,11 +135,7 @@ impl ParameterRule {
             ParameterType::String => (value.is_string(), "a string"),
             ParameterType::Boolean => (value.is_boolean(), "true or false"),
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(format!("{value} is not {name}"))
-        }
+        if fits { Ok(()) } else { Err(format!("{value} is not {name}")) }
     }
 }
 
@@ -170,10 +153,7 @@ mod tests {
     fn bounds_are_kept() {
         let vlan = rule(json!({"type": "integer", "minimum": 100, "maximum": 199}));
         assert_eq!(vlan.check(&json!(100)), Ok(()));
-        assert_eq!(
-            vlan.check(&json!(200)),
-            Err("200 is too large: the maximum is 199".into())
-        );
+        assert_eq!(vlan.check(&json!(200)), Err("200 is too large: the maximum is 199".into()));
         assert_eq!(vlan.check(&json!("100")), Err("\"100\" is not an integer".into()));
         let mode = rule(json!({"type": "string", "enum": ["bridge", "vepa"]}));
         assert_eq!(
@@ -184,17 +164,8 @@ mod tests {
 
     #[test]
     fn a_rule_that_allows_nothing_or_anything_is_refused() {
-        let fields = |value| {
-            rule(value)
-                .problems()
-                .into_iter()
-                .map(|p| p.field)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            fields(json!({"type": "integer", "minimum": 2, "maximum": 1})),
-            ["minimum"]
-        );
+        let fields = |value| rule(value).problems().into_iter().map(|p| p.field).collect::<Vec<_>>();
+        assert_eq!(fields(json!({"type": "integer", "minimum": 2, "maximum": 1})), ["minimum"]);
         assert_eq!(fields(json!({"type": "string"})), ["enum"]);
         assert_eq!(fields(json!({"type": "boolean", "default": 1})), ["default"]);
         assert_eq!(fields(json!({"type": "boolean", "minimum": 1})), ["minimum"]);

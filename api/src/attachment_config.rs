@@ -101,10 +101,7 @@ pub struct Bandwidth {
 impl Bandwidth {
     /// `rate` bits per second in both directions.
     pub const fn both(rate: Quantity) -> Self {
-        Self {
-            ingress: Some(rate),
-            egress: Some(rate),
-        }
+        Self { ingress: Some(rate), egress: Some(rate) }
     }
 }
 
@@ -142,17 +139,10 @@ impl AttachmentConfig {
     /// What decoding cannot see; paths are relative to the config.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
-        if let Some(name) = self
-            .if_name
-            .as_ref()
-            .filter(|name| matches!(name.as_str(), "lo" | "eth0"))
-        {
+        if let Some(name) = self.if_name.as_ref().filter(|name| matches!(name.as_str(), "lo" | "eth0")) {
             problems.push(Invalid::new(
                 "ifName",
-                format!(
-                    "{:?} is the pod's own interface: choose another name",
-                    name.as_str()
-                ),
+                format!("{:?} is the pod's own interface: choose another name", name.as_str()),
             ));
         }
         for (i, port) in self.port_mappings.iter().enumerate() {

@@ -51,24 +51,10 @@ pub fn link_label(link: &IfName) -> String {
     if is_dns_label(name) {
         return name.to_owned();
     }
-    let spelled: String = name
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    let hash: String = Sha256::digest(name)
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("{}-{hash}", spelled.trim_matches('-'))
-        .trim_start_matches('-')
-        .to_owned()
+    let spelled: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    let hash: String = Sha256::digest(name).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{hash}", spelled.trim_matches('-')).trim_start_matches('-').to_owned()
 }
 
 /// Name of the pool in which the controller publishes a Network of scope `Cluster`. Node pools are named like
@@ -102,10 +88,7 @@ mod tests {
 
     #[test]
     fn the_network_of_a_device_is_found() {
-        assert_eq!(
-            network_of("net-storage").map(String::from).as_deref(),
-            Some("storage")
-        );
+        assert_eq!(network_of("net-storage").map(String::from).as_deref(), Some("storage"));
         assert_eq!(network_of("nic-eth1"), None);
         assert_eq!(network_of("net-"), None);
     }

@@ -17,10 +17,7 @@ pub struct Invalid {
 impl Invalid {
     /// An error for `field`.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            problem: problem.into(),
-        }
+        Self { field: field.into(), problem: problem.into() }
     }
 
     /// The same error seen from the object that contains the field.
@@ -53,9 +50,7 @@ mod tests {
 
     #[test]
     fn a_nested_field_is_named_by_its_whole_path() {
-        let error = Invalid::new("[1].type", "is empty")
-            .within("plugins")
-            .within("spec.cni");
+        let error = Invalid::new("[1].type", "is empty").within("plugins").within("spec.cni");
         assert_eq!(error.to_string(), "spec.cni.plugins[1].type: is empty");
     }
 }

@@ -130,11 +130,9 @@ fn configuration(base: Base<'_>, layers: &[Layer]) -> Result<(Map<String, Value>
         (None, Base::Network(name, spec)) => {
             Ok((spec.cni.clone(), spec.allow.clone(), format!("Network {name:?}")))
         }
-        (None, Base::Uplink(plain)) => Ok((
-            plain_conflist(plain),
-            Allow::default(),
-            "an uplink without a Network".to_owned(),
-        )),
+        (None, Base::Uplink(plain)) => {
+            Ok((plain_conflist(plain), Allow::default(), "an uplink without a Network".to_owned()))
+        }
     }
 }
 
@@ -159,24 +157,13 @@ fn plain_conflist(plain: PlainUse) -> Map<String, Value> {
         PlainUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
         PlainUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
     };
-    Map::from_iter([
-        ("cniVersion".to_owned(), json!("1.0.0")),
-        ("plugins".to_owned(), json!([plugin])),
-    ])
+    Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!([plugin]))])
 }
 
 /// Refuses the first field of a claim's config that the admin does not allow.
 fn permitted(config: &AttachmentConfig, allow: &Allow, owner: &str) -> Result<(), Invalid> {
     // Destructured, so that a new field cannot be forgotten here.
-    let AttachmentConfig {
-        if_name: _,
-        ips,
-        mac,
-        bandwidth,
-        port_mappings,
-        args,
-        parameters,
-    } = config;
+    let AttachmentConfig { if_name: _, ips, mac, bandwidth, port_mappings, args, parameters } = config;
     let used = [
         ("ips", !ips.is_empty() && !allow.ips),
         ("mac", mac.is_some() && !allow.mac),
@@ -194,18 +181,10 @@ fn permitted(config: &AttachmentConfig, allow: &Allow, owner: &str) -> Result<()
         let field = format!("parameters.{name}");
         let Some(rule) = allow.parameters.get(name) else {
             let known: Vec<&str> = allow.parameters.keys().map(String::as_str).collect();
-            let known = if known.is_empty() {
-                "none".to_owned()
-            } else {
-                known.join(", ")
-            };
-            return Err(Invalid::new(
-                field,
-                format!("{owner} has no such parameter; it has: {known}"),
-            ));
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Invalid::new(field, format!("{owner} has no such parameter; it has: {known}")));
         };
-        rule.check(value)
-            .map_err(|problem| Invalid::new(field, problem))?;
+        rule.check(value).map_err(|problem| Invalid::new(field, problem))?;
     }
     Ok(())
 }
@@ -224,15 +203,8 @@ struct Settings {
 impl Settings {
     /// Later configs win, field by field; maps are merged by key.
     fn overlay(&mut self, config: &AttachmentConfig) {
-        let AttachmentConfig {
-            if_name,
-            ips,
-            mac,
-            bandwidth,
-            port_mappings,
-            args,
-            parameters,
-        } = config.clone();
+        let AttachmentConfig { if_name, ips, mac, bandwidth, port_mappings, args, parameters } =
+            config.clone();
         self.if_name = if_name.or_else(|| self.if_name.take());
         if !ips.is_empty() {
             self.ips = ips;
@@ -254,25 +226,12 @@ impl Settings {
     ) -> Result<Merged, Invalid> {
         for (name, rule) in &allow.parameters {
             if let Some(default) = &rule.default {
-                self.parameters
-                    .entry(name.clone())
-                    .or_insert_with(|| default.clone());
+                self.parameters.entry(name.clone()).or_insert_with(|| default.clone());
             }
         }
         let capability_args = self.capability_args(&conflist, granted)?;
-        let Self {
-            if_name,
-            args,
-            parameters,
-            ..
-        } = self;
-        Ok(Merged {
-            if_name,
-            conflist,
-            parameters,
-            args,
-            capability_args,
-        })
+        let Self { if_name, args, parameters, .. } = self;
+        Ok(Merged { if_name, conflist, parameters, args, capability_args })
     }
 
     fn capability_args(
@@ -302,10 +261,9 @@ impl Settings {
             asked("portMappings", json!(self.port_mappings))?;
         }
         if let Some(bandwidth) = self.bandwidth {
-            for (field, rate) in [
-                ("bandwidth.ingress", bandwidth.ingress),
-                ("bandwidth.egress", bandwidth.egress),
-            ] {
+            for (field, rate) in
+                [("bandwidth.ingress", bandwidth.ingress), ("bandwidth.egress", bandwidth.egress)]
+            {
                 if let (Some(rate), Some(granted)) = (rate, granted)
                     && rate > granted
                 {
@@ -326,14 +284,9 @@ impl Settings {
 }
 
 fn declares(conflist: &Map<String, Value>, capability: &str) -> bool {
-    conflist
-        .get("plugins")
-        .and_then(Value::as_array)
-        .is_some_and(|plugins| {
-            plugins
-                .iter()
-                .any(|plugin| plugin["capabilities"][capability] == Value::Bool(true))
-        })
+    conflist.get("plugins").and_then(Value::as_array).is_some_and(|plugins| {
+        plugins.iter().any(|plugin| plugin["capabilities"][capability] == Value::Bool(true))
+    })
 }
 
 /// The CNI `bandwidth` capability: rates in bit/s, bursts in bits. A tenth of a second's worth of burst, since
@@ -359,19 +312,13 @@ impl Merged {
     /// # Errors
     /// Names the path in the conflist and the place without a value.
     pub fn resolve(&self, name: &str, mut scope: template::Scope) -> Result<Map<String, Value>, Invalid> {
-        scope.extend(
-            self.parameters
-                .iter()
-                .map(|(key, value)| (format!("parameters.{key}"), value.clone())),
-        );
+        scope.extend(self.parameters.iter().map(|(key, value)| (format!("parameters.{key}"), value.clone())));
         let mut resolved = Map::new();
         for (key, value) in &self.conflist {
             let value = template::resolve(value, &scope).map_err(|e| e.within(key))?;
             resolved.insert(key.clone(), value);
         }
-        resolved
-            .entry("name")
-            .or_insert_with(|| Value::String(name.to_owned()));
+        resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
         Ok(resolved)
     }
 }
@@ -397,29 +344,20 @@ mod tests {
         if config.get("kind").is_none() {
             config["kind"] = json!("AttachmentConfig");
         }
-        Layer {
-            author,
-            index: 0,
-            config: Opaque::decode(&config.to_string()).expect("decodes"),
-        }
+        Layer { author, index: 0, config: Opaque::decode(&config.to_string()).expect("decodes") }
     }
 
     fn refused(allow: Value, config: Value) -> String {
         let spec = network(allow);
         let layers = [layer(Author::Claim, config)];
-        merge(Base::Network("storage", &spec), &layers, None)
-            .expect_err("refused")
-            .to_string()
+        merge(Base::Network("storage", &spec), &layers, None).expect_err("refused").to_string()
     }
 
     #[test]
     fn the_claim_wins_over_the_class_field_by_field() {
         let spec = network(json!({"mac": true}));
         let layers = [
-            layer(
-                Author::Class,
-                json!({"ifName": "a", "ips": ["10.0.0.1"], "args": {"x": "1", "y": "1"}}),
-            ),
+            layer(Author::Class, json!({"ifName": "a", "ips": ["10.0.0.1"], "args": {"x": "1", "y": "1"}})),
             layer(Author::Class, json!({"args": {"y": "2"}})),
             layer(Author::Claim, json!({"ifName": "b", "mac": "02:00:00:00:00:01"})),
         ];
@@ -429,10 +367,7 @@ mod tests {
             Value::Object(merged.capability_args),
             json!({"ips": ["10.0.0.1"], "mac": "02:00:00:00:00:01"})
         );
-        assert_eq!(
-            merged.args,
-            BTreeMap::from([("x".into(), "1".into()), ("y".into(), "2".into())])
-        );
+        assert_eq!(merged.args, BTreeMap::from([("x".into(), "1".into()), ("y".into(), "2".into())]));
     }
 
     #[test]
@@ -443,10 +378,7 @@ mod tests {
         );
         assert!(refused(json!({}), json!({"args": {"a": "b"}})).starts_with("claim config[0].args:"));
         assert_eq!(
-            refused(
-                json!({"parameters": {"vlan": {"type": "integer"}}}),
-                json!({"parameters": {"vlam": 1}})
-            ),
+            refused(json!({"parameters": {"vlan": {"type": "integer"}}}), json!({"parameters": {"vlam": 1}})),
             "claim config[0].parameters.vlam: Network \"storage\" has no such parameter; it has: vlan"
         );
         assert_eq!(
@@ -462,9 +394,8 @@ mod tests {
     fn only_a_class_brings_a_cni_configuration() {
         let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "${uplink.ifName}"}});
         let base = Base::Uplink(PlainUse::Macvlan);
-        let error = merge(base, &[layer(Author::Claim, config.clone())], None)
-            .expect_err("refused")
-            .to_string();
+        let error =
+            merge(base, &[layer(Author::Claim, config.clone())], None).expect_err("refused").to_string();
         assert!(
             error.starts_with("claim config[0].kind: a CNIConfig may only come from a DeviceClass"),
             "{error}"
@@ -472,28 +403,15 @@ mod tests {
         let merged = merge(base, &[layer(Author::Class, config.clone())], None).expect("merges");
         assert_eq!(merged.conflist["plugins"][0]["type"], "macvlan");
         let spec = network(json!({}));
-        assert!(
-            merge(
-                Base::Network("storage", &spec),
-                &[layer(Author::Class, config)],
-                None
-            )
-            .is_err()
-        );
+        assert!(merge(Base::Network("storage", &spec), &[layer(Author::Class, config)], None).is_err());
     }
 
     #[test]
     fn a_capability_that_nobody_takes_is_refused() {
-        let error = merge(
-            Base::Uplink(PlainUse::Nic),
-            &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))],
-            None,
-        );
+        let error =
+            merge(Base::Uplink(PlainUse::Nic), &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))], None);
         assert!(
-            error
-                .expect_err("refused")
-                .to_string()
-                .starts_with("ips: no plugin of the network takes it")
+            error.expect_err("refused").to_string().starts_with("ips: no plugin of the network takes it")
         );
     }
 
@@ -507,10 +425,7 @@ mod tests {
         assert_eq!(merged.capability_args["bandwidth"]["egressBurst"], 100_000_000);
         let layers = [layer(Author::Claim, json!({"bandwidth": {"egress": "2G"}}))];
         let error = merge(base, &layers, granted).expect_err("refused").to_string();
-        assert!(
-            error.starts_with("bandwidth.egress: 2G is more than the 1G"),
-            "{error}"
-        );
+        assert!(error.starts_with("bandwidth.egress: 2G is more than the 1G"), "{error}");
     }
 
     #[test]
@@ -522,10 +437,7 @@ mod tests {
         assert_eq!(resolved["name"], "netclaim-storage");
         assert_eq!(resolved["plugins"][0]["master"], "eth1");
         assert_eq!(resolved["plugins"][0]["vlan"], 7);
-        let error = merged
-            .resolve("x", template::Scope::new())
-            .expect_err("no uplink")
-            .to_string();
+        let error = merged.resolve("x", template::Scope::new()).expect_err("no uplink").to_string();
         assert_eq!(error, "plugins[0].master: ${uplink.ifName} has no value here");
     }
 }

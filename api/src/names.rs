@@ -28,21 +28,13 @@ impl TryFrom<String> for IfName {
 
     fn try_from(name: String) -> Result<Self, String> {
         if name.is_empty() || name.len() > Self::MAX {
-            return Err(format!(
-                "{name:?} is not an interface name: it needs 1 to {} bytes",
-                Self::MAX
-            ));
+            return Err(format!("{name:?} is not an interface name: it needs 1 to {} bytes", Self::MAX));
         }
         if name == "." || name == ".." {
             return Err(format!("{name:?} is not an interface name"));
         }
-        if let Some(bad) = name
-            .chars()
-            .find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace())
-        {
-            return Err(format!(
-                "{name:?} is not an interface name: it may not contain {bad:?}"
-            ));
+        if let Some(bad) = name.chars().find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
+            return Err(format!("{name:?} is not an interface name: it may not contain {bad:?}"));
         }
         Ok(Self(name))
     }

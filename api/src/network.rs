@@ -130,12 +130,8 @@ pub enum LinkUse {
 const CNI_VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// Plugins that work on a link of the node, and the key that names it.
-const LINK_KEYS: [(&str, &str); 4] = [
-    ("macvlan", "master"),
-    ("ipvlan", "master"),
-    ("vlan", "master"),
-    ("host-device", "device"),
-];
+const LINK_KEYS: [(&str, &str); 4] =
+    [("macvlan", "master"), ("ipvlan", "master"), ("vlan", "master"), ("host-device", "device")];
 
 impl NetworkSpec {
     /// Every problem of the spec at once; empty means accepted. `name` is the object's name.
@@ -144,20 +140,12 @@ impl NetworkSpec {
         if let Err(problem) = name.parse::<NetworkName>() {
             problems.push(Invalid::new("metadata.name", problem));
         }
-        if self
-            .uplink
-            .as_ref()
-            .is_some_and(|uplink| uplink.interfaces.is_empty())
-        {
-            problems.push(Invalid::new(
-                "spec.uplink.interfaces",
-                "is empty: name at least one interface",
-            ));
+        if self.uplink.as_ref().is_some_and(|uplink| uplink.interfaces.is_empty()) {
+            problems.push(Invalid::new("spec.uplink.interfaces", "is empty: name at least one interface"));
         }
-        for (name, amount) in [
-            ("interfaces", self.capacity.interfaces),
-            ("addresses", self.capacity.addresses),
-        ] {
+        for (name, amount) in
+            [("interfaces", self.capacity.interfaces), ("addresses", self.capacity.addresses)]
+        {
             if amount == Some(Quantity::new(0)) {
                 problems.push(Invalid::new(
                     format!("spec.capacity.{name}"),
@@ -183,16 +171,9 @@ impl NetworkSpec {
                     .strip_prefix("parameters.")
                     .is_some_and(|name| self.allow.parameters.contains_key(name));
             if !known {
-                let parameters = self
-                    .allow
-                    .parameters
-                    .keys()
-                    .map(|name| format!("parameters.{name}"));
-                let names: Vec<String> = template::PLACES
-                    .map(String::from)
-                    .into_iter()
-                    .chain(parameters)
-                    .collect();
+                let parameters = self.allow.parameters.keys().map(|name| format!("parameters.{name}"));
+                let names: Vec<String> =
+                    template::PLACES.map(String::from).into_iter().chain(parameters).collect();
                 problems.push(Invalid::new(
                     path,
                     format!("${{{place}}} is unknown: use one of {}", names.join(", ")),
@@ -202,10 +183,7 @@ impl NetworkSpec {
             }
         }
         for (i, plugin) in self.plugins().enumerate() {
-            let Some((_, key)) = LINK_KEYS
-                .iter()
-                .find(|(r#type, _)| *r#type == plugin_type(plugin))
-            else {
+            let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin_type(plugin)) else {
                 continue;
             };
             let inside_pod = plugin.get("linkInContainer") == Some(&Value::Bool(true));
@@ -221,12 +199,7 @@ impl NetworkSpec {
     }
 
     fn plugins(&self) -> impl Iterator<Item = &Map<String, Value>> {
-        self.cni
-            .get("plugins")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_object)
+        self.cni.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
     }
 
     /// The types of the plugins, in the order of the chain.
@@ -267,15 +240,9 @@ pub(crate) fn conflist_problems(conflist: &Map<String, Value>) -> Vec<Invalid> {
         Some(version) if CNI_VERSIONS.contains(&version) => {}
         Some(version) => {
             let known = CNI_VERSIONS.join(", ");
-            problems.push(Invalid::new(
-                "cniVersion",
-                format!("{version:?} is unknown: use one of {known}"),
-            ));
+            problems.push(Invalid::new("cniVersion", format!("{version:?} is unknown: use one of {known}")));
         }
-        None => problems.push(Invalid::new(
-            "cniVersion",
-            "is missing: write for example \"1.1.0\"",
-        )),
+        None => problems.push(Invalid::new("cniVersion", "is missing: write for example \"1.1.0\"")),
     }
     let plugins = match conflist.get("plugins") {
         Some(Value::Array(plugins)) if !plugins.is_empty() => plugins.as_slice(),
@@ -284,10 +251,7 @@ pub(crate) fn conflist_problems(conflist: &Map<String, Value>) -> Vec<Invalid> {
             &[]
         }
         None => {
-            problems.push(Invalid::new(
-                "plugins",
-                "is missing: list at least one plugin with a \"type\"",
-            ));
+            problems.push(Invalid::new("plugins", "is missing: list at least one plugin with a \"type\""));
             &[]
         }
     };
@@ -306,10 +270,7 @@ pub(crate) fn conflist_problems(conflist: &Map<String, Value>) -> Vec<Invalid> {
         for key in plugin.keys().filter(|key| {
             matches!(key.as_str(), "prevResult" | "runtimeConfig") || key.starts_with("cni.dev/")
         }) {
-            problems.push(Invalid::new(
-                format!("{path}.{key}"),
-                "is the runtime's to set: remove it",
-            ));
+            problems.push(Invalid::new(format!("{path}.{key}"), "is the runtime's to set: remove it"));
         }
         if let Some(ipam) = plugin.get("ipam").and_then(Value::as_object)
             && !ipam.is_empty()
@@ -366,10 +327,7 @@ mod tests {
             spec["cni"] = json!({"cniVersion": "9.9.9", "plugins": [{"type": "a/b", "prevResult": {}}, 1, {"type": "x", "y": "${nope}"}]});
             spec["capacity"]["interfaces"] = json!(0);
         });
-        let fields: Vec<_> = found
-            .iter()
-            .map(|p| p.split(": ").next().unwrap_or_default())
-            .collect();
+        let fields: Vec<_> = found.iter().map(|p| p.split(": ").next().unwrap_or_default()).collect();
         let expected = [
             "spec.capacity.interfaces",
             "spec.cni.cniVersion",
@@ -384,17 +342,11 @@ mod tests {
     #[test]
     fn a_link_that_the_scheduler_cannot_know_is_refused() {
         let found = problems_of(|spec| spec["cni"]["plugins"][0]["master"] = json!("eth1"));
-        assert!(
-            found.len() == 1 && found[0].starts_with("spec.cni.plugins[0].master: must be"),
-            "{found:?}"
-        );
+        assert!(found.len() == 1 && found[0].starts_with("spec.cni.plugins[0].master: must be"), "{found:?}");
         let found = problems_of(|spec| {
             spec.as_object_mut().expect("object").remove("uplink");
         });
-        assert_eq!(
-            found,
-            ["spec.cni.plugins[0].master: ${uplink.ifName} needs spec.uplink"]
-        );
+        assert_eq!(found, ["spec.cni.plugins[0].master: ${uplink.ifName} needs spec.uplink"]);
     }
 
     #[test]

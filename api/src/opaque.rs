@@ -28,10 +28,7 @@ impl Opaque {
         let mut text_field = |field: &str| match object.remove(field) {
             Some(Value::String(text)) => Ok(text),
             Some(other) => Err(Invalid::new(field, format!("{other} is not a string"))),
-            None => Err(Invalid::new(
-                field,
-                format!("is missing: write {API_VERSION:?} and a kind"),
-            )),
+            None => Err(Invalid::new(field, format!("is missing: write {API_VERSION:?} and a kind"))),
         };
         let version = text_field("apiVersion")?;
         let kind = text_field("kind")?;
@@ -39,21 +36,13 @@ impl Opaque {
         match (version.as_str(), kind.as_str()) {
             (API_VERSION, "AttachmentConfig") => {
                 let config: AttachmentConfig = strict_json::decode(object)?;
-                config
-                    .problems()
-                    .into_iter()
-                    .next()
-                    .map_or(Ok(Self::Attachment(config)), Err)
+                config.problems().into_iter().next().map_or(Ok(Self::Attachment(config)), Err)
             }
             (API_VERSION | UPSTREAM_API_VERSION, "CNIConfig") => strict_json::decode(object).map(Self::Cni),
-            (API_VERSION, _) => Err(Invalid::new(
-                "kind",
-                format!("{kind:?} is unknown: use AttachmentConfig or CNIConfig"),
-            )),
-            _ => Err(Invalid::new(
-                "apiVersion",
-                format!("{version:?} is unknown: use {API_VERSION:?}"),
-            )),
+            (API_VERSION, _) => {
+                Err(Invalid::new("kind", format!("{kind:?} is unknown: use AttachmentConfig or CNIConfig")))
+            }
+            _ => Err(Invalid::new("apiVersion", format!("{version:?} is unknown: use {API_VERSION:?}"))),
         }
     }
 }
@@ -71,10 +60,7 @@ mod tests {
     #[test]
     fn errors_name_the_field_and_the_fix() {
         let unknown = error(r#","mtuu":1"#);
-        assert!(
-            unknown.contains("unknown field `mtuu`") && unknown.contains("`ifName`"),
-            "{unknown}"
-        );
+        assert!(unknown.contains("unknown field `mtuu`") && unknown.contains("`ifName`"), "{unknown}");
         assert_eq!(
             error(r#","ips":["10.0.0.1","10.0.0.300"]"#),
             "ips[1]: \"10.0.0.300\" is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24"
@@ -88,10 +74,7 @@ mod tests {
     #[test]
     fn kind_and_version_are_needed() {
         assert!(
-            Opaque::decode("{}")
-                .expect_err("no version")
-                .to_string()
-                .starts_with("apiVersion: is missing")
+            Opaque::decode("{}").expect_err("no version").to_string().starts_with("apiVersion: is missing")
         );
         let other = r#"{"apiVersion":"netclaim.dev/v1alpha1","kind":"Other"}"#;
         assert!(

@@ -50,8 +50,21 @@ pub struct Amounts {
 /// request policies.
 pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Device {
     // Destructured, so that a new fact cannot be forgotten.
-    let Facts { network, uplink, mode, if_name, mac, mtu, speed, driver, link_state, plugin_types, pcie_root, pci_bus_id, numa_node } =
-        facts;
+    let Facts {
+        network,
+        uplink,
+        mode,
+        if_name,
+        mac,
+        mtu,
+        speed,
+        driver,
+        link_state,
+        plugin_types,
+        pcie_root,
+        pci_bus_id,
+        numa_node,
+    } = facts;
     let texts = [
         (attributes::NETWORK, network),
         (attributes::UPLINK, uplink),
@@ -62,7 +75,8 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         (attributes::LINK_STATE, link_state),
         (attributes::PLUGIN_TYPES, plugin_types),
     ];
-    let numbers = [(attributes::MTU, i64::from(mtu)), (attributes::SPEED, i64::try_from(speed).unwrap_or(i64::MAX))];
+    let numbers =
+        [(attributes::MTU, i64::from(mtu)), (attributes::SPEED, i64::try_from(speed).unwrap_or(i64::MAX))];
     let mut published: BTreeMap<String, DeviceAttribute> = BTreeMap::new();
     published.extend(texts.into_iter().map(|(key, value)| (key.to_owned(), text(value))));
     published.extend(numbers.into_iter().map(|(key, value)| (key.to_owned(), number(value))));
@@ -123,20 +137,32 @@ mod tests {
             attributes.map(|(key, _)| key.clone()).filter(|key| !key.contains('/')).collect::<Vec<_>>()
         };
         assert_eq!(ours(&bare), ours(&full));
-        let network = full.attributes.iter().flatten().find(|(key, _)| *key == "network").and_then(|(_, v)| v.string.clone());
+        let network = full
+            .attributes
+            .iter()
+            .flatten()
+            .find(|(key, _)| *key == "network")
+            .and_then(|(_, v)| v.string.clone());
         assert_eq!(network.map(|text| text.len()), Some(MAX_TEXT));
     }
 
     #[test]
     fn what_must_be_taken_has_the_minimum_one_and_bandwidth_none() {
-        let amounts = Amounts { bandwidth: Some(Quantity::new(10)), addresses: Some(Quantity::new(5)), interfaces: None };
+        let amounts = Amounts {
+            bandwidth: Some(Quantity::new(10)),
+            addresses: Some(Quantity::new(5)),
+            interfaces: None,
+        };
         let policies: Vec<_> = device("a".into(), Facts::default(), amounts, true)
             .capacity
             .into_iter()
             .flatten()
             .map(|(key, c)| (key, c.request_policy.and_then(|p| p.valid_range).map(|range| range.min.0)))
             .collect();
-        assert_eq!(policies, [("addresses".into(), Some("1".into())), ("bandwidth".into(), Some("0".into()))]);
+        assert_eq!(
+            policies,
+            [("addresses".into(), Some("1".into())), ("bandwidth".into(), Some("0".into()))]
+        );
         let exclusive = device("a".into(), Facts::default(), amounts, false).capacity.into_iter().flatten();
         assert!(exclusive.into_iter().all(|(_, c)| c.request_policy.is_none()));
     }

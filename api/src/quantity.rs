@@ -20,10 +20,7 @@ pub struct Quantity(u64);
 /// What people write in YAML: `10G` or a plain number.
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
-#[allow(
-    dead_code,
-    reason = "the variants are read by TryFrom and described to schemars"
-)]
+#[allow(dead_code, reason = "the variants are read by TryFrom and described to schemars")]
 enum Text {
     Number(u64),
     Text(String),
@@ -88,12 +85,8 @@ impl FromStr for Quantity {
             return Err(wrong("it is no whole, non-negative amount"));
         }
         let scale = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(u32::MAX));
-        let amount = format!("{whole}{fraction}")
-            .parse::<u128>()
-            .map_err(|_| wrong("it is too large"))?;
-        let scaled = amount
-            .checked_mul(factor.into())
-            .ok_or_else(|| wrong("it is too large"))?;
+        let amount = format!("{whole}{fraction}").parse::<u128>().map_err(|_| wrong("it is too large"))?;
+        let scaled = amount.checked_mul(factor.into()).ok_or_else(|| wrong("it is too large"))?;
         if scaled % scale != 0 {
             return Err(wrong("fractions of one cannot be handed out"));
         }

@@ -18,10 +18,7 @@ use crate::Invalid;
 pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Invalid> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        Invalid::new(
-            if path == "." { String::new() } else { path },
-            error.into_inner().to_string(),
-        )
+        Invalid::new(if path == "." { String::new() } else { path }, error.into_inner().to_string())
     })
 }
 
@@ -66,9 +63,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value)
-            .map(Value::Number)
-            .ok_or_else(|| E::custom("number out of range"))
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -92,9 +87,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         while let Some(key) = entries.next_key::<String>()? {
             let Unique(value) = entries.next_value()?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!(
-                    "the key {key:?} stands twice in one object"
-                )));
+                return Err(A::Error::custom(format_args!("the key {key:?} stands twice in one object")));
             }
             map.insert(key, value);
         }

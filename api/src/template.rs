@@ -65,10 +65,7 @@ fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
         let end = after.find('}').ok_or_else(|| {
             format!("{text:?} has a place without an end: write ${{NAME}}, or $${{ for the text")
         })?;
-        parts.extend([
-            Part::Text(before),
-            Part::Place(after.get(..end).unwrap_or_default()),
-        ]);
+        parts.extend([Part::Text(before), Part::Place(after.get(..end).unwrap_or_default())]);
         rest = after.get(end + 1..).unwrap_or_default();
     }
     parts.push(Part::Text(rest));
@@ -76,15 +73,9 @@ fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
 }
 
 fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
-    let value = |name: &str| {
-        scope
-            .get(name)
-            .ok_or_else(|| format!("${{{name}}} has no value here"))
-    };
-    let parts: Vec<Part<'_>> = parse(text)?
-        .into_iter()
-        .filter(|part| !matches!(part, Part::Text("")))
-        .collect();
+    let value = |name: &str| scope.get(name).ok_or_else(|| format!("${{{name}}} has no value here"));
+    let parts: Vec<Part<'_>> =
+        parse(text)?.into_iter().filter(|part| !matches!(part, Part::Text(""))).collect();
     if let [Part::Place(name)] = parts.as_slice() {
         return value(name).cloned();
     }
@@ -95,9 +86,7 @@ fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
             Part::Place(name) => match value(name)? {
                 Value::String(text) => Ok(text.clone()),
                 number_or_bool @ (Value::Number(_) | Value::Bool(_)) => Ok(number_or_bool.to_string()),
-                _ => Err(format!(
-                    "${{{name}}} is a list or object and cannot stand inside a text"
-                )),
+                _ => Err(format!("${{{name}}} is a list or object and cannot stand inside a text")),
             },
         })
         .collect::<Result<String, String>>()
@@ -113,10 +102,7 @@ fn map_strings(value: &Value, f: &mut impl FnMut(&str) -> Result<Value, String>)
         }
         Value::Object(map) => {
             let entry = |(key, value): (&String, &Value)| {
-                Ok((
-                    key.clone(),
-                    map_strings(value, f).map_err(|e: Invalid| e.within(key))?,
-                ))
+                Ok((key.clone(), map_strings(value, f).map_err(|e: Invalid| e.within(key))?))
             };
             Value::Object(map.iter().map(entry).collect::<Result<_, _>>()?)
         }
@@ -127,16 +113,11 @@ fn map_strings(value: &Value, f: &mut impl FnMut(&str) -> Result<Value, String>)
 fn walk(value: &Value, path: &str, f: &mut impl FnMut(&str, &str)) {
     match value {
         Value::String(text) => f(path, text),
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .for_each(|(i, item)| walk(item, &format!("{path}[{i}]"), f)),
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(i, item)| walk(item, &format!("{path}[{i}]"), f))
+        }
         Value::Object(map) => map.iter().for_each(|(key, value)| {
-            let path = if path.is_empty() {
-                key.clone()
-            } else {
-                format!("{path}.{key}")
-            };
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             walk(value, &path, f);
         }),
         _ => {}
@@ -161,10 +142,7 @@ mod tests {
     fn a_lone_place_keeps_its_type_and_a_mixed_one_becomes_text() {
         let template = json!({"master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "x": ["a-${uplink.ifName}.${parameters.vlan}"]});
         let resolved = resolve(&template, &scope()).expect("resolves");
-        assert_eq!(
-            resolved,
-            json!({"master": "eth1", "vlanId": 100, "x": ["a-eth1.100"]})
-        );
+        assert_eq!(resolved, json!({"master": "eth1", "vlanId": 100, "x": ["a-eth1.100"]}));
     }
 
     #[test]
@@ -178,14 +156,8 @@ mod tests {
     #[test]
     fn errors_say_where_and_what() {
         let error = |value| resolve(&value, &scope()).expect_err("no value").to_string();
-        assert_eq!(
-            error(json!({"a": [{"b": "${nope}"}]})),
-            "a[0].b: ${nope} has no value here"
-        );
-        assert_eq!(
-            error(json!("x${list}")),
-            "${list} is a list or object and cannot stand inside a text"
-        );
+        assert_eq!(error(json!({"a": [{"b": "${nope}"}]})), "a[0].b: ${nope} has no value here");
+        assert_eq!(error(json!("x${list}")), "${list} is a list or object and cannot stand inside a text");
         assert!(error(json!("${open")).contains("without an end"));
     }
 

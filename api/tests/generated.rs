@@ -12,10 +12,7 @@ fn assert_fresh(path: &str, content: &str) {
         std::fs::write(&file, content).expect("writable");
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        committed == content,
-        "deploy/{path} is stale: run `make generate` and commit the result"
-    );
+    assert!(committed == content, "deploy/{path} is stale: run `make generate` and commit the result");
 }
 
 #[test]
@@ -30,28 +27,14 @@ fn the_crd_is_fresh() {
 #[test]
 fn the_schemas_of_the_opaque_parameters_are_fresh() {
     let schemas = [
-        (
-            "schemas/attachmentconfig.json",
-            "AttachmentConfig",
-            schemars::schema_for!(AttachmentConfig),
-        ),
-        (
-            "schemas/cniconfig.json",
-            "CNIConfig",
-            schemars::schema_for!(CniConfig),
-        ),
+        ("schemas/attachmentconfig.json", "AttachmentConfig", schemars::schema_for!(AttachmentConfig)),
+        ("schemas/cniconfig.json", "CNIConfig", schemars::schema_for!(CniConfig)),
     ];
     for (path, kind, mut schema) in schemas {
         // What the decoder takes off before it looks at the rest.
         let object = schema.ensure_object();
-        let properties = object
-            .get_mut("properties")
-            .and_then(|p| p.as_object_mut())
-            .expect("an object");
-        properties.insert(
-            "apiVersion".into(),
-            serde_json::json!({"const": netclaim_api::API_VERSION}),
-        );
+        let properties = object.get_mut("properties").and_then(|p| p.as_object_mut()).expect("an object");
+        properties.insert("apiVersion".into(), serde_json::json!({"const": netclaim_api::API_VERSION}));
         properties.insert("kind".into(), serde_json::json!({"const": kind}));
         let text = serde_json::to_string_pretty(&schema).expect("JSON");
         assert_fresh(path, &format!("{text}\n"));

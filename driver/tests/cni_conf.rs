@@ -25,22 +25,11 @@ fn problem(json: &str) -> String {
 }
 
 fn attachment() -> Attachment {
-    Attachment::new(
-        "c1".parse().unwrap(),
-        Some("/run/netns/x".into()),
-        "net1".parse().unwrap(),
-    )
+    Attachment::new("c1".parse().unwrap(), Some("/run/netns/x".into()), "net1".parse().unwrap())
 }
 
 fn request(verb: Verb, list: &NetworkList, attachment: &Attachment) -> Result<Request, RequestError> {
-    Request::attachment(
-        verb,
-        list,
-        list.first_plugin(),
-        attachment,
-        None,
-        OsStr::new("/opt/cni/bin"),
-    )
+    Request::attachment(verb, list, list.first_plugin(), attachment, None, OsStr::new("/opt/cni/bin"))
 }
 
 fn stdin(list: &NetworkList, attachment: &Attachment) -> Value {
@@ -54,16 +43,10 @@ fn a_list_is_read_with_its_name_version_and_plugins() {
             "plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"tuning","capabilities":{"mac":true,"x":false}},
                        {"type":"portmap","ipam":{}},{"type":"tuning"}]} "#,
     );
-    assert_eq!(
-        (list.name().as_str(), list.version()),
-        ("net", SpecVersion::V1_0_0)
-    );
+    assert_eq!((list.name().as_str(), list.version()), ("net", SpecVersion::V1_0_0));
     assert!(list.disable_check() && list.disable_gc());
     assert_eq!(
-        list.plugins()
-            .map(PluginConf::plugin_type)
-            .map(AsRef::as_ref)
-            .collect::<Vec<_>>(),
+        list.plugins().map(PluginConf::plugin_type).map(AsRef::as_ref).collect::<Vec<_>>(),
         ["bridge", "tuning", "portmap", "tuning"]
     );
     assert_eq!(
@@ -80,10 +63,7 @@ fn a_single_configuration_becomes_a_list_of_one() {
     let single = r#"{"cniVersion":"0.4.0","name":"net","type":"bridge","n":12345678901234567890123}"#;
     let list = list(single);
     assert_eq!(list.version(), SpecVersion::V0_4_0);
-    assert_eq!(
-        list.raw(),
-        format!(r#"{{"cniVersion":"0.4.0","name":"net","plugins":[{single}]}}"#)
-    );
+    assert_eq!(list.raw(), format!(r#"{{"cniVersion":"0.4.0","name":"net","plugins":[{single}]}}"#));
 }
 
 #[test]
@@ -96,9 +76,7 @@ fn the_highest_supported_version_is_chosen() {
         (r#""cniVersion":"""#, "0.1.0"),
         (r#""x":1"#, "0.1.0"),
     ] {
-        let list = list(&format!(
-            r#"{{{versions},"name":"net","plugins":[{{"type":"p"}}]}}"#
-        ));
+        let list = list(&format!(r#"{{{versions},"name":"net","plugins":[{{"type":"p"}}]}}"#));
         assert_eq!(list.version().as_str(), expected, "{versions}");
     }
 }
@@ -110,22 +88,10 @@ fn a_faulty_configuration_is_refused_with_place_and_reason() {
         ("{}".to_owned(), "/name: is required"),
         ("[]".to_owned(), "/: must be an object, not a list"),
         (r#"{"name":"net"}"#.to_owned(), "/plugins: is required"),
-        (
-            r#"{"name":7}"#.to_owned(),
-            "/name: must be a string, not a number",
-        ),
-        (
-            r#"{"name":"a/b","plugins":[]}"#.to_owned(),
-            "/name: is not an allowed name",
-        ),
-        (
-            r#"{"name":"net","plugins":[]}"#.to_owned(),
-            "/plugins: must name at least one plugin",
-        ),
-        (
-            r#"{"name":"net","plugins":{}}"#.to_owned(),
-            "/plugins: must be a list, not an object",
-        ),
+        (r#"{"name":7}"#.to_owned(), "/name: must be a string, not a number"),
+        (r#"{"name":"a/b","plugins":[]}"#.to_owned(), "/name: is not an allowed name"),
+        (r#"{"name":"net","plugins":[]}"#.to_owned(), "/plugins: must name at least one plugin"),
+        (r#"{"name":"net","plugins":{}}"#.to_owned(), "/plugins: must be a list, not an object"),
         (
             r#"{"name":"net","cniVersion":"1.1","plugins":[]}"#.to_owned(),
             "/cniVersion: is not a supported version",
@@ -148,26 +114,14 @@ fn a_faulty_configuration_is_refused_with_place_and_reason() {
         ),
         (with("{}"), "/plugins/1/type: is required"),
         (with("7"), "/plugins/1: must be an object, not a number"),
-        (
-            with(r#"{"type":"../sh"}"#),
-            "/plugins/1/type: is not an allowed name",
-        ),
-        (
-            with(r#"{"type":"p","ipam":[]}"#),
-            "/plugins/1/ipam: must be an object, not a list",
-        ),
-        (
-            with(r#"{"type":"p","ipam":{"type":"/sh"}}"#),
-            "/plugins/1/ipam/type: is not an allowed name",
-        ),
+        (with(r#"{"type":"../sh"}"#), "/plugins/1/type: is not an allowed name"),
+        (with(r#"{"type":"p","ipam":[]}"#), "/plugins/1/ipam: must be an object, not a list"),
+        (with(r#"{"type":"p","ipam":{"type":"/sh"}}"#), "/plugins/1/ipam/type: is not an allowed name"),
         (
             with(r#"{"type":"p","capabilities":{"a/b":"yes"}}"#),
             "/plugins/1/capabilities/a~1b: must be true or false, not a string",
         ),
-        (
-            with(r#"{"type":"p","a":{"x":1,"x":2}}"#),
-            "/: cannot be read as JSON without duplicate keys",
-        ),
+        (with(r#"{"type":"p","a":{"x":1,"x":2}}"#), "/: cannot be read as JSON without duplicate keys"),
         (
             with(r#"{"type":"p","Type":"sh"}"#),
             "/plugins/1/Type: is spelt differently from `type`, which some plugins would take it for: write `type`",
@@ -207,10 +161,7 @@ fn a_plugin_gets_the_capability_arguments_it_declares() {
     let mut attachment = attachment();
     let args = json!({"mac": "02:00:00:00:00:01", "ips": ["10.0.0.9/24"], "other": 1});
     attachment.capability_args = args.as_object().unwrap().clone();
-    assert_eq!(
-        stdin(&list, &attachment)["runtimeConfig"],
-        json!({"mac": "02:00:00:00:00:01"})
-    );
+    assert_eq!(stdin(&list, &attachment)["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
     assert_eq!(list.unused_capabilities(&attachment), ["ips", "other"]);
 }
 
@@ -218,15 +169,8 @@ fn a_plugin_gets_the_capability_arguments_it_declares() {
 fn all_six_variables_are_always_set() {
     let list = list(r#"{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"p"}]}"#);
     let path = OsStr::new("/opt/cni/bin");
-    let gone = Attachment {
-        netns: None,
-        ..attachment()
-    };
-    let env = |request: Request| {
-        request
-            .env
-            .map(|(key, value)| format!("{key}={}", value.display()))
-    };
+    let gone = Attachment { netns: None, ..attachment() };
+    let env = |request: Request| request.env.map(|(key, value)| format!("{key}={}", value.display()));
     assert_eq!(
         env(request(Verb::Del, &list, &gone).unwrap()),
         [
@@ -254,17 +198,8 @@ fn all_six_variables_are_always_set() {
 #[test]
 fn an_argument_that_would_be_read_as_two_is_refused() {
     let list = list(r#"{"name":"net","plugins":[{"type":"p"}]}"#);
-    let with = |key: &str, value: &str| Attachment {
-        args: vec![(key.into(), value.into())],
-        ..attachment()
-    };
-    for (key, value) in [
-        ("", "x"),
-        ("a;b", "x"),
-        ("a", "x=y"),
-        ("a", "x;IgnoreUnknown=0"),
-        ("a", "\0"),
-    ] {
+    let with = |key: &str, value: &str| Attachment { args: vec![(key.into(), value.into())], ..attachment() };
+    for (key, value) in [("", "x"), ("a;b", "x"), ("a", "x=y"), ("a", "x;IgnoreUnknown=0"), ("a", "\0")] {
         let error = request(Verb::Add, &list, &with(key, value)).unwrap_err();
         assert!(matches!(error, RequestError::Arg { .. }), "{error:?}");
     }
@@ -276,9 +211,7 @@ fn an_argument_that_would_be_read_as_two_is_refused() {
 fn an_attachment_reads_back_as_stored() {
     let mut attachment = attachment();
     attachment.args.push(("K8S_POD_UID".into(), "u".into()));
-    attachment
-        .capability_args
-        .insert("mac".into(), "02:00:00:00:00:01".into());
+    attachment.capability_args.insert("mac".into(), "02:00:00:00:00:01".into());
     let stored = serde_json::to_string(&attachment).unwrap();
     assert_eq!(serde_json::from_str::<Attachment>(&stored).unwrap(), attachment);
     let bad = stored.replace("\"net1\"", "\"a/b\"");
@@ -309,10 +242,7 @@ fn any_json() -> impl Strategy<Value = String> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(|items| format!("[{}]", items.join(" , "))),
             prop::collection::btree_map("[a-z]{1,5}", inner, 0..4).prop_map(|pairs| {
-                let pairs: Vec<_> = pairs
-                    .iter()
-                    .map(|(key, value)| format!("\"{key}\" : {value}"))
-                    .collect();
+                let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("\"{key}\" : {value}")).collect();
                 format!("{{{}}}", pairs.join(","))
             }),
         ]
@@ -321,10 +251,7 @@ fn any_json() -> impl Strategy<Value = String> {
 
 fn pairs(json: &str) -> BTreeMap<String, String> {
     let pairs: BTreeMap<String, Box<RawValue>> = serde_json::from_str(json).unwrap();
-    pairs
-        .into_iter()
-        .map(|(key, value)| (key, value.get().to_owned()))
-        .collect()
+    pairs.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect()
 }
 
 proptest! {

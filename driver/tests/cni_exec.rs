@@ -27,19 +27,13 @@ struct Plugins {
 
 impl Plugins {
     fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-        }
+        Self { dir: tempfile::tempdir().unwrap() }
     }
 
     /// Adds a plugin. In the script `$D` is the directory for traces.
     fn with(self, name: &str, script: &str) -> Self {
         let path = self.path().join(name);
-        fs::write(
-            &path,
-            format!("#!/bin/sh\nD={}\n{script}\n", self.path().display()),
-        )
-        .unwrap();
+        fs::write(&path, format!("#!/bin/sh\nD={}\n{script}\n", self.path().display())).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         self
     }
@@ -57,10 +51,7 @@ impl Plugins {
     }
 
     async fn add(&self, list: &NetworkList, deadline: Duration) -> Result<String, AddError> {
-        self.runtime()
-            .add(list, &attachment(), deadline)
-            .await
-            .map(|result| result.raw().to_owned())
+        self.runtime().add(list, &attachment(), deadline).await.map(|result| result.raw().to_owned())
     }
 
     /// ADD by the one plugin `p`, which must fail.
@@ -75,19 +66,12 @@ fn network(plugins: &[&str]) -> NetworkList {
 
 fn network_of(version: &str, plugins: &[&str]) -> NetworkList {
     let plugins: Vec<_> = plugins.iter().map(|p| format!(r#"{{"type":"{p}"}}"#)).collect();
-    let json = format!(
-        r#"{{"cniVersion":"{version}","name":"net","plugins":[{}]}}"#,
-        plugins.join(",")
-    );
+    let json = format!(r#"{{"cniVersion":"{version}","name":"net","plugins":[{}]}}"#, plugins.join(","));
     NetworkList::parse(json.as_bytes()).unwrap()
 }
 
 fn attachment() -> Attachment {
-    Attachment::new(
-        "c1".parse().unwrap(),
-        Some("/run/netns/x".into()),
-        "net1".parse().unwrap(),
-    )
+    Attachment::new("c1".parse().unwrap(), Some("/run/netns/x".into()), "net1".parse().unwrap())
 }
 
 /// The error and its sources in one line, as a user sees them.
@@ -122,14 +106,8 @@ async fn a_chain_hands_each_result_to_the_next_plugin() {
         .with("one", r#"cat > $D/one.in; echo '{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}],"big":12345678901234567890123}'"#)
         .with("two", r#"cat > $D/two.in; echo '{"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/run/netns/x"}]}'"#);
     let result = plugins.add(&network(&["one", "two"]), LONG).await.unwrap();
-    assert_eq!(
-        result,
-        r#"{"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/run/netns/x"}]}"#
-    );
-    assert_eq!(
-        plugins.trace("one.in"),
-        r#"{"type":"one","cniVersion":"1.1.0","name":"net"}"#
-    );
+    assert_eq!(result, r#"{"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/run/netns/x"}]}"#);
+    assert_eq!(plugins.trace("one.in"), r#"{"type":"one","cniVersion":"1.1.0","name":"net"}"#);
     assert_eq!(
         plugins.trace("two.in"),
         r#"{"type":"two","cniVersion":"1.1.0","name":"net","prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}],"big":12345678901234567890123}}"#
@@ -145,11 +123,8 @@ async fn a_plugin_sees_its_variables_and_nothing_of_ours_but_the_allowed() {
     runtime.add(&network(&["p"]), &attachment, LONG).await.unwrap();
 
     let env = plugins.trace("env");
-    let of = |key: &str| {
-        env.lines()
-            .find_map(|line| line.strip_prefix(&format!("{key}=")))
-            .map(str::to_owned)
-    };
+    let of =
+        |key: &str| env.lines().find_map(|line| line.strip_prefix(&format!("{key}="))).map(str::to_owned);
     assert_eq!(of("CNI_COMMAND").unwrap(), "ADD");
     assert_eq!(of("CNI_CONTAINERID").unwrap(), "c1");
     assert_eq!(of("CNI_NETNS").unwrap(), "/run/netns/x");
@@ -164,10 +139,8 @@ async fn a_plugin_sees_its_variables_and_nothing_of_ours_but_the_allowed() {
 
 #[tokio::test]
 async fn a_plugin_has_its_own_process_group_and_only_three_descriptors() {
-    let plugins = Plugins::new().with(
-        "p",
-        "cut -d' ' -f1,5 /proc/$$/stat > $D/stat; exec ls -m /proc/self/fd",
-    );
+    let plugins =
+        Plugins::new().with("p", "cut -d' ' -f1,5 /proc/$$/stat > $D/stat; exec ls -m /proc/self/fd");
     let _ours = fs::File::open("/dev/null").unwrap();
     close_inherited_descriptors().unwrap();
     match plugins.failure(LONG).await.kind() {
@@ -182,23 +155,11 @@ async fn a_plugin_has_its_own_process_group_and_only_three_descriptors() {
 
 #[tokio::test]
 async fn a_plugin_that_hangs_is_killed_at_its_deadline() {
-    let plugins = Plugins::new().with(
-        "p",
-        "echo $$ > $D/pid; echo working >&2; while :; do sleep 1; done",
-    );
+    let plugins = Plugins::new().with("p", "echo $$ > $D/pid; echo working >&2; while :; do sleep 1; done");
     let start = Instant::now();
     let error = plugins.failure(SHORT).await;
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert!(
-        matches!(
-            error.kind(),
-            ErrorKind::Timeout {
-                phase: Phase::Running,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Running, .. }), "{error:?}");
     assert_eq!((error.retry(), error.effect()), (Retry::Later, Effect::Unknown));
     assert_eq!(error.stderr(), "working\n");
     assert_eq!(
@@ -213,16 +174,7 @@ async fn a_plugin_that_hangs_is_killed_at_its_deadline() {
 async fn a_plugin_for_which_no_time_is_left_is_not_started() {
     let plugins = Plugins::new().with("p", "touch $D/ran; echo '{}'");
     let error = plugins.add(&network(&["p"]), Duration::ZERO).await.unwrap_err();
-    assert!(
-        matches!(
-            error.error.kind(),
-            ErrorKind::Timeout {
-                phase: Phase::Spent,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error.error.kind(), ErrorKind::Timeout { phase: Phase::Spent, .. }), "{error:?}");
     assert!(!error.needs_del() && !plugins.path().join("ran").exists());
 }
 
@@ -244,10 +196,8 @@ async fn a_plugin_that_ignores_sigterm_is_killed_with_all_it_started() {
 
 #[tokio::test]
 async fn what_a_hanging_plugin_started_does_not_outlive_it() {
-    let plugins = Plugins::new().with(
-        "p",
-        "(while :; do sleep 0.1; done) & echo $! > $D/child; trap 'exit 1' TERM; wait",
-    );
+    let plugins = Plugins::new()
+        .with("p", "(while :; do sleep 0.1; done) & echo $! > $D/child; trap 'exit 1' TERM; wait");
     plugins.failure(SHORT).await;
     until("the end of the child", || !is_running(&plugins.trace("child"))).await;
 }
@@ -265,15 +215,10 @@ async fn a_dropped_call_kills_the_plugin() {
 
 #[tokio::test]
 async fn a_background_child_that_holds_stdout_does_not_block() {
-    let plugins = Plugins::new().with(
-        "p",
-        "echo '{\"cniVersion\":\"1.1.0\"}'; sleep 20 & echo $! > $D/child",
-    );
+    let plugins =
+        Plugins::new().with("p", "echo '{\"cniVersion\":\"1.1.0\"}'; sleep 20 & echo $! > $D/child");
     let start = Instant::now();
-    assert_eq!(
-        plugins.add(&network(&["p"]), LONG).await.unwrap(),
-        r#"{"cniVersion":"1.1.0"}"#
-    );
+    assert_eq!(plugins.add(&network(&["p"]), LONG).await.unwrap(), r#"{"cniVersion":"1.1.0"}"#);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     // The plugin succeeded, so what it left running is its own affair.
     let child = plugins.trace("child");
@@ -287,21 +232,13 @@ async fn a_background_child_that_holds_stdout_does_not_block() {
 
 #[tokio::test]
 async fn an_error_object_becomes_a_typed_error() {
-    let plugins = Plugins::new().with(
-        "p",
-        r#"echo '{"code":11,"msg":"try again","details":"lock is held"}'; echo x >&2; exit 1"#,
-    );
+    let plugins = Plugins::new()
+        .with("p", r#"echo '{"code":11,"msg":"try again","details":"lock is held"}'; echo x >&2; exit 1"#);
     let error = plugins.failure(LONG).await;
     let reported = error.reported().unwrap();
-    assert_eq!(
-        (reported.code, &*reported.msg, &*reported.details),
-        (11, "try again", "lock is held")
-    );
+    assert_eq!((reported.code, &*reported.msg, &*reported.details), (11, "try again", "lock is held"));
     assert_eq!((error.retry(), error.effect()), (Retry::Later, Effect::Unknown));
-    assert_eq!(
-        (error.verb(), error.plugin().as_str(), error.stderr()),
-        (Some(Verb::Add), "p", "x\n")
-    );
+    assert_eq!((error.verb(), error.plugin().as_str(), error.stderr()), (Some(Verb::Add), "p", "x\n"));
     assert_eq!(
         chain(&error),
         "CNI plugin `p` failed ADD of network `net`, interface `net1`, container `c1`: error 11: try again (lock is held)"
@@ -315,16 +252,8 @@ async fn codes_decide_on_retry_and_effect() {
         (r#"{"code":7,"msg":"x"}"#, Retry::No, Effect::Unknown),
         (r#"{"code":50,"msg":"x"}"#, Retry::Later, Effect::Unknown),
         (r#"{"code":999,"msg":"x"}"#, Retry::Perhaps, Effect::Unknown),
-        (
-            r#"{"code":999,"msg":"x","effectState":"none"}"#,
-            Retry::Perhaps,
-            Effect::None,
-        ),
-        (
-            r#"{"code":3,"msg":"x","effectState":"global"}"#,
-            Retry::Perhaps,
-            Effect::Unknown,
-        ),
+        (r#"{"code":999,"msg":"x","effectState":"none"}"#, Retry::Perhaps, Effect::None),
+        (r#"{"code":3,"msg":"x","effectState":"global"}"#, Retry::Perhaps, Effect::Unknown),
     ] {
         let plugins = Plugins::new().with("p", &format!("echo '{object}'; exit 1"));
         let error = plugins.failure(LONG).await;
@@ -345,10 +274,7 @@ async fn exhausted_addresses_are_recognised() {
 async fn an_exit_without_an_error_object_shows_standard_error() {
     let plugins = Plugins::new().with("p", "echo 'no such device' >&2; exit 3");
     let error = plugins.failure(LONG).await;
-    assert!(
-        matches!(error.kind(), ErrorKind::Silent { status: 3 }),
-        "{error:?}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Silent { status: 3 }), "{error:?}");
     assert!(
         chain(&error).contains("with \"no such device\" on standard error: exit status 3"),
         "{}",
@@ -369,10 +295,7 @@ async fn an_exit_with_garbage_shows_the_garbage() {
 async fn a_plugin_killed_by_a_signal_says_which() {
     let plugins = Plugins::new().with("p", "kill -9 $$");
     let error = plugins.failure(LONG).await;
-    assert!(
-        matches!(error.kind(), ErrorKind::Signal { signal: 9 }),
-        "{error:?}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Signal { signal: 9 }), "{error:?}");
     assert_eq!(error.effect(), Effect::Unknown);
 }
 
@@ -382,24 +305,14 @@ async fn success_needs_one_json_document() {
     let cases: [(&str, Is); 8] = [
         ("true", |kind| matches!(kind, ErrorKind::Empty)),
         ("echo hello", |kind| matches!(kind, ErrorKind::NotJson { .. })),
-        ("echo '{}' hello", |kind| {
-            matches!(kind, ErrorKind::NotJson { .. })
-        }),
-        ("printf '{\"x\":\"\\377\"}'", |kind| {
-            matches!(kind, ErrorKind::NotJson { .. })
-        }),
-        ("echo '{}'; echo '{}'", |kind| {
-            matches!(kind, ErrorKind::TwoDocuments { .. })
-        }),
-        ("echo '[]'", |kind| {
-            matches!(kind, ErrorKind::Result(ResultError::Form { .. }))
-        }),
+        ("echo '{}' hello", |kind| matches!(kind, ErrorKind::NotJson { .. })),
+        ("printf '{\"x\":\"\\377\"}'", |kind| matches!(kind, ErrorKind::NotJson { .. })),
+        ("echo '{}'; echo '{}'", |kind| matches!(kind, ErrorKind::TwoDocuments { .. })),
+        ("echo '[]'", |kind| matches!(kind, ErrorKind::Result(ResultError::Form { .. }))),
         ("echo '{\"ips\":[{\"address\":\"10.0.0.1\"}]}'", |kind| {
             matches!(kind, ErrorKind::Result(ResultError::Form { .. }))
         }),
-        ("echo '{\"code\":7,\"msg\":\"bad\"}'", |kind| {
-            matches!(kind, ErrorKind::ErrorDespiteSuccess(_))
-        }),
+        ("echo '{\"code\":7,\"msg\":\"bad\"}'", |kind| matches!(kind, ErrorKind::ErrorDespiteSuccess(_))),
     ];
     for (script, is) in cases {
         let error = Plugins::new().with("p", script).failure(LONG).await;
@@ -411,10 +324,7 @@ async fn success_needs_one_json_document() {
 async fn a_result_of_an_unknown_version_is_refused() {
     let plugins = Plugins::new().with("p", r#"echo '{"cniVersion":"3.0.0"}'"#);
     let error = plugins.failure(LONG).await;
-    assert!(
-        matches!(error.kind(), ErrorKind::Result(ResultError::Version(_))),
-        "{error:?}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Result(ResultError::Version(_))), "{error:?}");
     assert!(chain(&error).ends_with(
         "unusable result: has an unsupported version: CNI version \"3.0.0\" is not one of 0.1.0, 0.2.0, 0.3.0, 0.3.1, \
          0.4.0, 1.0.0, 1.1.0"
@@ -424,15 +334,9 @@ async fn a_result_of_an_unknown_version_is_refused() {
 #[tokio::test]
 async fn a_result_of_another_version_is_converted() {
     let plugins = Plugins::new()
-        .with(
-            "one",
-            r#"echo '{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}'"#,
-        )
+        .with("one", r#"echo '{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}'"#)
         .with("two", r#"cat > $D/in; echo null"#);
-    assert_eq!(
-        plugins.add(&network(&["one", "two"]), LONG).await.unwrap(),
-        r#"{"cniVersion":"1.1.0"}"#
-    );
+    assert_eq!(plugins.add(&network(&["one", "two"]), LONG).await.unwrap(), r#"{"cniVersion":"1.1.0"}"#);
     let expected = r#""prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}"#;
     assert!(plugins.trace("in").contains(expected), "{}", plugins.trace("in"));
 }
@@ -448,10 +352,8 @@ async fn huge_output_is_drained_and_refused() {
 
 #[tokio::test]
 async fn of_a_long_standard_error_the_end_is_kept() {
-    let plugins = Plugins::new().with(
-        "p",
-        "head -c 1000000 /dev/zero | tr '\\0' a >&2; echo end >&2; exit 1",
-    );
+    let plugins =
+        Plugins::new().with("p", "head -c 1000000 /dev/zero | tr '\\0' a >&2; echo end >&2; exit 1");
     let error = plugins.failure(LONG).await;
     assert_eq!(error.stderr().len(), STDERR_TAIL);
     assert!(error.stderr().ends_with("aend\n"));
@@ -494,15 +396,10 @@ async fn plugins_are_found_in_order_and_must_be_executable_files() {
     fs::write(first.path().join("b"), "").unwrap();
     let runtime = Runtime::new(vec![first.path().to_owned(), second.path().to_owned()]).unwrap();
     for name in ["a", "b"] {
-        assert_eq!(
-            runtime.find(&name.parse().unwrap()).unwrap(),
-            second.path().join(name)
-        );
+        assert_eq!(runtime.find(&name.parse().unwrap()).unwrap(), second.path().join(name));
     }
     let error = first.runtime().find(&"b".parse().unwrap()).unwrap_err();
-    let ErrorKind::NotFound { not_executable, .. } = error.kind() else {
-        panic!("{error:?}")
-    };
+    let ErrorKind::NotFound { not_executable, .. } = error.kind() else { panic!("{error:?}") };
     assert_eq!(not_executable.as_deref(), Some(first.path().join("b").as_path()));
 
     let list = br#"{"name":"net","plugins":[{"type":"a","ipam":{"type":"pool"}}]}"#;
@@ -529,21 +426,9 @@ async fn a_file_that_cannot_be_executed_is_a_spawn_error() {
 #[tokio::test]
 async fn a_binary_that_is_being_written_is_waited_for() {
     let plugins = Plugins::new().with("p", "echo '{}'");
-    let writer = fs::OpenOptions::new()
-        .append(true)
-        .open(plugins.path().join("p"))
-        .unwrap();
+    let writer = fs::OpenOptions::new().append(true).open(plugins.path().join("p")).unwrap();
     let error = plugins.failure(SHORT).await;
-    assert!(
-        matches!(
-            error.kind(),
-            ErrorKind::Timeout {
-                phase: Phase::Busy,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Busy, .. }), "{error:?}");
     assert_eq!((error.retry(), error.effect()), (Retry::Later, Effect::None));
 
     let list = network(&["p"]);
@@ -560,10 +445,7 @@ async fn a_failed_add_tells_how_far_it_came_and_deletes_nothing() {
     let plugins = Plugins::new()
         .with("one", r#"echo "$CNI_COMMAND" >> $D/one.log; echo '{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}'"#)
         .with("two", r#"echo '{"code":999,"msg":"boom"}'; exit 1"#);
-    let error = plugins
-        .add(&network(&["one", "two", "one"]), LONG)
-        .await
-        .unwrap_err();
+    let error = plugins.add(&network(&["one", "two", "one"]), LONG).await.unwrap_err();
     assert_eq!((error.completed, error.total), (1, 3));
     assert!(error.needs_del());
     assert_eq!(error.last_good.as_ref().unwrap().ips().len(), 1);
@@ -583,15 +465,8 @@ async fn del_runs_in_reverse_with_the_final_result_and_stops_at_an_error() {
         .with("three", &format!("{log}; echo ignored"));
     let list = network(&["one", "two", "three"]);
     let result = serde_json::from_str(r#"{"cniVersion":"1.1.0"}"#).unwrap();
-    let gone = Attachment {
-        netns: None,
-        ..attachment()
-    };
-    plugins
-        .runtime()
-        .del(&list, &gone, Some(&result), LONG)
-        .await
-        .unwrap();
+    let gone = Attachment { netns: None, ..attachment() };
+    plugins.runtime().del(&list, &gone, Some(&result), LONG).await.unwrap();
     let line = |p: &str| {
         format!(
             "DEL {p} []\n{{\"type\":\"{p}\",\"cniVersion\":\"1.1.0\",\"name\":\"net\",\"prevResult\":{{\"cniVersion\":\"1.1.0\"}}}}\n"
@@ -601,11 +476,7 @@ async fn del_runs_in_reverse_with_the_final_result_and_stops_at_an_error() {
 
     fs::remove_file(plugins.path().join("log")).unwrap();
     fs::write(plugins.path().join("fail"), "").unwrap();
-    let error = plugins
-        .runtime()
-        .del(&list, &gone, Some(&result), LONG)
-        .await
-        .unwrap_err();
+    let error = plugins.runtime().del(&list, &gone, Some(&result), LONG).await.unwrap_err();
     assert_eq!((error.plugin().as_str(), error.verb()), ("two", Some(Verb::Del)));
     assert_eq!(plugins.trace("log"), line("three") + &line("two"));
 }
@@ -614,31 +485,21 @@ async fn del_runs_in_reverse_with_the_final_result_and_stops_at_an_error() {
 async fn del_before_0_4_0_gets_no_previous_result() {
     let plugins = Plugins::new().with("p", "cat > $D/in");
     let result = serde_json::from_str(r#"{"cniVersion":"0.3.1"}"#).unwrap();
-    plugins
-        .runtime()
-        .del(&network_of("0.3.1", &["p"]), &attachment(), Some(&result), LONG)
-        .await
-        .unwrap();
-    assert_eq!(
-        plugins.trace("in"),
-        r#"{"type":"p","cniVersion":"0.3.1","name":"net"}"#
-    );
+    plugins.runtime().del(&network_of("0.3.1", &["p"]), &attachment(), Some(&result), LONG).await.unwrap();
+    assert_eq!(plugins.trace("in"), r#"{"type":"p","cniVersion":"0.3.1","name":"net"}"#);
 }
 
 #[tokio::test]
 async fn a_hopeless_del_goes_on_and_releases_the_addresses_itself() {
     let fails = r#"echo "$(basename $0)" >> $D/log; echo '{"code":999,"msg":"no namespace"}'; exit 1"#;
-    let plugins = Plugins::new().with("one", fails).with("two", fails).with(
-        "pool",
-        r#"echo "$(basename $0) $CNI_COMMAND" >> $D/log; cat > $D/pool.in"#,
-    );
+    let plugins = Plugins::new()
+        .with("one", fails)
+        .with("two", fails)
+        .with("pool", r#"echo "$(basename $0) $CNI_COMMAND" >> $D/log; cat > $D/pool.in"#);
     let json = br#"{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"one","ipam":{"type":"pool","range":"a"}},{"type":"two"}]}"#;
     let list = NetworkList::parse(json).unwrap();
     let errors = plugins.runtime().release(&list, &attachment(), None, LONG).await;
-    assert_eq!(
-        errors.iter().map(|e| e.plugin().as_str()).collect::<Vec<_>>(),
-        ["two", "one"]
-    );
+    assert_eq!(errors.iter().map(|e| e.plugin().as_str()).collect::<Vec<_>>(), ["two", "one"]);
     assert_eq!(plugins.trace("log"), "two\none\npool DEL\n");
     assert_eq!(
         plugins.trace("pool.in"),
@@ -653,10 +514,7 @@ async fn check_runs_where_it_exists_and_is_allowed() {
     let result =
         serde_json::from_str(r#"{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}"#)
             .unwrap();
-    runtime
-        .check(&network(&["p"]), &attachment(), &result, LONG)
-        .await
-        .unwrap();
+    runtime.check(&network(&["p"]), &attachment(), &result, LONG).await.unwrap();
     assert_eq!(plugins.trace("log"), "CHECK\n");
     assert!(
         plugins
@@ -664,25 +522,11 @@ async fn check_runs_where_it_exists_and_is_allowed() {
             .contains(r#""prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}"#)
     );
 
-    let error = runtime
-        .check(&network_of("0.3.1", &["p"]), &attachment(), &result, LONG)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::NoCheck(SpecVersion::V0_3_1)),
-        "{error:?}"
-    );
+    let error = runtime.check(&network_of("0.3.1", &["p"]), &attachment(), &result, LONG).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoCheck(SpecVersion::V0_3_1)), "{error:?}");
 
     let disabled = br#"{"cniVersion":"1.1.0","name":"net","disableCheck":true,"plugins":[{"type":"p"}]}"#;
-    runtime
-        .check(
-            &NetworkList::parse(disabled).unwrap(),
-            &attachment(),
-            &result,
-            LONG,
-        )
-        .await
-        .unwrap();
+    runtime.check(&NetworkList::parse(disabled).unwrap(), &attachment(), &result, LONG).await.unwrap();
     assert_eq!(plugins.trace("log"), "CHECK\n");
 }
 
@@ -692,20 +536,14 @@ async fn status_and_gc_run_from_1_1_0_on() {
         test $(basename $0) = good || { echo '{"code":50,"msg":"down"}'; exit 1; }"#;
     let plugins = Plugins::new().with("good", script).with("bad", script);
     let runtime = plugins.runtime();
-    let valid = [ValidAttachment {
-        container_id: "c1".parse().unwrap(),
-        if_name: "net1".parse().unwrap(),
-    }];
+    let valid = [ValidAttachment { container_id: "c1".parse().unwrap(), if_name: "net1".parse().unwrap() }];
 
     let old = network_of("1.0.0", &["good"]);
     runtime.status(&old, LONG).await.unwrap();
     runtime.gc(&old, &valid, LONG).await.unwrap();
     assert_eq!(plugins.trace("log"), "");
 
-    let error = runtime
-        .status(&network(&["bad", "good"]), LONG)
-        .await
-        .unwrap_err();
+    let error = runtime.status(&network(&["bad", "good"]), LONG).await.unwrap_err();
     assert_eq!(error.retry(), Retry::Later);
     assert_eq!(
         plugins.trace("log"),
@@ -713,28 +551,19 @@ async fn status_and_gc_run_from_1_1_0_on() {
     );
 
     fs::remove_file(plugins.path().join("log")).unwrap();
-    let errors = runtime
-        .gc(&network(&["bad", "good", "bad"]), &valid, LONG)
-        .await
-        .unwrap_err();
+    let errors = runtime.gc(&network(&["bad", "good", "bad"]), &valid, LONG).await.unwrap_err();
     assert_eq!(errors.len(), 2);
     let list = r#"[{"containerID":"c1","ifname":"net1"}]"#;
     let log = plugins.trace("log");
     assert_eq!(log.matches("GC []").count(), 3);
     assert_eq!(
-        log.matches(&format!(
-            r#""cni.dev/valid-attachments":{list},"cni.dev/attachments":{list}"#
-        ))
-        .count(),
+        log.matches(&format!(r#""cni.dev/valid-attachments":{list},"cni.dev/attachments":{list}"#)).count(),
         3
     );
 
     fs::remove_file(plugins.path().join("log")).unwrap();
     let disabled = br#"{"cniVersion":"1.1.0","name":"net","disableGC":"True","plugins":[{"type":"bad"}]}"#;
-    runtime
-        .gc(&NetworkList::parse(disabled).unwrap(), &valid, LONG)
-        .await
-        .unwrap();
+    runtime.gc(&NetworkList::parse(disabled).unwrap(), &valid, LONG).await.unwrap();
     assert_eq!(plugins.trace("log"), "");
 }
 
@@ -750,40 +579,18 @@ async fn versions_are_asked_once_for_each_binary() {
     let p = "p".parse().unwrap();
     for _ in 0..3 {
         assert!(
-            runtime
-                .versions(&p)
-                .await
-                .unwrap()
-                .into_iter()
-                .eq([SpecVersion::V0_4_0, SpecVersion::V1_0_0])
+            runtime.versions(&p).await.unwrap().into_iter().eq([SpecVersion::V0_4_0, SpecVersion::V1_0_0])
         );
     }
     assert_eq!(plugins.trace("log"), "VERSION\n");
     assert_eq!(plugins.trace("in"), r#"{"cniVersion":"1.1.0"}"#);
 
     let plugins = plugins.with("p", &script(r#""1.1.0""#));
-    assert!(
-        runtime
-            .versions(&p)
-            .await
-            .unwrap()
-            .into_iter()
-            .eq([SpecVersion::V1_1_0])
-    );
+    assert!(runtime.versions(&p).await.unwrap().into_iter().eq([SpecVersion::V1_1_0]));
     assert_eq!(plugins.trace("log"), "VERSION\nVERSION\n");
 
-    let old = Plugins::new().with(
-        "p",
-        r#"echo '{"code":4,"msg":"unknown CNI_COMMAND: VERSION"}'; exit 1"#,
-    );
-    assert!(
-        old.runtime()
-            .versions(&p)
-            .await
-            .unwrap()
-            .into_iter()
-            .eq([SpecVersion::V0_1_0])
-    );
+    let old = Plugins::new().with("p", r#"echo '{"code":4,"msg":"unknown CNI_COMMAND: VERSION"}'; exit 1"#);
+    assert!(old.runtime().versions(&p).await.unwrap().into_iter().eq([SpecVersion::V0_1_0]));
 }
 
 #[tokio::test]
@@ -815,19 +622,11 @@ async fn the_highest_version_that_all_support_is_negotiated() {
 
 #[tokio::test]
 async fn operations_on_one_container_do_not_overlap() {
-    let plugins = Plugins::new().with(
-        "p",
-        "mkdir $D/running || touch $D/overlap; sleep 0.1; rmdir $D/running; echo '{}'",
-    );
+    let plugins = Plugins::new()
+        .with("p", "mkdir $D/running || touch $D/overlap; sleep 0.1; rmdir $D/running; echo '{}'");
     let runtime = plugins.runtime();
     let list = network(&["p"]);
-    let (one, two) = (
-        attachment(),
-        Attachment {
-            if_name: "net2".parse().unwrap(),
-            ..attachment()
-        },
-    );
+    let (one, two) = (attachment(), Attachment { if_name: "net2".parse().unwrap(), ..attachment() });
     let (a, b, c) = tokio::join!(
         runtime.add(&list, &one, LONG),
         runtime.add(&list, &two, LONG),
@@ -841,10 +640,8 @@ async fn operations_on_one_container_do_not_overlap() {
 
 #[tokio::test]
 async fn waiting_for_another_operation_counts_towards_the_deadline() {
-    let plugins = Plugins::new().with(
-        "p",
-        "touch $D/started; while test ! -e $D/go; do sleep 0.02; done; echo '{}'",
-    );
+    let plugins =
+        Plugins::new().with("p", "touch $D/started; while test ! -e $D/go; do sleep 0.02; done; echo '{}'");
     let runtime = plugins.runtime();
     let (list, attachment) = (network(&["p"]), attachment());
     let first = runtime.add(&list, &attachment, LONG);
@@ -858,16 +655,7 @@ async fn waiting_for_another_operation_counts_towards_the_deadline() {
     let (first, second) = tokio::join!(first, second);
     first.unwrap();
     for error in second {
-        assert!(
-            matches!(
-                error.kind(),
-                ErrorKind::Timeout {
-                    phase: Phase::Queued,
-                    ..
-                }
-            ),
-            "{error:?}"
-        );
+        assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Queued, .. }), "{error:?}");
         assert_eq!(error.effect(), Effect::None);
     }
 }
@@ -877,14 +665,7 @@ async fn add_and_check_need_a_namespace() {
     let plugins = Plugins::new().with("p", "touch $D/ran; echo '{}'");
     let error = plugins
         .runtime()
-        .add(
-            &network(&["p"]),
-            &Attachment {
-                netns: None,
-                ..attachment()
-            },
-            LONG,
-        )
+        .add(&network(&["p"]), &Attachment { netns: None, ..attachment() }, LONG)
         .await
         .unwrap_err();
     assert!(matches!(error.error.kind(), ErrorKind::Request(_)) && !error.needs_del());

@@ -92,22 +92,12 @@ impl Bench {
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libcni"))
             .status();
         assert!(built.unwrap().success(), "go build failed");
-        let mut libcni = Command::new(binary)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (stdin, stdout) = (
-            libcni.stdin.take().unwrap(),
-            BufReader::new(libcni.stdout.take().unwrap()),
-        );
+        let mut libcni = Command::new(binary).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (libcni.stdin.take().unwrap(), BufReader::new(libcni.stdout.take().unwrap()));
         Self {
             runtime: Runtime::new(vec![dir.path().join("bin")]).unwrap(),
             dir,
-            tokio: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap(),
+            tokio: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             libcni: RefCell::new((libcni, stdin, stdout)),
         }
     }
@@ -122,11 +112,8 @@ impl Bench {
         let _ = fs::remove_dir_all(self.sub("cache"));
         fs::create_dir(self.sub("replies")).unwrap();
         for (plugin, verb, status, output) in &case.replies {
-            fs::write(
-                self.sub("replies").join(format!("{plugin}.{verb}")),
-                format!("{status}\n{output}"),
-            )
-            .unwrap();
+            fs::write(self.sub("replies").join(format!("{plugin}.{verb}")), format!("{status}\n{output}"))
+                .unwrap();
         }
         let ours = self.tokio.block_on(self.ours(case));
         let theirs = VERBS.map(|verb| self.theirs(verb, case));
@@ -138,27 +125,15 @@ impl Bench {
         let attachment = Attachment {
             args: case.args.clone(),
             capability_args: case.capability_args.clone(),
-            ..Attachment::new(
-                "c1".parse().unwrap(),
-                Some("/run/netns/x".into()),
-                "net1".parse().unwrap(),
-            )
+            ..Attachment::new("c1".parse().unwrap(), Some("/run/netns/x".into()), "net1".parse().unwrap())
         };
         let mut came = Vec::new();
-        let added = self
-            .runtime
-            .add(&list, &attachment, LONG)
-            .await
-            .map_err(|error| error.error);
+        let added = self.runtime.add(&list, &attachment, LONG).await.map_err(|error| error.error);
         let result = added.as_ref().ok().cloned();
-        came.push(
-            self.came(
-                added.as_ref().err(),
-                result
-                    .as_ref()
-                    .map_or(Value::Null, |r| serde_json::from_str(r.raw()).unwrap()),
-            ),
-        );
+        came.push(self.came(
+            added.as_ref().err(),
+            result.as_ref().map_or(Value::Null, |r| serde_json::from_str(r.raw()).unwrap()),
+        ));
         let mut push = |result: Result<(), Error>| came.push(self.came(result.as_ref().err(), Value::Null));
         match &result {
             Some(result) => push(self.runtime.check(&list, &attachment, result, LONG).await),
@@ -174,18 +149,13 @@ impl Bench {
 
     fn came(&self, error: Option<&Error>, result: Value) -> Came {
         let code = error.map(|error| error.reported().map_or(0, |reported| reported.code));
-        Came {
-            code,
-            result,
-            calls: self.calls(),
-        }
+        Came { code, result, calls: self.calls() }
     }
 
     fn theirs(&self, verb: &str, case: &Case) -> Came {
         // What this runtime always sends is the caller's to send with libcni.
-        let args: Vec<_> = std::iter::once(("IgnoreUnknown".into(), "1".into()))
-            .chain(case.args.clone())
-            .collect();
+        let args: Vec<_> =
+            std::iter::once(("IgnoreUnknown".into(), "1".into())).chain(case.args.clone()).collect();
         let answer = self.ask(json!({
             "Verb": verb,
             "Path": [self.sub("bin")],
@@ -199,11 +169,7 @@ impl Bench {
             "Valid": valid(),
         }));
         let code = (answer["ok"] == false).then(|| answer["code"].as_u64().unwrap());
-        Came {
-            code,
-            result: answer["result"].clone(),
-            calls: self.calls(),
-        }
+        Came { code, result: answer["result"].clone(), calls: self.calls() }
     }
 
     fn ask(&self, order: Value) -> Value {
@@ -226,11 +192,7 @@ impl Bench {
         let calls = names
             .iter()
             .map(|path| Seen {
-                env: fs::read_to_string(path)
-                    .unwrap()
-                    .lines()
-                    .map(str::to_owned)
-                    .collect(),
+                env: fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect(),
                 stdin: serde_json::from_slice(&fs::read(path.with_extension("in")).unwrap()).unwrap(),
             })
             .collect();
@@ -370,19 +332,13 @@ fn any_case() -> impl Strategy<Value = Case> {
     prop::sample::select(&SpecVersion::ALL).prop_flat_map(|version| {
         let capability = prop::sample::select(&["mac", "ips", "bandwidth"][..]);
         let extra = prop::collection::btree_map("[a-z]{1,4}_", any_value(), 0..4);
-        let plugin = (
-            extra,
-            prop::collection::btree_map(capability.clone(), any::<bool>(), 0..3),
-        );
+        let plugin = (extra, prop::collection::btree_map(capability.clone(), any::<bool>(), 0..3));
         let replies: Vec<_> = TYPES
             .iter()
             .flat_map(|t| VERBS.map(|v| any_reply(v, version).prop_map(move |(s, o)| (*t, v, s, o))))
             .collect();
         let newer = prop::collection::vec(prop::sample::select(&["0.1.0", "2.0.0", "1.5"][..]), 0..2);
-        let flags = (
-            prop::option::weighted(0.1, Just("true")),
-            prop::option::weighted(0.1, any::<bool>()),
-        );
+        let flags = (prop::option::weighted(0.1, Just("true")), prop::option::weighted(0.1, any::<bool>()));
         (
             prop::collection::vec(plugin, 1..=TYPES.len()),
             prop::collection::btree_map(
@@ -416,27 +372,14 @@ fn any_case() -> impl Strategy<Value = Case> {
                 if let Some(disable) = flags.1 {
                     list["disableGC"] = disable.into();
                 }
-                let capability_args = capability_args
-                    .into_iter()
-                    .map(|(k, v)| (k.to_owned(), v))
-                    .collect();
-                Case {
-                    list,
-                    args,
-                    capability_args,
-                    replies,
-                }
+                let capability_args = capability_args.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+                Case { list, args, capability_args, replies }
             })
     })
 }
 
 fn runner(cases: u32) -> TestRunner {
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 200,
-        ..Config::default()
-    };
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
@@ -468,12 +411,8 @@ fn results_are_converted_as_by_libcni() {
     let compare = |(result, to): (Value, SpecVersion)| {
         let answer = bench.ask(json!({"Verb": "CONVERT", "List": result.to_string(), "Version": to}));
         let mut theirs = answer["result"].clone();
-        let ours = CniResult::parse(&result.to_string(), SpecVersion::CURRENT)
-            .unwrap()
-            .to_version(to);
-        let mut ours = ours
-            .ok()
-            .map_or(Value::Null, |result| serde_json::from_str(result.raw()).unwrap());
+        let ours = CniResult::parse(&result.to_string(), SpecVersion::CURRENT).unwrap().to_version(to);
+        let mut ours = ours.ok().map_or(Value::Null, |result| serde_json::from_str(result.raw()).unwrap());
         settle_result(&mut ours);
         settle_result(&mut theirs);
         prop_assert_eq!(ours, theirs, "{} to {}: {}", result, to, answer["msg"]);
@@ -520,10 +459,7 @@ fn wanted_differences() -> Vec<Difference> {
         Difference {
             reason: "prevResult is in the configuration's version, whatever the plugin answered in",
             plugin: r#"{"type":"alpha"}"#,
-            reply: (
-                0,
-                r#"{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}"#,
-            ),
+            reply: (0, r#"{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}"#),
             codes: (None, None),
             member: ("/prevResult/cniVersion", json!("1.1.0"), json!("0.4.0")),
         },
@@ -555,38 +491,17 @@ fn wanted_differences() -> Vec<Difference> {
 #[ignore = "needs Go"]
 fn each_wanted_difference_is_there() {
     let bench = Bench::new();
-    for Difference {
-        reason,
-        plugin,
-        reply,
-        codes,
-        member,
-    } in wanted_differences()
-    {
+    for Difference { reason, plugin, reply, codes, member } in wanted_differences() {
         let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [
             serde_json::from_str::<Value>(plugin).unwrap(), {"type": "beta"}
         ]});
-        let replies = vec![
-            ("alpha", "ADD", reply.0, reply.1.to_owned()),
-            ("beta", "ADD", 0, "{}".to_owned()),
-        ];
-        let case = Case {
-            list,
-            args: Vec::new(),
-            capability_args: Map::new(),
-            replies,
-        };
+        let replies =
+            vec![("alpha", "ADD", reply.0, reply.1.to_owned()), ("beta", "ADD", 0, "{}".to_owned())];
+        let case = Case { list, args: Vec::new(), capability_args: Map::new(), replies };
         let (ours, theirs) = bench.both(&case).swap_remove(0);
         assert_eq!((ours.code, theirs.code), codes, "{reason}");
-        let of = |came: &Came| {
-            came.calls
-                .last()
-                .unwrap()
-                .stdin
-                .pointer(member.0)
-                .cloned()
-                .unwrap_or(Value::Null)
-        };
+        let of =
+            |came: &Came| came.calls.last().unwrap().stdin.pointer(member.0).cloned().unwrap_or(Value::Null);
         assert_eq!((of(&ours), of(&theirs)), (member.1, member.2), "{reason}");
     }
 }

@@ -52,9 +52,7 @@ impl Netns {
     }
 
     fn has_link(&self, name: &str) -> bool {
-        self.contents()
-            .lines()
-            .any(|line| line.trim_start().starts_with(&format!("{name}:")))
+        self.contents().lines().any(|line| line.trim_start().starts_with(&format!("{name}:")))
     }
 }
 
@@ -64,16 +62,10 @@ fn on_a_host<F: Future>(test: impl FnOnce(Host) -> F + Send + 'static) {
         unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
         let bin =
             std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
-        let host = Host {
-            runtime: Runtime::new(vec![bin.into()]).unwrap(),
-            data: tempfile::tempdir().unwrap(),
-        };
+        let host =
+            Host { runtime: Runtime::new(vec![bin.into()]).unwrap(), data: tempfile::tempdir().unwrap() };
         // One thread only: another would be in the namespace of the test process.
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(test(host));
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(host));
     };
     thread::spawn(run).join().unwrap();
 }
@@ -104,11 +96,7 @@ impl Host {
 }
 
 fn attachment(container: &str, netns: &Path) -> Attachment {
-    Attachment::new(
-        container.parse().unwrap(),
-        Some(netns.to_owned()),
-        "net1".parse().unwrap(),
-    )
+    Attachment::new(container.parse().unwrap(), Some(netns.to_owned()), "net1".parse().unwrap())
 }
 
 #[test]
@@ -125,56 +113,31 @@ fn a_bridge_chain_is_added_checked_and_deleted() {
         assert_eq!(list.version(), SpecVersion::V1_1_0);
         let netns = Netns::new();
         let mut attachment = attachment("c1", &netns.path());
-        attachment
-            .capability_args
-            .insert("mac".into(), "02:00:00:00:00:99".into());
+        attachment.capability_args.insert("mac".into(), "02:00:00:00:00:99".into());
 
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
         let interface = result.interface_of(&attachment).unwrap();
         assert_eq!(interface.mac.as_deref(), Some("02:00:00:00:00:99"));
         assert_eq!(
-            result
-                .ips_of(&attachment)
-                .map(|ip| ip.address.to_string())
-                .collect::<Vec<_>>(),
+            result.ips_of(&attachment).map(|ip| ip.address.to_string()).collect::<Vec<_>>(),
             ["10.9.0.2/24", "fd09::2/64"]
         );
         let contents = netns.contents();
-        assert!(
-            contents.contains("net1:") && contents.contains("10.9.0.2"),
-            "{contents}"
-        );
-        assert!(
-            contents.contains("fd090000000000000000000000000002"),
-            "{contents}"
-        );
+        assert!(contents.contains("net1:") && contents.contains("10.9.0.2"), "{contents}");
+        assert!(contents.contains("fd090000000000000000000000000002"), "{contents}");
         assert_eq!(host.reserved("b"), ["10.9.0.2 c1 net1", "fd09::2 c1 net1"]);
 
-        host.runtime
-            .check(&list, &attachment, &result, LONG)
-            .await
-            .unwrap();
+        host.runtime.check(&list, &attachment, &result, LONG).await.unwrap();
         host.runtime.status(&list, LONG).await.unwrap();
-        let valid = ValidAttachment {
-            container_id: "c1".parse().unwrap(),
-            if_name: "net1".parse().unwrap(),
-        };
+        let valid = ValidAttachment { container_id: "c1".parse().unwrap(), if_name: "net1".parse().unwrap() };
         host.runtime.gc(&list, &[valid], LONG).await.unwrap();
 
         for _ in 0..2 {
-            host.runtime
-                .del(&list, &attachment, Some(&result), LONG)
-                .await
-                .unwrap();
+            host.runtime.del(&list, &attachment, Some(&result), LONG).await.unwrap();
             assert!(!netns.has_link("net1"));
             assert_eq!(host.reserved("b"), [""; 0]);
         }
-        assert!(
-            host.runtime
-                .check(&list, &attachment, &result, LONG)
-                .await
-                .is_err()
-        );
+        assert!(host.runtime.check(&list, &attachment, &result, LONG).await.is_err());
     });
 }
 
@@ -195,15 +158,9 @@ fn every_version_of_the_protocol_works_with_the_reference_plugins() {
             assert_eq!(result.ips_of(&attachment).count(), 1);
             assert!(netns.has_link("net1"), "{version}");
             if version.has_check() {
-                host.runtime
-                    .check(&list, &attachment, &result, LONG)
-                    .await
-                    .unwrap();
+                host.runtime.check(&list, &attachment, &result, LONG).await.unwrap();
             }
-            host.runtime
-                .del(&list, &attachment, Some(&result), LONG)
-                .await
-                .unwrap();
+            host.runtime.del(&list, &attachment, Some(&result), LONG).await.unwrap();
             assert!(!netns.has_link("net1"), "{version}");
             assert_eq!(host.reserved("v"), [""; 0]);
         }
@@ -216,10 +173,7 @@ fn a_macvlan_is_deleted_after_its_namespace_is_gone() {
     on_a_host(async |host| {
         let bridge = host.list("m0", json!([{"type": "bridge", "bridge": "up0"}]));
         let first = Netns::new();
-        host.runtime
-            .add(&bridge, &attachment("up", &first.path()), LONG)
-            .await
-            .unwrap();
+        host.runtime.add(&bridge, &attachment("up", &first.path()), LONG).await.unwrap();
 
         let ipam = host.ipam(json!([[{"subnet": "10.9.2.0/24"}]]));
         let list = host.list("m", json!([{"type": "macvlan", "master": "up0", "ipam": ipam}]));
@@ -229,10 +183,7 @@ fn a_macvlan_is_deleted_after_its_namespace_is_gone() {
         assert!(netns.contents().contains("10.9.2.2"));
         drop(netns);
         attachment.netns = None;
-        host.runtime
-            .del(&list, &attachment, Some(&result), LONG)
-            .await
-            .unwrap();
+        host.runtime.del(&list, &attachment, Some(&result), LONG).await.unwrap();
         assert_eq!(host.reserved("m"), [""; 0]);
     });
 }
@@ -241,44 +192,23 @@ fn a_macvlan_is_deleted_after_its_namespace_is_gone() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn an_address_that_host_device_leaves_behind_is_released() {
     on_a_host(async |host| {
-        let ptp = host.list(
-            "h0",
-            json!([{"type": "ptp", "ipam": host.ipam(json!([[{"subnet": "10.9.3.0/24"}]]))}]),
-        );
+        let ptp = host
+            .list("h0", json!([{"type": "ptp", "ipam": host.ipam(json!([[{"subnet": "10.9.3.0/24"}]]))}]));
         let first = Netns::new();
-        let links = host
-            .runtime
-            .add(&ptp, &attachment("up", &first.path()), LONG)
-            .await
-            .unwrap();
-        let device = links
-            .interfaces()
-            .iter()
-            .find(|i| i.sandbox.is_none())
-            .unwrap()
-            .name
-            .clone();
+        let links = host.runtime.add(&ptp, &attachment("up", &first.path()), LONG).await.unwrap();
+        let device = links.interfaces().iter().find(|i| i.sandbox.is_none()).unwrap().name.clone();
 
         let ipam = host.ipam(json!([[{"subnet": "10.9.4.0/24"}]]));
-        let list = host.list(
-            "h",
-            json!([{"type": "host-device", "device": device, "ipam": ipam}]),
-        );
+        let list = host.list("h", json!([{"type": "host-device", "device": device, "ipam": ipam}]));
         let netns = Netns::new();
         let mut attachment = attachment("c1", &netns.path());
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
         drop(netns);
         attachment.netns = None;
         // The plugin claims success, and keeps the address.
-        host.runtime
-            .del(&list, &attachment, Some(&result), LONG)
-            .await
-            .unwrap();
+        host.runtime.del(&list, &attachment, Some(&result), LONG).await.unwrap();
         assert_eq!(host.reserved("h"), ["10.9.4.2 c1 net1"]);
-        let errors = host
-            .runtime
-            .release(&list, &attachment, Some(&result), LONG)
-            .await;
+        let errors = host.runtime.release(&list, &attachment, Some(&result), LONG).await;
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(host.reserved("h"), [""; 0]);
     });
@@ -291,16 +221,10 @@ fn a_failed_bridge_needs_a_del_before_it_can_be_tried_again() {
         let ipam = host.ipam(json!([[{"subnet": "10.9.5.0/30"}]]));
         let list = host.list("f", json!([{"type": "bridge", "bridge": "br5", "ipam": ipam}]));
         let (one, two) = (Netns::new(), Netns::new());
-        let (one, two) = (
-            attachment("c1", &one.path()),
-            (attachment("c2", &two.path()), two),
-        );
+        let (one, two) = (attachment("c1", &one.path()), (attachment("c2", &two.path()), two));
         host.runtime.add(&list, &one, LONG).await.unwrap();
         let error = host.runtime.add(&list, &two.0, LONG).await.unwrap_err();
-        assert!(
-            error.error.is_address_exhaustion() && error.needs_del(),
-            "{error:?}"
-        );
+        assert!(error.error.is_address_exhaustion() && error.needs_del(), "{error:?}");
         assert_eq!(error.error.retry(), Retry::Perhaps);
         host.runtime.del(&list, &two.0, None, LONG).await.unwrap();
         assert!(!two.1.has_link("net1"));
@@ -357,10 +281,9 @@ fn every_installed_plugin_answers_version() {
             match host.runtime.versions(&plugin.parse().unwrap()).await {
                 Ok(versions) => assert!(versions.contains(&SpecVersion::V1_1_0), "{plugin}"),
                 // Not everything that lies there is a plugin.
-                Err(error) => assert!(
-                    matches!(error.kind(), ErrorKind::NotFound { .. }),
-                    "{plugin}: {error:?}"
-                ),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{plugin}: {error:?}")
+                }
             }
         }
     });

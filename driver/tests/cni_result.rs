@@ -46,10 +46,7 @@ fn every_field_is_read() {
     assert_eq!(result.interfaces()[0].sandbox, None);
     assert_eq!(result.ips()[0].address.to_string(), "10.0.0.2/24");
     assert_eq!(result.ips()[0].gateway.unwrap().to_string(), "10.0.0.1");
-    assert_eq!(
-        (result.routes()[0].table, result.routes()[0].priority),
-        (Some(0), Some(7))
-    );
+    assert_eq!((result.routes()[0].table, result.routes()[0].priority), (Some(0), Some(7)));
     assert_eq!(result.dns().search, ["s"]);
 }
 
@@ -104,35 +101,19 @@ fn conversion_leaves_out_what_a_version_cannot_say() {
 #[test]
 fn versions_before_0_3_0_cannot_go_without_an_address() {
     for version in [V0_1_0, V0_2_0] {
-        let error = result(json!({"cniVersion": "1.1.0"}))
-            .to_version(version)
-            .unwrap_err();
-        assert!(
-            matches!(error, ResultError::NoAddress(v) if v == version),
-            "{error:?}"
-        );
+        let error = result(json!({"cniVersion": "1.1.0"})).to_version(version).unwrap_err();
+        assert!(matches!(error, ResultError::NoAddress(v) if v == version), "{error:?}");
     }
 }
 
 #[test]
 fn a_result_without_version_has_the_configurations() {
-    for text in [
-        r#"{"ips":[]}"#,
-        r#"{"cniVersion":"","ips":[]}"#,
-        r#"{"cniVersion":null,"ips":[]}"#,
-    ] {
+    for text in [r#"{"ips":[]}"#, r#"{"cniVersion":"","ips":[]}"#, r#"{"cniVersion":null,"ips":[]}"#] {
         let result = CniResult::parse(text, V1_0_0).unwrap();
         assert_eq!(result.version(), V1_0_0);
-        assert!(
-            result.raw().contains(r#""cniVersion":"1.0.0""#),
-            "{}",
-            result.raw()
-        );
+        assert!(result.raw().contains(r#""cniVersion":"1.0.0""#), "{}", result.raw());
     }
-    assert_eq!(
-        CniResult::parse("null", V0_4_0).unwrap().raw(),
-        r#"{"cniVersion":"0.4.0"}"#
-    );
+    assert_eq!(CniResult::parse("null", V0_4_0).unwrap().raw(), r#"{"cniVersion":"0.4.0"}"#);
 }
 
 #[test]
@@ -144,13 +125,7 @@ fn null_and_empty_mean_not_set() {
         "routes": null,
         "dns": {"nameservers": null, "domain": ""},
     }));
-    assert_eq!(
-        result.interfaces(),
-        [Interface {
-            name: "a".into(),
-            ..Interface::default()
-        }]
-    );
+    assert_eq!(result.interfaces(), [Interface { name: "a".into(), ..Interface::default() }]);
     assert_eq!((result.ips()[0].gateway, result.ips()[0].interface), (None, None));
     assert!(result.routes().is_empty() && result.dns().is_empty());
 }
@@ -168,17 +143,11 @@ fn a_result_of_the_wrong_form_is_refused() {
         r#"{"interfaces":[{"name":"a","mtu":1.5}]}"#,
         r#"{"routes":[{"dst":"nowhere"}]}"#,
     ] {
-        assert!(
-            matches!(CniResult::parse(text, V1_1_0), Err(ResultError::Form { .. })),
-            "{text}"
-        );
+        assert!(matches!(CniResult::parse(text, V1_1_0), Err(ResultError::Form { .. })), "{text}");
     }
     for version in ["1.2.0", "3.0.0", "1.1"] {
         let text = format!(r#"{{"cniVersion":"{version}"}}"#);
-        assert!(
-            matches!(CniResult::parse(&text, V1_1_0), Err(ResultError::Version(_))),
-            "{version}"
-        );
+        assert!(matches!(CniResult::parse(&text, V1_1_0), Err(ResultError::Version(_))), "{version}");
     }
 }
 

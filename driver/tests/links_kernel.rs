@@ -22,11 +22,7 @@ mod links {
         thread::scope(|scope| {
             let body = || {
                 unshare(CloneFlags::CLONE_NEWNET).expect("needs root");
-                tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .unwrap()
-                    .block_on(test());
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
             };
             if let Err(panic) = scope.spawn(body).join() {
                 std::panic::resume_unwind(panic);
@@ -45,15 +41,8 @@ mod links {
 
     /// Runs `ip` in the calling thread's namespace, with the arguments as one line.
     fn ip(line: &str) {
-        let output = Command::new("ip")
-            .args(line.split_whitespace())
-            .output()
-            .expect("iproute2");
-        assert!(
-            output.status.success(),
-            "ip {line}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let output = Command::new("ip").args(line.split_whitespace()).output().expect("iproute2");
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn links() -> Links {
@@ -74,12 +63,7 @@ mod links {
 
     fn routed(snapshot: &Snapshot) -> Vec<&str> {
         let is_routed = |link: &&Link| snapshot.default_route_links.contains(&link.index);
-        snapshot
-            .links
-            .iter()
-            .filter(is_routed)
-            .map(|link| link.name.as_str())
-            .collect()
+        snapshot.links.iter().filter(is_routed).map(|link| link.name.as_str()).collect()
     }
 
     async fn ticks_within(changes: &mut netclaim_driver::links::Changes, time: Duration) -> bool {
@@ -107,11 +91,7 @@ mod links {
             assert!(lo.loopback && lo.admin_up && lo.mac.is_none() && lo.kind.is_none());
             assert_eq!(lo.index, 1);
 
-            let (eth1, sw1, br0) = (
-                find(&snapshot, "eth1"),
-                find(&snapshot, "sw1"),
-                find(&snapshot, "br0"),
-            );
+            let (eth1, sw1, br0) = (find(&snapshot, "eth1"), find(&snapshot, "sw1"), find(&snapshot, "br0"));
             assert_eq!(eth1.kind.as_deref(), Some("veth"));
             assert_eq!(eth1.mac.as_deref(), Some("02:00:00:00:00:0a"));
             assert_eq!(eth1.mtu, 1400);
@@ -126,10 +106,7 @@ mod links {
             assert!(!eth1.is_named("sw1"));
             assert_eq!(br0.kind.as_deref(), Some("bridge"));
             let mac0 = find(&snapshot, "mac0");
-            assert_eq!(
-                (mac0.kind.as_deref(), mac0.parent),
-                (Some("macvlan"), Some(eth1.index))
-            );
+            assert_eq!((mac0.kind.as_deref(), mac0.parent), (Some("macvlan"), Some(eth1.index)));
             assert!(snapshot.links.is_sorted_by_key(|link| link.index));
         });
     }
@@ -143,10 +120,7 @@ mod links {
             ip("link set eth1 up");
             let half = snapshot().await;
             let eth1 = find(&half, "eth1");
-            assert_eq!(
-                (eth1.admin_up, eth1.carrier, eth1.oper),
-                (true, false, OperState::LowerLayerDown)
-            );
+            assert_eq!((eth1.admin_up, eth1.carrier, eth1.oper), (true, false, OperState::LowerLayerDown));
             assert!(!eth1.is_up());
             ip("link set sw1 up");
             assert!(find(&snapshot().await, "eth1").is_up());
@@ -159,10 +133,7 @@ mod links {
         in_fresh_netns(async || {
             let pod = another_netns();
             ip("link add veth7 type veth peer name pod7");
-            ip(&format!(
-                "link set pod7 netns {}",
-                pod.path_for_plugins().display()
-            ));
+            ip(&format!("link set pod7 netns {}", pod.path_for_plugins().display()));
             let snapshot = snapshot().await;
             let veth7 = find(&snapshot, "veth7");
             assert!(veth7.peer_in_other_netns);
@@ -182,10 +153,7 @@ mod links {
                 ip(&format!("link set sw{n} up"));
                 ip(&format!("address add 10.0.{n}.1/24 dev eth{n}"));
             }
-            assert!(
-                snapshot().await.default_route_links.is_empty(),
-                "routes to a subnet do not count"
-            );
+            assert!(snapshot().await.default_route_links.is_empty(), "routes to a subnet do not count");
             ip("route add 10.99.0.0/16 via 10.0.5.2");
             ip("route add blackhole default table 77");
             assert!(snapshot().await.default_route_links.is_empty());
@@ -227,11 +195,9 @@ mod links {
             for kind in ["veth", "bridge", "macvlan", "ifb", "vxlan"] {
                 assert!(links().kernel_has(kind).await.unwrap(), "{kind}");
             }
-            for kind in [
-                "nonsense",
-                "",
-                "a-kind-whose-name-is-longer-than-the-kernel-takes-for-a-name-of-a-kind",
-            ] {
+            for kind in
+                ["nonsense", "", "a-kind-whose-name-is-longer-than-the-kernel-takes-for-a-name-of-a-kind"]
+            {
                 assert!(!links().kernel_has(kind).await.is_ok_and(|has| has), "{kind}");
             }
             assert_eq!(snapshot().await, before);
@@ -256,10 +222,7 @@ mod links {
             ip("route add default via 10.0.0.2");
             assert!(ticks_within(&mut changes, LONG).await);
             ip("route add 10.99.0.0/16 via 10.0.0.2");
-            assert!(
-                !ticks_within(&mut changes, QUIET).await,
-                "another plugin's route is not news"
-            );
+            assert!(!ticks_within(&mut changes, QUIET).await, "another plugin's route is not news");
             ip("route del default");
             assert!(ticks_within(&mut changes, LONG).await);
             ip("link del eth1");
@@ -273,10 +236,7 @@ mod links {
         in_fresh_netns(async || {
             let mut changes = links().changes().unwrap();
             ip("link add eth1 type veth peer name sw1");
-            assert!(
-                !ticks_within(&mut changes, Duration::from_millis(5)).await,
-                "too early"
-            );
+            assert!(!ticks_within(&mut changes, Duration::from_millis(5)).await, "too early");
             assert!(ticks_within(&mut changes, LONG).await);
         });
     }
@@ -287,9 +247,8 @@ mod links {
         in_fresh_netns(async || {
             ip("link add eth1 type veth peer name sw1");
             let mut changes = links().changes().unwrap();
-            let batch: String = (0..2000)
-                .map(|n| format!("link set eth1 mtu {}\n", 1300 + n % 100))
-                .collect();
+            let batch: String =
+                (0..2000).map(|n| format!("link set eth1 mtu {}\n", 1300 + n % 100)).collect();
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), batch).unwrap();
             ip(&format!("-batch {}", file.path().display()));
@@ -317,11 +276,8 @@ mod links {
                     .collect(),
             );
             ip(&format!("-batch {}", make.path().display()));
-            let churn = batch(
-                (0..STABLE)
-                    .map(|n| format!("link del c{n}\nlink add c{n} type bridge\n"))
-                    .collect(),
-            );
+            let churn =
+                batch((0..STABLE).map(|n| format!("link del c{n}\nlink add c{n} type bridge\n")).collect());
             let stop = Arc::new(AtomicBool::new(false));
             let churning = thread::spawn({
                 let stop = Arc::clone(&stop);
@@ -337,11 +293,7 @@ mod links {
                 match links().snapshot().await {
                     Ok(snapshot) => {
                         whole += 1;
-                        let stable = snapshot
-                            .links
-                            .iter()
-                            .filter(|link| link.name.starts_with('s'))
-                            .count();
+                        let stable = snapshot.links.iter().filter(|link| link.name.starts_with('s')).count();
                         missing += STABLE - stable;
                     }
                     Err(Error::Interrupted { .. }) => interrupted += 1,
@@ -367,12 +319,8 @@ mod links {
             assert!(!pod.still_at(&path).unwrap());
             assert!(!pod.still_at(directory.path().join("nowhere")).unwrap());
 
-            let mount = Command::new("mount")
-                .arg("--bind")
-                .arg(pod.path_for_plugins())
-                .arg(&path)
-                .status()
-                .unwrap();
+            let mount =
+                Command::new("mount").arg("--bind").arg(pod.path_for_plugins()).arg(&path).status().unwrap();
             assert!(mount.success());
             let again = Netns::open(&path).unwrap();
             assert_eq!(again.id(), pod.id());
@@ -383,10 +331,7 @@ mod links {
 
             assert!(!pod.still_at(&path).unwrap());
             assert!(again.still_at(again.path_for_plugins()).unwrap());
-            assert_eq!(
-                again.link_names().await.unwrap(),
-                BTreeSet::from(["lo".to_owned()])
-            );
+            assert_eq!(again.link_names().await.unwrap(), BTreeSet::from(["lo".to_owned()]));
         });
     }
 
@@ -407,10 +352,7 @@ mod links {
             let inside: PathBuf = pod.run(here).await.unwrap();
             assert_eq!(inside, PathBuf::from(format!("net:[{}]", pod.id().ino)));
             assert_eq!(here(), before);
-            assert!(matches!(
-                pod.run(|| panic!("on purpose")).await,
-                Err(Error::NetnsPanic { .. })
-            ));
+            assert!(matches!(pod.run(|| panic!("on purpose")).await, Err(Error::NetnsPanic { .. })));
         });
     }
 
@@ -429,10 +371,7 @@ mod links {
     #[test]
     #[ignore = "needs root"]
     fn what_is_not_a_network_namespace_cannot_be_pinned() {
-        assert!(matches!(
-            Netns::open("/proc/self/ns/mnt"),
-            Err(Error::NotANetns { .. })
-        ));
+        assert!(matches!(Netns::open("/proc/self/ns/mnt"), Err(Error::NotANetns { .. })));
         assert!(matches!(Netns::open("/dev/null"), Err(Error::NotANetns { .. })));
         assert!(matches!(Netns::open("/nowhere"), Err(Error::NetnsOpen { .. })));
     }

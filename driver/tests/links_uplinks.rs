@@ -35,67 +35,40 @@ mod links {
     }
 
     fn of(parent: u32, link: Link) -> Link {
-        Link {
-            parent: Some(parent),
-            ..link
-        }
+        Link { parent: Some(parent), ..link }
     }
 
     fn port_of(master: u32, link: Link) -> Link {
-        Link {
-            master: Some(master),
-            ..link
-        }
+        Link { master: Some(master), ..link }
     }
 
     fn veth(index: u32, name: &str) -> Link {
-        Link {
-            peer_in_other_netns: true,
-            ..link(index, name, Some("veth"))
-        }
+        Link { peer_in_other_netns: true, ..link(index, name, Some("veth")) }
     }
 
     fn lo() -> Link {
-        Link {
-            loopback: true,
-            ..nic(1, "lo")
-        }
+        Link { loopback: true, ..nic(1, "lo") }
     }
 
     fn names(links: &[Link], default_routes: &[u32]) -> Vec<String> {
         let routes: BTreeSet<u32> = default_routes.iter().copied().collect();
-        uplinks(links, &routes)
-            .into_iter()
-            .map(|link| link.name.clone())
-            .collect()
+        uplinks(links, &routes).into_iter().map(|link| link.name.clone()).collect()
     }
 
     fn verdict(links: &[Link], default_routes: &[u32], name: &str) -> Result<(), NotUplink> {
         let routes: BTreeSet<u32> = default_routes.iter().copied().collect();
-        classify(links, &routes)
-            .find(|(link, _)| link.name == name)
-            .map(|(_, verdict)| verdict)
-            .unwrap()
+        classify(links, &routes).find(|(link, _)| link.name == name).map(|(_, verdict)| verdict).unwrap()
     }
 
     #[test]
     fn the_second_card_and_its_vfs_are_uplinks_and_the_first_is_not() {
-        let links = [
-            lo(),
-            nic(2, "eno1"),
-            nic(3, "ens2f0np0"),
-            nic(4, "ens2f0v0"),
-            nic(5, "ens2f0v1"),
-        ];
+        let links = [lo(), nic(2, "eno1"), nic(3, "ens2f0np0"), nic(4, "ens2f0v0"), nic(5, "ens2f0v1")];
         assert_eq!(names(&links, &[2]), ["ens2f0np0", "ens2f0v0", "ens2f0v1"]);
     }
 
     #[test]
     fn a_node_without_a_default_route_keeps_nothing_for_itself() {
-        assert_eq!(
-            names(&[lo(), nic(2, "eth0"), nic(3, "eth1")], &[]),
-            ["eth0", "eth1"]
-        );
+        assert_eq!(names(&[lo(), nic(2, "eth0"), nic(3, "eth1")], &[]), ["eth0", "eth1"]);
     }
 
     #[test]
@@ -116,9 +89,7 @@ mod links {
         assert_eq!(names(&links, &[4]), ["eth2"]);
         assert_eq!(
             verdict(&links, &[4], "eth0"),
-            Err(NotUplink::NodeTraffic {
-                default_route_link: "bond0".to_owned()
-            })
+            Err(NotUplink::NodeTraffic { default_route_link: "bond0".to_owned() })
         );
     }
 
@@ -132,12 +103,7 @@ mod links {
             link(5, "bond1", Some("bond")),
         ];
         assert_eq!(names(&links, &[2]), ["bond1"]);
-        assert_eq!(
-            verdict(&links, &[2], "eth2"),
-            Err(NotUplink::Enslaved {
-                master: "bond1".to_owned()
-            })
-        );
+        assert_eq!(verdict(&links, &[2], "eth2"), Err(NotUplink::Enslaved { master: "bond1".to_owned() }));
     }
 
     #[test]
@@ -153,9 +119,7 @@ mod links {
         assert_eq!(names(&links, &[5]), ["bond0.200"]);
         assert_eq!(
             verdict(&links, &[5], "eth1"),
-            Err(NotUplink::NodeTraffic {
-                default_route_link: "bond0.100".to_owned()
-            })
+            Err(NotUplink::NodeTraffic { default_route_link: "bond0.100".to_owned() })
         );
     }
 
@@ -178,9 +142,7 @@ mod links {
         assert_eq!(names(&links, &[4]), ["eth1"]);
         assert_eq!(
             verdict(&links, &[4], "eth0"),
-            Err(NotUplink::NodeTraffic {
-                default_route_link: "br0".to_owned()
-            })
+            Err(NotUplink::NodeTraffic { default_route_link: "br0".to_owned() })
         );
     }
 
@@ -198,12 +160,7 @@ mod links {
 
     #[test]
     fn a_macvlan_with_the_default_route_keeps_the_card_below() {
-        let links = [
-            lo(),
-            nic(2, "eth0"),
-            of(2, link(3, "mac0", Some("macvlan"))),
-            nic(4, "eth1"),
-        ];
+        let links = [lo(), nic(2, "eth0"), of(2, link(3, "mac0", Some("macvlan"))), nic(4, "eth1")];
         assert_eq!(names(&links, &[3]), ["eth1"]);
     }
 
@@ -237,26 +194,12 @@ mod links {
         ];
         assert_eq!(names(&links, &[2]), [""; 0]);
         assert_eq!(verdict(&links, &[2], "cali0123456789a"), Err(NotUplink::PodEnd));
-        assert_eq!(
-            verdict(&links, &[2], "wg0"),
-            Err(NotUplink::Virtual {
-                kind: "wireguard".to_owned()
-            })
-        );
+        assert_eq!(verdict(&links, &[2], "wg0"), Err(NotUplink::Virtual { kind: "wireguard".to_owned() }));
     }
 
     #[test]
     fn a_veth_is_an_uplink_only_under_a_cards_name() {
-        for name in [
-            "eth1",
-            "eth10",
-            "eno1",
-            "ens3",
-            "enp3s0f1np1",
-            "enP2p1s0",
-            "enx025000000001",
-            "env3",
-        ] {
+        for name in ["eth1", "eth10", "eno1", "ens3", "enp3s0f1np1", "enP2p1s0", "enx025000000001", "env3"] {
             assert_eq!(names(&[veth(2, name)], &[]), [name]);
         }
         for name in [
@@ -270,21 +213,14 @@ mod links {
             "eni1a2b3c4d5e6",
             "net1",
         ] {
-            assert_eq!(
-                verdict(&[veth(2, name)], &[], name),
-                Err(NotUplink::PodEnd),
-                "{name}"
-            );
+            assert_eq!(verdict(&[veth(2, name)], &[], name), Err(NotUplink::PodEnd), "{name}");
         }
     }
 
     #[test]
     fn the_other_end_of_a_veth_is_not_a_link_below() {
         // Both ends in one namespace, as in a lab: each is the other's "parent".
-        let links = [
-            of(3, link(2, "eth0", Some("veth"))),
-            of(2, link(3, "eth1", Some("veth"))),
-        ];
+        let links = [of(3, link(2, "eth0", Some("veth"))), of(2, link(3, "eth1", Some("veth")))];
         assert_eq!(names(&links, &[2]), ["eth1"]);
     }
 
@@ -292,20 +228,12 @@ mod links {
     fn a_route_through_a_link_that_is_gone_does_no_harm() {
         assert_eq!(names(&[nic(2, "eth0")], &[99]), ["eth0"]);
         let orphan = [port_of(98, nic(3, "eth1"))];
-        assert_eq!(
-            verdict(&orphan, &[], "eth1"),
-            Err(NotUplink::Enslaved {
-                master: "#98".to_owned()
-            })
-        );
+        assert_eq!(verdict(&orphan, &[], "eth1"), Err(NotUplink::Enslaved { master: "#98".to_owned() }));
     }
 
     #[test]
     fn links_that_point_at_each_other_do_not_go_round_for_ever() {
-        let links = [
-            of(3, link(2, "a", Some("vlan"))),
-            port_of(2, of(2, link(3, "b", Some("vlan")))),
-        ];
+        let links = [of(3, link(2, "a", Some("vlan"))), port_of(2, of(2, link(3, "b", Some("vlan"))))];
         assert_eq!(names(&links, &[2]), [""; 0]);
     }
 
@@ -313,40 +241,10 @@ mod links {
     fn a_link_is_up_with_a_carrier_and_no_state_against_it() {
         let up = nic(2, "eth0");
         assert!(up.is_up());
-        assert!(
-            Link {
-                oper: OperState::Unknown,
-                ..up.clone()
-            }
-            .is_up()
-        );
-        assert!(
-            !Link {
-                oper: OperState::LowerLayerDown,
-                ..up.clone()
-            }
-            .is_up()
-        );
-        assert!(
-            !Link {
-                oper: OperState::Dormant,
-                ..up.clone()
-            }
-            .is_up()
-        );
-        assert!(
-            !Link {
-                carrier: false,
-                ..up.clone()
-            }
-            .is_up()
-        );
-        assert!(
-            !Link {
-                admin_up: false,
-                ..up
-            }
-            .is_up()
-        );
+        assert!(Link { oper: OperState::Unknown, ..up.clone() }.is_up());
+        assert!(!Link { oper: OperState::LowerLayerDown, ..up.clone() }.is_up());
+        assert!(!Link { oper: OperState::Dormant, ..up.clone() }.is_up());
+        assert!(!Link { carrier: false, ..up.clone() }.is_up());
+        assert!(!Link { admin_up: false, ..up }.is_up());
     }
 }

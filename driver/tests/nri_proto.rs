@@ -10,19 +10,12 @@ fn the_generated_protobuf_code_is_fresh() {
     let descriptors = protox::compile([proto_dir.join("nri.proto")], [&proto_dir]).unwrap();
 
     let out = tempfile::tempdir().unwrap();
-    prost_build::Config::new()
-        .btree_map(["."])
-        .out_dir(out.path())
-        .compile_fds(descriptors)
-        .unwrap();
+    prost_build::Config::new().btree_map(["."]).out_dir(out.path()).compile_fds(descriptors).unwrap();
     let generated = fs::read_to_string(out.path().join("nri.pkg.api.v1alpha1.rs")).unwrap();
 
     let committed = crate_dir.join("src/nri/gen/nri.pkg.api.v1alpha1.rs");
     if fs::read_to_string(&committed).ok().as_ref() != Some(&generated) {
         fs::write(&committed, generated).unwrap();
-        panic!(
-            "{} was stale; it has been generated anew, please commit it",
-            committed.display()
-        );
+        panic!("{} was stale; it has been generated anew, please commit it", committed.display());
     }
 }

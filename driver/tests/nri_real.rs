@@ -23,9 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("did not happen in time")
+    tokio::time::timeout(PATIENCE, future).await.expect("did not happen in time")
 }
 
 /// Builds the runtime's side, once for all tests.
@@ -94,20 +92,13 @@ impl Runtime {
             .unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut runtime = Self {
-            _child: child,
-            stdin,
-            stdout,
-        };
+        let mut runtime = Self { _child: child, stdin, stdout };
         assert_eq!(runtime.outcome().await.event, "listening");
         runtime
     }
 
     async fn outcome(&mut self) -> Outcome {
-        let line = soon(self.stdout.next_line())
-            .await
-            .unwrap()
-            .expect("the simulated runtime ended");
+        let line = soon(self.stdout.next_line()).await.unwrap().expect("the simulated runtime ended");
         serde_json::from_str(&line).unwrap()
     }
 
@@ -119,10 +110,7 @@ impl Runtime {
     }
 
     async fn send(&mut self, command: serde_json::Value) {
-        self.stdin
-            .write_all(format!("{command}\n").as_bytes())
-            .await
-            .unwrap();
+        self.stdin.write_all(format!("{command}\n").as_bytes()).await.unwrap();
     }
 
     async fn act(&mut self, event: &str) -> Outcome {
@@ -173,9 +161,7 @@ impl Scripted {
         match script {
             Script::Agree => Ok(Adjustment::default()),
             Script::Refuse(text) => Err(text.to_owned()),
-            Script::Hook(hook) => Ok(Adjustment {
-                create_runtime: vec![hook],
-            }),
+            Script::Hook(hook) => Ok(Adjustment { create_runtime: vec![hook] }),
             Script::Hang => std::future::pending().await,
             Script::BlockTheThread(time) => {
                 std::thread::sleep(time);
@@ -235,20 +221,12 @@ struct Plugin {
 impl Plugin {
     fn start(dir: &TempDir) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
-        let handler = Arc::new(Scripted {
-            script: Mutex::default(),
-            told: sender,
-        });
+        let handler = Arc::new(Scripted { script: Mutex::default(), told: sender });
         let config = PluginConfig::new(dir.path().join("nri.sock"), "netclaim.dev", 0).unwrap();
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
         tokio::spawn(run(config, Arc::clone(&handler), connected, cancel.clone()));
-        Self {
-            handler,
-            told,
-            connected: watched,
-            _cancel: cancel.drop_guard(),
-        }
+        Self { handler, told, connected: watched, _cancel: cancel.drop_guard() }
     }
 
     async fn told(&mut self) -> Told {
@@ -257,15 +235,9 @@ impl Plugin {
 
     /// What every connection begins with.
     async fn told_of_connection(&mut self) -> (RuntimeInfo, Vec<Sandbox>, Vec<Container>) {
-        let Told::Configured(runtime) = self.told().await else {
-            panic!("not configured first")
-        };
-        let Told::Synchronized(sandboxes, containers) = self.told().await else {
-            panic!("not synchronised")
-        };
-        soon(self.connected.wait_for(|connected| *connected))
-            .await
-            .unwrap();
+        let Told::Configured(runtime) = self.told().await else { panic!("not configured first") };
+        let Told::Synchronized(sandboxes, containers) = self.told().await else { panic!("not synchronised") };
+        soon(self.connected.wait_for(|connected| *connected)).await.unwrap();
         (runtime, sandboxes, containers)
     }
 }
@@ -305,15 +277,9 @@ async fn a_real_runtime_takes_the_plugin_in_and_tells_it_what_there_is() {
 async fn a_real_runtime_tells_every_event_of_a_pods_life() {
     let (_dir, mut runtime, mut plugin) = connected(&[]).await;
     assert_eq!(runtime.act("run").await.error, "");
-    let Told::Run(sandbox) = plugin.told().await else {
-        panic!("not told of the sandbox")
-    };
+    let Told::Run(sandbox) = plugin.told().await else { panic!("not told of the sandbox") };
     assert_eq!(
-        (
-            sandbox.uid.as_str(),
-            sandbox.name.as_str(),
-            sandbox.namespace.as_str()
-        ),
+        (sandbox.uid.as_str(), sandbox.name.as_str(), sandbox.namespace.as_str()),
         ("uid-of-s1", "pod-of-s1", "default")
     );
     assert_eq!(sandbox.network, SandboxNetwork::Namespace("/run/netns/s1".into()));
@@ -324,17 +290,11 @@ async fn a_real_runtime_tells_every_event_of_a_pods_life() {
         panic!("not told of the container")
     };
     assert_eq!(created_in, sandbox);
-    assert_eq!(
-        (container.id.as_str(), container.sandbox_id.as_str()),
-        ("c1", "s1")
-    );
+    assert_eq!((container.id.as_str(), container.sandbox_id.as_str()), ("c1", "s1"));
 
     for (event, told) in [
         ("stop-container", Told::Event("stop container", "c1".to_owned())),
-        (
-            "remove-container",
-            Told::Event("remove container", "c1".to_owned()),
-        ),
+        ("remove-container", Told::Event("remove container", "c1".to_owned())),
         ("stop", Told::Event("stop", "s1".to_owned())),
         ("remove", Told::Event("remove", "s1".to_owned())),
     ] {
@@ -347,13 +307,9 @@ async fn a_real_runtime_tells_every_event_of_a_pods_life() {
 #[ignore = "needs Go"]
 async fn a_pod_on_the_nodes_network_is_told_as_such() {
     let (_dir, mut runtime, mut plugin) = connected(&[]).await;
-    runtime
-        .send(serde_json::json!({"do": "run", "sandbox": "s2", "host": true}))
-        .await;
+    runtime.send(serde_json::json!({"do": "run", "sandbox": "s2", "host": true})).await;
     assert_eq!(runtime.outcome().await.error, "");
-    let Told::Run(sandbox) = plugin.told().await else {
-        panic!("not told of the sandbox")
-    };
+    let Told::Run(sandbox) = plugin.told().await else { panic!("not told of the sandbox") };
     assert_eq!(sandbox.network, SandboxNetwork::Host);
 }
 
@@ -388,10 +344,7 @@ async fn a_real_runtime_passes_on_the_text_of_a_refusal() {
     let (_dir, mut runtime, plugin) = connected(&[]).await;
     plugin.handler.script(Script::Refuse("storage: no addresses"));
     for event in ["run", "create"] {
-        assert_eq!(
-            runtime.act(event).await.error,
-            "rpc error: code = Unknown desc = storage: no addresses"
-        );
+        assert_eq!(runtime.act(event).await.error, "rpc error: code = Unknown desc = storage: no addresses");
     }
     plugin.handler.script(Script::Agree);
     assert_eq!(runtime.act("create").await.error, "");
@@ -409,19 +362,12 @@ async fn a_handler_that_hangs_does_not_cost_the_connection() {
         plugin.told().await;
     }
     let created = runtime.act("create").await;
-    assert!(
-        created.error.contains("had no answer within"),
-        "{}",
-        created.error
-    );
+    assert!(created.error.contains("had no answer within"), "{}", created.error);
     plugin.told().await;
 
     plugin.handler.script(Script::Agree);
     runtime.act("run").await;
-    assert!(
-        matches!(plugin.told().await, Told::Run(_)),
-        "the runtime has dropped the plugin"
-    );
+    assert!(matches!(plugin.told().await, Told::Run(_)), "the runtime has dropped the plugin");
 }
 
 #[tokio::test]
@@ -429,14 +375,7 @@ async fn a_handler_that_hangs_does_not_cost_the_connection() {
 async fn a_synchronisation_of_many_megabytes_arrives_whole() {
     let dir = tempfile::tempdir().unwrap();
     // 6 MiB: more than a message holds, so the runtime splits it.
-    let flags = [
-        "-sandboxes",
-        "300",
-        "-padding",
-        "20972",
-        "-request-timeout",
-        "10s",
-    ];
+    let flags = ["-sandboxes", "300", "-padding", "20972", "-request-timeout", "10s"];
     let mut runtime = Runtime::start(&dir, &flags).await;
     let mut plugin = Plugin::start(&dir);
     let (_, sandboxes, containers) = plugin.told_of_connection().await;
@@ -454,19 +393,11 @@ async fn a_synchronisation_of_many_megabytes_arrives_whole() {
 #[ignore = "needs Go"]
 async fn a_plugin_that_the_runtime_evicts_comes_back_and_is_synchronised_again() {
     let (_dir, mut runtime, mut plugin) = connected(&["-request-timeout", "300ms"]).await;
-    plugin
-        .handler
-        .script(Script::BlockTheThread(Duration::from_secs(1)));
-    runtime
-        .send(serde_json::json!({"do": "run", "sandbox": "s1"}))
-        .await;
+    plugin.handler.script(Script::BlockTheThread(Duration::from_secs(1)));
+    runtime.send(serde_json::json!({"do": "run", "sandbox": "s1"})).await;
     assert!(matches!(plugin.told().await, Told::Run(_)));
     plugin.handler.script(Script::Agree);
-    assert_eq!(
-        runtime.plugins().await,
-        0,
-        "the runtime has not evicted the plugin"
-    );
+    assert_eq!(runtime.plugins().await, 0, "the runtime has not evicted the plugin");
     let ran = runtime.outcome().await;
     assert_eq!(
         (ran.event.as_str(), ran.error.as_str()),
@@ -485,9 +416,7 @@ async fn a_plugin_that_the_runtime_evicts_comes_back_and_is_synchronised_again()
 async fn a_real_runtime_that_restarts_is_found_again() {
     let (dir, runtime, mut plugin) = connected(&[]).await;
     drop(runtime);
-    soon(plugin.connected.wait_for(|connected| !*connected))
-        .await
-        .unwrap();
+    soon(plugin.connected.wait_for(|connected| !*connected)).await.unwrap();
     let mut runtime = Runtime::start(&dir, &[]).await;
     plugin.told_of_connection().await;
     assert_eq!(runtime.plugins().await, 1);

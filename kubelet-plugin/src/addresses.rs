@@ -19,19 +19,14 @@ pub fn of(name: &NetworkName, spec: &NetworkSpec, ours: &BTreeSet<String>) -> Op
         .and_then(Value::as_str)
         .map_or_else(|| format!("netclaim-{name}"), str::to_owned);
     let list_name = CniNetworkName::try_from(list_name).ok()?;
-    let ipams = plugins
-        .iter()
-        .filter_map(|plugin| plugin.get("ipam"))
-        .filter(|ipam| ipam["type"] == "host-local");
+    let ipams =
+        plugins.iter().filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     let left = ipams.filter_map(|ipam| {
         let ipam = HostLocal::parse(&ipam.to_string()).ok()?;
         // No directory yet: nobody has taken anything.
         let taken = reservations(&ipam.reservations_dir(&list_name)).unwrap_or_default();
-        let foreign: Vec<IpAddr> = taken
-            .iter()
-            .filter(|r| !ours.contains(&r.container_id))
-            .map(|r| r.ip)
-            .collect();
+        let foreign: Vec<IpAddr> =
+            taken.iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect();
         u64::try_from(ipam.left(&foreign)).ok()
     });
     left.min()

@@ -46,11 +46,8 @@ pub async fn run(args: Args) -> Result<()> {
     let boot = boot_id().context("cannot read the boot id")?;
 
     // What attaches, and what holds containers until it has.
-    let hook = HookCommand {
-        path: args.installed_hook(),
-        socket: args.gate_socket(),
-        markers: args.marker_dir(),
-    };
+    let hook =
+        HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
     install_hook(args.hook.clone(), &hook.path)?;
     let journal = Journal::open(args.journal_dir())?;
     let specs = CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook.clone())
@@ -60,18 +57,13 @@ pub async fn run(args: Args) -> Result<()> {
     let gate = GateKeeper::take_over(specs.clone(), markers, &journal.load()?.0, state_news);
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
     let plugins = || -> Result<CniNetwork> {
-        Ok(CniNetwork::new(
-            Runtime::new(args.cni_bin_dir.clone())?,
-            args.cni_timeout,
-        ))
+        Ok(CniNetwork::new(Runtime::new(args.cni_bin_dir.clone())?, args.cni_timeout))
     };
     let (attacher, unreadable) = Attacher::start(plugins()?, Arc::clone(&gate), journal, &boot)?;
     for file in &unreadable {
         tracing::error!(path = %file.path.display(), reason = file.reason, "a journal file is kept but not understood: a DEL may be owed");
     }
-    metrics
-        .unreadable
-        .set(i64::try_from(unreadable.len()).unwrap_or(i64::MAX));
+    metrics.unreadable.set(i64::try_from(unreadable.len()).unwrap_or(i64::MAX));
 
     let cancel = CancellationToken::new();
     let mut parts = Parts::default();
@@ -81,52 +73,32 @@ pub async fn run(args: Args) -> Result<()> {
     let (inventory_sender, inventory) = watch::channel(None);
     parts.spawn(
         "watching the node",
-        watching::watch_node(
-            client.clone(),
-            args.node_name.clone(),
-            links,
-            inventory_sender,
-            cancel.clone(),
-        ),
+        watching::watch_node(client.clone(), args.node_name.clone(), links, inventory_sender, cancel.clone()),
     );
-    let devices = Devices {
-        client: client.clone(),
-        driver: args.driver_name.clone(),
-        node: args.node_name.clone(),
-    };
+    let devices =
+        Devices { client: client.clone(), driver: args.driver_name.clone(), node: args.node_name.clone() };
     parts.spawn(
         "publishing devices",
         devices.publish(inventory.clone(), Arc::clone(&attacher), cancel.clone()),
     );
 
     // What is told to the API server.
-    let reporter = Reporter {
-        controller: args.driver_name.clone(),
-        instance: Some(args.node_name.clone()),
-    };
+    let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
     let (news, told) = mpsc::unbounded_channel();
-    let writer = StatusWriter::new(
-        client.clone(),
-        &args.driver_name,
-        Recorder::new(client.clone(), reporter),
-    );
+    let writer =
+        StatusWriter::new(client.clone(), &args.driver_name, Recorder::new(client.clone(), reporter));
     parts.spawn("writing statuses", writer.run(told));
     parts.spawn("passing on news", pass_on(states, news.clone()));
 
     // Who asks.
     let gate_socket = server::listen(&args.gate_socket()).context("cannot listen for hooks")?;
-    let source = Arc::new(GateSource {
-        attacher: Arc::clone(&attacher),
-        client: client.clone(),
-    });
+    let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), client: client.clone() });
     parts.spawn("answering hooks", server::serve(gate_socket, source));
     let (nri_connected, connected) = watch::channel(false);
     let events = RuntimeEvents::new(Arc::clone(&attacher), specs, hook, &boot, Arc::clone(&metrics));
     let config = PluginConfig::new(&args.nri_socket, "netclaim", 0)?;
-    parts.spawn(
-        "hearing from the runtime",
-        nri::run(config, Arc::new(events), nri_connected, cancel.clone()),
-    );
+    parts
+        .spawn("hearing from the runtime", nri::run(config, Arc::new(events), nri_connected, cancel.clone()));
     let node = NodeAgent {
         client,
         driver: args.driver_name.clone(),
@@ -147,11 +119,7 @@ pub async fn run(args: Args) -> Result<()> {
             tracing::error!(%address, %error, "cannot serve metrics");
         }
     });
-    tracing::info!(
-        node = args.node_name,
-        driver = args.driver_name,
-        "netclaim agent started"
-    );
+    tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
         () = stop => None,
@@ -159,10 +127,7 @@ pub async fn run(args: Args) -> Result<()> {
     };
     cancel.cancel();
     // Registration first: no socket, no new calls. Plugins that run are finished by the next agent's DEL.
-    let _ = fs::remove_file(
-        args.registry_dir()
-            .join(Registration::socket_name(&args.driver_name)),
-    );
+    let _ = fs::remove_file(args.registry_dir().join(Registration::socket_name(&args.driver_name)));
     parts.finish().await;
     match ended {
         None => Ok(()),
@@ -215,9 +180,7 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
                 .with_context(|| format!("cannot read {}", path.display()))?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?
         }
-        None => kube::Config::infer()
-            .await
-            .context("found no kubeconfig and no service account")?,
+        None => kube::Config::infer().await.context("found no kubeconfig and no service account")?,
     };
     Ok(Client::try_from(config)?)
 }
@@ -237,11 +200,7 @@ fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
         fs::rename(&tmp, to)
     };
     install().with_context(|| {
-        format!(
-            "cannot install the hook {} as {}: see --hook",
-            from.display(),
-            to.display()
-        )
+        format!("cannot install the hook {} as {}: see --hook", from.display(), to.display())
     })
 }
 
@@ -262,9 +221,7 @@ fn serve_kubelet(
         }
     });
     let (registered, seen) = watch::channel(false);
-    let path = args
-        .registry_dir()
-        .join(Registration::socket_name(&args.driver_name));
+    let path = args.registry_dir().join(Registration::socket_name(&args.driver_name));
     let registration = Registration::new(&args.driver_name, endpoint, registered);
     let listener = dra::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
     let cancelled = cancel.clone();
@@ -295,9 +252,7 @@ fn readiness(
 
 async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Metrics>) {
     loop {
-        metrics
-            .nri_connected
-            .set(i64::from(*connected.borrow_and_update()));
+        metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
         if connected.changed().await.is_err() {
             return;
         }

@@ -40,12 +40,7 @@ pub struct Args {
     pub cdi_dir: PathBuf,
 
     /// Where CNI plugins are; may be given several times, the first match is run
-    #[arg(
-        long,
-        env = "NETCLAIM_CNI_BIN_DIR",
-        default_value = "/opt/cni/bin",
-        value_delimiter = ':'
-    )]
+    #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
     /// How long the CNI plugins of one network may take for one operation, in seconds
@@ -85,9 +80,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 impl Args {
     /// Where the kubelet looks for registration sockets.
     pub fn registry_dir(&self) -> PathBuf {
-        self.registry_dir
-            .clone()
-            .unwrap_or_else(|| self.kubelet_dir.join("plugins_registry"))
+        self.registry_dir.clone().unwrap_or_else(|| self.kubelet_dir.join("plugins_registry"))
     }
 
     /// The driver's private directory under the kubelet's.
@@ -131,25 +124,15 @@ mod tests {
         {
             let long = arg.get_long().unwrap_or_default();
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(
-                arg.get_env().and_then(|env| env.to_str()),
-                Some(wanted.as_str()),
-                "--{long}"
-            );
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(wanted.as_str()), "--{long}");
         }
     }
 
     #[test]
     fn the_defaults_fit_a_stock_node() {
         let args = Args::parse_from(["netclaim-kubelet-plugin", "--node-name", "n"]);
-        assert_eq!(
-            args.registry_dir(),
-            PathBuf::from("/var/lib/kubelet/plugins_registry")
-        );
-        assert_eq!(
-            args.plugin_dir(),
-            PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev")
-        );
+        assert_eq!(args.registry_dir(), PathBuf::from("/var/lib/kubelet/plugins_registry"));
+        assert_eq!(args.plugin_dir(), PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev"));
         assert_eq!(args.cni_bin_dir, [PathBuf::from("/opt/cni/bin")]);
     }
 }

@@ -134,16 +134,8 @@ impl Claim {
     pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ClaimError> {
         let document: Document = serde_json::from_str(text)
             .map_err(|e| ClaimError::NotYet(format!("the API server's ResourceClaim cannot be read: {e}")))?;
-        let Metadata {
-            namespace,
-            name,
-            uid: found,
-        } = document.metadata;
-        let object = ObjectRef {
-            namespace,
-            name,
-            uid: found,
-        };
+        let Metadata { namespace, name, uid: found } = document.metadata;
+        let object = ObjectRef { namespace, name, uid: found };
         if object.uid != uid {
             let message = format!(
                 "ResourceClaim {object} was replaced: it has UID {}, the pod's had {uid}",
@@ -152,25 +144,16 @@ impl Claim {
             return Err(ClaimError::NotYet(message));
         }
         let Some(allocation) = document.status.allocation else {
-            return Err(ClaimError::NotYet(format!(
-                "ResourceClaim {object} is not allocated"
-            )));
+            return Err(ClaimError::NotYet(format!("ResourceClaim {object} is not allocated")));
         };
         if document.status.reserved_for.is_empty() {
-            return Err(ClaimError::NotYet(format!(
-                "ResourceClaim {object} is not reserved for any pod"
-            )));
+            return Err(ClaimError::NotYet(format!("ResourceClaim {object} is not reserved for any pod")));
         }
         let mut devices = allocation.devices;
         devices.results.retain(|result| result.driver == driver);
         let refs = devices.results.iter().map(ResultEntry::device).collect();
-        Self::understand(&object, document.status.reserved_for, devices, driver).map_err(|message| {
-            ClaimError::Final(Box::new(Refusal {
-                claim: object,
-                devices: refs,
-                message,
-            }))
-        })
+        Self::understand(&object, document.status.reserved_for, devices, driver)
+            .map_err(|message| ClaimError::Final(Box::new(Refusal { claim: object, devices: refs, message })))
     }
 
     fn understand(
@@ -187,37 +170,19 @@ impl Claim {
             .iter()
             .map(|result| allocated(object, result, &layers))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            object: object.clone(),
-            pod,
-            devices,
-        })
+        Ok(Self { object: object.clone(), pod, devices })
     }
 
     /// A refusal of this claim.
     pub fn refuse(&self, message: String) -> Refusal {
-        let devices = self
-            .devices
-            .iter()
-            .map(|allocated| allocated.device.clone())
-            .collect();
-        Refusal {
-            claim: self.object.clone(),
-            devices,
-            message,
-        }
+        let devices = self.devices.iter().map(|allocated| allocated.device.clone()).collect();
+        Refusal { claim: self.object.clone(), devices, message }
     }
 }
 
 impl ResultEntry {
     fn device(&self) -> DeviceRef {
-        let Self {
-            request,
-            pool,
-            device,
-            share_id,
-            ..
-        } = self;
+        let Self { request, pool, device, share_id, .. } = self;
         DeviceRef {
             request: request.clone(),
             pool: pool.clone(),
@@ -231,11 +196,7 @@ fn one_pod(claim: &ObjectRef, reserved_for: Vec<Consumer>) -> Result<ObjectRef, 
     match reserved_for.as_slice() {
         [consumer] if consumer.resource == "pods" => {
             let Consumer { name, uid, .. } = consumer;
-            Ok(ObjectRef {
-                namespace: claim.namespace.clone(),
-                name: name.clone(),
-                uid: uid.clone(),
-            })
+            Ok(ObjectRef { namespace: claim.namespace.clone(), name: name.clone(), uid: uid.clone() })
         }
         [consumer] => Err(format!(
             "ResourceClaim {claim} is reserved for {} {:?}: an attachment belongs to one pod",
@@ -272,20 +233,13 @@ fn layers(entries: Vec<ConfigEntry>, driver: &str) -> Result<Vec<Selected>, Stri
             continue;
         };
         let decoded = Opaque::decode(opaque.parameters.get());
-        let layer = |config| Layer {
-            author,
-            index,
-            config,
-        };
+        let layer = |config| Layer { author, index, config };
         let config = decoded.map_err(|e| {
             // Only the author and the number are needed to name the place.
             let place = layer(Opaque::Attachment(netclaim_api::AttachmentConfig::default())).place();
             e.within(&format!("{place}.opaque.parameters")).to_string()
         })?;
-        selected.push(Selected {
-            requests: entry.requests,
-            layer: layer(config),
-        });
+        selected.push(Selected { requests: entry.requests, layer: layer(config) });
     }
     Ok(selected)
 }
@@ -305,18 +259,11 @@ fn allocated(
     let applies =
         |s: &&Selected| s.requests.is_empty() || s.requests.iter().any(|r| *r == result.request || r == main);
     let layers = layers.iter().filter(applies).map(|s| s.layer.clone()).collect();
-    let bandwidth = result
-        .consumed_capacity
-        .get(attributes::BANDWIDTH)
-        .map(|text| text.parse::<Quantity>())
-        .transpose();
+    let bandwidth =
+        result.consumed_capacity.get(attributes::BANDWIDTH).map(|text| text.parse::<Quantity>()).transpose();
     let bandwidth =
         bandwidth.map_err(|e| format!("consumedCapacity.bandwidth of ResourceClaim {claim}: {e}"))?;
-    Ok(AllocatedDevice {
-        device: result.device(),
-        bandwidth,
-        layers,
-    })
+    Ok(AllocatedDevice { device: result.device(), bandwidth, layers })
 }
 
 #[cfg(test)]
@@ -354,18 +301,9 @@ mod tests {
     #[test]
     fn our_devices_get_the_configurations_that_name_them() {
         let claim = read(&claim()).expect("readable");
-        let places: Vec<Vec<String>> = claim
-            .devices
-            .iter()
-            .map(|d| d.layers.iter().map(Layer::place).collect())
-            .collect();
-        assert_eq!(
-            places,
-            [
-                ["class config[0]", "claim config[2]"],
-                ["claim config[1]", "claim config[2]"]
-            ]
-        );
+        let places: Vec<Vec<String>> =
+            claim.devices.iter().map(|d| d.layers.iter().map(Layer::place).collect()).collect();
+        assert_eq!(places, [["class config[0]", "claim config[2]"], ["claim config[1]", "claim config[2]"]]);
         assert_eq!(claim.devices[0].bandwidth, Some(Quantity::new(1_000_000_000)));
         assert_eq!(claim.devices[1].device.device, "nic-eth2");
         assert_eq!(claim.pod.uid, "pu");
@@ -395,12 +333,8 @@ mod tests {
     #[test]
     fn a_repeated_key_in_the_parameters_is_refused_by_name() {
         let text =
-            claim()
-                .to_string()
-                .replacen("\"ifName\":\"data0\"", "\"ifName\":\"a\",\"ifName\":\"b\"", 1);
-        let error = Claim::read(&text, "u1", "netclaim.dev")
-            .expect_err("refused")
-            .to_string();
+            claim().to_string().replacen("\"ifName\":\"data0\"", "\"ifName\":\"a\",\"ifName\":\"b\"", 1);
+        let error = Claim::read(&text, "u1", "netclaim.dev").expect_err("refused").to_string();
         assert!(
             error.contains("class config[0].opaque.parameters: the key \"ifName\" stands twice"),
             "{error}"

@@ -38,13 +38,7 @@ type Kind = (LinkUse, Option<String>);
 impl Candidate {
     fn kind(&self) -> Option<(&IfName, Kind)> {
         let (link, link_use) = self.exclusive.as_ref()?;
-        Some((
-            link,
-            (
-                *link_use,
-                (*link_use == LinkUse::Nic).then(|| self.device.name.clone()),
-            ),
-        ))
+        Some((link, (*link_use, (*link_use == LinkUse::Nic).then(|| self.device.name.clone()))))
     }
 }
 
@@ -58,17 +52,10 @@ pub fn pool(
     for link in &inventory.uplinks {
         candidates.extend(uplink_devices(link, inventory));
     }
-    for (name, spec) in inventory
-        .networks
-        .iter()
-        .filter(|(_, spec)| is_node_device(spec) && inventory.can_serve(spec))
+    for (name, spec) in
+        inventory.networks.iter().filter(|(_, spec)| is_node_device(spec) && inventory.can_serve(spec))
     {
-        candidates.push(network_device(
-            name,
-            spec,
-            inventory.uplink_of(spec),
-            addresses(name, spec),
-        ));
+        candidates.push(network_device(name, spec, inventory.uplink_of(spec), addresses(name, spec)));
     }
     let counters = consume_counters(&mut candidates);
     Pool {
@@ -89,43 +76,18 @@ fn uplink_devices(link: &Link, inventory: &Inventory) -> Vec<Candidate> {
     let Ok(name) = link.name.parse::<IfName>() else {
         return Vec::new();
     };
-    let amounts = Amounts {
-        bandwidth: link.speed.map(Quantity::new),
-        ..Amounts::default()
-    };
+    let amounts = Amounts { bandwidth: link.speed.map(Quantity::new), ..Amounts::default() };
     let candidate = |device_name: DeviceName, mode: &str, shared, link_use| {
-        let facts = Facts {
-            mode: mode.to_owned(),
-            if_name: link.name.clone(),
-            ..link_facts(link)
-        };
+        let facts = Facts { mode: mode.to_owned(), if_name: link.name.clone(), ..link_facts(link) };
         let device = device(device_name.to_string(), facts, amounts, shared);
-        Candidate {
-            device,
-            exclusive: Some((name.clone(), link_use)),
-        }
+        Candidate { device, exclusive: Some((name.clone(), link_use)) }
     };
-    let mut devices = vec![candidate(
-        DeviceName::Nic(name.clone()),
-        "nic",
-        false,
-        LinkUse::Nic,
-    )];
+    let mut devices = vec![candidate(DeviceName::Nic(name.clone()), "nic", false, LinkUse::Nic)];
     if inventory.macvlan {
-        devices.push(candidate(
-            DeviceName::Macvlan(name.clone()),
-            "macvlan",
-            true,
-            LinkUse::Macvlan,
-        ));
+        devices.push(candidate(DeviceName::Macvlan(name.clone()), "macvlan", true, LinkUse::Macvlan));
     }
     if inventory.ipvlan {
-        devices.push(candidate(
-            DeviceName::Ipvlan(name.clone()),
-            "ipvlan",
-            true,
-            LinkUse::Ipvlan,
-        ));
+        devices.push(candidate(DeviceName::Ipvlan(name.clone()), "ipvlan", true, LinkUse::Ipvlan));
     }
     devices
 }
@@ -136,11 +98,7 @@ fn link_facts(link: &Link) -> Facts {
         mac: link.mac.clone().unwrap_or_default(),
         mtu: link.mtu,
         speed: link.speed.unwrap_or_default(),
-        driver: link
-            .driver
-            .clone()
-            .or_else(|| link.kind.clone())
-            .unwrap_or_default(),
+        driver: link.driver.clone().or_else(|| link.kind.clone()).unwrap_or_default(),
         link_state: if link.is_up() { "up" } else { "down" }.to_owned(),
         pcie_root: link.pcie_root.clone(),
         pci_bus_id: link.pci_bus_id.clone(),
@@ -163,24 +121,13 @@ fn network_device(
         ..uplink.map(link_facts).unwrap_or_default()
     };
     let amounts = Amounts {
-        bandwidth: spec
-            .capacity
-            .bandwidth
-            .or_else(|| uplink.and_then(|link| link.speed).map(Quantity::new)),
-        addresses: spec.capacity.addresses.or(addresses.map(Quantity::new)),
+        bandwidth: spec.capacity.bandwidth.or_else(|| uplink.and_then(|link| link.speed).map(Quantity::new)),
+        addresses: spec.capacity.addresses.or_else(|| addresses.map(Quantity::new)),
         interfaces: spec.capacity.interfaces,
     };
-    let device = device(
-        DeviceName::Network(name.clone()).to_string(),
-        facts,
-        amounts,
-        !spec.is_exclusive(),
-    );
+    let device = device(DeviceName::Network(name.clone()).to_string(), facts, amounts, !spec.is_exclusive());
     let link = uplink.and_then(|link| link.name.parse().ok());
-    Candidate {
-        device,
-        exclusive: link.zip(spec.link_use()),
-    }
+    Candidate { device, exclusive: link.zip(spec.link_use()) }
 }
 
 /// Gives the candidates their counters, and returns the sets. A device whose link has no counter left for it is
@@ -200,20 +147,15 @@ fn consume_counters(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
     let mut sets = Vec::new();
     for (link, kinds) in links {
         // The largest kind needs no counters of its own; of equals the first, for the set to be stable.
-        let largest = kinds
-            .iter()
-            .max_by_key(|(kind, devices)| (devices.len(), std::cmp::Reverse((*kind).clone())));
+        let largest =
+            kinds.iter().max_by_key(|(kind, devices)| (devices.len(), std::cmp::Reverse((*kind).clone())));
         let largest = largest.map(|(kind, _)| kind.clone());
-        let others = kinds
-            .into_iter()
-            .filter(|(kind, _)| Some(kind) != largest.as_ref());
+        let others = kinds.into_iter().filter(|(kind, _)| Some(kind) != largest.as_ref());
         let mut counted: Vec<(Kind, String)> = others
             .flat_map(|(kind, devices)| devices.into_iter().map(move |device| (kind.clone(), device)))
             .collect();
-        let dropped: Vec<String> = counted
-            .drain(counted.len().min(MAX_COUNTERS)..)
-            .map(|(_, device)| device)
-            .collect();
+        let dropped: Vec<String> =
+            counted.drain(counted.len().min(MAX_COUNTERS)..).map(|(_, device)| device).collect();
         if !dropped.is_empty() {
             tracing::warn!(%link, ?dropped, "more than {MAX_COUNTERS} devices exclude others on one link: not published");
             candidates.retain(|candidate| !dropped.contains(&candidate.device.name));
@@ -233,11 +175,8 @@ fn consume_counters(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
                 (false, true) => None,
             };
             let counters: BTreeMap<String, Counter> = counted.iter().filter_map(amount).collect();
-            let consumption = DeviceCounterConsumption {
-                counter_set: set.clone(),
-                counters,
-                ..Default::default()
-            };
+            let consumption =
+                DeviceCounterConsumption { counter_set: set.clone(), counters, ..Default::default() };
             candidate.device.consumes_counters = Some(vec![consumption]);
         }
         let counters = counted.into_iter().map(|(_, name)| (name, counter(K))).collect();
@@ -247,9 +186,7 @@ fn consume_counters(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
 }
 
 fn counter(value: u64) -> Counter {
-    Counter {
-        value: ApiQuantity(value.to_string()),
-    }
+    Counter { value: ApiQuantity(value.to_string()) }
 }
 
 #[cfg(test)]
@@ -359,11 +296,8 @@ mod tests {
     fn a_network_whose_uplink_is_missing_is_not_published() {
         let mut inventory = inventory(&[("m", "macvlan")]);
         inventory.uplinks = vec![link("eth2")];
-        let names: Vec<_> = pool("n", &inventory, |_, _| None)
-            .devices
-            .into_iter()
-            .map(|device| device.name)
-            .collect();
+        let names: Vec<_> =
+            pool("n", &inventory, |_, _| None).devices.into_iter().map(|device| device.name).collect();
         assert_eq!(names, ["nic-eth2", "macvlan-eth2", "ipvlan-eth2"]);
     }
 

@@ -28,12 +28,7 @@ impl Inventory {
     /// The first of a Network's interfaces that is an uplink here; `None` where the Network has none or the node
     /// has none of them.
     pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Link> {
-        network
-            .uplink
-            .as_ref()?
-            .interfaces
-            .iter()
-            .find_map(|name| self.uplink(name.as_str()))
+        network.uplink.as_ref()?.interfaces.iter().find_map(|name| self.uplink(name.as_str()))
     }
 
     /// Whether this node has what the Network needs.

@@ -61,11 +61,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("netclaim");
         let calls = Family::<CallLabels, Counter>::default();
-        registry.register(
-            "claims",
-            "Claims that the kubelet asked to prepare or unprepare",
-            calls.clone(),
-        );
+        registry.register("claims", "Claims that the kubelet asked to prepare or unprepare", calls.clone());
         let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
         registry.register(
             "attach_seconds",
@@ -84,13 +80,7 @@ impl Default for Metrics {
             "Journal files that cannot be read and are kept",
             unreadable.clone(),
         );
-        Self {
-            registry: Mutex::new(registry),
-            calls,
-            attach,
-            nri_connected,
-            unreadable,
-        }
+        Self { registry: Mutex::new(registry), calls, attach, nri_connected, unreadable }
     }
 }
 
@@ -103,19 +93,13 @@ impl Metrics {
 
     /// Starts measuring an attachment.
     pub fn attach_seconds(&self) -> Timer<'_> {
-        Timer {
-            start: Instant::now(),
-            histogram: &self.attach,
-        }
+        Timer { start: Instant::now(), histogram: &self.attach }
     }
 
     /// Everything in OpenMetrics text.
     pub fn render(&self) -> String {
         let mut text = String::new();
-        let registry = self
-            .registry
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let registry = self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // Writing to a String does not fail.
         let _ = encode(&mut text, &registry);
         text
@@ -133,9 +117,6 @@ mod tests {
         metrics.call(Call::Prepare, false);
         metrics.call(Call::Prepare, false);
         let text = metrics.render();
-        assert!(
-            text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"),
-            "{text}"
-        );
+        assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
     }
 }

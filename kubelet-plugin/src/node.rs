@@ -51,12 +51,7 @@ impl NodeResources for NodeAgent {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
-        order.sort_by(|a, b| {
-            claims
-                .get(*a)
-                .map(|c| &c.name)
-                .cmp(&claims.get(*b).map(|c| &c.name))
-        });
+        order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
         let mut results: Vec<Result<Vec<PreparedDevice>, String>> =
             claims.iter().map(|_| Err(String::new())).collect();
         for index in order {
@@ -73,20 +68,10 @@ impl NodeResources for NodeAgent {
     }
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
-        let result = self
-            .attacher
-            .release(&claim.uid)
-            .await
-            .map_err(|failure| failure.message);
+        let result = self.attacher.release(&claim.uid).await.map_err(|failure| failure.message);
         self.metrics.call(Call::Unprepare, result.is_ok());
         if let Err(error) = &result {
-            tracing::warn!(
-                claim.uid,
-                claim.namespace,
-                claim.name,
-                error,
-                "cannot unprepare yet"
-            );
+            tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot unprepare yet");
         }
         result
     }
@@ -103,10 +88,7 @@ impl NodeAgent {
             .plan(&claim)
             .await
             .map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
-        self.attacher
-            .prepare(made.clone())
-            .await
-            .map_err(|failure| failure.message)?;
+        self.attacher.prepare(made.clone()).await.map_err(|failure| failure.message)?;
         Ok(self.prepared(&made))
     }
 
@@ -120,9 +102,7 @@ impl NodeAgent {
             let request = request.map_err(|error| ClaimError::NotYet(error.to_string()))?;
             let text = self.client.request_text(request).await.map_err(|error| {
                 let name = format!("{}/{}", claim.namespace, claim.name);
-                ClaimError::NotYet(format!(
-                    "cannot read ResourceClaim {name} from the API server: {error}"
-                ))
+                ClaimError::NotYet(format!("cannot read ResourceClaim {name} from the API server: {error}"))
             })?;
             Claim::read(&text, &claim.uid, &self.driver)
         };
@@ -131,9 +111,7 @@ impl NodeAgent {
             .with_max_delay(Duration::from_secs(3))
             .without_max_times()
             .with_total_delay(Some(PATIENCE));
-        read.retry(pauses)
-            .when(|error| matches!(error, ClaimError::NotYet(_)))
-            .await
+        read.retry(pauses).when(|error| matches!(error, ClaimError::NotYet(_))).await
     }
 
     async fn plan(&self, claim: &Claim) -> Result<Vec<Plan>, String> {
@@ -142,24 +120,10 @@ impl NodeAgent {
         let inventory = known.ok().and_then(Result::ok).and_then(|known| known.clone());
         let inventory =
             inventory.ok_or("the agent does not know its node's links and Networks yet: see its log")?;
-        let state = self
-            .attacher
-            .watch(&claim.pod.uid)
-            .map(|state| state.borrow().clone())
-            .unwrap_or_default();
-        let taken: BTreeSet<IfName> = state
-            .records
-            .into_iter()
-            .map(|record| record.plan.if_name)
-            .collect();
-        let made = plans(
-            claim,
-            Node {
-                name: &self.node_name,
-                inventory: &inventory,
-            },
-            &taken,
-        )?;
+        let state =
+            self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
+        let taken: BTreeSet<IfName> = state.records.into_iter().map(|record| record.plan.if_name).collect();
+        let made = plans(claim, Node { name: &self.node_name, inventory: &inventory }, &taken)?;
         for plan in &made {
             let refused = |failure: netclaim_driver::attach::Failure| {
                 let request = &plan.device.request;
@@ -175,13 +139,7 @@ impl NodeAgent {
 
     fn prepared(&self, plans: &[Plan]) -> Vec<PreparedDevice> {
         let device = |plan: &Plan| PreparedDevice {
-            request: plan
-                .device
-                .request
-                .split('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
+            request: plan.device.request.split('/').next().unwrap_or_default().to_owned(),
             pool: plan.device.pool.clone(),
             device: plan.device.device.clone(),
             cdi_devices: vec![self.gate.specs().device(&plan.claim.uid)],

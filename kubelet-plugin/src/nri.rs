@@ -43,13 +43,7 @@ impl<N: Network, O: Observer> RuntimeEvents<N, O> {
         boot_id: &str,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self {
-            attacher,
-            specs,
-            hook,
-            boot_id: boot_id.to_owned(),
-            metrics,
-        }
+        Self { attacher, specs, hook, boot_id: boot_id.to_owned(), metrics }
     }
 
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
@@ -83,11 +77,7 @@ impl<N: Network, O: Observer> RuntimeEvents<N, O> {
             netns_id: netns.id(),
             boot_id: self.boot_id.clone(),
         };
-        Listed::Live(LiveSandbox {
-            pod_uid: sandbox.uid.clone(),
-            sandbox: attachable,
-            netns,
-        })
+        Listed::Live(LiveSandbox { pod_uid: sandbox.uid.clone(), sandbox: attachable, netns })
     }
 
     /// Waits until nothing is owed to the sandbox any more, at most for `budget`.
@@ -97,15 +87,9 @@ impl<N: Network, O: Observer> RuntimeEvents<N, O> {
         };
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
         let nothing_owed = |state: &PodState| {
-            state
-                .records
-                .iter()
-                .all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
+            state.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
         };
-        if tokio::time::timeout(budget, state.wait_for(nothing_owed))
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(budget, state.wait_for(nothing_owed)).await.is_err() {
             tracing::info!(
                 pod.uid = sandbox.uid,
                 sandbox = sandbox.id,
@@ -122,10 +106,7 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
 
     async fn synchronize(&self, sandboxes: Vec<Sandbox>, _containers: Vec<Container>) {
         let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
-        for sandbox in sandboxes
-            .iter()
-            .filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some())
-        {
+        for sandbox in sandboxes.iter().filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some()) {
             match self.look_at(sandbox) {
                 Listed::Live(sandbox) => live.push(sandbox),
                 Listed::Gone => {}
@@ -154,9 +135,9 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
         let timer = self.metrics.attach_seconds();
         match self.look_at(&sandbox) {
             Listed::Live(live) => self.attacher.sandbox_up(live),
-            Listed::Gone => self
-                .attacher
-                .sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned()),
+            Listed::Gone => {
+                self.attacher.sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned())
+            }
             Listed::Unfit(reason) | Listed::Unclear(reason) => {
                 self.attacher.sandbox_unfit(&sandbox.uid, reason)
             }
@@ -185,25 +166,13 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
             Some(Gate::Failed(error)) => Err(error),
             // Containers that name the claim have the hook by CDI, which works without us too.
-            Some(Gate::Wait)
-                if container
-                    .cdi_devices
-                    .iter()
-                    .any(|device| self.specs.is_ours(device)) =>
-            {
+            Some(Gate::Wait) if container.cdi_devices.iter().any(|device| self.specs.is_ours(device)) => {
                 Ok(Adjustment::default())
             }
             Some(Gate::Wait) => {
                 let path = self.hook.path.to_string_lossy().into_owned();
-                let hook = Hook {
-                    path,
-                    args: self.hook.args(),
-                    env: Vec::new(),
-                    timeout: HOOK_TIMEOUT,
-                };
-                Ok(Adjustment {
-                    create_runtime: vec![hook],
-                })
+                let hook = Hook { path, args: self.hook.args(), env: Vec::new(), timeout: HOOK_TIMEOUT };
+                Ok(Adjustment { create_runtime: vec![hook] })
             }
         }
     }

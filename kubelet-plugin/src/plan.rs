@@ -30,10 +30,7 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &BTreeSet<IfName>) -> Result<
     let mut plans: Vec<Plan> = Vec::new();
     for (index, device) in (0..).zip(&claim.devices) {
         let plan = plan(claim, device, index, node, &taken).map_err(|problem| {
-            format!(
-                "request {:?} of ResourceClaim {}: {problem}",
-                device.device.request, claim.object
-            )
+            format!("request {:?} of ResourceClaim {}: {problem}", device.device.request, claim.object)
         })?;
         taken.insert(plan.if_name.clone());
         plans.push(plan);
@@ -66,10 +63,7 @@ fn plan(
         Base::Uplink(_) => name,
     };
     let conflist = merged
-        .resolve(
-            &format!("netclaim-{network}"),
-            scope(claim, network, node.name, uplink),
-        )
+        .resolve(&format!("netclaim-{network}"), scope(claim, network, node.name, uplink))
         .map_err(|e| e.to_string())?;
     Ok(Plan {
         claim: claim.object.clone(),
@@ -104,23 +98,12 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>
         }
         return Ok((Base::Network(name.as_str(), spec), uplink));
     }
-    let plain_use = [
-        ("nic-", PlainUse::Nic),
-        ("macvlan-", PlainUse::Macvlan),
-        ("ipvlan-", PlainUse::Ipvlan),
-    ];
+    let plain_use = [("nic-", PlainUse::Nic), ("macvlan-", PlainUse::Macvlan), ("ipvlan-", PlainUse::Ipvlan)];
     let found = plain_use.into_iter().find_map(|(prefix, plain)| {
         let label = name.strip_prefix(prefix)?;
-        let is_it = |link: &&Link| {
-            link.name
-                .parse::<IfName>()
-                .is_ok_and(|name| device::link_label(&name) == label)
-        };
-        node.inventory
-            .uplinks
-            .iter()
-            .find(is_it)
-            .map(|link| (plain, link))
+        let is_it =
+            |link: &&Link| link.name.parse::<IfName>().is_ok_and(|name| device::link_label(&name) == label);
+        node.inventory.uplinks.iter().find(is_it).map(|link| (plain, link))
     });
     match found {
         Some((plain, link)) => Ok((Base::Uplink(plain), Some(link))),
@@ -134,12 +117,8 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>
 /// What CNI plugins are used to be told of a pod; the runtime adds the sandbox.
 fn pod_args(claim: &Claim) -> [(String, String); 3] {
     let pod = &claim.pod;
-    [
-        ("K8S_POD_NAMESPACE", &pod.namespace),
-        ("K8S_POD_NAME", &pod.name),
-        ("K8S_POD_UID", &pod.uid),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.clone()))
+    [("K8S_POD_NAMESPACE", &pod.namespace), ("K8S_POD_NAME", &pod.name), ("K8S_POD_UID", &pod.uid)]
+        .map(|(key, value)| (key.to_owned(), value.clone()))
 }
 
 /// `net1`, `net2` …: the first that no other attachment of the pod has.
@@ -166,8 +145,5 @@ fn scope(claim: &Claim, network: &str, node: &str, uplink: Option<&Link>) -> Sco
         scope.push(("uplink.mtu", json!(link.mtu)));
         scope.extend(link.mac.as_ref().map(|mac| ("uplink.mac", json!(mac))));
     }
-    scope
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+    scope.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

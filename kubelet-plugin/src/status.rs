@@ -49,16 +49,8 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
-    Ready {
-        if_name: String,
-        mac: Option<String>,
-        ips: Vec<String>,
-        data: Option<Value>,
-    },
-    NotReady {
-        reason: &'static str,
-        message: String,
-    },
+    Ready { if_name: String, mac: Option<String>, ips: Vec<String>, data: Option<Value> },
+    NotReady { reason: &'static str, message: String },
 }
 
 /// What is to be written for a claim.
@@ -121,11 +113,8 @@ impl StatusWriter {
             by_claim.entry(&record.plan.claim.uid).or_default().push(record);
         }
         let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
-        for gone in self
-            .claims_of_pod
-            .insert(pod_uid.to_owned(), now.clone())
-            .unwrap_or_default()
-            .difference(&now)
+        for gone in
+            self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default().difference(&now)
         {
             self.work.remove(gone);
         }
@@ -134,11 +123,7 @@ impl StatusWriter {
         }
         for (uid, records) in by_claim {
             // Half a claim is no news: it is written when every attachment is made, or one has failed.
-            let Some(entries) = records
-                .iter()
-                .map(|record| entry(record))
-                .collect::<Option<Vec<_>>>()
-            else {
+            let Some(entries) = records.iter().map(|record| entry(record)).collect::<Option<Vec<_>>>() else {
                 continue;
             };
             let claim = records.first().map(|record| record.plan.claim.clone());
@@ -152,17 +137,11 @@ impl StatusWriter {
     }
 
     fn refused(&mut self, refusal: &Refusal) {
-        let outcome = Outcome::NotReady {
-            reason: "Refused",
-            message: refusal.message.clone(),
-        };
+        let outcome = Outcome::NotReady { reason: "Refused", message: refusal.message.clone() };
         let entries = refusal
             .devices
             .iter()
-            .map(|device| Entry {
-                device: device.clone(),
-                outcome: outcome.clone(),
-            })
+            .map(|device| Entry { device: device.clone(), outcome: outcome.clone() })
             .collect();
         // No pod's record leads to it: it is forgotten when it is written.
         self.want(&refusal.claim.uid, refusal.claim.clone(), entries);
@@ -175,13 +154,7 @@ impl StatusWriter {
         }
         self.work.insert(
             uid.to_owned(),
-            Work {
-                claim,
-                entries,
-                written: false,
-                failures: 0,
-                due: Instant::now(),
-            },
+            Work { claim, entries, written: false, failures: 0, due: Instant::now() },
         );
         true
     }
@@ -239,18 +212,11 @@ impl StatusWriter {
             self.busy.insert(uid.clone());
             let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &work.claim.namespace);
             let patch = patch(&self.driver, &work.claim, &work.entries);
-            let (uid, name, entries, driver) = (
-                uid.clone(),
-                work.claim.name.clone(),
-                work.entries.clone(),
-                self.driver.clone(),
-            );
+            let (uid, name, entries, driver) =
+                (uid.clone(), work.claim.name.clone(), work.entries.clone(), self.driver.clone());
             writes.spawn(async move {
                 let params = PatchParams::apply(&driver).force();
-                let result = api
-                    .patch_status(&name, &params, &Patch::Apply(patch))
-                    .await
-                    .map(drop);
+                let result = api.patch_status(&name, &params, &Patch::Apply(patch)).await.map(drop);
                 (uid, entries, result)
             });
         }
@@ -276,9 +242,7 @@ impl StatusWriter {
                 work.written = true;
             }
             Err(error) => {
-                let pause = FIRST_PAUSE
-                    .saturating_mul(1 << work.failures.min(8))
-                    .min(LONGEST_PAUSE);
+                let pause = FIRST_PAUSE.saturating_mul(1 << work.failures.min(8)).min(LONGEST_PAUSE);
                 work.failures += 1;
                 work.due = Instant::now() + pause;
                 tracing::warn!(claim = %work.claim, %error, ?pause, "cannot write the claim's status, trying again");
@@ -300,26 +264,15 @@ fn entry(record: &Record) -> Option<Entry> {
                     .filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
             }
         }
-        (_, Some(error)) => Outcome::NotReady {
-            reason: "AttachFailed",
-            message: error.clone(),
-        },
+        (_, Some(error)) => Outcome::NotReady { reason: "AttachFailed", message: error.clone() },
         (_, None) => return None,
     };
-    Some(Entry {
-        device: record.plan.device.clone(),
-        outcome,
-    })
+    Some(Entry { device: record.plan.device.clone(), outcome })
 }
 
 fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
-    let now = k8s_openapi::jiff::Timestamp::now()
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string();
-    let devices: Vec<Value> = entries
-        .iter()
-        .map(|entry| device_status(driver, entry, &now))
-        .collect();
+    let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let devices: Vec<Value> = entries.iter().map(|entry| device_status(driver, entry, &now)).collect();
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -330,12 +283,7 @@ fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
 }
 
 fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
-    let DeviceRef {
-        pool,
-        device,
-        share_id,
-        ..
-    } = &entry.device;
+    let DeviceRef { pool, device, share_id, .. } = &entry.device;
     let condition = |status: &str, reason: &str, message: &str| {
         // 32 KiB is the API's limit; nobody reads that much.
         let message: String = message.chars().take(4096).collect();
@@ -346,12 +294,7 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
         status["shareID"] = json!(share);
     }
     match &entry.outcome {
-        Outcome::Ready {
-            if_name,
-            mac,
-            ips,
-            data,
-        } => {
+        Outcome::Ready { if_name, mac, ips, data } => {
             status["conditions"] = condition("True", "Attached", &format!("attached as {if_name}"));
             let mut network = json!({"interfaceName": if_name});
             if let Some(mac) = mac {
@@ -404,10 +347,7 @@ mod tests {
 
     #[test]
     fn a_failed_device_says_why() {
-        let failed = Outcome::NotReady {
-            reason: "AttachFailed",
-            message: "no".into(),
-        };
+        let failed = Outcome::NotReady { reason: "AttachFailed", message: "no".into() };
         let status = device_status("netclaim.dev", &entry(failed), "now");
         let expected = json!([{"type": "Ready", "status": "False", "reason": "AttachFailed", "message": "no", "lastTransitionTime": "now"}]);
         assert_eq!(status["conditions"], expected);

@@ -43,14 +43,9 @@ pub async fn watch_node(
     let mut nodes = watcher(nodes, own).default_backoff().boxed();
     let networks =
         Api::<kube::core::DynamicObject>::all_with(client, &kube::core::ApiResource::erase::<Network>(&()));
-    let mut networks = watcher(networks, watcher::Config::default())
-        .default_backoff()
-        .boxed();
+    let mut networks = watcher(networks, watcher::Config::default()).default_backoff().boxed();
     let mut link_changes = LinkChanges::default();
-    let (macvlan, ipvlan) = (
-        kernel_has(&links, "macvlan").await,
-        kernel_has(&links, "ipvlan").await,
-    );
+    let (macvlan, ipvlan) = (kernel_has(&links, "macvlan").await, kernel_has(&links, "ipvlan").await);
     let mut seen = Seen::default();
     let mut uplinks = None;
     loop {
@@ -63,12 +58,8 @@ pub async fn watch_node(
             }
         }
         if let (Some(uplinks), Some(labels), Some(networks)) = (&uplinks, &seen.labels, &seen.networks) {
-            let now = Inventory {
-                uplinks: uplinks.clone(),
-                macvlan,
-                ipvlan,
-                networks: for_node(networks, labels),
-            };
+            let now =
+                Inventory { uplinks: uplinks.clone(), macvlan, ipvlan, networks: for_node(networks, labels) };
             inventory.send_if_modified(|known| {
                 let changed = known.as_deref() != Some(&now);
                 if changed {

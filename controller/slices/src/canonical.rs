@@ -27,11 +27,7 @@ pub(crate) fn canonical(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
 }
 
 fn device(device: &mut Device) {
-    for flag in [
-        &mut device.all_nodes,
-        &mut device.allow_multiple_allocations,
-        &mut device.binds_to_node,
-    ] {
+    for flag in [&mut device.all_nodes, &mut device.allow_multiple_allocations, &mut device.binds_to_node] {
         *flag = flag.filter(|set| *set);
     }
     device.attributes = device.attributes.take().filter(|map| !map.is_empty());
@@ -67,9 +63,7 @@ fn request_policy(policy: &mut CapacityRequestPolicy) {
 }
 
 fn counters(counters: &mut BTreeMap<String, Counter>) {
-    counters
-        .values_mut()
-        .for_each(|counter| number(&mut counter.value));
+    counters.values_mut().for_each(|counter| number(&mut counter.value));
 }
 
 fn number(quantity: &mut Quantity) {
@@ -123,9 +117,6 @@ mod tests {
         assert!(!same(capacity("1G"), capacity("1Gi")));
         let taint = |effect| json!({"name": "a", "taints": [{"key": "k", "effect": effect}]});
         assert!(!same(taint("NoSchedule"), taint("NoExecute")));
-        assert!(!same(
-            json!({"name": "a", "attributes": {"x": {"bool": false}}}),
-            json!({"name": "a"})
-        ));
+        assert!(!same(json!({"name": "a", "attributes": {"x": {"bool": false}}}), json!({"name": "a"})));
     }
 }

@@ -130,11 +130,7 @@ impl PublisherConfig {
 
     /// Selects the slices of this scope. An empty node name selects those without one.
     pub(crate) fn field_selector(&self) -> String {
-        format!(
-            "spec.driver={},spec.nodeName={}",
-            self.driver,
-            self.scope.node_name()
-        )
+        format!("spec.driver={},spec.nodeName={}", self.driver, self.scope.node_name())
     }
 }
 
@@ -145,9 +141,7 @@ pub(crate) fn is_dns_label(text: &str) -> bool {
     bytes.len() <= 63
         && alphanumeric(bytes.first())
         && alphanumeric(bytes.last())
-        && bytes
-            .iter()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'-')
+        && bytes.iter().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'-')
 }
 
 /// RFC 1123 subdomain; the API server does not limit the length of its labels.
@@ -156,9 +150,7 @@ pub(crate) fn is_dns_subdomain(text: &str) -> bool {
         !part.is_empty()
             && !part.starts_with('-')
             && !part.ends_with('-')
-            && part
-                .bytes()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+            && part.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
     };
     text.len() <= 253 && text.split('.').all(label)
 }
@@ -169,9 +161,7 @@ fn is_label_value(text: &str) -> bool {
     bytes.len() <= 63
         && alphanumeric(bytes.first())
         && alphanumeric(bytes.last())
-        && bytes
-            .iter()
-            .all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))
+        && bytes.iter().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))
 }
 
 #[cfg(test)]

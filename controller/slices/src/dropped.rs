@@ -63,29 +63,16 @@ impl DroppedField {
 fn occurrences(spec: &ResourceSliceSpec) -> BTreeMap<DroppedField, usize> {
     let mut found = BTreeMap::new();
     let mut count = |field, n| *found.entry(field).or_insert(0) += n;
-    count(
-        DroppedField::SharedCounters,
-        spec.shared_counters.as_ref().map_or(0, Vec::len),
-    );
+    count(DroppedField::SharedCounters, spec.shared_counters.as_ref().map_or(0, Vec::len));
     for device in spec.devices.iter().flatten() {
         count(DroppedField::Taints, device.taints.as_ref().map_or(0, Vec::len));
-        count(
-            DroppedField::ConsumesCounters,
-            device.consumes_counters.as_ref().map_or(0, Vec::len),
-        );
+        count(DroppedField::ConsumesCounters, device.consumes_counters.as_ref().map_or(0, Vec::len));
         count(
             DroppedField::AllowMultipleAllocations,
             device.allow_multiple_allocations.map_or(0, usize::from),
         );
-        count(
-            DroppedField::BindsToNode,
-            device.binds_to_node.map_or(0, usize::from),
-        );
-        let policies = device
-            .capacity
-            .iter()
-            .flatten()
-            .filter(|(_, c)| c.request_policy.is_some());
+        count(DroppedField::BindsToNode, device.binds_to_node.map_or(0, usize::from));
+        let policies = device.capacity.iter().flatten().filter(|(_, c)| c.request_policy.is_some());
         count(DroppedField::RequestPolicy, policies.count());
     }
     found
@@ -109,10 +96,7 @@ impl Adopted {
     pub(crate) fn equal(&self, name: &str, wanted: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> bool {
         let (wanted, stored) = (canonical(wanted), canonical(stored));
         wanted == stored
-            || self
-                .answers
-                .get(name)
-                .is_some_and(|(sent, answer)| *sent == wanted && *answer == stored)
+            || self.answers.get(name).is_some_and(|(sent, answer)| *sent == wanted && *answer == stored)
     }
 
     /// Remembers the server's answer to a write. Returns true when the server now stores a field that it dropped
@@ -140,20 +124,12 @@ impl Adopted {
         }
         for field in lost.difference(&self.dropped) {
             let (field, gate) = (field.path(), field.gate().unwrap_or("unknown"));
-            tracing::warn!(
-                slice = name,
-                field,
-                gate,
-                "the API server does not store a field as sent"
-            );
+            tracing::warn!(slice = name, field, gate, "the API server does not store a field as sent");
         }
         let back: Vec<_> = self.dropped.intersection(&kept).copied().collect();
         self.dropped.extend(lost);
         for field in &back {
-            tracing::info!(
-                field = field.path(),
-                "the API server stores a field that it dropped before"
-            );
+            tracing::info!(field = field.path(), "the API server stores a field that it dropped before");
             self.dropped.remove(field);
         }
         if !back.is_empty() {
@@ -183,10 +159,7 @@ mod tests {
     }
 
     fn answer(device: Value) -> ResourceSlice {
-        ResourceSlice {
-            spec: spec(device),
-            ..ResourceSlice::default()
-        }
+        ResourceSlice { spec: spec(device), ..ResourceSlice::default() }
     }
 
     fn full() -> Value {
@@ -203,24 +176,14 @@ mod tests {
         assert!(!adopted.equal("s", &spec(full()), &spec(bare.clone())));
         adopted.record("s", &spec(full()), &answer(bare.clone()));
         use DroppedField::*;
-        let dropped = [
-            Taints,
-            ConsumesCounters,
-            AllowMultipleAllocations,
-            RequestPolicy,
-            BindsToNode,
-        ]
-        .into();
+        let dropped = [Taints, ConsumesCounters, AllowMultipleAllocations, RequestPolicy, BindsToNode].into();
         assert_eq!(adopted.dropped(), &dropped);
         assert!(adopted.equal("s", &spec(full()), &spec(bare.clone())));
         assert!(
             !adopted.equal("s", &spec(full()), &spec(json!({"name": "b"}))),
             "a foreign edit still counts"
         );
-        assert!(
-            !adopted.equal("s", &spec(json!({"name": "b"})), &spec(bare)),
-            "so does a new wish"
-        );
+        assert!(!adopted.equal("s", &spec(json!({"name": "b"})), &spec(bare)), "so does a new wish");
     }
 
     #[test]

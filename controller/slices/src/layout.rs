@@ -46,23 +46,13 @@ impl Names {
     pub(crate) fn new(driver: &str, pool: &str) -> Self {
         let readable: String = pool
             .chars()
-            .map(|c| {
-                if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' {
-                    c
-                } else {
-                    '-'
-                }
-            })
+            .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' })
             .take(Self::POOL_BYTES)
             .collect();
         let readable = readable.trim_matches(['-', '.']);
         // The hash keeps apart what the readable part does not: `a/b` and `a-b`, long names, and another driver.
         let hash = fnv1a(driver.bytes().chain([0]).chain(pool.bytes()));
-        Self {
-            prefix: format!("{readable}-{driver}-{hash:08x}-")
-                .trim_start_matches('-')
-                .to_owned(),
-        }
+        Self { prefix: format!("{readable}-{driver}-{hash:08x}-").trim_start_matches('-').to_owned() }
     }
 
     pub(crate) fn name(&self, slot: Slot) -> String {
@@ -81,19 +71,14 @@ impl Names {
             b'd' => Kind::Devices,
             _ => return None,
         };
-        let slot = Slot {
-            kind,
-            index: place.get(1..)?.parse().ok()?,
-        };
+        let slot = Slot { kind, index: place.get(1..)?.parse().ok()? };
         (self.name(slot) == name).then_some(slot)
     }
 }
 
 /// 32-bit FNV-1a: stable across releases, unlike the hashers of std.
 fn fnv1a(bytes: impl Iterator<Item = u8>) -> u32 {
-    bytes.fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// The specs of the slices of `pool`, with generation 0, given the slices that are there.
@@ -108,18 +93,8 @@ pub(crate) fn layout(
 
     let mut places = BTreeMap::new();
     for (slot, slice) in newest_first {
-        let devices = slice
-            .spec
-            .devices
-            .iter()
-            .flatten()
-            .map(|device| device.name.as_str());
-        let sets = slice
-            .spec
-            .shared_counters
-            .iter()
-            .flatten()
-            .map(|set| set.name.as_str());
+        let devices = slice.spec.devices.iter().flatten().map(|device| device.name.as_str());
+        let sets = slice.spec.shared_counters.iter().flatten().map(|set| set.name.as_str());
         for name in devices.chain(sets) {
             places.entry((slot.kind, name)).or_insert(slot.index);
         }
@@ -127,51 +102,24 @@ pub(crate) fn layout(
     let place = |kind, name| places.get(&(kind, name)).copied();
 
     let mut specs = BTreeMap::new();
-    let sets = pool
-        .counters
-        .iter()
-        .map(|set| place(Kind::Counters, set.name.as_str()));
+    let sets = pool.counters.iter().map(|set| place(Kind::Counters, set.name.as_str()));
     for (set, index) in pool.counters.iter().zip(assign(sets, COUNTER_SETS_PER_SLICE)) {
-        let spec = specs.entry(Slot {
-            kind: Kind::Counters,
-            index,
-        });
+        let spec = specs.entry(Slot { kind: Kind::Counters, index });
         let spec = spec.or_insert_with(|| empty(driver, pool));
         spec.shared_counters.get_or_insert_default().push(set.clone());
     }
-    let devices = pool
-        .devices
-        .iter()
-        .map(|device| place(Kind::Devices, device.name.as_str()));
+    let devices = pool.devices.iter().map(|device| place(Kind::Devices, device.name.as_str()));
     for (device, index) in pool.devices.iter().zip(assign(devices, DEVICES_PER_SLICE)) {
-        let spec = specs.entry(Slot {
-            kind: Kind::Devices,
-            index,
-        });
+        let spec = specs.entry(Slot { kind: Kind::Devices, index });
         let mut device = device.clone();
-        device
-            .taints
-            .iter_mut()
-            .flatten()
-            .for_each(|taint| taint.time_added = None);
-        spec.or_insert_with(|| empty(driver, pool))
-            .devices
-            .get_or_insert_default()
-            .push(device);
+        device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
+        spec.or_insert_with(|| empty(driver, pool)).devices.get_or_insert_default().push(device);
     }
     if specs.is_empty() {
-        specs.insert(
-            Slot {
-                kind: Kind::Devices,
-                index: 0,
-            },
-            empty(driver, pool),
-        );
+        specs.insert(Slot { kind: Kind::Devices, index: 0 }, empty(driver, pool));
     }
     let count = i64::try_from(specs.len()).unwrap_or(i64::MAX);
-    specs
-        .values_mut()
-        .for_each(|spec| spec.pool.resource_slice_count = count);
+    specs.values_mut().for_each(|spec| spec.pool.resource_slice_count = count);
     specs
 }
 
@@ -186,11 +134,8 @@ fn assign(places: impl Iterator<Item = Option<u32>>, per_slice: usize) -> Vec<u3
             *used <= per_slice
         });
     }
-    let mut full: BTreeSet<u32> = used
-        .iter()
-        .filter(|(_, used)| **used >= per_slice)
-        .map(|(index, _)| *index)
-        .collect();
+    let mut full: BTreeSet<u32> =
+        used.iter().filter(|(_, used)| **used >= per_slice).map(|(index, _)| *index).collect();
     let mut first = 0;
     places
         .into_iter()
@@ -213,10 +158,7 @@ fn assign(places: impl Iterator<Item = Option<u32>>, per_slice: usize) -> Vec<u3
 fn empty(driver: &str, pool: &Pool) -> ResourceSliceSpec {
     let mut spec = ResourceSliceSpec {
         driver: driver.to_owned(),
-        pool: ResourcePool {
-            name: pool.name.clone(),
-            ..ResourcePool::default()
-        },
+        pool: ResourcePool { name: pool.name.clone(), ..ResourcePool::default() },
         ..ResourceSliceSpec::default()
     };
     match &pool.placement {
@@ -231,10 +173,7 @@ fn empty(driver: &str, pool: &Pool) -> ResourceSliceSpec {
 mod tests {
     use super::*;
 
-    const DEVICES: Slot = Slot {
-        kind: Kind::Devices,
-        index: 3,
-    };
+    const DEVICES: Slot = Slot { kind: Kind::Devices, index: 3 };
 
     #[test]
     fn a_name_tells_pool_and_place() {
@@ -243,13 +182,8 @@ mod tests {
         assert!(name.starts_with("node-1.example-netclaim.dev-"), "{name}");
         assert!(name.ends_with("-d0003"), "{name}");
         assert_eq!(names.slot(&name), Some(DEVICES));
-        for other in [
-            "",
-            "x",
-            &name[..name.len() - 1],
-            &format!("{name}x"),
-            &name.replace("d0003", "d+003"),
-        ] {
+        for other in ["", "x", &name[..name.len() - 1], &format!("{name}x"), &name.replace("d0003", "d+003")]
+        {
             assert_eq!(names.slot(other), None, "{other}");
         }
     }
@@ -258,28 +192,15 @@ mod tests {
     fn pools_never_share_a_name_and_names_stay_within_253_bytes() {
         let name = |pool: &str| Names::new(&"d".repeat(63), pool).name(DEVICES);
         assert_ne!(name("a/b"), name("a-b"));
-        assert_ne!(
-            name(&format!("{}a", "x".repeat(252))),
-            name(&format!("{}b", "x".repeat(252)))
-        );
+        assert_ne!(name(&format!("{}a", "x".repeat(252))), name(&format!("{}b", "x".repeat(252))));
         assert!(name(&"x".repeat(253)).len() <= 253);
-        assert!(
-            name("ß/…").starts_with('d'),
-            "no byte of a hostile name is cut in half"
-        );
+        assert!(name("ß/…").starts_with('d'), "no byte of a hostile name is cut in half");
     }
 
     #[test]
     fn an_item_stays_where_it_is_and_a_new_one_fills_the_first_gap() {
         assert_eq!(assign([None, None, None].into_iter(), 2), [0, 0, 1]);
-        assert_eq!(
-            assign([Some(1), None, Some(1), None, None].into_iter(), 2),
-            [1, 0, 1, 0, 2]
-        );
-        assert_eq!(
-            assign([Some(0), Some(0), Some(0)].into_iter(), 2),
-            [0, 0, 1],
-            "a foreign slice too full"
-        );
+        assert_eq!(assign([Some(1), None, Some(1), None, None].into_iter(), 2), [1, 0, 1, 0, 2]);
+        assert_eq!(assign([Some(0), Some(0), Some(0)].into_iter(), 2), [0, 0, 1], "a foreign slice too full");
     }
 }

@@ -61,9 +61,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// The writes that store something.
     pub(crate) fn puts(&self) -> impl Iterator<Item = &Write> {
-        self.writes
-            .iter()
-            .filter(|write| !matches!(write, Write::Delete(_)))
+        self.writes.iter().filter(|write| !matches!(write, Write::Delete(_)))
     }
 
     /// Whether a refusal halfway would spoil a pool that may be in use.
@@ -74,23 +72,13 @@ impl Plan {
 
 /// The publisher that `slice` names as its own.
 pub(crate) fn publisher_of(slice: &ResourceSlice) -> Option<&str> {
-    slice
-        .metadata
-        .labels
-        .as_ref()?
-        .get(PUBLISHER_LABEL)
-        .map(String::as_str)
+    slice.metadata.labels.as_ref()?.get(PUBLISHER_LABEL).map(String::as_str)
 }
 
 /// The way to a pool that is gone: only what is certainly ours is deleted.
 pub(crate) fn withdraw(config: &PublisherConfig, existing: &[&ResourceSlice]) -> Plan {
-    let ours = existing
-        .iter()
-        .filter(|slice| publisher_of(slice) == Some(config.publisher.as_str()));
-    Plan {
-        generation: None,
-        writes: ours.map(|slice| Write::Delete((*slice).clone())).collect(),
-    }
+    let ours = existing.iter().filter(|slice| publisher_of(slice) == Some(config.publisher.as_str()));
+    Plan { generation: None, writes: ours.map(|slice| Write::Delete((*slice).clone())).collect() }
 }
 
 /// The way to `pool`, given all slices of that pool that are there.
@@ -114,15 +102,11 @@ pub(crate) fn plan(
     }
     let names = Names::new(&config.driver, &pool.name);
     let slot_of = |slice: &ResourceSlice| names.slot(slice.metadata.name.as_deref()?);
-    let current: BTreeMap<Slot, &ResourceSlice> = existing
-        .iter()
-        .filter_map(|slice| Some((slot_of(slice)?, *slice)))
-        .collect();
+    let current: BTreeMap<Slot, &ResourceSlice> =
+        existing.iter().filter_map(|slice| Some((slot_of(slice)?, *slice))).collect();
     let mut wanted = layout(&config.driver, pool, &current);
 
-    let unwanted = existing
-        .iter()
-        .filter(|slice| slot_of(slice).is_none_or(|s| !wanted.contains_key(&s)));
+    let unwanted = existing.iter().filter(|slice| slot_of(slice).is_none_or(|s| !wanted.contains_key(&s)));
     let mut writes: Vec<_> = unwanted.map(|slice| Write::Delete((*slice).clone())).collect();
 
     let generation_of = |slot: &Slot| current.get(slot).map(|slice| slice.spec.pool.generation);
@@ -137,11 +121,8 @@ pub(crate) fn plan(
             has_metadata(slice, config) && adopted.equal(&names.name(*slot), &at_top(), &slice.spec)
         })
     };
-    let due: Vec<Slot> = wanted
-        .iter()
-        .filter(|(slot, spec)| !published(slot, spec))
-        .map(|(slot, _)| *slot)
-        .collect();
+    let due: Vec<Slot> =
+        wanted.iter().filter(|(slot, spec)| !published(slot, spec)).map(|(slot, _)| *slot).collect();
     let (generation, due) = match top {
         None => (1, due),
         Some(top) => {
@@ -162,20 +143,11 @@ pub(crate) fn plan(
         spec.pool.generation = generation;
         restore_taint_times(&mut spec, &times);
         writes.push(match current.get(&slot) {
-            Some(slice) => Write::Update(ResourceSlice {
-                metadata: update_metadata(slice, config),
-                spec,
-            }),
-            None => Write::Create(ResourceSlice {
-                metadata: new_metadata(names.name(slot), config),
-                spec,
-            }),
+            Some(slice) => Write::Update(ResourceSlice { metadata: update_metadata(slice, config), spec }),
+            None => Write::Create(ResourceSlice { metadata: new_metadata(names.name(slot), config), spec }),
         });
     }
-    Ok(Plan {
-        generation: Some(generation),
-        writes,
-    })
+    Ok(Plan { generation: Some(generation), writes })
 }
 
 fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig) -> bool {
@@ -216,13 +188,9 @@ fn taint_id(device: &str, taint: &DeviceTaint) -> TaintId {
 
 /// When the server first saw each taint. Tolerations count from there, so an update must not start them anew.
 fn taint_times(existing: &[&ResourceSlice]) -> BTreeMap<TaintId, Time> {
-    let devices = existing
-        .iter()
-        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    let devices = existing.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
     let taints = devices.flat_map(|device| device.taints.iter().flatten().map(|taint| (&device.name, taint)));
-    taints
-        .filter_map(|(device, taint)| Some((taint_id(device, taint), taint.time_added.clone()?)))
-        .collect()
+    taints.filter_map(|(device, taint)| Some((taint_id(device, taint), taint.time_added.clone()?))).collect()
 }
 
 fn restore_taint_times(spec: &mut ResourceSliceSpec, times: &BTreeMap<TaintId, Time>) {

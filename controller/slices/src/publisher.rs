@@ -169,11 +169,7 @@ struct Worker {
 impl Worker {
     async fn run(mut self, mut wishes: watch::Receiver<Wish>) {
         let selector = watcher::Config::default().fields(&self.config.field_selector());
-        let mut events = pin!(
-            watcher(self.api.clone(), selector)
-                .default_backoff()
-                .modify(strip)
-        );
+        let mut events = pin!(watcher(self.api.clone(), selector).default_backoff().modify(strip));
         let mut gather = Gather::new(self.config.quiet, self.config.max_delay);
         let mut wish = Wish::default();
         let mut handles = true;
@@ -209,10 +205,7 @@ impl Worker {
         let (error, news) = match event {
             Ok(event) => (None, self.observed.watched(event)),
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot watch resource slices"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch resource slices");
                 (Some(Arc::new(error)), false)
             }
         };
@@ -236,10 +229,7 @@ impl Worker {
     async fn work(&mut self, wish: &Wish) -> bool {
         let mut again = false;
         let mut results = BTreeMap::new();
-        let ours = self
-            .observed
-            .all()
-            .filter(|s| publisher_of(s) == Some(self.config.publisher.as_str()));
+        let ours = self.observed.all().filter(|s| publisher_of(s) == Some(self.config.publisher.as_str()));
         let ours: BTreeSet<_> = ours.map(|slice| slice.spec.pool.name.clone()).collect();
         let mut wanted: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
         wanted.extend(ours.iter().map(|name| (name.as_str(), Vec::new())));
@@ -253,12 +243,7 @@ impl Worker {
                 _ => {
                     self.failures.remove(name);
                     let (pool, problem) = (name.to_owned(), Problem::Duplicate(name.to_owned()));
-                    let fault = Fault {
-                        pool,
-                        device: None,
-                        field: "name".into(),
-                        problem,
-                    };
+                    let fault = Fault { pool, device: None, field: "name".into(), problem };
                     Some(Err(PublishError::Invalid { faults: vec![fault] }))
                 }
             };
@@ -276,16 +261,10 @@ impl Worker {
         pool: Option<&Pool>,
         again: &mut bool,
     ) -> Option<Result<Option<i64>, PublishError>> {
-        if self
-            .failures
-            .get(name)
-            .is_some_and(|failures| failures.retry_at > Instant::now())
-        {
+        if self.failures.get(name).is_some_and(|failures| failures.retry_at > Instant::now()) {
             return None;
         }
-        let faults = pool
-            .map(|pool| validate(pool, &self.config.scope))
-            .unwrap_or_default();
+        let faults = pool.map(|pool| validate(pool, &self.config.scope)).unwrap_or_default();
         if !faults.is_empty() {
             // Trying again is of no use before the wish changes.
             self.failures.remove(name);
@@ -368,28 +347,15 @@ impl Worker {
                 if let (Write::Update(known), true) = (write, is_status(&source, 404)) {
                     self.observed.deleted(known);
                 }
-                Err(PublishError::Api {
-                    verb,
-                    pool,
-                    slice,
-                    source,
-                })
+                Err(PublishError::Api { verb, pool, slice, source })
             }
-            Err(_) => Err(PublishError::Timeout {
-                verb,
-                pool,
-                slice,
-                after: REQUEST_TIMEOUT,
-            }),
+            Err(_) => Err(PublishError::Timeout { verb, pool, slice, after: REQUEST_TIMEOUT }),
         }
     }
 
     async fn request(&self, write: &Write, dry_run: bool) -> kube::Result<Option<ResourceSlice>> {
         let name = write.name();
-        let post = PostParams {
-            dry_run,
-            field_manager: Some(self.config.driver.clone()),
-        };
+        let post = PostParams { dry_run, field_manager: Some(self.config.driver.clone()) };
         let stored = match write {
             Write::Create(slice) => self.api.create(&post, slice).await?,
             Write::Update(slice) => self.api.replace(name, &post, slice).await?,
@@ -398,11 +364,7 @@ impl Worker {
                     uid: slice.metadata.uid.clone(),
                     resource_version: slice.metadata.resource_version.clone(),
                 };
-                let params = DeleteParams {
-                    dry_run,
-                    ..DeleteParams::default()
-                }
-                .preconditions(preconditions);
+                let params = DeleteParams { dry_run, ..DeleteParams::default() }.preconditions(preconditions);
                 return match self.api.delete(name, &params).await {
                     Err(error) if !is_status(&error, 404) => Err(error),
                     _ => Ok(None),
@@ -426,12 +388,7 @@ impl Worker {
                 match result {
                     None => {}
                     Some(Ok(None)) => continue,
-                    Some(Ok(generation)) => {
-                        pool = PoolStatus {
-                            generation,
-                            error: None,
-                        }
-                    }
+                    Some(Ok(generation)) => pool = PoolStatus { generation, error: None },
                     Some(Err(error)) => {
                         let tries = self.failures.get(&name).map_or(0, |failures| failures.count);
                         let told = |error: &PublishError| {

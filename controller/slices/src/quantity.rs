@@ -16,9 +16,7 @@ pub(crate) fn billionths(quantity: &Quantity) -> Option<i128> {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let number_ends = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let number_ends = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_ends);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
@@ -31,9 +29,7 @@ pub(crate) fn billionths(quantity: &Quantity) -> Option<i128> {
     }
     let (power_of_two, power_of_ten) = scale(suffix)?;
     let scaled = mantissa.checked_mul(1_i128.checked_shl(power_of_two)?)?;
-    let exponent = power_of_ten
-        .checked_add(9)?
-        .checked_sub(i32::try_from(fraction.len()).ok()?)?;
+    let exponent = power_of_ten.checked_add(9)?.checked_sub(i32::try_from(fraction.len()).ok()?)?;
     let power = 10_i128.checked_pow(exponent.unsigned_abs());
     let value = match (exponent >= 0, power) {
         _ if scaled == 0 => 0,
@@ -102,9 +98,8 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_none() {
-        for text in [
-            "", "-", ".", "1.2.3", "G", "1 G", "1g", "1e", "1ee3", "0x10", "--1", "1e99", "1K", "½",
-        ] {
+        for text in ["", "-", ".", "1.2.3", "G", "1 G", "1g", "1e", "1ee3", "0x10", "--1", "1e99", "1K", "½"]
+        {
             assert_eq!(read(text), None, "{text}");
         }
     }

@@ -98,11 +98,7 @@ pub enum Problem {
 /// Everything that is wrong with `pool` when published in `scope`; nothing when it can be published.
 #[must_use]
 pub fn validate(pool: &Pool, scope: &Scope) -> Vec<Fault> {
-    let mut faults = Faults {
-        pool: &pool.name,
-        device: None,
-        found: Vec::new(),
-    };
+    let mut faults = Faults { pool: &pool.name, device: None, found: Vec::new() };
     let placed = match (&pool.placement, scope) {
         (Placement::Node(name), Scope::Node(scope)) => name == scope,
         (Placement::NodeSelector(_) | Placement::AllNodes, Scope::Cluster) => true,
@@ -138,12 +134,7 @@ struct Faults<'a> {
 impl Faults<'_> {
     fn add(&mut self, field: impl Into<String>, problem: Problem) {
         let (pool, device) = (self.pool.to_owned(), self.device.map(str::to_owned));
-        self.found.push(Fault {
-            pool,
-            device,
-            field: field.into(),
-            problem,
-        });
+        self.found.push(Fault { pool, device, field: field.into(), problem });
     }
 
     /// The number, unless it is a fault itself.
@@ -159,19 +150,9 @@ impl Faults<'_> {
     /// A number that is neither negative nor above `limit`.
     fn at_most(&mut self, field: &str, quantity: &Quantity, limit_name: &'static str, limit: &Quantity) {
         let value = self.not_negative(field, quantity);
-        if value
-            .zip(billionths(limit))
-            .is_some_and(|(value, limit)| value > limit)
-        {
+        if value.zip(billionths(limit)).is_some_and(|(value, limit)| value > limit) {
             let (value, limit) = (quantity.0.clone(), limit.0.clone());
-            self.add(
-                field,
-                Problem::Above {
-                    value,
-                    limit_name,
-                    limit,
-                },
-            );
+            self.add(field, Problem::Above { value, limit_name, limit });
         }
     }
 }
@@ -208,10 +189,7 @@ fn consumption(device: &Device, sets: &CounterSets<'_>, faults: &mut Faults<'_>)
                 Some(total) => faults.at_most(&field, &counter.value, "the counter's value", &total.value),
                 None => faults.add(
                     field,
-                    Problem::UnknownCounter {
-                        set: consumed.counter_set.clone(),
-                        counter: name.clone(),
-                    },
+                    Problem::UnknownCounter { set: consumed.counter_set.clone(), counter: name.clone() },
                 ),
             }
         }
@@ -261,10 +239,7 @@ mod tests {
             devices: serde_json::from_value(devices).unwrap(),
             counters: serde_json::from_value(counters).unwrap(),
         };
-        validate(&pool, &Scope::Node("n1".into()))
-            .iter()
-            .map(Fault::to_string)
-            .collect()
+        validate(&pool, &Scope::Node("n1".into())).iter().map(Fault::to_string).collect()
     }
 
     fn faults_of_capacity(capacity: Value) -> Vec<String> {
@@ -283,10 +258,7 @@ mod tests {
             {"name": "b", "capacity": {"x": {"value": "0"}}},
         ]);
         assert_eq!(
-            faults_of(
-                devices,
-                json!([{"name": "eth1", "counters": {"iv-0": {"value": "64"}}}])
-            ),
+            faults_of(devices, json!([{"name": "eth1", "counters": {"iv-0": {"value": "64"}}}])),
             [""; 0]
         );
     }
@@ -318,10 +290,7 @@ mod tests {
                  to whole units",
             ),
         ] {
-            assert_eq!(
-                faults_of_capacity(capacity),
-                [format!("pool n1, device a, capacity[x].{fault}")]
-            );
+            assert_eq!(faults_of_capacity(capacity), [format!("pool n1, device a, capacity[x].{fault}")]);
         }
     }
 
@@ -333,27 +302,15 @@ mod tests {
         };
         let sets = json!([{"name": "eth1", "counters": {"iv-0": {"value": "64"}}}]);
         for (devices, fault) in [
-            (
-                device("eth2", "iv-0", "1"),
-                r#"consumesCounters[eth2]: the pool has no counter set "eth2""#,
-            ),
+            (device("eth2", "iv-0", "1"), r#"consumesCounters[eth2]: the pool has no counter set "eth2""#),
             (
                 device("eth1", "iv-1", "1"),
                 r#"consumesCounters[eth1].iv-1: counter set "eth1" has no counter "iv-1""#,
             ),
-            (
-                device("eth1", "iv-0", "65"),
-                "consumesCounters[eth1].iv-0: 65 is above the counter's value 64",
-            ),
-            (
-                device("eth1", "iv-0", "-1"),
-                "consumesCounters[eth1].iv-0: -1 is negative",
-            ),
+            (device("eth1", "iv-0", "65"), "consumesCounters[eth1].iv-0: 65 is above the counter's value 64"),
+            (device("eth1", "iv-0", "-1"), "consumesCounters[eth1].iv-0: -1 is negative"),
         ] {
-            assert_eq!(
-                faults_of(devices, sets.clone()),
-                [format!("pool n1, device a, {fault}")]
-            );
+            assert_eq!(faults_of(devices, sets.clone()), [format!("pool n1, device a, {fault}")]);
         }
     }
 
@@ -361,10 +318,7 @@ mod tests {
     fn names_are_unique_and_every_fault_is_told() {
         let set = json!({"name": "s", "counters": {}});
         assert_eq!(
-            faults_of(
-                json!([{"name": "a"}, {"name": "A"}, {"name": "a"}]),
-                json!([set, set])
-            ),
+            faults_of(json!([{"name": "a"}, {"name": "A"}, {"name": "a"}]), json!([set, set])),
             [
                 r#"pool n1, counters[s]: the name "s" is taken, use another"#,
                 r#"pool n1, device A, name: "A" must be a DNS label: at most 63 lower-case letters, digits and `-`"#,
@@ -375,12 +329,8 @@ mod tests {
 
     #[test]
     fn a_pool_outside_the_scope_is_refused() {
-        let pool = |placement| Pool {
-            name: "p".into(),
-            placement,
-            devices: Vec::new(),
-            counters: Vec::new(),
-        };
+        let pool =
+            |placement| Pool { name: "p".into(), placement, devices: Vec::new(), counters: Vec::new() };
         let (node, cluster) = (Scope::Node("n1".into()), Scope::Cluster);
         let elsewhere = [
             (Placement::Node("n2".into()), &node),
@@ -390,9 +340,6 @@ mod tests {
         for (placement, scope) in elsewhere {
             assert_eq!(validate(&pool(placement), scope)[0].problem, Problem::Placement);
         }
-        assert_eq!(
-            validate(&pool(Placement::NodeSelector(NodeSelector::default())), &cluster),
-            []
-        );
+        assert_eq!(validate(&pool(Placement::NodeSelector(NodeSelector::default())), &cluster), []);
     }
 }

@@ -92,7 +92,13 @@ impl Network for CniNetwork {
         }
     }
 
-    async fn del(&self, plan: &Plan, sandbox_id: &str, netns: Option<&Path>, result: Option<&Value>) -> Result<(), Failure> {
+    async fn del(
+        &self,
+        plan: &Plan,
+        sandbox_id: &str,
+        netns: Option<&Path>,
+        result: Option<&Value>,
+    ) -> Result<(), Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
         let result = result.and_then(|result| stored(&list, result));
@@ -103,7 +109,11 @@ impl Network for CniNetwork {
         // The kernel has taken the links with the namespace; what is left is on the host, above all addresses, and
         // some plugins do not get that far without a namespace. What still fails then would fail for ever.
         for error in self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await {
-            tracing::warn!(sandbox = sandbox_id, error = error_chain(&error), "left after the namespace was gone");
+            tracing::warn!(
+                sandbox = sandbox_id,
+                error = error_chain(&error),
+                "left after the namespace was gone"
+            );
         }
         Ok(())
     }

@@ -152,7 +152,8 @@ fn encode(record: &Record) -> serde_json::Result<Vec<u8>> {
 }
 
 fn decode(bytes: &[u8]) -> Result<Record, String> {
-    let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
+    let envelope: Envelope<'_> =
+        serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
     if envelope.version > VERSION {
         return Err(format!("is of version {}, newer than {VERSION}: run the newer agent", envelope.version));
     }

@@ -61,7 +61,9 @@ pub fn next(record: &Record, want: &Want, boot_id: &str) -> Step {
             Step::Del(sandbox.clone())
         }
         // Nobody runs this ADD any more, or `next` would not be asked: what it left is unknown.
-        (Phase::Adding { sandbox }, Want::Attached(_) | Want::Detached | Want::Forgotten) => Step::Del(sandbox.clone()),
+        (Phase::Adding { sandbox }, Want::Attached(_) | Want::Detached | Want::Forgotten) => {
+            Step::Del(sandbox.clone())
+        }
         (Phase::Attached { sandbox, .. }, Want::Attached(wanted)) if sandbox.id == wanted.id => Step::Rest,
         (Phase::Attached { sandbox, .. }, Want::Attached(_) | Want::Detached | Want::Forgotten) => {
             Step::Del(sandbox.clone())
@@ -134,7 +136,8 @@ mod tests {
                     record.phase = Phase::Adding { sandbox: sandbox.clone() };
                     self.owed = Some(sandbox.id.clone());
                     if succeeds && !cut_short {
-                        record.phase = Phase::Attached { sandbox: sandbox.clone(), result: serde_json::Value::Null };
+                        record.phase =
+                            Phase::Attached { sandbox: sandbox.clone(), result: serde_json::Value::Null };
                     }
                 }
                 Step::Del(sandbox) => {

@@ -16,6 +16,8 @@ pub mod journal;
 pub mod machine;
 mod pod;
 pub mod record;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -140,7 +142,12 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     ///
     /// # Errors
     /// When the journal's directory cannot be read; the node must not attach anything then.
-    pub fn start(network: N, observer: Arc<O>, journal: Journal, boot_id: &str) -> Result<(Arc<Self>, Vec<Unreadable>), journal::Error> {
+    pub fn start(
+        network: N,
+        observer: Arc<O>,
+        journal: Journal,
+        boot_id: &str,
+    ) -> Result<(Arc<Self>, Vec<Unreadable>), journal::Error> {
         let (records, unreadable) = journal.load()?;
         let attacher = Arc::new(Self {
             network: Arc::new(network),
@@ -189,7 +196,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     /// The plans that are journalled for a claim.
     pub fn plans_of_claim(&self, claim_uid: &str) -> Vec<Plan> {
         let pods = self.lock();
-        let state = pods.pod_of_claim.get(claim_uid).and_then(|pod| pods.by_uid.get(pod)).map(|h| h.state.borrow().clone());
+        let state = pods
+            .pod_of_claim
+            .get(claim_uid)
+            .and_then(|pod| pods.by_uid.get(pod))
+            .map(|h| h.state.borrow().clone());
         let records = state.map(|state| state.records).unwrap_or_default();
         records.into_iter().map(|record| record.plan).filter(|plan| plan.claim.uid == claim_uid).collect()
     }
@@ -199,7 +210,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         let pods = self.lock();
         let ids = |handle: &Handle| {
             let state = handle.state.borrow();
-            state.records.iter().filter_map(|record| Some(record.phase.sandbox()?.id.clone())).collect::<Vec<_>>()
+            state
+                .records
+                .iter()
+                .filter_map(|record| Some(record.phase.sandbox()?.id.clone()))
+                .collect::<Vec<_>>()
         };
         pods.by_uid.values().flat_map(ids).collect()
     }

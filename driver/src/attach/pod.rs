@@ -114,7 +114,11 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 
     /// Runs until nothing is left to remember. `retire` is asked then, and says whether the task may end.
-    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, retire: impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool) {
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        retire: impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool,
+    ) {
         self.publish().await;
         loop {
             while let Ok(command) = commands.try_recv() {
@@ -128,7 +132,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
                         return;
                     }
                     let now = Instant::now();
-                    let pause = self.pauses.values().map(|pause| pause.until).filter(|until| *until > now).min();
+                    let pause =
+                        self.pauses.values().map(|pause| pause.until).filter(|until| *until > now).min();
                     tokio::select! {
                         command = commands.recv() => match command {
                             Some(command) => self.apply(command).await,
@@ -168,7 +173,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
                     (Known::Sandbox(sandbox), Some(id)) => sandbox.id == *id,
                     (_, None) => true,
                     // Of a pod that nothing is known of, any sandbox may be the one that is recorded.
-                    (Known::Unknown, Some(id)) => self.records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id)),
+                    (Known::Unknown, Some(id)) => {
+                        self.records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id))
+                    }
                     (Known::None, Some(_)) => false,
                 };
                 if current {
@@ -199,7 +206,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
             self.write(&record).await?;
             self.records.push(record);
         }
-        self.records.sort_by(|a, b| (&a.plan.claim.name, a.plan.index).cmp(&(&b.plan.claim.name, b.plan.index)));
+        self.records
+            .sort_by(|a, b| (&a.plan.claim.name, a.plan.index).cmp(&(&b.plan.claim.name, b.plan.index)));
         Ok(())
     }
 
@@ -219,7 +227,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let now = Instant::now();
         let paused = |index: usize, step: &Step| {
             let pause = self.records.get(index).and_then(|record| self.pauses.get(&record.key()));
-            pause.is_some_and(|pause| pause.until > now && (pause.verb == Verb::Add) == matches!(step, Step::Add(_)))
+            pause.is_some_and(|pause| {
+                pause.until > now && (pause.verb == Verb::Add) == matches!(step, Step::Add(_))
+            })
         };
         let steps: Vec<(usize, Step)> = self
             .records
@@ -273,7 +283,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 }
                 self.failed(&key, Verb::Add, failure.message).await;
             }
-            Outcome::CutShort => tracing::info!(pod.uid = %self.uid, attachment = %key, "add cut short: no longer wanted"),
+            Outcome::CutShort => {
+                tracing::info!(pod.uid = %self.uid, attachment = %key, "add cut short: no longer wanted")
+            }
         }
     }
 
@@ -416,7 +428,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
         };
         let records = &self.records;
         self.pins.retain(|id, _| {
-            Some(id.as_str()) == current || records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id))
+            Some(id.as_str()) == current
+                || records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id))
         });
     }
 
@@ -424,7 +437,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
         tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "attachment failed");
         let failures = self.pauses.get(key).map_or(0, |pause| pause.failures);
         let wait = FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE);
-        self.pauses.insert(key.to_owned(), Pause { failures: failures + 1, until: Instant::now() + wait, verb });
+        self.pauses
+            .insert(key.to_owned(), Pause { failures: failures + 1, until: Instant::now() + wait, verb });
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             record.error = Some(error.clone());
             let claim_uid = record.plan.claim.uid.clone();
@@ -438,7 +452,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
     /// Answers the releases that nothing is left of.
     fn answer_released(&mut self) {
         let records = &self.records;
-        for (claim_uid, reply) in self.waiting.extract_if(.., |(uid, _)| records.iter().all(|r| r.plan.claim.uid != *uid)) {
+        for (claim_uid, reply) in
+            self.waiting.extract_if(.., |(uid, _)| records.iter().all(|r| r.plan.claim.uid != *uid))
+        {
             self.released.remove(&claim_uid);
             let _ = reply.send(Ok(()));
         }
@@ -488,10 +504,11 @@ impl<N: Network, O: Observer> Pod<N, O> {
 }
 
 /// The journal waits for the disk: not on the async threads.
-async fn blocking(operation: impl FnOnce() -> Result<(), super::journal::Error> + Send + 'static) -> Result<(), String> {
+async fn blocking(
+    operation: impl FnOnce() -> Result<(), super::journal::Error> + Send + 'static,
+) -> Result<(), String> {
     match tokio::task::spawn_blocking(operation).await {
         Ok(result) => result.map_err(|error| crate::error_chain(&error)),
         Err(_) => Err("the journal's thread died".to_owned()),
     }
 }
-

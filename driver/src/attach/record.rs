@@ -114,7 +114,9 @@ impl Phase {
     pub fn sandbox(&self) -> Option<&Sandbox> {
         match self {
             Self::Planned => None,
-            Self::Adding { sandbox } | Self::Attached { sandbox, .. } | Self::Deleting { sandbox, .. } => Some(sandbox),
+            Self::Adding { sandbox } | Self::Attached { sandbox, .. } | Self::Deleting { sandbox, .. } => {
+                Some(sandbox)
+            }
         }
     }
 }
@@ -150,8 +152,17 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn plan(claim: &str, index: u32) -> Plan {
-        let object = |name: &str| ObjectRef { namespace: "default".into(), name: name.into(), uid: format!("{name}-uid") };
-        let device = DeviceRef { request: "net".into(), pool: "node0".into(), device: "net-storage".into(), share_id: None };
+        let object = |name: &str| ObjectRef {
+            namespace: "default".into(),
+            name: name.into(),
+            uid: format!("{name}-uid"),
+        };
+        let device = DeviceRef {
+            request: "net".into(),
+            pool: "node0".into(),
+            device: "net-storage".into(),
+            share_id: None,
+        };
         Plan {
             claim: object(claim),
             index,
@@ -159,14 +170,22 @@ pub(crate) mod tests {
             device,
             network: "storage".into(),
             if_name: format!("net{}", index + 1).parse().expect("a name"),
-            conflist: serde_json::from_str(r#"{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"noop"}]}"#).expect("JSON"),
+            conflist: serde_json::from_str(
+                r#"{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"noop"}]}"#,
+            )
+            .expect("JSON"),
             args: BTreeMap::new(),
             capability_args: Map::new(),
         }
     }
 
     pub(crate) fn sandbox(id: &str) -> Sandbox {
-        Sandbox { id: id.into(), netns: format!("/run/netns/{id}").into(), netns_id: NetnsId { dev: 4, ino: 1 }, boot_id: "boot".into() }
+        Sandbox {
+            id: id.into(),
+            netns: format!("/run/netns/{id}").into(),
+            netns_id: NetnsId { dev: 4, ino: 1 },
+            boot_id: "boot".into(),
+        }
     }
 
     #[test]

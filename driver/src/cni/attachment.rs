@@ -31,12 +31,6 @@ pub struct Attachment {
 impl Attachment {
     /// An attachment without arguments.
     pub fn new(container_id: ContainerId, netns: Option<PathBuf>, if_name: IfName) -> Self {
-        Self {
-            container_id,
-            netns,
-            if_name,
-            args: Vec::new(),
-            capability_args: Map::new(),
-        }
+        Self { container_id, netns, if_name, args: Vec::new(), capability_args: Map::new() }
     }
 }

@@ -17,16 +17,8 @@ use super::names::{NameError, NetworkName, PluginType};
 use super::version::{self, SpecVersion, VersionError};
 
 /// Keys of a plugin object that mean something to the runtime, or that the runtime puts there.
-const PROTOCOL_KEYS: [&str; 8] = [
-    "type",
-    "name",
-    "cniVersion",
-    "capabilities",
-    "ipam",
-    "runtimeConfig",
-    "args",
-    "prevResult",
-];
+const PROTOCOL_KEYS: [&str; 8] =
+    ["type", "name", "cniVersion", "capabilities", "ipam", "runtimeConfig", "args", "prevResult"];
 
 /// Reserved for the runtime, which writes such keys itself.
 const RESERVED_PREFIX: &str = "cni.dev/";
@@ -94,10 +86,7 @@ pub enum ConfProblem {
     #[error("is not a supported version")]
     Version(#[from] VersionError),
     /// None of `cniVersions` is a version this runtime speaks.
-    #[error(
-        "names no version this runtime supports; the newest is {}",
-        SpecVersion::CURRENT
-    )]
+    #[error("names no version this runtime supports; the newest is {}", SpecVersion::CURRENT)]
     NoVersion,
     /// A key that plugins written in Go take for one of the protocol's although its case differs.
     #[error(
@@ -110,10 +99,7 @@ pub enum ConfProblem {
 }
 
 fn at(pointer: impl Into<String>, problem: impl Into<ConfProblem>) -> ConfError {
-    ConfError {
-        pointer: pointer.into(),
-        problem: problem.into(),
-    }
+    ConfError { pointer: pointer.into(), problem: problem.into() }
 }
 
 impl NetworkList {
@@ -137,27 +123,19 @@ impl NetworkList {
             return Self::from_raw(list_of_one(&object, raw)?);
         }
 
-        let name = object
-            .get("name")
-            .ok_or_else(|| at("/name", ConfProblem::Missing))?;
+        let name = object.get("name").ok_or_else(|| at("/name", ConfProblem::Missing))?;
         let name = NetworkName::try_from(string(name, "/name")?).map_err(|e| at("/name", e))?;
         let versions = versions(&object)?;
-        let version = *versions
-            .last()
-            .ok_or_else(|| at("/cniVersions", ConfProblem::NoVersion))?;
+        let version = *versions.last().ok_or_else(|| at("/cniVersions", ConfProblem::NoVersion))?;
         flag(&object, "loadOnlyInlinedPlugins")?;
 
-        let elements = object
-            .get("plugins")
-            .ok_or_else(|| at("/plugins", ConfProblem::Missing))?;
+        let elements = object.get("plugins").ok_or_else(|| at("/plugins", ConfProblem::Missing))?;
         let elements: Vec<Box<RawValue>> = typed(elements, "/plugins", "a list")?;
         let mut plugins = elements
             .iter()
             .enumerate()
             .map(|(index, element)| PluginConf::from_raw(element, &format!("/plugins/{index}")));
-        let first = plugins
-            .next()
-            .ok_or_else(|| at("/plugins", ConfProblem::NoPlugins))??;
+        let first = plugins.next().ok_or_else(|| at("/plugins", ConfProblem::NoPlugins))??;
         let rest = plugins.collect::<Result<Vec<_>, _>>()?;
 
         Ok(Self {
@@ -225,12 +203,7 @@ impl NetworkList {
     /// lost.
     pub fn unused_capabilities<'a>(&self, attachment: &'a Attachment) -> Vec<&'a str> {
         let declared = |name: &str| self.plugins().any(|plugin| plugin.capabilities.contains(name));
-        attachment
-            .capability_args
-            .keys()
-            .map(String::as_str)
-            .filter(|name| !declared(name))
-            .collect()
+        attachment.capability_args.keys().map(String::as_str).filter(|name| !declared(name)).collect()
     }
 
     /// The same list that declares `version` only, in its JSON too, so that it is called with that version after it
@@ -242,12 +215,7 @@ impl NetworkList {
         let mut object = object(&self.raw, "/")?;
         object.retain(|key| key != "cniVersions");
         object.set("cniVersion", raw_value(&version)?);
-        Ok(Self {
-            version,
-            versions: BTreeSet::from([version]),
-            raw: raw_value(&object)?,
-            ..self.clone()
-        })
+        Ok(Self { version, versions: BTreeSet::from([version]), raw: raw_value(&object)?, ..self.clone() })
     }
 }
 
@@ -278,9 +246,7 @@ impl PluginConf {
         refuse_misspelt(&object, pointer, &PROTOCOL_KEYS)?;
 
         let here = format!("{pointer}/type");
-        let plugin_type = object
-            .get("type")
-            .ok_or_else(|| at(&here, ConfProblem::Missing))?;
+        let plugin_type = object.get("type").ok_or_else(|| at(&here, ConfProblem::Missing))?;
         let plugin_type = PluginType::try_from(string(plugin_type, &here)?).map_err(|e| at(&here, e))?;
 
         let here = format!("{pointer}/capabilities");
@@ -289,12 +255,7 @@ impl PluginConf {
             None => BTreeSet::new(),
         };
 
-        Ok(Self {
-            plugin_type,
-            ipam: ipam_type(&object, &format!("{pointer}/ipam"))?,
-            capabilities,
-            object,
-        })
+        Ok(Self { plugin_type, ipam: ipam_type(&object, &format!("{pointer}/ipam"))?, capabilities, object })
     }
 
     /// The plugin's binary.
@@ -354,23 +315,15 @@ fn list_of_one(conf: &Object, raw: Box<RawValue>) -> Result<Box<RawValue>, ConfE
 
 fn versions(list: &Object) -> Result<BTreeSet<SpecVersion>, ConfError> {
     let mut versions = BTreeSet::new();
-    let single = list
-        .get("cniVersion")
-        .map(|value| string(value, "/cniVersion"))
-        .transpose()?;
+    let single = list.get("cniVersion").map(|value| string(value, "/cniVersion")).transpose()?;
     let Some(several) = list.get("cniVersions") else {
         let version =
             SpecVersion::parse(single.as_deref().unwrap_or_default()).map_err(|e| at("/cniVersion", e))?;
         return Ok(BTreeSet::from([version]));
     };
     let several: Vec<String> = typed(several, "/cniVersions", "a list of strings")?;
-    let several = several
-        .into_iter()
-        .enumerate()
-        .map(|(i, text)| (format!("/cniVersions/{i}"), text));
-    let single = single
-        .filter(|text| !text.is_empty())
-        .map(|text| ("/cniVersion".to_owned(), text));
+    let several = several.into_iter().enumerate().map(|(i, text)| (format!("/cniVersions/{i}"), text));
+    let single = single.filter(|text| !text.is_empty()).map(|text| ("/cniVersion".to_owned(), text));
     for (pointer, text) in several.chain(single) {
         match SpecVersion::parse(&text) {
             Ok(version) => {
@@ -381,11 +334,7 @@ fn versions(list: &Object) -> Result<BTreeSet<SpecVersion>, ConfError> {
             Err(error) => return Err(at(pointer, error)),
         }
     }
-    if versions.is_empty() {
-        Err(at("/cniVersions", ConfProblem::NoVersion))
-    } else {
-        Ok(versions)
-    }
+    if versions.is_empty() { Err(at("/cniVersions", ConfProblem::NoVersion)) } else { Ok(versions) }
 }
 
 fn ipam_type(plugin: &Object, pointer: &str) -> Result<Option<PluginType>, ConfError> {

@@ -42,21 +42,11 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn lookup(plugin: &PluginType) -> Self {
-        Self {
-            verb: None,
-            plugin: plugin.clone(),
-            network: None,
-            container: None,
-            if_name: None,
-        }
+        Self { verb: None, plugin: plugin.clone(), network: None, container: None, if_name: None }
     }
 
     pub(crate) fn network(verb: Verb, list: &NetworkList, plugin: &PluginType) -> Self {
-        Self {
-            verb: Some(verb),
-            network: Some(list.name().clone()),
-            ..Self::lookup(plugin)
-        }
+        Self { verb: Some(verb), network: Some(list.name().clone()), ..Self::lookup(plugin) }
     }
 
     pub(crate) fn attachment(
@@ -90,11 +80,7 @@ impl Context {
     }
 
     pub(crate) fn error_with(&self, kind: impl Into<ErrorKind>, stderr: String) -> Error {
-        Error(Box::new(Inner {
-            context: self.clone(),
-            kind: kind.into(),
-            stderr,
-        }))
+        Error(Box::new(Inner { context: self.clone(), kind: kind.into(), stderr }))
     }
 }
 
@@ -190,11 +176,7 @@ pub enum ErrorKind {
         stdout: String,
     },
     /// The plugin supports none of the versions that the configuration and the plugins before it leave.
-    #[error(
-        "supports CNI {}, and the network needs one of {}",
-        list(supported),
-        list(wanted)
-    )]
+    #[error("supports CNI {}, and the network needs one of {}", list(supported), list(wanted))]
     NoCommonVersion {
         /// Versions of the configuration that the plugins looked at before support.
         wanted: Vec<SpecVersion>,
@@ -371,10 +353,7 @@ impl Error {
             | ErrorKind::Spawn { .. }
             | ErrorKind::NoCommonVersion { .. }
             | ErrorKind::NoCheck(_)
-            | ErrorKind::Timeout {
-                phase: Phase::Queued | Phase::Spent | Phase::Busy,
-                ..
-            } => Effect::None,
+            | ErrorKind::Timeout { phase: Phase::Queued | Phase::Spent | Phase::Busy, .. } => Effect::None,
             _ => Effect::Unknown,
         }
     }
@@ -382,22 +361,14 @@ impl Error {
     /// Whether an address range is used up. The reference IPAM plugin says so in its message only.
     pub fn is_address_exhaustion(&self) -> bool {
         self.reported().is_some_and(|error| {
-            [&error.msg, &error.details]
-                .into_iter()
-                .any(|text| text.contains("no IP addresses available"))
+            [&error.msg, &error.details].into_iter().any(|text| text.contains("no IP addresses available"))
         })
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Context {
-            verb,
-            plugin,
-            network,
-            container,
-            if_name,
-        } = &self.0.context;
+        let Context { verb, plugin, network, container, if_name } = &self.0.context;
         write!(f, "CNI plugin `{plugin}`")?;
         if let Some(verb) = verb {
             write!(f, " failed {verb}")?;
@@ -461,11 +432,7 @@ fn ending(text: &str) -> &str {
 }
 
 fn details_part(details: &str) -> String {
-    if details.is_empty() {
-        String::new()
-    } else {
-        format!(" ({details})")
-    }
+    if details.is_empty() { String::new() } else { format!(" ({details})") }
 }
 
 fn list<T: Listed>(items: &[T]) -> String {
@@ -489,9 +456,7 @@ impl Listed for SpecVersion {
 }
 
 fn but_not_executable(path: &Option<PathBuf>) -> String {
-    path.as_ref()
-        .map(|path| format!(" ({} is not executable)", path.display()))
-        .unwrap_or_default()
+    path.as_ref().map(|path| format!(" ({} is not executable)", path.display())).unwrap_or_default()
 }
 
 fn seconds(duration: Duration) -> String {

@@ -50,11 +50,7 @@ const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 pub fn close_inherited_descriptors() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fdinfo")? {
         let name = entry?.file_name();
-        let Some(fd) = name
-            .to_str()
-            .and_then(|name| name.parse::<i32>().ok())
-            .filter(|fd| *fd > 2)
-        else {
+        let Some(fd) = name.to_str().and_then(|name| name.parse::<i32>().ok()).filter(|fd| *fd > 2) else {
             continue;
         };
         // It was closed meanwhile.
@@ -62,9 +58,7 @@ pub fn close_inherited_descriptors() -> io::Result<()> {
             continue;
         };
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags
-            .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
-            .unwrap_or_default();
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or_default();
         if !OFlag::from_bits_retain(flags).contains(OFlag::O_CLOEXEC) {
             close(fd)?;
         }
@@ -83,9 +77,7 @@ impl Deadline {
     pub(crate) fn after(after: Duration) -> Self {
         let now = Instant::now();
         // Too far away to be a time is as good as a year.
-        let at = now
-            .checked_add(after)
-            .unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
+        let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
         Self { at, after }
     }
 
@@ -94,10 +86,7 @@ impl Deadline {
     }
 
     pub(crate) fn passed(self, phase: Phase) -> ErrorKind {
-        ErrorKind::Timeout {
-            after: self.after,
-            phase,
-        }
+        ErrorKind::Timeout { after: self.after, phase }
     }
 }
 
@@ -116,18 +105,12 @@ pub(crate) async fn run(
 ) -> Ended {
     // A plugin that is killed as soon as it has begun does more harm than one that never began.
     if Instant::now() >= deadline.at {
-        return Ended {
-            outcome: Err(deadline.passed(Phase::Spent)),
-            stderr: String::new(),
-        };
+        return Ended { outcome: Err(deadline.passed(Phase::Spent)), stderr: String::new() };
     }
     let mut child = match spawn(path, env, request, deadline).await {
         Ok(child) => child,
         Err(kind) => {
-            return Ended {
-                outcome: Err(kind),
-                stderr: String::new(),
-            };
+            return Ended { outcome: Err(kind), stderr: String::new() };
         }
     };
     let mut group = Group::of(&child);
@@ -148,25 +131,12 @@ pub(crate) async fn run(
                 read(stderr, |bytes| keep_tail(&mut logged, bytes)),
             );
         });
-        supervise(
-            &mut child,
-            &mut group,
-            Pipes {
-                io: pipes,
-                open: true,
-            },
-            deadline,
-        )
-        .await
+        supervise(&mut child, &mut group, Pipes { io: pipes, open: true }, deadline).await
     };
 
     logged.drain(..logged.len().saturating_sub(STDERR_TAIL));
     Ended {
-        outcome: status.map(|status| Reply {
-            status,
-            stdout: printed,
-            overflow,
-        }),
+        outcome: status.map(|status| Reply { status, stdout: printed, overflow }),
         stderr: String::from_utf8_lossy(&logged).into_owned(),
     }
 }
@@ -199,10 +169,7 @@ async fn spawn(
                 pause = longest.min(pause * 2);
             }
             Err(source) => {
-                return Err(ErrorKind::Spawn {
-                    path: path.to_owned(),
-                    source,
-                });
+                return Err(ErrorKind::Spawn { path: path.to_owned(), source });
             }
         }
     }
@@ -261,12 +228,7 @@ struct Group(Option<Pid>);
 
 impl Group {
     fn of(child: &Child) -> Self {
-        Self(
-            child
-                .id()
-                .and_then(|id| i32::try_from(id).ok())
-                .map(Pid::from_raw),
-        )
+        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
 
     fn signal(&self, signal: Signal) {

@@ -148,9 +148,7 @@ impl<'de> Visitor<'de> for Distinct {
         let mut keys = BTreeSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if keys.contains(&key) {
-                return Err(A::Error::custom(format_args!(
-                    "key `{key}` occurs twice in one object"
-                )));
+                return Err(A::Error::custom(format_args!("key `{key}` occurs twice in one object")));
             }
             keys.insert(key);
             map.next_value_seed(self)?;
@@ -187,10 +185,7 @@ mod tests {
         let mut object: Object = serde_json::from_str(r#"{"a":1,"b":2}"#).unwrap();
         object.set("a", raw("x").unwrap());
         object.set("c", raw(&3).unwrap());
-        assert_eq!(
-            serde_json::to_string(&object).unwrap(),
-            r#"{"a":"x","b":2,"c":3}"#
-        );
+        assert_eq!(serde_json::to_string(&object).unwrap(), r#"{"a":"x","b":2,"c":3}"#);
     }
 
     #[test]
@@ -206,12 +201,7 @@ mod tests {
                 .is_ok()
         );
         let error = refuse_duplicate_keys(r#"{"a":[{"b":{"c":1,"c":2}}]}"#).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("key `c` occurs twice in one object at line 1"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("key `c` occurs twice in one object at line 1"), "{error}");
         assert!(refuse_duplicate_keys(r#"{"a":1,"\u0061":2}"#).is_err());
     }
 

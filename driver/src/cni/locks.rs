@@ -31,10 +31,7 @@ impl Locks {
         // GC waits for no container, so this order cannot block itself.
         let container = self.containers.get(container).lock_owned().await;
         let network = self.networks.get(network).read_owned().await;
-        AttachmentGuard {
-            _container: container,
-            _network: network,
-        }
+        AttachmentGuard { _container: container, _network: network }
     }
 
     /// Waits for all operations on the network.
@@ -81,12 +78,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_container_has_one_operation_at_a_time() {
         let locks = Locks::default();
-        let (a, b, net, other) = (
-            "a".parse().unwrap(),
-            "b".parse().unwrap(),
-            "net".parse().unwrap(),
-            "other".parse().unwrap(),
-        );
+        let (a, b, net, other) =
+            ("a".parse().unwrap(), "b".parse().unwrap(), "net".parse().unwrap(), "other".parse().unwrap());
         let held = locks.attachment(&a, &net).await;
         assert!(!passes(locks.attachment(&a, &other)).await);
         assert!(passes(locks.attachment(&b, &net)).await);
@@ -97,11 +90,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn gc_runs_alone_on_its_network() {
         let locks = Locks::default();
-        let (a, net, other) = (
-            "a".parse().unwrap(),
-            "net".parse().unwrap(),
-            "other".parse().unwrap(),
-        );
+        let (a, net, other) = ("a".parse().unwrap(), "net".parse().unwrap(), "other".parse().unwrap());
         let held = locks.attachment(&a, &net).await;
         assert!(!passes(locks.whole_network(&net)).await);
         assert!(passes(locks.whole_network(&other)).await);
@@ -116,11 +105,7 @@ mod tests {
     async fn locks_nobody_holds_are_forgotten() {
         let locks = Locks::default();
         for i in 0..100 {
-            drop(
-                locks
-                    .attachment(&format!("c{i}").parse().unwrap(), &"net".parse().unwrap())
-                    .await,
-            );
+            drop(locks.attachment(&format!("c{i}").parse().unwrap(), &"net".parse().unwrap()).await);
         }
         assert!(locks.containers.0.lock().unwrap().len() <= 1);
     }

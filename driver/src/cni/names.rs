@@ -135,10 +135,7 @@ fn check_identifier(value: &str) -> Result<(), &'static str> {
     if !first.is_ascii_alphanumeric() {
         return Err("must start with a letter or digit");
     }
-    if !value
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
-    {
+    if !value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-')) {
         return Err("may only contain letters, digits, `_`, `.` and `-`");
     }
     check_length(value)
@@ -149,10 +146,7 @@ fn check_if_name(value: &str) -> Result<(), &'static str> {
         "" => Err("is empty"),
         "." | ".." => Err("is a directory's name"),
         _ if value.len() > MAX_IF_NAME => Err("is longer than 15 bytes"),
-        _ if value
-            .chars()
-            .any(|c| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace()) =>
-        {
+        _ if value.chars().any(|c| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace()) => {
             Err("may not contain `/`, `:`, `%`, NUL or white space")
         }
         _ => Ok(()),
@@ -169,11 +163,7 @@ fn check_plugin_type(value: &str) -> Result<(), &'static str> {
 }
 
 fn check_length(value: &str) -> Result<(), &'static str> {
-    if value.len() > MAX_LEN {
-        Err("is longer than 255 bytes")
-    } else {
-        Ok(())
-    }
+    if value.len() > MAX_LEN { Err("is longer than 255 bytes") } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -197,19 +187,9 @@ mod tests {
         for good in ["e", "eth0", "net-1.100", "123456789012345", "ü"] {
             assert!(good.parse::<IfName>().is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            ".",
-            "..",
-            "1234567890123456",
-            "a/b",
-            "a:b",
-            "a b",
-            "a\u{a0}b",
-            "a\tb",
-            "eth%d",
-            "a\0",
-        ] {
+        for bad in
+            ["", ".", "..", "1234567890123456", "a/b", "a:b", "a b", "a\u{a0}b", "a\tb", "eth%d", "a\0"]
+        {
             assert!(bad.parse::<IfName>().is_err(), "{bad}");
         }
     }

@@ -41,26 +41,16 @@ impl Reply {
         }
         // A plugin that fails after it has printed its result prints two documents: the error is the last one.
         let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
-        match documents
-            .map_while(Result::ok)
-            .filter_map(|document| plugin_error(&document))
-            .last()
-        {
+        match documents.map_while(Result::ok).filter_map(|document| plugin_error(&document)).last() {
             Some(error) => ErrorKind::Plugin(error),
-            None => ErrorKind::Garbage {
-                status,
-                stdout: beginning(&self.stdout),
-            },
+            None => ErrorKind::Garbage { status, stdout: beginning(&self.stdout) },
         }
     }
 
     /// The result of an ADD, in the version the plugin was called with.
     pub(crate) fn result(&self, version: SpecVersion) -> Result<CniResult, ErrorKind> {
         let document = self.document()?;
-        if let Some(error) = serde_json::from_str(document.get())
-            .ok()
-            .as_ref()
-            .and_then(plugin_error)
+        if let Some(error) = serde_json::from_str(document.get()).ok().as_ref().and_then(plugin_error)
             && error.code != 0
         {
             return Err(ErrorKind::ErrorDespiteSuccess(error));
@@ -82,16 +72,11 @@ impl Reply {
             supported_versions: Option<Vec<String>>,
         }
 
-        let unusable = || ErrorKind::VersionReply {
-            stdout: beginning(&self.stdout),
-        };
+        let unusable = || ErrorKind::VersionReply { stdout: beginning(&self.stdout) };
         let document = self.document()?;
         let versions: Versions = serde_json::from_str(document.get()).map_err(|_| unusable())?;
         match versions.supported_versions.filter(|list| !list.is_empty()) {
-            Some(list) => Ok(list
-                .iter()
-                .filter_map(|text| SpecVersion::parse(text).ok())
-                .collect()),
+            Some(list) => Ok(list.iter().filter_map(|text| SpecVersion::parse(text).ok()).collect()),
             // 0.2.0 had no list.
             None if versions.cni_version == "0.2.0" => {
                 Ok(BTreeSet::from([SpecVersion::V0_1_0, SpecVersion::V0_2_0]))
@@ -105,17 +90,12 @@ impl Reply {
         if self.overflow {
             return Err(ErrorKind::TooMuchOutput { limit: STDOUT_LIMIT });
         }
-        let not_json = |source| ErrorKind::NotJson {
-            stdout: beginning(&self.stdout),
-            source,
-        };
+        let not_json = |source| ErrorKind::NotJson { stdout: beginning(&self.stdout), source };
         let mut documents = serde_json::Deserializer::from_slice(&self.stdout).into_iter::<Box<RawValue>>();
         let first = documents.next().ok_or(ErrorKind::Empty)?.map_err(not_json)?;
         match documents.next() {
             None => Ok(first),
-            Some(Ok(_)) => Err(ErrorKind::TwoDocuments {
-                stdout: beginning(&self.stdout),
-            }),
+            Some(Ok(_)) => Err(ErrorKind::TwoDocuments { stdout: beginning(&self.stdout) }),
             Some(Err(source)) => Err(not_json(source)),
         }
     }
@@ -149,11 +129,7 @@ mod tests {
 
     fn reply(status: i32, stdout: &str) -> Reply {
         // A wait status has the exit status in its second byte.
-        Reply {
-            status: ExitStatus::from_raw(status << 8),
-            stdout: stdout.into(),
-            overflow: false,
-        }
+        Reply { status: ExitStatus::from_raw(status << 8), stdout: stdout.into(), overflow: false }
     }
 
     #[test]
@@ -168,19 +144,11 @@ mod tests {
 
     #[test]
     fn an_error_object_is_found_before_trailing_garbage_and_with_broken_text() {
-        for stdout in [
-            &b"{\"code\":11,\"msg\":\"busy\"} panic: x"[..],
-            b"{\"code\":11,\"msg\":\"busy \xff\"}",
-        ] {
-            let reply = Reply {
-                status: ExitStatus::from_raw(256),
-                stdout: stdout.into(),
-                overflow: false,
-            };
-            assert!(matches!(
-                reply.success(),
-                Err(ErrorKind::Plugin(PluginError { code: 11, .. }))
-            ));
+        for stdout in
+            [&b"{\"code\":11,\"msg\":\"busy\"} panic: x"[..], b"{\"code\":11,\"msg\":\"busy \xff\"}"]
+        {
+            let reply = Reply { status: ExitStatus::from_raw(256), stdout: stdout.into(), overflow: false };
+            assert!(matches!(reply.success(), Err(ErrorKind::Plugin(PluginError { code: 11, .. }))));
         }
     }
 
@@ -190,10 +158,7 @@ mod tests {
             reply(1, r#"{"cniVersion":"1.0.0"}"#).success(),
             Err(ErrorKind::Garbage { status: 1, .. })
         ));
-        assert!(matches!(
-            reply(3, " \n").success(),
-            Err(ErrorKind::Silent { status: 3 })
-        ));
+        assert!(matches!(reply(3, " \n").success(), Err(ErrorKind::Silent { status: 3 })));
     }
 
     #[test]
@@ -213,10 +178,7 @@ mod tests {
             BTreeSet::from([SpecVersion::V0_4_0, SpecVersion::V1_0_0])
         );
         assert_eq!(v(r#"{"cniVersion":"0.2.0"}"#).unwrap().len(), 2);
-        assert!(matches!(
-            v(r#"{"cniVersion":"1.0.0"}"#),
-            Err(ErrorKind::VersionReply { .. })
-        ));
+        assert!(matches!(v(r#"{"cniVersion":"1.0.0"}"#), Err(ErrorKind::VersionReply { .. })));
         assert!(matches!(v("[]"), Err(ErrorKind::VersionReply { .. })));
         assert!(matches!(v(""), Err(ErrorKind::Empty)));
     }

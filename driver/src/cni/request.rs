@@ -121,11 +121,7 @@ impl Request {
         if attachment.netns.is_none() && verb != Verb::Del {
             return Err(RequestError::NoNetns(verb));
         }
-        let netns = attachment
-            .netns
-            .as_ref()
-            .map(|path| path.as_os_str().to_owned())
-            .unwrap_or_default();
+        let netns = attachment.netns.as_ref().map(|path| path.as_os_str().to_owned()).unwrap_or_default();
         if netns.as_encoded_bytes().contains(&0) {
             return Err(RequestError::NetnsPath);
         }
@@ -137,9 +133,7 @@ impl Request {
         }
         if let Some(prev) = prev.filter(|_| verb != Verb::Del || list.version().has_check()) {
             let to = list.version();
-            let prev = prev
-                .to_version(to)
-                .map_err(|source| RequestError::PrevResult { to, source })?;
+            let prev = prev.to_version(to).map_err(|source| RequestError::PrevResult { to, source })?;
             stdin.set("prevResult", json::raw(&prev)?);
         }
         Ok(Self {

@@ -35,32 +35,16 @@ pub struct Interface {
     /// The interface's name where it is.
     pub name: String,
     /// Hardware address.
-    #[serde(
-        default,
-        deserialize_with = "some_text",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// MTU in bytes, since 1.1.0.
-    #[serde(
-        default,
-        deserialize_with = "nonzero",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "nonzero", skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// The namespace it is in, as in `CNI_NETNS`; `None` on the host.
-    #[serde(
-        default,
-        deserialize_with = "some_text",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
     /// A socket that stands for the interface, since 1.1.0.
-    #[serde(
-        default,
-        deserialize_with = "some_text",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
     pub socket_path: Option<String>,
     /// The PCI device behind the interface, since 1.1.0.
     #[serde(
@@ -78,11 +62,7 @@ pub struct IpConfig {
     /// Address and prefix length.
     pub address: IpNet,
     /// The subnet's default gateway.
-    #[serde(
-        default,
-        deserialize_with = "some_address",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_address", skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     /// Index into the result's interfaces. It is the plugin's word: it may lead nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,32 +75,16 @@ pub struct Route {
     /// Destination.
     pub dst: IpNet,
     /// Next hop; without it the address's gateway may be meant.
-    #[serde(
-        default,
-        deserialize_with = "some_address",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_address", skip_serializing_if = "Option::is_none")]
     pub gw: Option<IpAddr>,
     /// Path MTU in bytes.
-    #[serde(
-        default,
-        deserialize_with = "nonzero",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "nonzero", skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Segment size to advertise, in bytes.
-    #[serde(
-        default,
-        deserialize_with = "nonzero",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "nonzero", skip_serializing_if = "Option::is_none")]
     pub advmss: Option<u32>,
     /// Metric; the lower wins.
-    #[serde(
-        default,
-        deserialize_with = "nonzero",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "nonzero", skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
     /// Routing table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,11 +101,7 @@ pub struct Dns {
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
     /// Local domain.
-    #[serde(
-        default,
-        deserialize_with = "some_text",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// Search list.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
@@ -223,11 +183,7 @@ struct Ip4Ip6Result {
 #[derive(Serialize, Deserialize)]
 struct OneIp {
     ip: IpNet,
-    #[serde(
-        default,
-        deserialize_with = "some_address",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_address", skip_serializing_if = "Option::is_none")]
     gateway: Option<IpAddr>,
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     routes: Vec<Route>,
@@ -247,10 +203,7 @@ impl CniResult {
     /// # Errors
     /// See [`ResultError`].
     pub fn parse(text: &str, config: SpecVersion) -> Result<Self, ResultError> {
-        let form = |source| ResultError::Form {
-            version: config,
-            source,
-        };
+        let form = |source| ResultError::Form { version: config, source };
         let object: Option<Object> = serde_json::from_str(text).map_err(form)?;
         let mut object = object.unwrap_or_default();
         let stated = match object.get("cniVersion") {
@@ -276,11 +229,7 @@ impl CniResult {
                 let old: Ip4Ip6Result = serde_json::from_str(raw.get()).map_err(form)?;
                 let mut result = Self::empty(version, raw, old.dns);
                 for ip in [old.ip4, old.ip6].into_iter().flatten() {
-                    result.ips.push(IpConfig {
-                        address: ip.ip,
-                        gateway: ip.gateway,
-                        interface: None,
-                    });
+                    result.ips.push(IpConfig { address: ip.ip, gateway: ip.gateway, interface: None });
                     result.routes.extend(ip.routes);
                 }
                 Ok(result)
@@ -301,14 +250,7 @@ impl CniResult {
 
     fn empty(version: SpecVersion, raw: Box<RawValue>, dns: Option<Dns>) -> Self {
         let dns = dns.unwrap_or_default();
-        Self {
-            version,
-            raw,
-            interfaces: Vec::new(),
-            ips: Vec::new(),
-            routes: Vec::new(),
-            dns,
-        }
+        Self { version, raw, interfaces: Vec::new(), ips: Vec::new(), routes: Vec::new(), dns }
     }
 
     /// The version the result is in.
@@ -344,25 +286,18 @@ impl CniResult {
     /// The interface that `attachment` asked for: of that name, in a namespace. `None` before 0.3.0 and where a
     /// plugin creates no interface.
     pub fn interface_of(&self, attachment: &Attachment) -> Option<&Interface> {
-        self.index_of(attachment)
-            .and_then(|index| self.interfaces.get(index))
+        self.index_of(attachment).and_then(|index| self.interfaces.get(index))
     }
 
     /// The addresses of that interface, and those that name no interface at all.
     pub fn ips_of(&self, attachment: &Attachment) -> impl Iterator<Item = &IpConfig> {
-        let own = self
-            .index_of(attachment)
-            .and_then(|index| u32::try_from(index).ok());
-        self.ips
-            .iter()
-            .filter(move |ip| ip.interface.is_none() || ip.interface == own)
+        let own = self.index_of(attachment).and_then(|index| u32::try_from(index).ok());
+        self.ips.iter().filter(move |ip| ip.interface.is_none() || ip.interface == own)
     }
 
     fn index_of(&self, attachment: &Attachment) -> Option<usize> {
         let name = attachment.if_name.as_str();
-        self.interfaces
-            .iter()
-            .position(|interface| interface.name == name && interface.sandbox.is_some())
+        self.interfaces.iter().position(|interface| interface.name == name && interface.sandbox.is_some())
     }
 
     /// The same result in another version, by libcni's rules: what the other version cannot express is left out.
@@ -414,10 +349,7 @@ impl CniResult {
         }
         if !self.ips.is_empty() {
             let ips = if marked {
-                let mark = |ip| MarkedIp {
-                    version: if is_v4(ip) { "4" } else { "6" },
-                    ip,
-                };
+                let mark = |ip| MarkedIp { version: if is_v4(ip) { "4" } else { "6" }, ip };
                 json::raw(&self.ips.iter().map(mark).collect::<Vec<_>>())
             } else {
                 json::raw(&self.ips)
@@ -442,17 +374,9 @@ impl CniResult {
             scope: None,
             ..r.clone()
         };
-        let routes = self
-            .routes
-            .iter()
-            .filter(|r| r.dst.addr().to_canonical().is_ipv4() == v4)
-            .map(bare)
-            .collect();
-        Some(OneIp {
-            ip: ip.address,
-            gateway: ip.gateway,
-            routes,
-        })
+        let routes =
+            self.routes.iter().filter(|r| r.dst.addr().to_canonical().is_ipv4() == v4).map(bare).collect();
+        Some(OneIp { ip: ip.address, gateway: ip.gateway, routes })
     }
 }
 

@@ -25,16 +25,8 @@ use super::version::SpecVersion;
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What plugins get of our own environment: what finds and reaches other programs, and nothing that is ours alone.
-const PASSED_ON: [&str; 8] = [
-    "PATH",
-    "HOME",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-];
+const PASSED_ON: [&str; 8] =
+    ["PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
 /// `PATH` where we have none: plugins call `iptables`, `nft` and the like by name.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -98,25 +90,13 @@ impl Runtime {
         if let Some(dir) = bin_dirs.iter().find(colon) {
             return Err(BinDirError::Colon(dir.clone()));
         }
-        let cni_path = bin_dirs
-            .iter()
-            .map(|dir| dir.as_os_str())
-            .collect::<Vec<_>>()
-            .join(OsStr::new(":"));
-        let mut passed_on: Vec<(OsString, OsString)> = PASSED_ON
-            .into_iter()
-            .filter_map(|key| Some((key.into(), env::var_os(key)?)))
-            .collect();
+        let cni_path = bin_dirs.iter().map(|dir| dir.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
+        let mut passed_on: Vec<(OsString, OsString)> =
+            PASSED_ON.into_iter().filter_map(|key| Some((key.into(), env::var_os(key)?))).collect();
         if !passed_on.iter().any(|(key, _)| key == "PATH") {
             passed_on.push(("PATH".into(), DEFAULT_PATH.into()));
         }
-        Ok(Self {
-            bin_dirs,
-            cni_path,
-            env: passed_on,
-            locks: Locks::default(),
-            versions: Mutex::default(),
-        })
+        Ok(Self { bin_dirs, cni_path, env: passed_on, locks: Locks::default(), versions: Mutex::default() })
     }
 
     /// Gives plugins another variable, or another value of one. The `CNI_*` variables cannot be changed.
@@ -145,10 +125,7 @@ impl Runtime {
     /// [`ErrorKind::NotFound`] for the first that is missing.
     pub fn find_all(&self, list: &NetworkList) -> Result<(), Error> {
         list.plugin_types().try_for_each(|plugin| {
-            let context = Context {
-                network: Some(list.name().clone()),
-                ..Context::lookup(plugin)
-            };
+            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
             self.search(&context).map(drop)
         })
     }
@@ -169,19 +146,13 @@ impl Runtime {
         deadline: Duration,
     ) -> Result<CniResult, AddError> {
         let total = list.plugins().count();
-        let not_begun = |error| AddError {
-            completed: 0,
-            total,
-            last_good: None,
-            error,
-        };
+        let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
         let deadline = Deadline::after(deadline);
         let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
         let _guard = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
         // All binaries first: a chain that cannot end should not begin.
         for plugin in list.plugins() {
-            self.search(&Call::new(Verb::Add, list, plugin, attachment).context)
-                .map_err(not_begun)?;
+            self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
         }
 
         let mut result = self.add_one(&first, None, deadline).await.map_err(not_begun)?;
@@ -190,12 +161,7 @@ impl Runtime {
             result = match self.add_one(&call, Some(&result), deadline).await {
                 Ok(next) => next,
                 Err(error) => {
-                    return Err(AddError {
-                        completed,
-                        total,
-                        last_good: Some(Box::new(result)),
-                        error,
-                    });
+                    return Err(AddError { completed, total, last_good: Some(Box::new(result)), error });
                 }
             };
         }
@@ -209,9 +175,7 @@ impl Runtime {
         deadline: Deadline,
     ) -> Result<CniResult, Error> {
         let (reply, stderr) = self.run(call, prev, deadline).await?;
-        reply
-            .result(call.list.version())
-            .map_err(|kind| call.context.error_with(kind, stderr))
+        reply.result(call.list.version()).map_err(|kind| call.context.error_with(kind, stderr))
     }
 
     /// Detaches: DEL of every plugin in reverse order, each with the result of the ADD. Stops at the first error, as
@@ -232,8 +196,7 @@ impl Runtime {
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
         let _guard = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins().rev() {
-            self.run(&Call::new(Verb::Del, list, plugin, attachment), prev, deadline)
-                .await?;
+            self.run(&Call::new(Verb::Del, list, plugin, attachment), prev, deadline).await?;
         }
         Ok(())
     }
@@ -265,13 +228,7 @@ impl Runtime {
         }
         for (plugin, ipam) in list.plugins().filter_map(|plugin| Some((plugin, plugin.ipam()?))) {
             let context = Context::attachment(Verb::Del, list, ipam, attachment);
-            let call = Call {
-                verb: Verb::Del,
-                list,
-                plugin,
-                attachment,
-                context,
-            };
+            let call = Call { verb: Verb::Del, list, plugin, attachment, context };
             errors.extend(self.run(&call, prev, Deadline::after(deadline)).await.err());
         }
         errors
@@ -299,12 +256,7 @@ impl Runtime {
         let deadline = Deadline::after(deadline);
         let _guard = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins() {
-            self.run(
-                &Call::new(Verb::Check, list, plugin, attachment),
-                Some(prev),
-                deadline,
-            )
-            .await?;
+            self.run(&Call::new(Verb::Check, list, plugin, attachment), Some(prev), deadline).await?;
         }
         Ok(())
     }
@@ -324,8 +276,7 @@ impl Runtime {
         for plugin in list.plugins() {
             let context = Context::network(Verb::Status, list, plugin.plugin_type());
             let request = Request::status(list, plugin, &self.cni_path);
-            self.exec(&context, request.map_err(|e| context.error(e))?, deadline)
-                .await?;
+            self.exec(&context, request.map_err(|e| context.error(e))?, deadline).await?;
         }
         Ok(())
     }
@@ -372,28 +323,17 @@ impl Runtime {
     /// # Errors
     /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
     pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
-        let context = Context {
-            verb: Some(Verb::Version),
-            ..Context::lookup(plugin)
-        };
+        let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
         let path = self.search(&context)?;
         let fingerprint = Fingerprint::of(&path);
         if let Some(versions) = self.known_versions(&path, fingerprint) {
             return Ok(versions);
         }
-        let answer = self
-            .exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE))
-            .await;
+        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE)).await;
         let versions = match answer {
-            Ok((reply, stderr)) => reply
-                .versions()
-                .map_err(|kind| context.error_with(kind, stderr))?,
+            Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
             // What plugins say that are older than VERSION.
-            Err(error)
-                if error
-                    .reported()
-                    .is_some_and(|e| e.msg == "unknown CNI_COMMAND: VERSION") =>
-            {
+            Err(error) if error.reported().is_some_and(|e| e.msg == "unknown CNI_COMMAND: VERSION") => {
                 BTreeSet::from([SpecVersion::V0_1_0])
             }
             Err(error) => return Err(error),
@@ -415,15 +355,10 @@ impl Runtime {
         for plugin in list.plugin_types() {
             let supported = self.versions(plugin).await?;
             let left: BTreeSet<_> = common.intersection(&supported).copied().collect();
-            let context = Context {
-                network: Some(list.name().clone()),
-                ..Context::lookup(plugin)
-            };
+            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
             highest = *left.last().ok_or_else(|| {
-                let (wanted, supported) = (
-                    common.iter().copied().collect(),
-                    supported.iter().copied().collect(),
-                );
+                let (wanted, supported) =
+                    (common.iter().copied().collect(), supported.iter().copied().collect());
                 context.error(ErrorKind::NoCommonVersion { wanted, supported })
             })?;
             common = left;
@@ -438,10 +373,7 @@ impl Runtime {
 
     fn known_versions(&self, path: &Path, fingerprint: Option<Fingerprint>) -> Option<BTreeSet<SpecVersion>> {
         let known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .get(path)
-            .filter(|(of, _)| Some(*of) == fingerprint)
-            .map(|(_, versions)| versions.clone())
+        known.get(path).filter(|(of, _)| Some(*of) == fingerprint).map(|(_, versions)| versions.clone())
     }
 
     fn search(&self, context: &Context) -> Result<PathBuf, Error> {
@@ -454,19 +386,12 @@ impl Runtime {
                 _ => {}
             }
         }
-        Err(context.error(ErrorKind::NotFound {
-            dirs: self.bin_dirs.clone(),
-            not_executable,
-        }))
+        Err(context.error(ErrorKind::NotFound { dirs: self.bin_dirs.clone(), not_executable }))
     }
 
     async fn attachment_lock(&self, call: &Call<'_>, deadline: Deadline) -> Result<AttachmentGuard, Error> {
-        let lock = self
-            .locks
-            .attachment(&call.attachment.container_id, call.list.name());
-        timeout_at(deadline.at(), lock)
-            .await
-            .map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
+        let lock = self.locks.attachment(&call.attachment.container_id, call.list.name());
+        timeout_at(deadline.at(), lock).await.map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
     }
 
     /// One plugin's part in an operation on an attachment.
@@ -476,13 +401,7 @@ impl Runtime {
         prev: Option<&CniResult>,
         deadline: Deadline,
     ) -> Result<(Reply, String), Error> {
-        let Call {
-            verb,
-            list,
-            plugin,
-            attachment,
-            ..
-        } = *call;
+        let Call { verb, list, plugin, attachment, .. } = *call;
         let request = Request::attachment(verb, list, plugin, attachment, prev, &self.cni_path)
             .map_err(|e| call.context.error(e))?;
         self.exec(&call.context, request, deadline).await
@@ -521,13 +440,7 @@ struct Call<'a> {
 impl<'a> Call<'a> {
     fn new(verb: Verb, list: &'a NetworkList, plugin: &'a PluginConf, attachment: &'a Attachment) -> Self {
         let context = Context::attachment(verb, list, plugin.plugin_type(), attachment);
-        Self {
-            verb,
-            list,
-            plugin,
-            attachment,
-            context,
-        }
+        Self { verb, list, plugin, attachment, context }
     }
 }
 

@@ -32,15 +32,8 @@ pub struct VersionError(pub String);
 
 impl SpecVersion {
     /// Every released version, oldest first.
-    pub const ALL: [Self; 7] = [
-        Self::V0_1_0,
-        Self::V0_2_0,
-        Self::V0_3_0,
-        Self::V0_3_1,
-        Self::V0_4_0,
-        Self::V1_0_0,
-        Self::V1_1_0,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
 
     /// The newest version this runtime speaks.
     pub const CURRENT: Self = Self::V1_1_0;
@@ -76,10 +69,7 @@ impl SpecVersion {
         if text.is_empty() {
             return Ok(Self::V0_1_0);
         }
-        Self::ALL
-            .into_iter()
-            .find(|v| v.as_str() == text)
-            .ok_or_else(|| VersionError(text.to_owned()))
+        Self::ALL.into_iter().find(|v| v.as_str() == text).ok_or_else(|| VersionError(text.to_owned()))
     }
 }
 

@@ -32,18 +32,10 @@ impl Changes {
         let subscribe = || {
             let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
             socket.socket_mut().bind_auto()?;
-            for group in [
-                libc::RTNLGRP_LINK,
-                libc::RTNLGRP_IPV4_ROUTE,
-                libc::RTNLGRP_IPV6_ROUTE,
-            ] {
+            for group in [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_ROUTE, libc::RTNLGRP_IPV6_ROUTE] {
                 socket.socket_ref().add_membership(group)?;
             }
-            Ok(Self {
-                socket,
-                buffer: Vec::new(),
-                due: None,
-            })
+            Ok(Self { socket, buffer: Vec::new(), due: None })
         };
         subscribe().map_err(Error::Socket)
     }
@@ -81,9 +73,7 @@ impl Changes {
 
 impl fmt::Debug for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes")
-            .field("due", &self.due)
-            .finish_non_exhaustive()
+        f.debug_struct("Changes").field("due", &self.due).finish_non_exhaustive()
     }
 }
 

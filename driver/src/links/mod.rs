@@ -64,9 +64,7 @@ impl Links {
             let mut links = socket.links()?;
             let default_route_links = socket.default_route_links()?;
             // Reading a speed takes the rtnl lock; the hundreds of pods' ends are not worth it.
-            for link in links
-                .iter_mut()
-                .filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name))
+            for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name))
             {
                 let hardware = sysfs::hardware(&sysfs, &link.name, link.index);
                 link.speed = hardware.speed;
@@ -75,10 +73,7 @@ impl Links {
                 link.pcie_root = hardware.pcie_root;
                 link.numa_node = hardware.numa_node;
             }
-            Ok(Snapshot {
-                links,
-                default_route_links,
-            })
+            Ok(Snapshot { links, default_route_links })
         })
         .await
     }

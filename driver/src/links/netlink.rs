@@ -72,11 +72,7 @@ impl Socket {
             socket.bind_auto()?;
             // Without it the kernel ignores the filters of a dump.
             socket.set_netlink_get_strict_chk(true)?;
-            Ok(Self {
-                socket,
-                sequence: 0,
-                buffer: Vec::with_capacity(DATAGRAM),
-            })
+            Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
         };
         open().map_err(Error::Socket)
     }
@@ -85,9 +81,8 @@ impl Socket {
     pub(super) fn links(&mut self) -> Result<Vec<Link>, Error> {
         let mut body = vec![0; IFINFOMSG];
         push_attribute(&mut body, IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
-        let mut links = self.dump("links", libc::RTM_GETLINK, &body, |message, links| {
-            links.extend(parse_link(message))
-        })?;
+        let mut links =
+            self.dump("links", libc::RTM_GETLINK, &body, |message, links| links.extend(parse_link(message)))?;
         links.sort_by_key(|link: &Link| link.index);
         Ok(links)
     }
@@ -126,10 +121,7 @@ impl Socket {
         match refused.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EOPNOTSUPP) => Ok(false),
             Some(Errno::EINVAL) => Ok(true),
-            _ => Err(Error::Kind {
-                kind: kind.to_owned(),
-                source: refused,
-            }),
+            _ => Err(Error::Kind { kind: kind.to_owned(), source: refused }),
         }
     }
 
@@ -148,10 +140,7 @@ impl Socket {
                 Err(source) => return Err(Error::Dump { what, source }),
             }
         }
-        Err(Error::Interrupted {
-            what,
-            tries: MAX_DUMPS,
-        })
+        Err(Error::Interrupted { what, tries: MAX_DUMPS })
     }
 
     /// Sends one request and gives the body of each answer to `each`, until the kernel is done.
@@ -163,12 +152,8 @@ impl Socket {
         mut each: impl FnMut(&[u8]),
     ) -> io::Result<Dump> {
         self.sequence = self.sequence.wrapping_add(1);
-        self.socket
-            .send(&message(request, flags | NLM_F_REQUEST, self.sequence, body), 0)?;
-        let mut answer = Answer {
-            sequence: self.sequence,
-            dump: Dump::Whole,
-        };
+        self.socket.send(&message(request, flags | NLM_F_REQUEST, self.sequence, body), 0)?;
+        let mut answer = Answer { sequence: self.sequence, dump: Dump::Whole };
         loop {
             receive(&self.socket, &mut self.buffer)?;
             if let Some(dump) = answer.read(&self.buffer, &mut each)? {
@@ -284,9 +269,8 @@ fn parse_link(message: &[u8]) -> Option<Link> {
             IFLA_CARRIER => link.carrier = value.first() == Some(&1),
             IFLA_LINK_NETNSID => link.peer_in_other_netns = true,
             IFLA_LINKINFO => {
-                link.kind = attributes(value)
-                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
-                    .map(|(_, kind)| text(kind));
+                link.kind =
+                    attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND).map(|(_, kind)| text(kind));
             }
             IFLA_PROP_LIST => {
                 let names = attributes(value).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
@@ -333,15 +317,13 @@ fn multipath_links(mut hops: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    NlasIterator::new(bytes)
-        .map_while(Result::ok)
-        .filter_map(move |attribute| {
-            // The value borrows from the iterator's item, so it is cut out of the whole slice again.
-            let length = attribute.value_length();
-            let kind = attribute.kind();
-            let inner: &[u8] = attribute.into_inner();
-            Some((kind, inner.get(4..4 + length)?))
-        })
+    NlasIterator::new(bytes).map_while(Result::ok).filter_map(move |attribute| {
+        // The value borrows from the iterator's item, so it is cut out of the whole slice again.
+        let length = attribute.value_length();
+        let kind = attribute.kind();
+        let inner: &[u8] = attribute.into_inner();
+        Some((kind, inner.get(4..4 + length)?))
+    })
 }
 
 fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
@@ -364,17 +346,11 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes
-        .get(offset..)?
-        .first_chunk()
-        .map(|four| u32::from_ne_bytes(*four))
+    bytes.get(offset..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))
 }
 
 fn i32_at(bytes: &[u8], offset: usize) -> Option<i32> {
-    bytes
-        .get(offset..)?
-        .first_chunk()
-        .map(|four| i32::from_ne_bytes(*four))
+    bytes.get(offset..)?.first_chunk().map(|four| i32::from_ne_bytes(*four))
 }
 
 /// A string that the kernel ends with a NUL. Names are any bytes to the kernel; ours are UTF-8.
@@ -387,13 +363,7 @@ fn hardware_address(value: &[u8]) -> Option<String> {
     if value.iter().all(|b| *b == 0) {
         return None;
     }
-    Some(
-        value
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect::<Vec<_>>()
-            .join(":"),
-    )
+    Some(value.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":"))
 }
 
 #[cfg(test)]
@@ -406,10 +376,7 @@ mod tests {
 
     /// What an answer in these datagrams comes to, and how many messages it gave.
     fn read(datagrams: &[Vec<u8>]) -> (io::Result<Option<Dump>>, usize) {
-        let mut answer = Answer {
-            sequence: 7,
-            dump: Dump::Whole,
-        };
+        let mut answer = Answer { sequence: 7, dump: Dump::Whole };
         let mut count = 0;
         for datagram in datagrams {
             match answer.read(datagram, |_| count += 1) {
@@ -429,25 +396,17 @@ mod tests {
         let two = [new_link(0), new_link(0)].concat();
         assert!(matches!(read(std::slice::from_ref(&two)), (Ok(None), 2)));
         let done = message(DONE, 0, 7, &0_i32.to_ne_bytes());
-        assert!(matches!(
-            read(&[two, new_link(0), done]),
-            (Ok(Some(Dump::Whole)), 3)
-        ));
+        assert!(matches!(read(&[two, new_link(0), done]), (Ok(Some(Dump::Whole)), 3)));
     }
 
     #[test]
     fn a_dump_is_interrupted_whichever_message_says_so() {
         let done = |flags| message(DONE, flags, 7, &0_i32.to_ne_bytes());
-        for (first, second, end) in [
-            (NLM_F_DUMP_INTR, 0, 0),
-            (0, NLM_F_DUMP_INTR, 0),
-            (0, 0, NLM_F_DUMP_INTR),
-        ] {
+        for (first, second, end) in
+            [(NLM_F_DUMP_INTR, 0, 0), (0, NLM_F_DUMP_INTR, 0), (0, 0, NLM_F_DUMP_INTR)]
+        {
             let (dump, _) = read(&[new_link(first), [new_link(second), done(end)].concat()]);
-            assert!(
-                matches!(dump, Ok(Some(Dump::Interrupted))),
-                "{first} {second} {end}"
-            );
+            assert!(matches!(dump, Ok(Some(Dump::Interrupted))), "{first} {second} {end}");
         }
     }
 

@@ -55,36 +55,23 @@ impl Netns {
     /// network namespace, above all the empty file that stays behind when a bind mount is undone.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let failed = |source| Error::NetnsOpen {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| Error::NetnsOpen { path: path.to_owned(), source };
         // O_NONBLOCK: a FIFO in its place must not stop us.
-        let mounted = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(failed)?;
+        let mounted =
+            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let file_system = fstatfs(&mounted).map_err(|errno| failed(errno.into()))?;
         if file_system.filesystem_type() != NSFS_MAGIC {
-            return Err(Error::NotANetns {
-                path: path.to_owned(),
-            });
+            return Err(Error::NotANetns { path: path.to_owned() });
         }
         let pin = match off_its_mount(&mounted) {
             // A namespace of another type.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                return Err(Error::NotANetns {
-                    path: path.to_owned(),
-                });
+                return Err(Error::NotANetns { path: path.to_owned() });
             }
             pin => pin.map_err(failed)?,
         };
         let id = id(&pin.metadata().map_err(failed)?);
-        Ok(Self {
-            fd: Arc::new(pin.into()),
-            id,
-        })
+        Ok(Self { fd: Arc::new(pin.into()), id })
     }
 
     /// The namespace's identity.
@@ -97,10 +84,8 @@ impl Netns {
     /// # Errors
     /// [`Error::NetnsOpen`] if procfs cannot be read.
     pub fn is_own(&self) -> Result<bool, Error> {
-        let own = fs::metadata(OF_PROCESS).map_err(|source| Error::NetnsOpen {
-            path: OF_PROCESS.into(),
-            source,
-        })?;
+        let own = fs::metadata(OF_PROCESS)
+            .map_err(|source| Error::NetnsOpen { path: OF_PROCESS.into(), source })?;
         Ok(id(&own) == self.id)
     }
 
@@ -112,18 +97,10 @@ impl Netns {
         let path = path.as_ref();
         match fs::metadata(path) {
             Ok(found) => Ok(id(&found) == self.id),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(false)
             }
-            Err(source) => Err(Error::NetnsOpen {
-                path: path.to_owned(),
-                source,
-            }),
+            Err(source) => Err(Error::NetnsOpen { path: path.to_owned(), source }),
         }
     }
 
@@ -150,14 +127,8 @@ impl Netns {
             // Nobody listens when the caller has been cancelled.
             let _ = done.send(entered.map(|()| work()));
         };
-        let failed = |source| Error::NetnsEnter {
-            ino: self.id.ino,
-            source,
-        };
-        thread::Builder::new()
-            .name("netns".to_owned())
-            .spawn(enter_and_work)
-            .map_err(failed)?;
+        let failed = |source| Error::NetnsEnter { ino: self.id.ino, source };
+        thread::Builder::new().name("netns".to_owned()).spawn(enter_and_work).map_err(failed)?;
         match result.await {
             Ok(entered) => entered.map_err(|errno| failed(errno.into())),
             Err(_) => Err(Error::NetnsPanic { ino: self.id.ino }),
@@ -171,10 +142,7 @@ impl Netns {
     /// As [`Netns::run`], and what a dump of links can fail with.
     pub async fn link_names(&self) -> Result<BTreeSet<String>, Error> {
         let links = self.run(|| netlink::Socket::open()?.links()).await??;
-        Ok(links
-            .into_iter()
-            .flat_map(|link| std::iter::once(link.name).chain(link.alt_names))
-            .collect())
+        Ok(links.into_iter().flat_map(|link| std::iter::once(link.name).chain(link.alt_names)).collect())
     }
 }
 
@@ -185,9 +153,7 @@ fn off_its_mount(mounted: &File) -> io::Result<File> {
         File::open(OF_THREAD)
     };
     thread::scope(|scope| {
-        let thread = thread::Builder::new()
-            .name("netns".to_owned())
-            .spawn_scoped(scope, enter_and_open)?;
+        let thread = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, enter_and_open)?;
         thread
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the thread that enters the namespace panicked")))
@@ -195,8 +161,14 @@ fn off_its_mount(mounted: &File) -> io::Result<File> {
 }
 
 fn id(metadata: &fs::Metadata) -> NetnsId {
-    NetnsId {
-        dev: metadata.dev(),
-        ino: metadata.ino(),
+    NetnsId { dev: metadata.dev(), ino: metadata.ino() }
+}
+
+#[cfg(test)]
+impl Netns {
+    /// A pin of nothing, for tests that only pass it around: opening a real one takes root.
+    pub(crate) fn fake(id: NetnsId) -> Self {
+        let file = fs::File::open("/dev/null").expect("/dev/null");
+        Self { fd: Arc::new(file.into()), id }
     }
 }

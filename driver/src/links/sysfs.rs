@@ -30,14 +30,9 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
     // The path of the device runs through everything it hangs on: a virtio NIC's leads through the PCI
     // function that the outside world knows.
     let Ok(device) = fs::canonicalize(entry.join("device")) else {
-        return Hardware {
-            speed,
-            ..Hardware::default()
-        };
+        return Hardware { speed, ..Hardware::default() };
     };
-    let function = device
-        .ancestors()
-        .find(|dir| file_name(dir).is_some_and(is_pci_bus_id));
+    let function = device.ancestors().find(|dir| file_name(dir).is_some_and(is_pci_bus_id));
     Hardware {
         speed,
         driver: fs::read_link(device.join("driver"))
@@ -45,9 +40,7 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
             .and_then(|target| file_name(&target).map(str::to_owned)),
         pci_bus_id: function.and_then(file_name).map(str::to_owned),
         pcie_root: function.and_then(pcie_root),
-        numa_node: function
-            .and_then(|dir| read(&dir.join("numa_node")))
-            .filter(|node| *node >= 0),
+        numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
     }
 }
 
@@ -112,13 +105,8 @@ mod tests {
     #[test]
     fn a_pci_card_has_an_address_a_root_a_driver_and_a_numa_node() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3a:00.0/0000:3b:00.1");
-        fs::write(
-            sysfs
-                .path()
-                .join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1/numa_node"),
-            "1\n",
-        )
-        .unwrap();
+        fs::write(sysfs.path().join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1/numa_node"), "1\n")
+            .unwrap();
         assert_eq!(
             hardware(sysfs.path(), "eth0", 2),
             Hardware {
@@ -134,11 +122,7 @@ mod tests {
     #[test]
     fn a_virtio_card_is_the_pci_function_it_hangs_on() {
         let sysfs = sysfs_with_eth0("pci0000:00/0000:00:03.0/virtio0");
-        fs::write(
-            sysfs.path().join("devices/pci0000:00/0000:00:03.0/numa_node"),
-            "-1\n",
-        )
-        .unwrap();
+        fs::write(sysfs.path().join("devices/pci0000:00/0000:00:03.0/numa_node"), "-1\n").unwrap();
         let found = hardware(sysfs.path(), "eth0", 2);
         assert_eq!(found.pci_bus_id.as_deref(), Some("0000:00:03.0"));
         assert_eq!(found.pcie_root.as_deref(), Some("pci0000:00"));
@@ -150,10 +134,7 @@ mod tests {
         let sysfs = sysfs_with_eth0("platform/1a22000.virtio_mmio/virtio1");
         let found = hardware(sysfs.path(), "eth0", 2);
         assert_eq!(found.driver.as_deref(), Some("mlx5_core"));
-        assert_eq!(
-            (found.pci_bus_id, found.pcie_root, found.numa_node),
-            (None, None, None)
-        );
+        assert_eq!((found.pci_bus_id, found.pcie_root, found.numa_node), (None, None, None));
     }
 
     #[test]

@@ -69,23 +69,15 @@ pub fn classify<'a>(
     links: &'a [Link],
     default_route_links: &BTreeSet<u32>,
 ) -> impl Iterator<Item = (&'a Link, Result<(), NotUplink>)> {
-    let names: BTreeMap<u32, &str> = links
-        .iter()
-        .map(|link| (link.index, link.name.as_str()))
-        .collect();
+    let names: BTreeMap<u32, &str> = links.iter().map(|link| (link.index, link.name.as_str())).collect();
     let node_traffic = node_traffic(links, default_route_links);
-    let name = move |index: u32| {
-        names
-            .get(&index)
-            .map_or_else(|| format!("#{index}"), |name| (*name).to_owned())
-    };
+    let name =
+        move |index: u32| names.get(&index).map_or_else(|| format!("#{index}"), |name| (*name).to_owned());
     links.iter().map(move |link| {
         let verdict = if link.loopback {
             Err(NotUplink::Loopback)
         } else if let Some(&through) = node_traffic.get(&link.index) {
-            Err(NotUplink::NodeTraffic {
-                default_route_link: name(through),
-            })
+            Err(NotUplink::NodeTraffic { default_route_link: name(through) })
         } else if let Some(master) = link.master {
             Err(NotUplink::Enslaved { master: name(master) })
         } else {
@@ -116,13 +108,7 @@ fn node_traffic(links: &[Link], default_route_links: &BTreeSet<u32>) -> BTreeMap
         let below = link.filter(|link| !is_pair(link)).and_then(|link| link.parent);
         let master = link.and_then(|link| link.master);
         let enslaved = ports.get(&index).into_iter().flatten().copied();
-        to_visit.extend(
-            below
-                .into_iter()
-                .chain(master)
-                .chain(enslaved)
-                .map(|next| (next, through)),
-        );
+        to_visit.extend(below.into_iter().chain(master).chain(enslaved).map(|next| (next, through)));
     }
     // A link with a default route of its own is named for that, not for one it lies under.
     carries.extend(default_route_links.iter().map(|&index| (index, index)));
@@ -139,9 +125,7 @@ fn leads_out(link: &Link) -> Result<(), NotUplink> {
         None | Some("bond" | "team" | "vlan") => Ok(()),
         Some("veth") if is_nic_name(&link.name) => Ok(()),
         Some("veth") => Err(NotUplink::PodEnd),
-        Some(kind) => Err(NotUplink::Virtual {
-            kind: kind.to_owned(),
-        }),
+        Some(kind) => Err(NotUplink::Virtual { kind: kind.to_owned() }),
     }
 }
 

@@ -81,11 +81,8 @@ impl<H: Handler> Events<H> {
             Ok(millis) => Duration::from_millis(millis),
         };
         let _ = self.request_timeout.set(request_timeout);
-        let runtime = RuntimeInfo {
-            name: request.runtime_name,
-            version: request.runtime_version,
-            request_timeout,
-        };
+        let runtime =
+            RuntimeInfo { name: request.runtime_name, version: request.runtime_version, request_timeout };
         tracing::info!(
             runtime = runtime.name,
             version = runtime.version,
@@ -93,15 +90,8 @@ impl<H: Handler> Events<H> {
             "connected to the container runtime"
         );
         let handler = Arc::clone(&self.handler);
-        let _ = in_time(
-            &"Configure",
-            deadline,
-            async move { handler.configured(&runtime) },
-        )
-        .await;
-        let events = SUBSCRIBED
-            .iter()
-            .fold(0, |mask, event| mask | 1 << (*event as i32 - 1));
+        let _ = in_time(&"Configure", deadline, async move { handler.configured(&runtime) }).await;
+        let events = SUBSCRIBED.iter().fold(0, |mask, event| mask | 1 << (*event as i32 - 1));
         proto::ConfigureResponse { events }.encode_to_vec()
     }
 
@@ -120,10 +110,7 @@ impl<H: Handler> Events<H> {
             }
         }
         if !request.more {
-            let Listed {
-                sandboxes,
-                containers,
-            } = std::mem::take(&mut *listed);
+            let Listed { sandboxes, containers } = std::mem::take(&mut *listed);
             let handler = Arc::clone(&self.handler);
             let _ = in_time(&"Synchronize", deadline, async move {
                 handler.synchronize(sandboxes, containers).await;
@@ -200,11 +187,7 @@ impl<H: Handler> Service for Events<H> {
     const NAME: &'static str = "nri.pkg.api.v1alpha1.Plugin";
 
     async fn call(&self, method: &str, payload: Bytes, granted: Option<Duration>) -> Result<Vec<u8>, Status> {
-        let request_timeout = self
-            .request_timeout
-            .get()
-            .copied()
-            .unwrap_or(DEFAULT_REQUEST_TIMEOUT);
+        let request_timeout = self.request_timeout.get().copied().unwrap_or(DEFAULT_REQUEST_TIMEOUT);
         let deadline = Deadline::of(granted.unwrap_or(request_timeout));
         let event = match method {
             "Configure" => return Ok(self.configure(decode(payload)?, deadline).await),
@@ -214,13 +197,8 @@ impl<H: Handler> Service for Events<H> {
             // Runtimes with an NRI before 0.12 tell the simple events so.
             "StateChange" => {
                 let change: proto::StateChangeEvent = decode(payload)?;
-                let (event, request) = (
-                    change.event(),
-                    proto::Lifecycle {
-                        pod: change.pod,
-                        container: change.container,
-                    },
-                );
+                let (event, request) =
+                    (change.event(), proto::Lifecycle { pod: change.pod, container: change.container });
                 return self.lifecycle(event, request, deadline).await;
             }
             "RunPodSandbox" => Event::RunPodSandbox,
@@ -230,10 +208,7 @@ impl<H: Handler> Service for Events<H> {
             "StopContainer" => Event::StopContainer,
             "RemoveContainer" => Event::RemoveContainer,
             _ => {
-                return Err(Status::new(
-                    Code::Unimplemented,
-                    format!("method {method} is not served here"),
-                ));
+                return Err(Status::new(Code::Unimplemented, format!("method {method} is not served here")));
             }
         };
         self.lifecycle(event, decode(payload)?, deadline).await
@@ -304,10 +279,7 @@ struct Deadline {
 
 impl Deadline {
     fn of(granted: Duration) -> Self {
-        Self {
-            budget: granted * BUDGET / 100,
-            answer: granted * ANSWER / 100,
-        }
+        Self { budget: granted * BUDGET / 100, answer: granted * ANSWER / 100 }
     }
 }
 
@@ -360,11 +332,6 @@ impl From<Hook> for proto::Hook {
     fn from(hook: Hook) -> Self {
         let seconds = hook.timeout.as_secs() + u64::from(hook.timeout.subsec_nanos() > 0);
         let value = seconds.clamp(1, i64::MAX as u64) as i64;
-        Self {
-            path: hook.path,
-            args: hook.args,
-            env: hook.env,
-            timeout: Some(proto::OptionalInt { value }),
-        }
+        Self { path: hook.path, args: hook.args, env: hook.env, timeout: Some(proto::OptionalInt { value }) }
     }
 }

@@ -34,9 +34,7 @@ impl Connection {
     }
 
     fn from_id(id: u32) -> Option<Self> {
-        [Self::Plugin, Self::Runtime]
-            .into_iter()
-            .find(|connection| connection.id() == id)
+        [Self::Plugin, Self::Runtime].into_iter().find(|connection| connection.id() == id)
     }
 }
 
@@ -201,10 +199,7 @@ mod tests {
     #[test]
     fn the_longest_frame_of_the_protocol_is_read() {
         let payload = vec![1; (4 << 20) + 10];
-        assert_eq!(
-            demultiplex(&frame(1, &payload), &[1 << 20]).unwrap().0.len(),
-            payload.len()
-        );
+        assert_eq!(demultiplex(&frame(1, &payload), &[1 << 20]).unwrap().0.len(), payload.len());
     }
 
     #[test]
@@ -212,12 +207,6 @@ mod tests {
         let length = (4 << 20) + 11;
         let mut header = 9u32.to_be_bytes().to_vec();
         header.extend((length as u32).to_be_bytes());
-        assert_eq!(
-            demultiplex(&header, &[8]),
-            Err(OversizedFrame {
-                connection: 9,
-                length
-            })
-        );
+        assert_eq!(demultiplex(&header, &[8]), Err(OversizedFrame { connection: 9, length }));
     }
 }

@@ -152,11 +152,7 @@ impl PluginConfig {
         if index > 99 {
             return Err(InvalidPluginConfig::Index(index));
         }
-        Ok(Self {
-            socket: socket.into(),
-            name: name.to_owned(),
-            index: format!("{index:02}"),
-        })
+        Ok(Self { socket: socket.into(), name: name.to_owned(), index: format!("{index:02}") })
     }
 }
 
@@ -175,9 +171,7 @@ pub async fn run<H: Handler>(
     let mut reported = false;
     loop {
         let events = Arc::new(Events::new(Arc::clone(&handler)));
-        let ended = cancel
-            .run_until_cancelled(session::attend(&config, &events, &connected))
-            .await;
+        let ended = cancel.run_until_cancelled(session::attend(&config, &events, &connected)).await;
         let was_connected = connected.send_replace(false);
         let Some(error) = ended else { return };
         report(&config, &error, was_connected, reported);

@@ -97,17 +97,12 @@ const MAX_NAME: usize = 255;
 
 fn name(field: &'static str, value: String) -> Result<String, InvalidObject> {
     let valid = value.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && value
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         && value.len() <= MAX_NAME;
     if valid {
         Ok(value)
     } else {
-        Err(InvalidObject::Name {
-            field,
-            value: value.chars().take(MAX_NAME).collect(),
-        })
+        Err(InvalidObject::Name { field, value: value.chars().take(MAX_NAME).collect() })
     }
 }
 
@@ -191,11 +186,7 @@ impl Container {
             id: name("container id", container.id)?,
             sandbox_id: name("container's sandbox id", container.pod_sandbox_id)?,
             name: name("container name", container.name)?,
-            cdi_devices: container
-                .cdi_devices
-                .into_iter()
-                .map(|device| device.name)
-                .collect(),
+            cdi_devices: container.cdi_devices.into_iter().map(|device| device.name).collect(),
         })
     }
 }
@@ -235,10 +226,7 @@ mod tests {
     fn a_network_namespace_is_known_whenever_the_runtime_tells_its_path() {
         for moment in MOMENTS {
             let pod = pod(&[("pid", ""), ("network", "/run/netns/a")]);
-            assert_eq!(
-                network(pod, moment),
-                SandboxNetwork::Namespace("/run/netns/a".into())
-            );
+            assert_eq!(network(pod, moment), SandboxNetwork::Namespace("/run/netns/a".into()));
         }
     }
 
@@ -256,10 +244,7 @@ mod tests {
     fn a_stopped_sandbox_is_not_taken_for_a_pod_on_the_nodes_network() {
         let stopped = pod(&[("pid", ""), ("ipc", ""), ("uts", ""), ("mount", "")]);
         assert_eq!(network(stopped, Moment::Later), SandboxNetwork::Unknown);
-        let stopped = proto::PodSandbox {
-            ips: vec!["10.0.0.7".to_owned()],
-            ..pod(&[("pid", "")])
-        };
+        let stopped = proto::PodSandbox { ips: vec!["10.0.0.7".to_owned()], ..pod(&[("pid", "")]) };
         assert_eq!(network(stopped, Moment::Later), SandboxNetwork::Unknown);
         assert_eq!(
             network(pod(&[("pid", ""), ("ipc", ""), ("mount", "")]), Moment::End),
@@ -271,36 +256,24 @@ mod tests {
     fn a_sandbox_without_any_namespace_says_nothing_about_its_network() {
         for moment in MOMENTS {
             assert_eq!(network(pod(&[]), moment), SandboxNetwork::Unknown);
-            let none = proto::PodSandbox {
-                linux: None,
-                ..pod(&[])
-            };
+            let none = proto::PodSandbox { linux: None, ..pod(&[]) };
             assert_eq!(network(none, moment), SandboxNetwork::Unknown);
         }
     }
 
     #[test]
     fn a_sandbox_that_no_kubelet_made_is_passed_over() {
-        let pod = proto::PodSandbox {
-            uid: String::new(),
-            ..pod(&[])
-        };
+        let pod = proto::PodSandbox { uid: String::new(), ..pod(&[]) };
         assert_eq!(Sandbox::parse(Some(pod), Moment::Run), Ok(None));
     }
 
     #[test]
     fn an_identifier_that_is_not_a_file_name_is_refused() {
         for id in ["", "..", "a/b", "a\nb", "-a", &"a".repeat(256)] {
-            let pod = proto::PodSandbox {
-                id: id.to_owned(),
-                ..pod(&[])
-            };
+            let pod = proto::PodSandbox { id: id.to_owned(), ..pod(&[]) };
             assert!(matches!(
                 Sandbox::parse(Some(pod), Moment::Run),
-                Err(InvalidObject::Name {
-                    field: "sandbox id",
-                    ..
-                })
+                Err(InvalidObject::Name { field: "sandbox id", .. })
             ));
         }
     }
@@ -318,9 +291,7 @@ mod tests {
             pod_sandbox_id: "s1".to_owned(),
             name: "app".to_owned(),
             state: proto::ContainerState::Created.into(),
-            cdi_devices: vec![proto::CdiDevice {
-                name: "netclaim.dev/claim=1".to_owned(),
-            }],
+            cdi_devices: vec![proto::CdiDevice { name: "netclaim.dev/claim=1".to_owned() }],
         }))
         .unwrap();
         assert_eq!(container.cdi_devices, ["netclaim.dev/claim=1"]);

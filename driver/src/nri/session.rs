@@ -79,10 +79,7 @@ async fn serve<H: Handler>(
 ) -> Result<Infallible, SessionEnd> {
     let stream = UnixStream::connect(&config.socket)
         .await
-        .map_err(|source| SessionEnd::Connect {
-            path: config.socket.clone(),
-            source,
-        })?;
+        .map_err(|source| SessionEnd::Connect { path: config.socket.clone(), source })?;
     let (reader, writer) = stream.into_split();
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
     let registered = Notify::new();
@@ -101,18 +98,11 @@ async fn establish<H: Handler>(
     events: &Events<H>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
-    let plugin = proto::RegisterPluginRequest {
-        plugin_name: config.name.clone(),
-        plugin_idx: config.index.clone(),
-    };
+    let plugin =
+        proto::RegisterPluginRequest { plugin_name: config.name.clone(), plugin_idx: config.index.clone() };
     // The only call that we ever make, hence the number.
-    let request = ttrpc::request(
-        1,
-        RUNTIME_SERVICE,
-        "RegisterPlugin",
-        plugin.encode_to_vec(),
-        REGISTRATION_TIMEOUT,
-    )?;
+    let request =
+        ttrpc::request(1, RUNTIME_SERVICE, "RegisterPlugin", plugin.encode_to_vec(), REGISTRATION_TIMEOUT)?;
     // Cannot fail: the receiving end lives as long as this future.
     let _ = outbox.send(mux::frames(Connection::Runtime, &request)).await;
     tokio::time::timeout(REGISTRATION_TIMEOUT, registered.notified())

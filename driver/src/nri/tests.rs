@@ -28,9 +28,7 @@ const GRANTED: Duration = Duration::from_secs(1);
 const PLUGIN: &str = "nri.pkg.api.v1alpha1.Plugin";
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("did not happen in time")
+    tokio::time::timeout(PATIENCE, future).await.expect("did not happen in time")
 }
 
 /// Listens where a runtime would.
@@ -44,11 +42,7 @@ impl FakeRuntime {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("nri.sock");
-        Self {
-            listener: Some(UnixListener::bind(&socket).unwrap()),
-            socket,
-            _dir: dir,
-        }
+        Self { listener: Some(UnixListener::bind(&socket).unwrap()), socket, _dir: dir }
     }
 
     fn stop(&mut self) {
@@ -120,10 +114,7 @@ impl FakeConnection {
         let (connection, request) = soon(self.receive()).await.unwrap();
         assert_eq!(connection, Connection::Runtime);
         let response = ttrpc::answer(&service, request).await;
-        self.stream
-            .write_all(&mux::frames(Connection::Runtime, &response))
-            .await
-            .unwrap();
+        self.stream.write_all(&mux::frames(Connection::Runtime, &response)).await.unwrap();
         service
     }
 
@@ -137,17 +128,12 @@ impl FakeConnection {
         let stream = 2 * self.calls + 1;
         self.calls += 1;
         let request = ttrpc::request(stream, PLUGIN, method, payload, timeout).unwrap();
-        self.stream
-            .write_all(&mux::frames(Connection::Plugin, &request))
-            .await
-            .unwrap();
+        self.stream.write_all(&mux::frames(Connection::Plugin, &request)).await.unwrap();
     }
 
     async fn call(&mut self, method: &str, payload: Vec<u8>, timeout: Duration) -> Result<Bytes, Status> {
         self.send(method, payload, timeout).await;
-        let (connection, response) = soon(self.receive())
-            .await
-            .expect("the plugin closed the connection");
+        let (connection, response) = soon(self.receive()).await.expect("the plugin closed the connection");
         assert_eq!(connection, Connection::Plugin);
         match ttrpc::outcome(response) {
             Ok(payload) => Ok(payload),
@@ -162,10 +148,7 @@ impl FakeConnection {
             runtime_version: "1.2.3".to_owned(),
             request_timeout: request_timeout.as_millis() as i64,
         };
-        let response = self
-            .call("Configure", request.encode_to_vec(), PATIENCE)
-            .await
-            .unwrap();
+        let response = self.call("Configure", request.encode_to_vec(), PATIENCE).await.unwrap();
         proto::ConfigureResponse::decode(response).unwrap()
     }
 
@@ -176,30 +159,20 @@ impl FakeConnection {
         containers: Vec<proto::Container>,
         more: bool,
     ) -> bool {
-        let request = proto::SynchronizeRequest {
-            pods,
-            containers,
-            more,
-        };
-        let response = self
-            .call("Synchronize", request.encode_to_vec(), PATIENCE)
-            .await
-            .unwrap();
+        let request = proto::SynchronizeRequest { pods, containers, more };
+        let response = self.call("Synchronize", request.encode_to_vec(), PATIENCE).await.unwrap();
         proto::SynchronizeResponse::decode(response).unwrap().more
     }
 
     async fn run_pod_sandbox(&mut self, timeout: Duration) -> Result<Bytes, Status> {
-        self.call("RunPodSandbox", of_pod().encode_to_vec(), timeout)
-            .await
+        self.call("RunPodSandbox", of_pod().encode_to_vec(), timeout).await
     }
 
     async fn create_container(
         &mut self,
         timeout: Duration,
     ) -> Result<Option<proto::ContainerAdjustment>, Status> {
-        let response = self
-            .call("CreateContainer", of_container().encode_to_vec(), timeout)
-            .await?;
+        let response = self.call("CreateContainer", of_container().encode_to_vec(), timeout).await?;
         Ok(proto::CreateContainerResponse::decode(response).unwrap().adjust)
     }
 }
@@ -251,17 +224,11 @@ fn container(id: &str) -> proto::Container {
 }
 
 fn of_pod() -> proto::Lifecycle {
-    proto::Lifecycle {
-        pod: Some(pod("s1")),
-        container: None,
-    }
+    proto::Lifecycle { pod: Some(pod("s1")), container: None }
 }
 
 fn of_container() -> proto::Lifecycle {
-    proto::Lifecycle {
-        pod: Some(pod("s1")),
-        container: Some(container("c1")),
-    }
+    proto::Lifecycle { pod: Some(pod("s1")), container: Some(container("c1")) }
 }
 
 /// What the scripted handler does when an event comes.
@@ -325,20 +292,13 @@ impl Scripted {
 
 impl Handler for Scripted {
     fn configured(&self, runtime: &RuntimeInfo) {
-        self.tell(format!(
-            "configured {} {} {:?}",
-            runtime.name, runtime.version, runtime.request_timeout
-        ));
+        self.tell(format!("configured {} {} {:?}", runtime.name, runtime.version, runtime.request_timeout));
     }
 
     async fn synchronize(&self, sandboxes: Vec<Sandbox>, containers: Vec<Container>) {
         let sandboxes: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
         let containers: Vec<_> = containers.into_iter().map(|container| container.id).collect();
-        self.tell(format!(
-            "synchronize {} {}",
-            sandboxes.join(","),
-            containers.join(",")
-        ));
+        self.tell(format!("synchronize {} {}", sandboxes.join(","), containers.join(",")));
     }
 
     async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
@@ -355,15 +315,11 @@ impl Handler for Scripted {
     }
 
     async fn stop_container(&self, _: Sandbox, container: Container, budget: Duration) {
-        let _ = self
-            .play(&format!("stop container {}", container.id), budget)
-            .await;
+        let _ = self.play(&format!("stop container {}", container.id), budget).await;
     }
 
     async fn remove_container(&self, _: Sandbox, container: Container, budget: Duration) {
-        let _ = self
-            .play(&format!("remove container {}", container.id), budget)
-            .await;
+        let _ = self.play(&format!("remove container {}", container.id), budget).await;
     }
 
     async fn stop_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) {
@@ -387,22 +343,12 @@ struct Plugin {
 impl Plugin {
     fn start(runtime: &FakeRuntime) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
-        let handler = Arc::new(Scripted {
-            script: Mutex::default(),
-            told: sender,
-            release: Notify::new(),
-        });
+        let handler = Arc::new(Scripted { script: Mutex::default(), told: sender, release: Notify::new() });
         let config = PluginConfig::new(&runtime.socket, "netclaim", 0).unwrap();
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
         let task = tokio::spawn(run(config, Arc::clone(&handler), connected, cancel.clone()));
-        Self {
-            handler,
-            told,
-            connected: watched,
-            cancel,
-            task,
-        }
+        Self { handler, told, connected: watched, cancel, task }
     }
 
     async fn told(&mut self) -> String {
@@ -416,9 +362,7 @@ impl Plugin {
     }
 
     async fn is_connected(&mut self, wanted: bool) {
-        soon(self.connected.wait_for(|connected| *connected == wanted))
-            .await
-            .unwrap();
+        soon(self.connected.wait_for(|connected| *connected == wanted)).await.unwrap();
     }
 }
 
@@ -437,17 +381,12 @@ async fn the_plugin_registers_is_configured_and_is_connected_once_it_is_synchron
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
-    assert_eq!(
-        connection.register().await,
-        ("netclaim".to_owned(), "00".to_owned())
-    );
+    assert_eq!(connection.register().await, ("netclaim".to_owned(), "00".to_owned()));
     let subscribed = connection.configure(Duration::from_secs(7)).await;
     assert_eq!(subscribed.events, 0x60f);
     assert_eq!(plugin.told().await, "configured fake 1.2.3 7s");
     assert!(!*plugin.connected.borrow());
-    connection
-        .synchronize(vec![pod("s1")], vec![container("c1")], false)
-        .await;
+    connection.synchronize(vec![pod("s1")], vec![container("c1")], false).await;
     assert_eq!(plugin.told().await, "synchronize s1 c1");
     plugin.is_connected(true).await;
 }
@@ -469,17 +408,9 @@ async fn a_split_synchronisation_reaches_the_handler_in_one_piece() {
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(Duration::from_secs(2)).await;
-    assert!(
-        connection
-            .synchronize(vec![pod("s1"), pod("s2")], vec![container("c1")], true)
-            .await
-    );
+    assert!(connection.synchronize(vec![pod("s1"), pod("s2")], vec![container("c1")], true).await);
     assert!(connection.synchronize(vec![pod("s3")], Vec::new(), true).await);
-    assert!(
-        !connection
-            .synchronize(Vec::new(), vec![container("c2")], false)
-            .await
-    );
+    assert!(!connection.synchronize(Vec::new(), vec![container("c2")], false).await);
     plugin.told().await;
     assert_eq!(plugin.told().await, "synchronize s1,s2,s3 c1,c2");
 }
@@ -491,9 +422,7 @@ async fn a_sandbox_that_cannot_be_understood_does_not_spoil_the_synchronisation(
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(Duration::from_secs(2)).await;
-    connection
-        .synchronize(vec![pod("../s1"), pod("s2")], Vec::new(), false)
-        .await;
+    connection.synchronize(vec![pod("../s1"), pod("s2")], Vec::new(), false).await;
     plugin.told().await;
     assert_eq!(plugin.told().await, "synchronize s2 ");
 }
@@ -508,21 +437,11 @@ async fn every_event_reaches_the_handler_by_its_own_call_and_by_state_change() {
         ("StopPodSandbox", Event::StopPodSandbox, "stop s1"),
         ("RemovePodSandbox", Event::RemovePodSandbox, "remove s1"),
     ] {
-        connection
-            .call(method, of_container().encode_to_vec(), PATIENCE)
-            .await
-            .unwrap();
+        connection.call(method, of_container().encode_to_vec(), PATIENCE).await.unwrap();
         assert_eq!(plugin.told().await, told);
         let proto::Lifecycle { pod, container } = of_container();
-        let change = proto::StateChangeEvent {
-            event: event.into(),
-            pod,
-            container,
-        };
-        connection
-            .call("StateChange", change.encode_to_vec(), PATIENCE)
-            .await
-            .unwrap();
+        let change = proto::StateChangeEvent { event: event.into(), pod, container };
+        connection.call("StateChange", change.encode_to_vec(), PATIENCE).await.unwrap();
         assert_eq!(plugin.told().await, told);
     }
     connection.create_container(PATIENCE).await.unwrap();
@@ -532,15 +451,8 @@ async fn every_event_reaches_the_handler_by_its_own_call_and_by_state_change() {
 #[tokio::test]
 async fn a_state_change_that_nobody_subscribed_to_is_ignored() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Agree).await;
-    let change = proto::StateChangeEvent {
-        event: 7,
-        pod: Some(pod("s1")),
-        container: None,
-    };
-    connection
-        .call("StateChange", change.encode_to_vec(), PATIENCE)
-        .await
-        .unwrap();
+    let change = proto::StateChangeEvent { event: 7, pod: Some(pod("s1")), container: None };
+    connection.call("StateChange", change.encode_to_vec(), PATIENCE).await.unwrap();
     connection.run_pod_sandbox(PATIENCE).await.unwrap();
     assert_eq!(plugin.told().await, "run s1");
 }
@@ -548,32 +460,18 @@ async fn a_state_change_that_nobody_subscribed_to_is_ignored() {
 #[tokio::test]
 async fn a_call_that_is_not_served_is_unimplemented_so_that_the_runtime_falls_back() {
     let (_runtime, mut connection, _plugin) = connected(Script::Agree).await;
-    let refused = connection
-        .call("PostStartContainer", of_container().encode_to_vec(), PATIENCE)
-        .await;
+    let refused = connection.call("PostStartContainer", of_container().encode_to_vec(), PATIENCE).await;
     assert!(refused.unwrap_err().is(Code::Unimplemented));
 }
 
 #[tokio::test]
 async fn a_slow_handler_of_a_sandbox_is_answered_for_in_time_and_goes_on() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
-    for method in [
-        "RunPodSandbox",
-        "StopPodSandbox",
-        "RemovePodSandbox",
-        "StopContainer",
-        "RemoveContainer",
-    ] {
+    for method in ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer"]
+    {
         let called = Instant::now();
-        connection
-            .call(method, of_container().encode_to_vec(), GRANTED)
-            .await
-            .unwrap();
-        assert!(
-            called.elapsed() < GRANTED,
-            "{method} was answered after {:?}",
-            called.elapsed()
-        );
+        connection.call(method, of_container().encode_to_vec(), GRANTED).await.unwrap();
+        assert!(called.elapsed() < GRANTED, "{method} was answered after {:?}", called.elapsed());
         plugin.told().await;
         plugin.handler.release.notify_one();
         assert_eq!(plugin.told().await, "released");
@@ -585,11 +483,7 @@ async fn a_slow_handler_of_a_container_has_it_refused_in_time_and_goes_on() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
     let called = Instant::now();
     let refused = connection.create_container(GRANTED).await.unwrap_err();
-    assert!(
-        called.elapsed() < GRANTED,
-        "answered after {:?}",
-        called.elapsed()
-    );
+    assert!(called.elapsed() < GRANTED, "answered after {:?}", called.elapsed());
     assert_eq!(
         refused,
         Status::new(
@@ -606,10 +500,7 @@ async fn a_slow_handler_of_a_container_has_it_refused_in_time_and_goes_on() {
 #[tokio::test]
 async fn a_handler_that_uses_its_whole_budget_still_has_its_say() {
     let (_runtime, mut connection, _plugin) = connected(Script::UseTheBudget).await;
-    let refused = connection
-        .create_container(Duration::from_secs(2))
-        .await
-        .unwrap_err();
+    let refused = connection.create_container(Duration::from_secs(2)).await.unwrap_err();
     assert_eq!(refused, Status::new(Code::Unknown, "the budget is used up"));
 }
 
@@ -624,19 +515,13 @@ async fn a_call_without_a_deadline_has_the_configured_one() {
     connection.synchronize(Vec::new(), Vec::new(), false).await;
     let called = Instant::now();
     connection.run_pod_sandbox(Duration::ZERO).await.unwrap();
-    assert!(
-        called.elapsed() < GRANTED,
-        "answered after {:?}",
-        called.elapsed()
-    );
+    assert!(called.elapsed() < GRANTED, "answered after {:?}", called.elapsed());
 }
 
 #[tokio::test]
 async fn a_slow_handler_does_not_hold_up_other_calls() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
-    connection
-        .send("RunPodSandbox", of_pod().encode_to_vec(), PATIENCE)
-        .await;
+    connection.send("RunPodSandbox", of_pod().encode_to_vec(), PATIENCE).await;
     assert_eq!(plugin.told().await, "run s1");
     plugin.handler.script(Script::Agree);
     connection.create_container(PATIENCE).await.unwrap();
@@ -678,13 +563,7 @@ async fn an_endless_text_is_cut_short() {
 async fn a_hook_is_passed_to_the_runtime_even_if_it_takes_many_frames() {
     let args = vec!["hook".to_owned(), "x".repeat(100_000)];
     let (_runtime, mut connection, _plugin) = connected(Script::Hook(args.clone())).await;
-    let hooks = connection
-        .create_container(PATIENCE)
-        .await
-        .unwrap()
-        .unwrap()
-        .hooks
-        .unwrap();
+    let hooks = connection.create_container(PATIENCE).await.unwrap().unwrap().hooks.unwrap();
     assert_eq!(
         hooks.create_runtime,
         [proto::Hook {
@@ -705,38 +584,20 @@ async fn a_container_that_needs_nothing_is_not_adjusted() {
 #[tokio::test]
 async fn what_cannot_be_understood_refuses_a_container_and_nothing_else() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Agree).await;
-    let broken = proto::Lifecycle {
-        pod: Some(pod("../s1")),
-        container: Some(container("c1")),
-    };
-    connection
-        .call("RunPodSandbox", broken.encode_to_vec(), PATIENCE)
-        .await
-        .unwrap();
-    connection
-        .call("StopPodSandbox", Vec::new(), PATIENCE)
-        .await
-        .unwrap();
-    let refused = connection
-        .call("CreateContainer", broken.encode_to_vec(), PATIENCE)
-        .await
-        .unwrap_err();
+    let broken = proto::Lifecycle { pod: Some(pod("../s1")), container: Some(container("c1")) };
+    connection.call("RunPodSandbox", broken.encode_to_vec(), PATIENCE).await.unwrap();
+    connection.call("StopPodSandbox", Vec::new(), PATIENCE).await.unwrap();
+    let refused = connection.call("CreateContainer", broken.encode_to_vec(), PATIENCE).await.unwrap_err();
     assert!(refused.is(Code::InvalidArgument), "{refused}");
     connection.run_pod_sandbox(PATIENCE).await.unwrap();
-    assert_eq!(
-        plugin.told().await,
-        "run s1",
-        "the handler was told of something broken"
-    );
+    assert_eq!(plugin.told().await, "run s1", "the handler was told of something broken");
 }
 
 #[tokio::test]
 async fn a_connection_that_the_runtime_cuts_is_made_again_and_the_handler_goes_on() {
     let (runtime, mut connection, mut plugin) = connected(Script::Wait).await;
     plugin.is_connected(true).await;
-    connection
-        .send("RunPodSandbox", of_pod().encode_to_vec(), PATIENCE)
-        .await;
+    connection.send("RunPodSandbox", of_pod().encode_to_vec(), PATIENCE).await;
     assert_eq!(plugin.told().await, "run s1");
     drop(connection);
     plugin.is_connected(false).await;
@@ -766,16 +627,8 @@ async fn a_plugin_that_is_refused_tries_again() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
-    connection
-        .answer_registration(RuntimeService {
-            refuses: true,
-            ..Default::default()
-        })
-        .await;
-    assert!(
-        soon(connection.receive()).await.is_none(),
-        "a refused plugin hung on"
-    );
+    connection.answer_registration(RuntimeService { refuses: true, ..Default::default() }).await;
+    assert!(soon(connection.receive()).await.is_none(), "a refused plugin hung on");
     let _connection = runtime.connect().await;
     plugin.is_connected(true).await;
 }
@@ -799,11 +652,7 @@ async fn a_synchronisation_that_was_cut_short_is_forgotten() {
 #[tokio::test]
 async fn bytes_that_are_not_nri_end_the_connection_and_it_is_made_again() {
     let (runtime, mut connection, mut plugin) = connected(Script::Agree).await;
-    connection
-        .stream
-        .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        .await
-        .unwrap();
+    connection.stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     assert!(soon(connection.receive()).await.is_none());
     let _connection = runtime.connect().await;
     plugin.told_of_connection().await;
@@ -830,14 +679,8 @@ async fn cancelling_ends_a_plugin_that_finds_no_runtime() {
 #[test]
 fn a_name_or_an_index_that_runtimes_refuse_is_refused_first() {
     for name in ["", "a b", "a/b", "é"] {
-        assert_eq!(
-            PluginConfig::new("/s", name, 0),
-            Err(InvalidPluginConfig::Name(name.to_owned()))
-        );
+        assert_eq!(PluginConfig::new("/s", name, 0), Err(InvalidPluginConfig::Name(name.to_owned())));
     }
-    assert_eq!(
-        PluginConfig::new("/s", "netclaim.dev", 100),
-        Err(InvalidPluginConfig::Index(100))
-    );
+    assert_eq!(PluginConfig::new("/s", "netclaim.dev", 100), Err(InvalidPluginConfig::Index(100)));
     assert_eq!(PluginConfig::new("/s", "netclaim.dev", 7).unwrap().index, "07");
 }

@@ -56,10 +56,7 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code: code as i32,
-            message: message.into(),
-        }
+        Self { code: code as i32, message: message.into() }
     }
 
     #[cfg(test)]
@@ -154,12 +151,7 @@ impl Decoder {
             // Or the memory of the longest message ever would stay with us.
             self.buffer = BytesMut::new();
         }
-        Ok(Some(Message {
-            stream,
-            kind,
-            flags,
-            payload,
-        }))
+        Ok(Some(Message { stream, kind, flags, payload }))
     }
 }
 
@@ -181,21 +173,12 @@ pub(super) trait Service: Send + Sync + 'static {
 pub(super) async fn answer<S: Service>(service: &S, message: Message) -> Vec<u8> {
     let stream = message.stream;
     let response = match serve(service, message).await {
-        Ok(payload) => Response {
-            status: None,
-            payload: payload.into(),
-        },
-        Err(status) => Response {
-            status: Some(status),
-            payload: Bytes::new(),
-        },
+        Ok(payload) => Response { status: None, payload: payload.into() },
+        Err(status) => Response { status: Some(status), payload: Bytes::new() },
     };
     encode(stream, KIND_RESPONSE, &response).unwrap_or_else(|error| {
         let status = Status::new(Code::ResourceExhausted, error.to_string());
-        let response = Response {
-            status: Some(status),
-            payload: Bytes::new(),
-        };
+        let response = Response { status: Some(status), payload: Bytes::new() };
         encode(stream, KIND_RESPONSE, &response).unwrap_or_default()
     })
 }
@@ -369,12 +352,7 @@ mod tests {
         let mut decoder = Decoder::default();
         decoder.push(&((MAX_PAYLOAD + 1) as u32).to_be_bytes());
         decoder.push(&[0, 0, 0, 1, KIND_REQUEST, 0]);
-        assert_eq!(
-            decoder.next(),
-            Err(OversizedMessage {
-                length: MAX_PAYLOAD + 1
-            })
-        );
+        assert_eq!(decoder.next(), Err(OversizedMessage { length: MAX_PAYLOAD + 1 }));
     }
 
     #[tokio::test]
@@ -401,10 +379,7 @@ mod tests {
             timeout_nano: -5,
         };
         let message = decode(&encode(1, KIND_REQUEST, &request).unwrap());
-        assert_eq!(
-            outcome(decode(&answer(&Echo, message).await)).unwrap(),
-            "Some(0ns)"
-        );
+        assert_eq!(outcome(decode(&answer(&Echo, message).await)).unwrap(), "Some(0ns)");
     }
 
     #[tokio::test]
@@ -423,12 +398,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_is_not_protobuf_is_an_invalid_argument() {
-        let message = Message {
-            stream: 1,
-            kind: KIND_REQUEST,
-            flags: 0,
-            payload: Bytes::from_static(b"\xff"),
-        };
+        let message =
+            Message { stream: 1, kind: KIND_REQUEST, flags: 0, payload: Bytes::from_static(b"\xff") };
         let refused = outcome(decode(&answer(&Echo, message).await)).unwrap_err();
         assert!(matches!(refused, CallError::Refused(status) if status.is(Code::InvalidArgument)));
     }

@@ -72,17 +72,24 @@ fn run() -> Result<(), String> {
         return Err("usage: netclaim-hook GATE-SOCKET MARKER-DIR".to_owned());
     };
     let mut state = String::new();
-    io::stdin().take(MAX_STATE).read_to_string(&mut state).map_err(|e| format!("cannot read the OCI state: {e}"))?;
+    io::stdin()
+        .take(MAX_STATE)
+        .read_to_string(&mut state)
+        .map_err(|e| format!("cannot read the OCI state: {e}"))?;
     let question = question(&state)?;
     let marker = Path::new(&markers).join(&question.sandbox);
     wait(&question, Path::new(&socket), &marker)
 }
 
 fn question(state: &str) -> Result<Question, String> {
-    let state: State = serde_json::from_str(state).map_err(|e| format!("the OCI state is unreadable: {e}"))?;
+    let state: State =
+        serde_json::from_str(state).map_err(|e| format!("the OCI state is unreadable: {e}"))?;
     match (state.annotations.sandbox, state.annotations.pod) {
-        (Some(sandbox), Some(pod)) if !sandbox.is_empty() && !sandbox.contains(['/', '\0']) => Ok(Question { sandbox, pod }),
-        _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported".to_owned()),
+        (Some(sandbox), Some(pod)) if !sandbox.is_empty() && !sandbox.contains(['/', '\0']) => {
+            Ok(Question { sandbox, pod })
+        }
+        _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported"
+            .to_owned()),
     }
 }
 
@@ -108,7 +115,10 @@ fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), String>
             return Ok(());
         }
     }
-    Err(format!("the pod's networks were not ready within {} s: see the pod's events and its ResourceClaims", PATIENCE.as_secs()))
+    Err(format!(
+        "the pod's networks were not ready within {} s: see the pod's events and its ResourceClaims",
+        PATIENCE.as_secs()
+    ))
 }
 
 #[derive(Clone, Copy)]
@@ -142,7 +152,11 @@ fn listen(mut agent: Asked) -> Result<Option<Asked>, String> {
             return Ok(None);
         }
         Ok(n) => agent.said.extend(buffer.iter().take(n)),
-        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted) => {}
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+            ) => {}
         Err(_) => return Ok(None),
     }
     let said = String::from_utf8_lossy(&agent.said);
@@ -170,10 +184,15 @@ mod tests {
     #[test]
     fn both_runtimes_name_the_sandbox() {
         let containerd = r#"{"id":"c","pid":1,"annotations":{"io.kubernetes.cri.sandbox-id":"s1","io.kubernetes.cri.sandbox-uid":"p1"}}"#;
-        let crio = r#"{"id":"c","annotations":{"io.kubernetes.cri-o.SandboxID":"s1","io.kubernetes.pod.uid":"p1"}}"#;
+        let crio =
+            r#"{"id":"c","annotations":{"io.kubernetes.cri-o.SandboxID":"s1","io.kubernetes.pod.uid":"p1"}}"#;
         assert_eq!(question(containerd), Ok(asking()));
         assert_eq!(question(crio), Ok(asking()));
-        for bad in ["", "{}", r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"../x","io.kubernetes.cri.sandbox-uid":"p"}}"#] {
+        for bad in [
+            "",
+            "{}",
+            r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"../x","io.kubernetes.cri.sandbox-uid":"p"}}"#,
+        ] {
             assert!(question(bad).is_err(), "{bad}");
         }
     }
@@ -212,7 +231,10 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a question");
             stream.write_all(b"gone the pod is being deleted\n").expect("answered");
         });
-        assert_eq!(wait(&asking(), &socket, &dir.path().join("s1")), Err("the pod is being deleted".to_owned()));
+        assert_eq!(
+            wait(&asking(), &socket, &dir.path().join("s1")),
+            Err("the pod is being deleted".to_owned())
+        );
         agent.join().expect("the agent");
     }
 }

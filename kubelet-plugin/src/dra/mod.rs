@@ -83,9 +83,7 @@ pub async fn serve<N: NodeResources>(
 ) -> Result<(), tonic::transport::Error> {
     let service = DraService::new(node);
     Server::builder()
-        .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(
-            service.clone(),
-        ))
+        .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(service.clone()))
         .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::new(service))
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
         .await
@@ -101,9 +99,7 @@ pub async fn register(
     cancel: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     Server::builder()
-        .add_service(proto::registration::registration_server::RegistrationServer::new(
-            registration,
-        ))
+        .add_service(proto::registration::registration_server::RegistrationServer::new(registration))
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
         .await
 }

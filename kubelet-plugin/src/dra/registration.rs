@@ -25,11 +25,7 @@ pub struct Registration {
 impl Registration {
     /// For `driver`, which serves its calls at `endpoint`. `registered` follows what the kubelet says.
     pub fn new(driver: &str, endpoint: PathBuf, registered: watch::Sender<bool>) -> Self {
-        Self {
-            driver: driver.to_owned(),
-            endpoint,
-            registered,
-        }
+        Self { driver: driver.to_owned(), endpoint, registered }
     }
 
     /// File name of the registration socket.
@@ -53,19 +49,14 @@ impl RegistrationService for Registration {
         &self,
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        let RegistrationStatus {
-            plugin_registered,
-            error,
-        } = request.into_inner();
+        let RegistrationStatus { plugin_registered, error } = request.into_inner();
         self.registered.send_replace(plugin_registered);
         if plugin_registered {
             tracing::info!("registered with the kubelet");
             Ok(Response::new(RegistrationStatusResponse {}))
         } else {
             tracing::error!(error, "the kubelet refused to register us");
-            Err(Status::failed_precondition(format!(
-                "registration failed: {error}"
-            )))
+            Err(Status::failed_precondition(format!("registration failed: {error}")))
         }
     }
 }

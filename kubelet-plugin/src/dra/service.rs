@@ -29,9 +29,7 @@ impl<N: NodeResources> DraService<N> {
         let uids: Vec<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
         // The kubelet may give up; a half prepared claim is finished all the same and found by its next call.
         let node = Arc::clone(&self.0);
-        let results = tokio::spawn(async move { node.prepare(claims).await })
-            .await
-            .unwrap_or_default();
+        let results = tokio::spawn(async move { node.prepare(claims).await }).await.unwrap_or_default();
         let missing =
             std::iter::repeat_with(|| Err("the driver failed unexpectedly: see its log".to_owned()));
         uids.into_iter().zip(results.into_iter().chain(missing)).collect()
@@ -62,17 +60,8 @@ macro_rules! serve_version {
                 request: Request<$version::NodePrepareResourcesRequest>,
             ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
                 let claims = request.into_inner().claims.into_iter();
-                let claims = claims.map(
-                    |$version::Claim {
-                         namespace,
-                         uid,
-                         name,
-                     }| ClaimRef {
-                        namespace,
-                        name,
-                        uid,
-                    },
-                );
+                let claims =
+                    claims.map(|$version::Claim { namespace, uid, name }| ClaimRef { namespace, name, uid });
                 let mut answers = HashMap::new();
                 for (uid, result) in self.prepare(claims.collect()).await {
                     let answer = match result {
@@ -80,16 +69,11 @@ macro_rules! serve_version {
                             devices: devices.into_iter().map($device).collect(),
                             error: String::new(),
                         },
-                        Err(error) => $version::NodePrepareResourceResponse {
-                            devices: Vec::new(),
-                            error,
-                        },
+                        Err(error) => $version::NodePrepareResourceResponse { devices: Vec::new(), error },
                     };
                     answers.insert(uid, answer);
                 }
-                Ok(Response::new($version::NodePrepareResourcesResponse {
-                    claims: answers,
-                }))
+                Ok(Response::new($version::NodePrepareResourcesResponse { claims: answers }))
             }
 
             async fn node_unprepare_resources(
@@ -97,37 +81,20 @@ macro_rules! serve_version {
                 request: Request<$version::NodeUnprepareResourcesRequest>,
             ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
                 let claims = request.into_inner().claims.into_iter();
-                let claims = claims.map(
-                    |$version::Claim {
-                         namespace,
-                         uid,
-                         name,
-                     }| ClaimRef {
-                        namespace,
-                        name,
-                        uid,
-                    },
-                );
+                let claims =
+                    claims.map(|$version::Claim { namespace, uid, name }| ClaimRef { namespace, name, uid });
                 let answers = self.unprepare(claims.collect()).await.into_iter();
                 let claims = answers
                     .map(|(uid, error)| (uid, $version::NodeUnprepareResourceResponse { error }))
                     .collect();
-                Ok(Response::new($version::NodeUnprepareResourcesResponse {
-                    claims,
-                }))
+                Ok(Response::new($version::NodeUnprepareResourcesResponse { claims }))
             }
         }
     };
 }
 
 serve_version!(v1, |device: PreparedDevice| {
-    let PreparedDevice {
-        request,
-        pool,
-        device,
-        cdi_devices,
-        share_id,
-    } = device;
+    let PreparedDevice { request, pool, device, cdi_devices, share_id } = device;
     v1::Device {
         request_names: vec![request],
         pool_name: pool,
@@ -137,13 +104,7 @@ serve_version!(v1, |device: PreparedDevice| {
     }
 });
 serve_version!(v1beta1, |device: PreparedDevice| {
-    let PreparedDevice {
-        request,
-        pool,
-        device,
-        cdi_devices,
-        share_id: _,
-    } = device;
+    let PreparedDevice { request, pool, device, cdi_devices, share_id: _ } = device;
     v1beta1::Device {
         request_names: vec![request],
         pool_name: pool,

@@ -36,11 +36,7 @@ impl HookCommand {
     /// Program name and arguments.
     pub fn args(&self) -> Vec<String> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        vec![
-            "netclaim-hook".to_owned(),
-            text(&self.socket),
-            text(&self.markers),
-        ]
+        vec!["netclaim-hook".to_owned(), text(&self.socket), text(&self.markers)]
     }
 }
 
@@ -51,11 +47,7 @@ impl CdiSpecs {
     /// When the directory cannot be made.
     pub fn new(dir: &Path, driver: &str, hook: HookCommand) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            driver: driver.to_owned(),
-            hook,
-        })
+        Ok(Self { dir: dir.to_owned(), driver: driver.to_owned(), hook })
     }
 
     /// The device's fully qualified name, as NodePrepareResources returns it.
@@ -65,9 +57,7 @@ impl CdiSpecs {
 
     /// Whether a container names one of our devices: then the hook comes by CDI.
     pub fn is_ours(&self, device: &str) -> bool {
-        device
-            .strip_prefix(self.driver.as_str())
-            .is_some_and(|rest| rest.starts_with("/claim="))
+        device.strip_prefix(self.driver.as_str()).is_some_and(|rest| rest.starts_with("/claim="))
     }
 
     /// Writes the spec of a claim, atomically.
@@ -114,9 +104,7 @@ impl CdiSpecs {
         let mut claims = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let name = entry?.file_name();
-            let claim = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"));
+            let claim = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"));
             claims.extend(claim.map(str::to_owned));
         }
         Ok(claims)
@@ -138,11 +126,7 @@ mod tests {
     #[test]
     fn a_spec_is_there_from_write_to_remove() {
         let dir = tempfile::tempdir().expect("a directory");
-        let hook = HookCommand {
-            path: "/h".into(),
-            socket: "/s".into(),
-            markers: "/m".into(),
-        };
+        let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(dir.path(), "netclaim.dev", hook).expect("made");
         fs::write(dir.path().join("other.json"), "{}").expect("written");
         specs.write("u1").expect("written");
@@ -160,16 +144,8 @@ mod tests {
 
     #[test]
     fn our_devices_are_told_from_others() {
-        let hook = HookCommand {
-            path: "/h".into(),
-            socket: "/s".into(),
-            markers: "/m".into(),
-        };
-        let specs = CdiSpecs {
-            dir: "/".into(),
-            driver: "netclaim.dev".into(),
-            hook,
-        };
+        let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
+        let specs = CdiSpecs { dir: "/".into(), driver: "netclaim.dev".into(), hook };
         assert!(specs.is_ours(&specs.device("u1")));
         assert!(!specs.is_ours("netclaim.dev.example.org/claim=u1") && !specs.is_ours("nvidia.com/gpu=0"));
     }

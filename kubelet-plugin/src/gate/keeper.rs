@@ -41,9 +41,8 @@ impl GateKeeper {
     ) -> io::Result<Self> {
         let mut pods: HashMap<String, (OnDisk, bool)> = HashMap::new();
         for record in records {
-            let (on_disk, complete) = pods
-                .entry(record.plan.pod.uid.clone())
-                .or_insert_with(|| (OnDisk::default(), true));
+            let (on_disk, complete) =
+                pods.entry(record.plan.pod.uid.clone()).or_insert_with(|| (OnDisk::default(), true));
             on_disk.specs.insert(record.plan.claim.uid.clone());
             match &record.phase {
                 Phase::Attached { sandbox, .. } => on_disk.marker = Some(sandbox.id.clone()),
@@ -60,18 +59,8 @@ impl GateKeeper {
                 specs.remove(&claim)?;
             }
         }
-        markers.retain(
-            &pods
-                .values()
-                .filter_map(|on_disk| on_disk.marker.clone())
-                .collect(),
-        )?;
-        Ok(Self {
-            specs,
-            markers,
-            pods: Mutex::new(pods),
-            news,
-        })
+        markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
+        Ok(Self { specs, markers, pods: Mutex::new(pods), news })
     }
 
     /// The specs, for those who need their names.
@@ -82,9 +71,7 @@ impl GateKeeper {
     fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
         let mut wanted = OnDisk::default();
         if let Some(sandbox) = &state.sandbox {
-            wanted
-                .specs
-                .extend(state.records.iter().map(|record| record.plan.claim.uid.clone()));
+            wanted.specs.extend(state.records.iter().map(|record| record.plan.claim.uid.clone()));
             wanted.marker = (!state.records.is_empty() && state.gate(&sandbox.id) == Gate::Open)
                 .then(|| sandbox.id.clone());
         }

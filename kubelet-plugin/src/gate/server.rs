@@ -80,10 +80,7 @@ pub async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
 
 async fn answer<S: Source>(mut stream: UnixStream, source: &S) -> io::Result<()> {
     if stream.peer_cred()?.uid() != 0 && !cfg!(test) {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "the peer is not root",
-        ));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is not root"));
     }
     let (reader, mut writer) = stream.split();
     let mut line = String::new();

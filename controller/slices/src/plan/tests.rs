@@ -23,18 +23,9 @@ fn config() -> PublisherConfig {
 /// `uplinks` uplinks, each with a counter set, and a device per entry of `devices` on one of them.
 fn pool(uplinks: usize, devices: impl IntoIterator<Item = usize>) -> Pool {
     let counter = |value: &str| -> BTreeMap<String, Counter> {
-        [(
-            "c".into(),
-            Counter {
-                value: Quantity(value.into()),
-            },
-        )]
-        .into()
+        [("c".into(), Counter { value: Quantity(value.into()) })].into()
     };
-    let set = |i: usize| CounterSet {
-        name: format!("eth{i}"),
-        counters: counter("64"),
-    };
+    let set = |i: usize| CounterSet { name: format!("eth{i}"), counters: counter("64") };
     let device = |i: usize| Device {
         name: format!("net-{i}"),
         consumes_counters: (uplinks > 0).then(|| {
@@ -97,10 +88,7 @@ impl Server {
 
     fn top(&self) -> Vec<&ResourceSlice> {
         let top = self.slices.values().map(|slice| slice.spec.pool.generation).max();
-        self.slices
-            .values()
-            .filter(|slice| Some(slice.spec.pool.generation) == top)
-            .collect()
+        self.slices.values().filter(|slice| Some(slice.spec.pool.generation) == top).collect()
     }
 
     /// What a scheduler makes of the slices: `None` for an incomplete pool, else its devices and counter sets. The
@@ -108,36 +96,22 @@ impl Server {
     fn complete(&self) -> Option<(Vec<Device>, Vec<CounterSet>)> {
         let top = self.top();
         let number = i64::try_from(top.len()).unwrap();
-        top.iter()
-            .any(|slice| slice.spec.pool.resource_slice_count == number)
-            .then(|| {
-                let devices = top
-                    .iter()
-                    .flat_map(|slice| slice.spec.devices.clone().unwrap_or_default());
-                let sets = top
-                    .iter()
-                    .flat_map(|slice| slice.spec.shared_counters.clone().unwrap_or_default());
-                (devices.collect(), sets.collect())
-            })
+        top.iter().any(|slice| slice.spec.pool.resource_slice_count == number).then(|| {
+            let devices = top.iter().flat_map(|slice| slice.spec.devices.clone().unwrap_or_default());
+            let sets = top.iter().flat_map(|slice| slice.spec.shared_counters.clone().unwrap_or_default());
+            (devices.collect(), sets.collect())
+        })
     }
 
     fn is_consistent(&self) -> bool {
         self.complete().is_none_or(|(devices, counters)| {
-            let pool = Pool {
-                devices,
-                counters,
-                ..pool(0, [])
-            };
+            let pool = Pool { devices, counters, ..pool(0, []) };
             validate(&pool, &Scope::Node("n1".into())).is_empty()
         })
     }
 
     fn holds(&self, pool: &Pool) -> bool {
-        let names = |pool: &[Device]| {
-            pool.iter()
-                .map(|device| device.name.clone())
-                .collect::<BTreeSet<_>>()
-        };
+        let names = |pool: &[Device]| pool.iter().map(|device| device.name.clone()).collect::<BTreeSet<_>>();
         self.top().len() == self.slices.len()
             && self.complete().is_some_and(|(devices, sets)| {
                 names(&devices) == names(&pool.devices) && sets.len() == pool.counters.len()
@@ -152,11 +126,7 @@ fn kinds(plan: &Plan) -> String {
         Write::Create(_) => "+",
     };
     let place = |write: &Write| write.name().rsplit('-').next().unwrap_or_default().to_owned();
-    plan.writes
-        .iter()
-        .map(|w| format!("{}{}", letter(w), place(w)))
-        .collect::<Vec<_>>()
-        .join(" ")
+    plan.writes.iter().map(|w| format!("{}{}", letter(w), place(w))).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -165,12 +135,7 @@ fn a_new_pool_starts_with_its_counters() {
     let plan = server.publish(&pool(9, 0..300));
     assert_eq!(kinds(&plan), "+c0000 +c0001 +d0000 +d0001 +d0002 +d0003 +d0004");
     assert_eq!(plan.generation, Some(1));
-    assert!(
-        server
-            .slices
-            .values()
-            .all(|slice| slice.spec.pool.resource_slice_count == 7)
-    );
+    assert!(server.slices.values().all(|slice| slice.spec.pool.resource_slice_count == 7));
 }
 
 #[test]
@@ -195,10 +160,7 @@ fn one_device_more_or_less_is_one_write() {
     let mut server = Server::default();
     server.publish(&pool(1, 0..150));
     assert_eq!(kinds(&server.publish(&pool(1, 0..151))), "=d0002");
-    assert_eq!(
-        kinds(&server.publish(&pool(1, (0..151).filter(|i| *i != 3)))),
-        "=d0000"
-    );
+    assert_eq!(kinds(&server.publish(&pool(1, (0..151).filter(|i| *i != 3)))), "=d0000");
     let fills_the_gap = (0..152).filter(|i| *i != 3);
     assert_eq!(kinds(&server.publish(&pool(1, fills_the_gap))), "=d0000");
 }
@@ -208,10 +170,7 @@ fn a_new_slice_takes_a_new_generation() {
     let mut server = Server::default();
     server.publish(&pool(0, 0..64));
     let plan = server.publish(&pool(0, 0..65));
-    assert_eq!(
-        (kinds(&plan).as_str(), plan.generation),
-        ("=d0000 +d0001", Some(2))
-    );
+    assert_eq!((kinds(&plan).as_str(), plan.generation), ("=d0000 +d0001", Some(2)));
 }
 
 #[test]
@@ -219,10 +178,7 @@ fn a_slice_too_many_goes_first() {
     let mut server = Server::default();
     server.publish(&pool(1, 0..130));
     let plan = server.publish(&pool(1, 0..128));
-    assert_eq!(
-        (kinds(&plan).as_str(), plan.generation),
-        ("-d0002 =c0000 =d0000 =d0001", Some(2))
-    );
+    assert_eq!((kinds(&plan).as_str(), plan.generation), ("-d0002 =c0000 =d0000 =d0001", Some(2)));
 }
 
 #[test]
@@ -250,10 +206,7 @@ fn a_broken_off_rewrite_is_finished_with_its_generation() {
     let first = server.plan(&grown).writes.remove(0);
     server.apply(first);
     let plan = server.publish(&grown);
-    assert_eq!(
-        (kinds(&plan).as_str(), plan.generation),
-        ("=d0000 =d0001 +d0002 +d0003", Some(2))
-    );
+    assert_eq!((kinds(&plan).as_str(), plan.generation), ("=d0000 =d0001 +d0002 +d0003", Some(2)));
 }
 
 #[test]
@@ -261,24 +214,15 @@ fn what_the_server_adds_or_rewrites_is_left_alone() {
     let mut server = Server::default();
     let mut pool = pool(1, 0..2);
     pool.devices[0].taints = serde_json::from_str(r#"[{"key": "k", "effect": "NoSchedule"}]"#).unwrap();
-    pool.counters[0]
-        .counters
-        .values_mut()
-        .for_each(|counter| counter.value.0 = "0.064k".into());
+    pool.counters[0].counters.values_mut().for_each(|counter| counter.value.0 = "0.064k".into());
     server.publish(&pool);
     let time: Time = serde_json::from_str(r#""2026-01-02T03:04:05Z""#).unwrap();
     for slice in server.slices.values_mut() {
         for device in slice.spec.devices.iter_mut().flatten() {
-            device
-                .taints
-                .iter_mut()
-                .flatten()
-                .for_each(|taint| taint.time_added = Some(time.clone()));
+            device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = Some(time.clone()));
         }
         for set in slice.spec.shared_counters.iter_mut().flatten() {
-            set.counters
-                .values_mut()
-                .for_each(|counter| counter.value.0 = "64".into());
+            set.counters.values_mut().for_each(|counter| counter.value.0 = "64".into());
         }
     }
     assert_eq!(server.plan(&pool).writes, []);
@@ -309,9 +253,7 @@ fn labels_and_owner_are_ours_and_the_rest_of_the_metadata_is_kept() {
     let config = config().owner(owner.clone());
     let existing: Vec<_> = server.slices.values().collect();
     let plan = plan(&config, &pool(0, 0..1), &existing, &Adopted::default()).unwrap();
-    let [Write::Update(slice)] = &plan.writes[..] else {
-        panic!("{plan:?}")
-    };
+    let [Write::Update(slice)] = &plan.writes[..] else { panic!("{plan:?}") };
     assert_eq!(publisher_of(slice), Some("agent"));
     assert_eq!(slice.metadata.labels.as_ref().unwrap()["mine"], "x");
     assert_eq!(slice.metadata.owner_references, Some(vec![owner]));
@@ -360,19 +302,12 @@ fn a_server_without_a_gate_is_not_written_to_twice() {
     };
     let (mut server, mut adopted) = (Server::default(), Adopted::default());
     for write in plan_with(&server, &adopted).writes {
-        let Write::Create(slice) = &write else {
-            panic!("{write:?}")
-        };
+        let Write::Create(slice) = &write else { panic!("{write:?}") };
         let (name, sent) = (write.name().to_owned(), slice.spec.clone());
         server.apply(write);
         let stored = server.slices.get_mut(&name).unwrap();
         stored.spec.shared_counters = None;
-        stored
-            .spec
-            .devices
-            .iter_mut()
-            .flatten()
-            .for_each(|device| device.consumes_counters = None);
+        stored.spec.devices.iter_mut().flatten().for_each(|device| device.consumes_counters = None);
         adopted.record(&name, &sent, stored);
     }
     assert_eq!(plan_with(&server, &adopted).writes, []);

@@ -43,11 +43,7 @@ impl Observed {
             }
             Event::InitDone => {
                 let mut listed = std::mem::take(&mut self.listed);
-                self.gone.retain(|uid| {
-                    listed
-                        .values()
-                        .any(|slice| slice.metadata.uid.as_ref() == Some(uid))
-                });
+                self.gone.retain(|uid| listed.values().any(|slice| slice.metadata.uid.as_ref() == Some(uid)));
                 listed.retain(|_, slice| !self.is_gone(slice));
                 for (name, known) in std::mem::take(&mut self.slices) {
                     if listed.get(&name).is_some_and(|slice| is_echo(slice, &known)) {
@@ -73,11 +69,7 @@ impl Observed {
                 }
                 let name = slice.name_any();
                 // A late word about the predecessor says nothing about the slice that we put in its place.
-                if self
-                    .slices
-                    .get(&name)
-                    .is_some_and(|known| known.metadata.uid == slice.metadata.uid)
-                {
+                if self.slices.get(&name).is_some_and(|known| known.metadata.uid == slice.metadata.uid) {
                     self.slices.remove(&name);
                     return true;
                 }
@@ -98,11 +90,7 @@ impl Observed {
     }
 
     fn is_gone(&self, slice: &ResourceSlice) -> bool {
-        slice
-            .metadata
-            .uid
-            .as_ref()
-            .is_some_and(|uid| self.gone.contains(uid))
+        slice.metadata.uid.as_ref().is_some_and(|uid| self.gone.contains(uid))
     }
 }
 
@@ -110,9 +98,7 @@ impl Observed {
 fn is_echo(seen: &ResourceSlice, known: &ResourceSlice) -> bool {
     let version = |slice: &ResourceSlice| slice.metadata.resource_version.as_ref()?.parse::<u64>().ok();
     seen.metadata.uid == known.metadata.uid
-        && version(seen)
-            .zip(version(known))
-            .is_some_and(|(seen, known)| seen <= known)
+        && version(seen).zip(version(known)).is_some_and(|(seen, known)| seen <= known)
 }
 
 #[cfg(test)]

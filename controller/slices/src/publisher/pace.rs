@@ -17,11 +17,7 @@ pub(super) struct Gather {
 
 impl Gather {
     pub(super) fn new(quiet: Duration, max_delay: Duration) -> Self {
-        Self {
-            quiet,
-            max_delay,
-            pending: None,
-        }
+        Self { quiet, max_delay, pending: None }
     }
 
     pub(super) fn changed(&mut self) {
@@ -34,8 +30,7 @@ impl Gather {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        self.pending
-            .map(|(first, last)| (last + self.quiet).min(first + self.max_delay))
+        self.pending.map(|(first, last)| (last + self.quiet).min(first + self.max_delay))
     }
 }
 
@@ -49,11 +44,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(limits: WriteBudget) -> Self {
-        Self {
-            limits,
-            tokens: f64::from(limits.burst.get()),
-            counted: Instant::now(),
-        }
+        Self { limits, tokens: f64::from(limits.burst.get()), counted: Instant::now() }
     }
 
     /// Returns once one more request may be sent.
@@ -83,13 +74,8 @@ impl Failures {
     /// One failure more: 200 ms to the next try, doubled with each, at most 60 s.
     pub(super) fn another(before: Option<Self>) -> Self {
         let count = before.map_or(1, |failures| failures.count.saturating_add(1));
-        let delay = Self::FIRST
-            .saturating_mul(1 << (count - 1).min(10))
-            .min(Self::LONGEST);
-        Self {
-            count,
-            retry_at: Instant::now() + delay,
-        }
+        let delay = Self::FIRST.saturating_mul(1 << (count - 1).min(10)).min(Self::LONGEST);
+        Self { count, retry_at: Instant::now() + delay }
     }
 }
 
@@ -119,10 +105,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_the_burst_requests_go_at_the_rate() {
         let n = |n| NonZeroU32::new(n).unwrap();
-        let mut budget = Budget::new(WriteBudget {
-            per_second: n(2),
-            burst: n(3),
-        });
+        let mut budget = Budget::new(WriteBudget { per_second: n(2), burst: n(3) });
         let start = Instant::now();
         for _ in 0..3 {
             budget.spend().await;
@@ -131,11 +114,7 @@ mod tests {
         for _ in 0..4 {
             budget.spend().await;
         }
-        assert!(
-            (1990..2010).contains(&start.elapsed().as_millis()),
-            "{:?}",
-            start.elapsed()
-        );
+        assert!((1990..2010).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -61,14 +61,8 @@ impl Server {
                     query.contains("fieldSelector=spec.driver%3Dnetclaim.dev%2Cspec.nodeName%3Dn1"),
                     "{query}"
                 );
-                let since = query
-                    .split("resourceVersion=")
-                    .nth(1)
-                    .unwrap()
-                    .split('&')
-                    .next()
-                    .unwrap()
-                    .parse();
+                let since =
+                    query.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap().parse();
                 state.watches.push((since.unwrap(), responder));
                 state.flush();
                 continue;
@@ -110,10 +104,7 @@ impl Server {
 
     fn devices(&self) -> Vec<String> {
         let state = self.state();
-        let devices = state
-            .slices
-            .values()
-            .flat_map(|slice| slice.spec.devices.iter().flatten());
+        let devices = state.slices.values().flat_map(|slice| slice.spec.devices.iter().flatten());
         devices.map(|device| device.name.clone()).collect()
     }
 }
@@ -125,16 +116,12 @@ impl State {
     }
 
     fn write(&mut self, method: Method, name: &str, body: &[u8], dry_run: bool) -> (u16, Value) {
-        let sent: Option<ResourceSlice> = serde_json::from_slice(body)
-            .ok()
-            .filter(|_| method != Method::DELETE);
-        let name = sent
-            .as_ref()
-            .and_then(|slice| slice.metadata.name.clone())
-            .unwrap_or_else(|| name.to_owned());
+        let sent: Option<ResourceSlice> =
+            serde_json::from_slice(body).ok().filter(|_| method != Method::DELETE);
+        let name =
+            sent.as_ref().and_then(|slice| slice.metadata.name.clone()).unwrap_or_else(|| name.to_owned());
         let place = name.rsplit('-').next().unwrap().to_owned();
-        self.writes
-            .push(format!("{}{method} {place}", if dry_run { "dry " } else { "" }));
+        self.writes.push(format!("{}{method} {place}", if dry_run { "dry " } else { "" }));
         let refuse = |code: u16, reason: &str| {
             (
                 code,
@@ -168,12 +155,7 @@ impl State {
             return refuse(422, "Invalid");
         }
         if self.drops_taints {
-            slice
-                .spec
-                .devices
-                .iter_mut()
-                .flatten()
-                .for_each(|device| device.taints = None);
+            slice.spec.devices.iter_mut().flatten().for_each(|device| device.taints = None);
         }
         if !dry_run {
             slice = self.put(slice);
@@ -184,18 +166,10 @@ impl State {
     fn put(&mut self, mut slice: ResourceSlice) -> ResourceSlice {
         self.version += 1;
         let name = slice.metadata.name.clone().unwrap();
-        slice
-            .metadata
-            .uid
-            .get_or_insert_with(|| format!("uid-{}", self.version));
+        slice.metadata.uid.get_or_insert_with(|| format!("uid-{}", self.version));
         slice.metadata.resource_version = Some(self.version.to_string());
-        let kind = if self.slices.contains_key(&name) {
-            "MODIFIED"
-        } else {
-            "ADDED"
-        };
-        self.history
-            .push((self.version, json!({"type": kind, "object": slice})));
+        let kind = if self.slices.contains_key(&name) { "MODIFIED" } else { "ADDED" };
+        self.history.push((self.version, json!({"type": kind, "object": slice})));
         self.slices.insert(name, slice.clone());
         slice
     }
@@ -204,16 +178,14 @@ impl State {
         self.version += 1;
         let mut slice = self.slices.remove(name).unwrap();
         slice.metadata.resource_version = Some(self.version.to_string());
-        self.history
-            .push((self.version, json!({"type": "DELETED", "object": slice})));
+        self.history.push((self.version, json!({"type": "DELETED", "object": slice})));
     }
 
     /// Answers the watches that have something to hear. Each ends with its answer, and the watcher asks again.
     fn flush(&mut self) {
         let version = self.version;
-        let (due, waiting) = std::mem::take(&mut self.watches)
-            .into_iter()
-            .partition(|(since, _)| *since < version);
+        let (due, waiting) =
+            std::mem::take(&mut self.watches).into_iter().partition(|(since, _)| *since < version);
         self.watches = waiting;
         for (since, responder) in due {
             let events = self.history.iter().filter(|(version, _)| *version > since);
@@ -228,10 +200,7 @@ fn config() -> PublisherConfig {
 }
 
 fn pool(devices: impl IntoIterator<Item = String>) -> Pool {
-    let device = |name| Device {
-        name,
-        ..Device::default()
-    };
+    let device = |name| Device { name, ..Device::default() };
     Pool {
         name: "n1".into(),
         placement: Placement::Node("n1".into()),
@@ -341,10 +310,7 @@ async fn pools_that_are_left_out_are_withdrawn_unless_they_are_another_publisher
     assert_eq!(server.take_writes(), "DELETE d0000");
     assert!(status.pools.is_empty());
     settle().await;
-    assert_eq!(
-        server.state().slices.keys().collect::<Vec<_>>(),
-        ["foreign-d0007"]
-    );
+    assert_eq!(server.state().slices.keys().collect::<Vec<_>>(), ["foreign-d0007"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,10 +345,7 @@ async fn an_update_that_lost_a_race_is_planned_anew() {
     assert_eq!(server.take_writes(), "PUT d0000 PUT d0000");
     let state = server.state();
     let slice = state.slices.values().next().unwrap();
-    assert!(
-        slice.metadata.annotations.as_ref().unwrap().contains_key("a"),
-        "the other's change is kept"
-    );
+    assert!(slice.metadata.annotations.as_ref().unwrap().contains_key("a"), "the other's change is kept");
 }
 
 #[tokio::test(start_paused = true)]
@@ -392,22 +355,14 @@ async fn a_rewrite_that_the_server_refuses_leaves_what_is_published_and_other_po
     published(&handle, vec![nets(64)]).await;
     server.take_writes();
     server.state().refuses = Some("net-099");
-    let other = Pool {
-        name: "other".into(),
-        ..pool([])
-    };
+    let other = Pool { name: "other".into(), ..pool([]) };
     let revision = handle.publish(vec![nets(100), other.clone()]);
     let status = worked_off(&handle, |status| status.revision == revision).await;
     assert_eq!(server.take_writes(), "dry PUT d0000 dry POST d0001 POST d0000");
     assert_eq!(server.devices().len(), 64);
     assert_eq!(status.pools["n1"].generation, Some(1));
     let error = status.pools["n1"].error.as_ref().unwrap();
-    assert!(
-        error
-            .to_string()
-            .starts_with("cannot dry-run resource slice n1-netclaim.dev-"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("cannot dry-run resource slice n1-netclaim.dev-"), "{error}");
     assert!(status.pools["other"].error.is_none());
 
     server.state().refuses = None;
@@ -425,10 +380,7 @@ async fn an_invalid_pool_is_not_sent_and_keeps_its_slices() {
     for invalid in [vec![pool(["a".into(), "a".into()])], vec![nets(1), nets(3)]] {
         let revision = handle.publish(invalid);
         let status = worked_off(&handle, |status| status.revision == revision).await;
-        assert!(matches!(
-            **status.pools["n1"].error.as_ref().unwrap(),
-            PublishError::Invalid { .. }
-        ));
+        assert!(matches!(**status.pools["n1"].error.as_ref().unwrap(), PublishError::Invalid { .. }));
         assert_eq!(status.pools["n1"].generation, Some(1));
     }
     settle().await;
@@ -442,11 +394,7 @@ async fn a_field_that_the_server_drops_is_told_and_not_sent_again() {
     server.state().drops_taints = true;
     let handle = start(&server);
     let mut tainted = nets(2);
-    let taint = DeviceTaint {
-        key: "k".into(),
-        effect: "NoSchedule".into(),
-        ..DeviceTaint::default()
-    };
+    let taint = DeviceTaint { key: "k".into(), effect: "NoSchedule".into(), ..DeviceTaint::default() };
     tainted.devices[0].taints = Some(vec![taint]);
     let status = published(&handle, vec![tainted.clone()]).await;
     assert_eq!(status.dropped, [DroppedField::Taints].into());
@@ -463,10 +411,7 @@ async fn a_field_that_the_server_drops_is_told_and_not_sent_again() {
 async fn counters_are_written_before_devices() {
     let server = Server::default();
     let handle = start(&server);
-    let counters = vec![CounterSet {
-        name: "eth1".into(),
-        ..CounterSet::default()
-    }];
+    let counters = vec![CounterSet { name: "eth1".into(), ..CounterSet::default() }];
     published(&handle, vec![Pool { counters, ..nets(1) }]).await;
     assert_eq!(server.take_writes(), "POST c0000 POST d0000");
 }
@@ -479,12 +424,7 @@ async fn a_request_without_an_answer_is_given_up_and_tried_again() {
     let revision = handle.publish(vec![nets(1)]);
     let status = worked_off(&handle, |status| status.revision == revision).await;
     let error = status.pools["n1"].error.as_ref().unwrap();
-    assert!(
-        error
-            .to_string()
-            .starts_with("no answer within 30 s: create resource slice n1-"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("no answer within 30 s: create resource slice n1-"), "{error}");
 
     server.state().hangs = false;
     worked_off(&handle, |status| status.is_published(revision)).await;
@@ -500,10 +440,7 @@ async fn a_pool_of_another_publisher_is_reported_and_left_alone() {
     let (handle, _task) = Publisher::spawn(server.start(), config, CancellationToken::new());
     let revision = handle.publish(vec![nets(2)]);
     let status = worked_off(&handle, |status| status.revision == revision).await;
-    assert!(matches!(
-        **status.pools["n1"].error.as_ref().unwrap(),
-        PublishError::Taken { .. }
-    ));
+    assert!(matches!(**status.pools["n1"].error.as_ref().unwrap(), PublishError::Taken { .. }));
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(server.take_writes(), "");
 }

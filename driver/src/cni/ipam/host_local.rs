@@ -132,22 +132,8 @@ impl HostLocal {
     /// [`HostLocalError`] for what the plugin would refuse at ADD.
     pub fn parse(ipam: &str) -> Result<Self, HostLocalError> {
         let conf: Conf = serde_json::from_str(ipam).map_err(HostLocalError::Form)?;
-        let Conf {
-            subnet,
-            range_start,
-            range_end,
-            gateway,
-            ranges,
-            data_dir,
-        } = conf;
-        let flat = subnet.map(|subnet| {
-            vec![RangeConf {
-                subnet,
-                range_start,
-                range_end,
-                gateway,
-            }]
-        });
+        let Conf { subnet, range_start, range_end, gateway, ranges, data_dir } = conf;
+        let flat = subnet.map(|subnet| vec![RangeConf { subnet, range_start, range_end, gateway }]);
         let sets = flat
             .into_iter()
             .chain(ranges.unwrap_or_default())
@@ -164,10 +150,7 @@ impl HostLocal {
             }
         }
         let data_dir = data_dir.filter(|dir| !dir.as_os_str().is_empty());
-        Ok(Self {
-            sets,
-            data_dir: data_dir.unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
-        })
+        Ok(Self { sets, data_dir: data_dir.unwrap_or_else(|| DEFAULT_DATA_DIR.into()) })
     }
 
     /// How many attachments the ranges allow when nothing is reserved.
@@ -179,13 +162,8 @@ impl HostLocal {
     pub fn left<'a>(&self, taken: impl IntoIterator<Item = &'a IpAddr>) -> u128 {
         let taken: BTreeSet<IpAddr> = taken.into_iter().map(IpAddr::to_canonical).collect();
         let free = |set: &Vec<Range>| {
-            let size = set
-                .iter()
-                .fold(0u128, |sum, range| sum.saturating_add(range.size()));
-            let used = taken
-                .iter()
-                .filter(|ip| set.iter().any(|range| range.hands_out(**ip)))
-                .count();
+            let size = set.iter().fold(0u128, |sum, range| sum.saturating_add(range.size()));
+            let used = taken.iter().filter(|ip| set.iter().any(|range| range.hands_out(**ip))).count();
             size.saturating_sub(used as u128)
         };
         self.sets.iter().map(free).min().unwrap_or(0)
@@ -267,26 +245,12 @@ impl Range {
         let start = within(conf.range_start, "rangeStart", first)?;
         let end = within(conf.range_end, "rangeEnd", last)?;
         if start > end {
-            let (key, number) = if conf.range_end.is_some() {
-                ("rangeEnd", end)
-            } else {
-                ("rangeStart", start)
-            };
-            return Err(HostLocalError::Outside {
-                key,
-                address: address(number, &subnet),
-                subnet,
-            });
+            let (key, number) =
+                if conf.range_end.is_some() { ("rangeEnd", end) } else { ("rangeStart", start) };
+            return Err(HostLocalError::Outside { key, address: address(number, &subnet), subnet });
         }
-        let gateway = conf
-            .gateway
-            .map_or(first, |gateway| number(gateway.to_canonical()));
-        Ok(Self {
-            subnet,
-            start,
-            end,
-            gateway,
-        })
+        let gateway = conf.gateway.map_or(first, |gateway| number(gateway.to_canonical()));
+        Ok(Self { subnet, start, end, gateway })
     }
 
     fn is_v4(&self) -> bool {
@@ -337,40 +301,19 @@ mod tests {
             (r#"{"subnet":"10.0.0.0/30"}"#, 1),
             (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.0.254"}"#, 253),
             (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.1.1"}"#, 254),
-            (
-                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19"}"#,
-                10,
-            ),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19"}"#, 10),
             (
                 r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19","gateway":"10.0.0.12"}"#,
                 9,
             ),
-            (
-                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.255","rangeEnd":"10.0.0.255"}"#,
-                1,
-            ),
-            (
-                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.1","rangeEnd":"10.0.0.1"}"#,
-                0,
-            ),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.255","rangeEnd":"10.0.0.255"}"#, 1),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.1","rangeEnd":"10.0.0.1"}"#, 0),
             (r#"{"subnet":"fd00::/120"}"#, 254),
             (r#"{"subnet":"fd00::/64"}"#, (1 << 64) - 2),
-            (
-                r#"{"subnet":"::/0","rangeStart":"::","gateway":"::1"}"#,
-                u128::MAX,
-            ),
-            (
-                r#"{"ranges":[[{"subnet":"10.0.0.0/29"},{"subnet":"10.1.0.0/29"}]]}"#,
-                10,
-            ),
-            (
-                r#"{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/126"}]]}"#,
-                2,
-            ),
-            (
-                r#"{"subnet":"10.0.0.0/29","ranges":[[{"subnet":"fd00::/64"}]]}"#,
-                5,
-            ),
+            (r#"{"subnet":"::/0","rangeStart":"::","gateway":"::1"}"#, u128::MAX),
+            (r#"{"ranges":[[{"subnet":"10.0.0.0/29"},{"subnet":"10.1.0.0/29"}]]}"#, 10),
+            (r#"{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/126"}]]}"#, 2),
+            (r#"{"subnet":"10.0.0.0/29","ranges":[[{"subnet":"fd00::/64"}]]}"#, 5),
         ] {
             assert_eq!(capacity(ipam), expected, "{ipam}");
         }
@@ -438,13 +381,7 @@ mod tests {
     fn the_directory_is_the_networks() {
         let network = "net".parse().unwrap();
         let dir = |ipam| HostLocal::parse(ipam).unwrap().reservations_dir(&network);
-        assert_eq!(
-            dir(r#"{"subnet":"10.0.0.0/24"}"#),
-            Path::new("/var/lib/cni/networks/net")
-        );
-        assert_eq!(
-            dir(r#"{"subnet":"10.0.0.0/24","dataDir":"/d"}"#),
-            Path::new("/d/net")
-        );
+        assert_eq!(dir(r#"{"subnet":"10.0.0.0/24"}"#), Path::new("/var/lib/cni/networks/net"));
+        assert_eq!(dir(r#"{"subnet":"10.0.0.0/24","dataDir":"/d"}"#), Path::new("/d/net"));
     }
 }

@@ -1,0 +1,287 @@
+//! The life of attachments against a scripted network: what is executed, in which order, and what is told.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::record::tests::{plan, sandbox};
+use super::*;
+use crate::links::NetnsId;
+
+/// What a fake operation does.
+#[derive(Clone, Copy)]
+enum Script {
+    Succeed,
+    Fail,
+    Hang,
+}
+
+/// A fake of the plugins: notes each call, and does as scripted; succeeds when the script is at its end.
+#[derive(Default)]
+struct Plugins {
+    calls: Mutex<Vec<String>>,
+    add: Mutex<VecDeque<Script>>,
+    del: Mutex<VecDeque<Script>>,
+    called: Notify,
+}
+
+impl Plugins {
+    async fn run(&self, call: String, script: &Mutex<VecDeque<Script>>) -> Result<(), Failure> {
+        self.calls.lock().unwrap().push(call);
+        self.called.notify_waiters();
+        let script = script.lock().unwrap().pop_front().unwrap_or(Script::Succeed);
+        match script {
+            Script::Succeed => Ok(()),
+            Script::Fail => Err(Failure::new("no")),
+            Script::Hang => std::future::pending().await,
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+impl Network for Arc<Plugins> {
+    async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
+        self.run(format!("add {} {}", plan.if_name, sandbox.id), &self.add).await?;
+        Ok(json!({"cniVersion": "1.1.0"}))
+    }
+
+    async fn del(&self, plan: &Plan, sandbox_id: &str, netns: Option<&Path>, result: Option<&Value>) -> Result<(), Failure> {
+        let netns = if netns.is_some() { "" } else { " without netns" };
+        let result = if result.is_some() { " with result" } else { "" };
+        self.run(format!("del {} {sandbox_id}{netns}{result}", plan.if_name), &self.del).await
+    }
+}
+
+struct Nobody;
+
+impl Observer for Nobody {
+    async fn observe(&self, _: &str, _: &PodState) {}
+}
+
+/// A node with one pod; `restart` is a new agent on the same journal.
+struct Node {
+    dir: tempfile::TempDir,
+    plugins: Arc<Plugins>,
+    attacher: Arc<Attacher<Arc<Plugins>, Nobody>>,
+}
+
+const POD: &str = "pod-uid";
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let plugins = Arc::new(Plugins::default());
+        let attacher = Self::agent(&dir, &plugins, "boot");
+        Self { dir, plugins, attacher }
+    }
+
+    fn agent(dir: &tempfile::TempDir, plugins: &Arc<Plugins>, boot: &str) -> Arc<Attacher<Arc<Plugins>, Nobody>> {
+        let journal = Journal::open(dir.path()).unwrap();
+        let (attacher, unreadable) = Attacher::start(Arc::clone(plugins), Arc::new(Nobody), journal, boot).unwrap();
+        assert!(unreadable.is_empty());
+        attacher
+    }
+
+    async fn prepared(claims: &[(&str, u32)]) -> Self {
+        let node = Self::new();
+        let plans = claims.iter().map(|(claim, index)| Plan { if_name: format!("{claim}{index}").parse().unwrap(), ..plan(claim, *index) });
+        node.attacher.prepare(plans.collect()).await.unwrap();
+        node
+    }
+
+    fn restart(&mut self, boot: &str) {
+        self.attacher = Self::agent(&self.dir, &self.plugins, boot);
+    }
+
+    fn live(id: &str) -> LiveSandbox {
+        let netns = Netns::fake(NetnsId { dev: 4, ino: 1 });
+        LiveSandbox { pod_uid: POD.into(), sandbox: sandbox(id), netns }
+    }
+
+    fn up(&self, id: &str) {
+        self.attacher.sandbox_up(Self::live(id));
+    }
+
+    async fn until(&self, what: &str, reached: impl FnMut(&PodState) -> bool) {
+        let mut state = self.attacher.watch(POD).expect("a pod");
+        let reached = tokio::time::timeout(Duration::from_secs(60), state.wait_for(reached)).await.map(|r| r.is_ok());
+        assert!(reached.unwrap_or(false), "never {what}; calls: {:?}", self.plugins.calls());
+    }
+
+    async fn until_called(&self, call: &str) {
+        loop {
+            let called = self.plugins.called.notified();
+            if self.plugins.calls().iter().any(|c| c == call) {
+                return;
+            }
+            tokio::time::timeout(Duration::from_secs(60), called).await.unwrap_or_else(|_| panic!("never {call}: {:?}", self.plugins.calls()));
+        }
+    }
+
+    fn journalled(&self) -> usize {
+        std::fs::read_dir(self.dir.path()).unwrap().count()
+    }
+}
+
+fn open(id: &str) -> impl FnMut(&PodState) -> bool {
+    move |state| state.sandbox.is_some() && state.gate(id) == Gate::Open
+}
+
+#[tokio::test(start_paused = true)]
+async fn networks_are_attached_in_order_and_detached_in_reverse() {
+    let node = Node::prepared(&[("b", 0), ("a", 0), ("a", 1)]).await;
+    assert!(node.plugins.calls().is_empty(), "nothing before there is a sandbox");
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.attacher.sandbox_gone(POD, "s1");
+    node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    let calls = node.plugins.calls();
+    let dels = ["del b0 s1 with result", "del a1 s1 with result", "del a0 s1 with result"];
+    assert_eq!(calls[..3], ["add a0 s1", "add a1 s1", "add b0 s1"]);
+    assert_eq!(calls[3..], dels);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_add_is_undone_at_once_and_tried_again() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Fail);
+    node.up("s1");
+    node.until("failed", |state| state.gate("s1") == Gate::Failed("network storage: no".into())).await;
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1", "add a0 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_stays_shut_while_one_of_two_networks_fails() {
+    let node = Node::prepared(&[("a", 0), ("a", 1)]).await;
+    node.plugins.add.lock().unwrap().extend([Script::Succeed, Script::Fail, Script::Fail]);
+    node.up("s1");
+    node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
+    node.until("open", open("s1")).await;
+    let calls = node.plugins.calls();
+    assert_eq!(calls, ["add a0 s1", "add a1 s1", "del a1 s1", "add a1 s1", "del a1 s1", "add a1 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_cuts_a_hanging_add_short() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("add a0 s1").await;
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1"]);
+    assert_eq!(node.journalled(), 0);
+    assert!(node.attacher.watch(POD).is_none(), "nothing is remembered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_del_that_fails_keeps_the_claim_and_goes_on_by_itself() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().extend([Script::Fail, Script::Fail]);
+    assert_eq!(node.attacher.release("a-uid").await, Err(Failure::new("no")));
+    assert_eq!(node.journalled(), 1);
+    // The kubelet asks again.
+    while node.attacher.release("a-uid").await.is_err() {}
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_sandbox_is_attached_after_the_old_one_is_detached() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    // The runtime does not always tell of the old sandbox's end.
+    node.up("s2");
+    node.until("open again", open("s2")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1 with result", "add a0 s2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_old_sandbox_does_not_touch_the_new_one() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.up("s2");
+    node.until("open", open("s2")).await;
+    node.attacher.sandbox_gone(POD, "s1");
+    node.attacher.prepare(vec![plan("a", 0)]).await.unwrap();
+    assert!(open("s2")(&node.attacher.watch(POD).unwrap().borrow()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_leaves_running_pods_alone_and_finishes_what_was_cut_short() {
+    let mut node = Node::prepared(&[("a", 0), ("a", 1)]).await;
+    node.plugins.add.lock().unwrap().extend([Script::Succeed, Script::Hang]);
+    node.up("s1");
+    node.until_called("add a1 s1").await;
+    node.restart("boot");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(node.plugins.calls().len(), 2, "nothing before the runtime has told what lives");
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls()[2..], ["del a1 s1", "add a1 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_the_runtime_no_longer_lists_are_detached() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.restart("boot");
+    node.attacher.synchronize(Vec::new(), &HashSet::from([POD.to_owned()]));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1"], "an unclear sandbox is not a gone one");
+    node.attacher.synchronize(Vec::new(), &HashSet::new());
+    node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_everything_is_released_and_nothing_is_attached_unasked() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.restart("another boot");
+    node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unfit_sandbox_fails_the_gate_with_the_reason() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.attacher.sandbox_unfit(POD, "hostNetwork".into());
+    node.until("refused", |state| state.gate("s1") == Gate::Failed("network storage: hostNetwork".into())).await;
+    assert!(node.plugins.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn preparing_again_changes_nothing() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.attacher.prepare(vec![plan("a", 0)]).await.unwrap();
+    assert_eq!(node.plugins.calls(), ["add a0 s1"]);
+    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 1);
+    assert_eq!(node.attacher.release("unknown").await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_add_without_a_journal() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    // A directory in the way of the temporary file makes every write fail.
+    std::fs::create_dir(node.dir.path().join(".a-uid.0.tmp")).unwrap();
+    node.up("s1");
+    node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
+    assert!(node.plugins.calls().is_empty());
+    std::fs::remove_dir(node.dir.path().join(".a-uid.0.tmp")).unwrap();
+    node.until("open", open("s1")).await;
+}
