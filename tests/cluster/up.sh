@@ -76,6 +76,7 @@ make_cgroup() {
         share_controllers /sys/fs/cgroup || true # the kubelet tells what it misses
       fi
       share_controllers "$c" || true
+      continue
     fi
     # Version 1: a cpuset without CPUs and memory takes no process.
     for f in cpuset.mems cpuset.cpus; do
