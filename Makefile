@@ -35,9 +35,11 @@ test: check image ## check, and the tests on a real cluster (root)
 image: ## The image archive target/netclaim.tar (localhost/netclaim:dev)
 	deploy/image/build.sh target/netclaim.tar
 
-.PHONY: crds
-crds: ## deploy/crds from the types of netclaim-api
-	cargo run --quiet --locked --package netclaim-api --bin netclaim-crdgen >deploy/crds/netclaim.dev_networks.yaml
+.PHONY: generate
+generate: ## CRDs, schemas and protocol code anew from their sources
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 
 .PHONY: clean
 clean: ## Removes what was built: target and the cache of the tests

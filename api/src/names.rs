@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Name of a network interface: 1 to 15 bytes, as the kernel and the CNI specification ("Parameters")
-/// accept it: not `.` or `..`, no `/`, `:` or white space.
+/// accept it: not `.` or `..`, no `/`, `:` or white space. Nor `%`: the kernel makes a number of `%d`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("minLength" = 1, "maxLength" = 15, "pattern" = r"^[^/:\s]+$"))]
+#[schemars(extend("minLength" = 1, "maxLength" = 15, "pattern" = r"^[^/:%\s]+$"))]
 pub struct IfName(String);
 
 impl IfName {
@@ -33,7 +33,7 @@ impl TryFrom<String> for IfName {
         if name == "." || name == ".." {
             return Err(format!("{name:?} is not an interface name"));
         }
-        if let Some(bad) = name.chars().find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
+        if let Some(bad) = name.chars().find(|c| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace()) {
             return Err(format!("{name:?} is not an interface name: it may not contain {bad:?}"));
         }
         Ok(Self(name))
@@ -163,7 +163,7 @@ mod tests {
         for good in ["net1", "a", "eth0.100", "data_0", "abcdefghijklmno"] {
             assert_eq!(good.parse::<IfName>().map(String::from), Ok(good.to_owned()));
         }
-        for bad in ["", ".", "..", "a/b", "a:b", "a b", "abcdefghijklmnop", "a\u{a0}b"] {
+        for bad in ["", ".", "..", "a/b", "a:b", "a b", "net%d", "abcdefghijklmnop", "a\u{a0}b"] {
             assert!(bad.parse::<IfName>().is_err(), "{bad:?}");
         }
     }

@@ -105,12 +105,14 @@ pub struct NetworkStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Nodes that publish the network as a device.
+    /// Nodes that publish the network as a device; not set where the scope is `Cluster`, whose device belongs to no
+    /// node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
     /// `Accepted`: the spec is valid, or what is wrong with it.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
 
@@ -152,6 +154,16 @@ impl NetworkSpec {
                     "is 0: nobody could use the network",
                 ));
             }
+        }
+        for (key, value) in &self.node_selector {
+            if !is_label_key(key) || !(value.is_empty() || is_label_name(value)) {
+                let problem = format!("{key}={value} cannot be a label: no node would be selected");
+                problems.push(Invalid::new("spec.nodeSelector", problem));
+            }
+        }
+        if self.scope == Scope::Cluster && self.is_exclusive() {
+            let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
+            problems.push(Invalid::new("spec.scope", problem));
         }
         for (name, rule) in &self.allow.parameters {
             let path = format!("spec.allow.parameters.{name}");
@@ -285,6 +297,23 @@ pub(crate) fn conflist_problems(conflist: &Map<String, Value>) -> Vec<Invalid> {
     problems
 }
 
+/// A label's key: a name, with a DNS subdomain in front or without.
+fn is_label_key(key: &str) -> bool {
+    let domain = |text: &str| text.len() <= 253 && text.split('.').all(crate::names::is_dns_label);
+    match key.split_once('/') {
+        Some((prefix, name)) => domain(prefix) && is_label_name(name),
+        None => is_label_name(key),
+    }
+}
+
+/// The name part of a label's key, or its value.
+fn is_label_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
+    let inner = |c: &u8| c.is_ascii_alphanumeric() || b"-_.".contains(c);
+    bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(inner)
+}
+
 fn is_plugin_name(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0', '$'])
 }
@@ -347,6 +376,22 @@ mod tests {
             spec.as_object_mut().expect("object").remove("uplink");
         });
         assert_eq!(found, ["spec.cni.plugins[0].master: ${uplink.ifName} needs spec.uplink"]);
+    }
+
+    #[test]
+    fn a_selector_that_selects_nothing_and_a_scope_that_cannot_be_counted_are_refused() {
+        let found = problems_of(|spec| {
+            spec["nodeSelector"] = json!({"rack": "no label", "example.org/zone": "a", "ok": ""})
+        });
+        assert_eq!(found, ["spec.nodeSelector: rack=no label cannot be a label: no node would be selected"]);
+        let found = problems_of(|spec| {
+            spec["scope"] = json!("Cluster");
+            spec["cni"]["plugins"][0] = json!({"type": "host-device", "device": "${uplink.ifName}"});
+        });
+        assert_eq!(
+            found,
+            ["spec.scope: a plugin that takes a whole link belongs to its node: use scope Node"]
+        );
     }
 
     #[test]

@@ -51,7 +51,13 @@ impl Network for Arc<Plugins> {
         Ok(json!({"cniVersion": "1.1.0"}))
     }
 
-    async fn del(&self, plan: &Plan, sandbox_id: &str, netns: Option<&Path>, result: Option<&Value>) -> Result<(), Failure> {
+    async fn del(
+        &self,
+        plan: &Plan,
+        sandbox_id: &str,
+        netns: Option<&Path>,
+        result: Option<&Value>,
+    ) -> Result<(), Failure> {
         let netns = if netns.is_some() { "" } else { " without netns" };
         let result = if result.is_some() { " with result" } else { "" };
         self.run(format!("del {} {sandbox_id}{netns}{result}", plan.if_name), &self.del).await
@@ -81,16 +87,24 @@ impl Node {
         Self { dir, plugins, attacher }
     }
 
-    fn agent(dir: &tempfile::TempDir, plugins: &Arc<Plugins>, boot: &str) -> Arc<Attacher<Arc<Plugins>, Nobody>> {
+    fn agent(
+        dir: &tempfile::TempDir,
+        plugins: &Arc<Plugins>,
+        boot: &str,
+    ) -> Arc<Attacher<Arc<Plugins>, Nobody>> {
         let journal = Journal::open(dir.path()).unwrap();
-        let (attacher, unreadable) = Attacher::start(Arc::clone(plugins), Arc::new(Nobody), journal, boot).unwrap();
+        let (attacher, unreadable) =
+            Attacher::start(Arc::clone(plugins), Arc::new(Nobody), journal, boot).unwrap();
         assert!(unreadable.is_empty());
         attacher
     }
 
     async fn prepared(claims: &[(&str, u32)]) -> Self {
         let node = Self::new();
-        let plans = claims.iter().map(|(claim, index)| Plan { if_name: format!("{claim}{index}").parse().unwrap(), ..plan(claim, *index) });
+        let plans = claims.iter().map(|(claim, index)| Plan {
+            if_name: format!("{claim}{index}").parse().unwrap(),
+            ..plan(claim, *index)
+        });
         node.attacher.prepare(plans.collect()).await.unwrap();
         node
     }
@@ -110,7 +124,8 @@ impl Node {
 
     async fn until(&self, what: &str, reached: impl FnMut(&PodState) -> bool) {
         let mut state = self.attacher.watch(POD).expect("a pod");
-        let reached = tokio::time::timeout(Duration::from_secs(60), state.wait_for(reached)).await.map(|r| r.is_ok());
+        let reached =
+            tokio::time::timeout(Duration::from_secs(60), state.wait_for(reached)).await.map(|r| r.is_ok());
         assert!(reached.unwrap_or(false), "never {what}; calls: {:?}", self.plugins.calls());
     }
 
@@ -120,7 +135,9 @@ impl Node {
             if self.plugins.calls().iter().any(|c| c == call) {
                 return;
             }
-            tokio::time::timeout(Duration::from_secs(60), called).await.unwrap_or_else(|_| panic!("never {call}: {:?}", self.plugins.calls()));
+            tokio::time::timeout(Duration::from_secs(60), called)
+                .await
+                .unwrap_or_else(|_| panic!("never {call}: {:?}", self.plugins.calls()));
         }
     }
 
@@ -259,7 +276,8 @@ async fn after_a_reboot_everything_is_released_and_nothing_is_attached_unasked()
 async fn an_unfit_sandbox_fails_the_gate_with_the_reason() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.attacher.sandbox_unfit(POD, "hostNetwork".into());
-    node.until("refused", |state| state.gate("s1") == Gate::Failed("network storage: hostNetwork".into())).await;
+    node.until("refused", |state| state.gate("s1") == Gate::Failed("network storage: hostNetwork".into()))
+        .await;
     assert!(node.plugins.calls().is_empty());
 }
 
