@@ -1,2 +1,37 @@
-//! x
-fn main() {}
+//! The program `netclaim-controller`. Exits with 0 after SIGTERM or SIGINT, 1 when it cannot go on (among others:
+//! when it lost its lease), 2 on a wrong command line.
+
+use std::{
+    io::{IsTerminal as _, stderr},
+    process::ExitCode,
+};
+
+use clap::Parser as _;
+use netclaim_controller::Args;
+use tracing_subscriber::EnvFilter;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    // What kube has to say it also returns, and then it is told with what was being done.
+    let filter = || EnvFilter::new("info,kube_client=off,kube_runtime=off");
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| filter());
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(stderr)
+        .with_ansi(stderr().is_terminal());
+    if args.log_json {
+        log.json().init();
+    } else {
+        log.init();
+    }
+    // Fails only where a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match netclaim_controller::run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot go on");
+            ExitCode::FAILURE
+        }
+    }
+}

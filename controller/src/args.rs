@@ -1,0 +1,80 @@
+//! The command line: every flag with its environment variable and a default that fits the Deployment.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::Parser;
+
+/// The netclaim controller: judges Networks and publishes those that belong to the whole cluster.
+#[derive(Debug, Clone, Parser)]
+#[command(version)]
+#[allow(missing_docs, reason = "each field's comment is its help text")]
+pub struct Args {
+    /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service account
+    #[arg(long, env = "NETCLAIM_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it
+    #[arg(long, env = "NETCLAIM_DRIVER_NAME", default_value = netclaim_api::DRIVER_NAME)]
+    pub driver_name: String,
+
+    /// Namespace of the lease [default: that of the service account, or of the kubeconfig's context]
+    #[arg(long, env = "NETCLAIM_NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// Lease that decides which of several replicas is the active one
+    #[arg(long, env = "NETCLAIM_LEASE_NAME", default_value = "netclaim-controller")]
+    pub lease_name: String,
+
+    /// Name of this replica in the lease, such as its pod's; no two may have the same [default: HOSTNAME-PID]
+    #[arg(long, env = "NETCLAIM_IDENTITY")]
+    pub identity: Option<String>,
+
+    /// Where to serve /metrics, /healthz and /readyz
+    #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "0.0.0.0:9178")]
+    pub metrics_address: SocketAddr,
+
+    /// Log as JSON, one object a line
+    #[arg(long, env = "NETCLAIM_LOG_JSON")]
+    pub log_json: bool,
+}
+
+impl Args {
+    /// Name of this replica. The process id keeps two that were started by hand on one host apart.
+    pub fn identity(&self) -> String {
+        self.identity.clone().unwrap_or_else(|| {
+            let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            format!("{}-{}", hostname.trim(), std::process::id())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_has_an_environment_variable_named_like_it() {
+        Args::command().debug_assert();
+        for arg in Args::command().get_arguments() {
+            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
+                continue;
+            };
+            let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(
+                arg.get_env().and_then(|env| env.to_str()),
+                Some(wanted.as_str()),
+                "--{long}"
+            );
+        }
+    }
+
+    #[test]
+    fn replicas_on_one_host_have_names_of_their_own() {
+        let args = Args::parse_from(["netclaim-controller"]);
+        assert!(args.identity().ends_with(&format!("-{}", std::process::id())));
+        let args = Args::parse_from(["netclaim-controller", "--identity", "pod-1"]);
+        assert_eq!(args.identity(), "pod-1");
+    }
+}

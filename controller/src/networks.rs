@@ -1,0 +1,421 @@
+//! The loop of the leader: watch Networks and ResourceSlices, and derive from them the Networks' status and the
+//! cluster's pools.
+//!
+//! ```text
+//!   Networks ───────┬─> verdict ─┬─> status, event if it is bad news
+//!   ResourceSlices ─┴─> nodes    └─> pools ─> netclaim_slices::Publisher
+//! ```
+//!
+//! Everything is looked at anew after each change, at most every [`GATHER`]: what is right already is not written,
+//! so an idle cluster sees no writes, and nothing is remembered that a restart would lose.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, ResourceExt as _};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::store::{Store, Writer};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Resource as _};
+use netclaim_api::network::{Network, NetworkStatus};
+use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle};
+use serde_json::json;
+use thiserror::Error;
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::{Accepted, Metrics, Published};
+use crate::nodes::{self, NamesOfSlice};
+use crate::pools;
+use crate::verdict::{INVALID, Verdict, shorten};
+
+/// Field manager of the status, and the reporter of events.
+const CONTROLLER: &str = "netclaim-controller";
+
+/// Changes are gathered for this long: when a node starts, its slices come in a burst.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// Between a write that failed and the next try.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The longest note that an event may have, in bytes (`events.k8s.io/v1`).
+const MAX_NOTE: usize = 1024;
+
+/// Which slices are ours, and who writes events about them.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Whose slices tell on which nodes a Network is.
+    pub(crate) driver: String,
+    /// How to publish the cluster's pools.
+    pub(crate) publisher: PublisherConfig,
+    /// Name of this replica.
+    pub(crate) identity: String,
+}
+
+/// Runs until `cancel`. What is published stays.
+///
+/// # Errors
+/// The publisher panicked.
+pub(crate) async fn run(
+    client: Client,
+    settings: Settings,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) -> Result<(), JoinError> {
+    let config = settings.publisher.clone();
+    let (publisher, mut publishing) = Publisher::spawn(client.clone(), config, cancel.clone());
+    tokio::select! {
+        () = watch(client, settings, metrics, publisher) => Ok(()),
+        // It ends with `cancel`, after which nothing is to be written here either.
+        result = &mut publishing => result,
+    }
+}
+
+async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: PublisherHandle) {
+    let resource = ApiResource::erase::<Network>(&());
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let (networks, writer) = store(resource);
+    let mut network_events = pin!(
+        watcher(api.clone(), watcher::Config::default())
+            .default_backoff()
+            .modify(|network| network.metadata.managed_fields = None)
+            .reflect(writer)
+    );
+    let resource = nodes::resource();
+    let selector = watcher::Config::default().fields(&format!("spec.driver={}", settings.driver));
+    let slice_api: Api<NamesOfSlice> = Api::all_with(client.clone(), &resource);
+    let (slices, writer) = store(resource);
+    let mut slice_events = pin!(
+        watcher(slice_api, selector)
+            .default_backoff()
+            .modify(nodes::strip)
+            .reflect(writer)
+    );
+
+    let mut published = publisher.status();
+    let mut reconciler = Reconciler {
+        api,
+        client,
+        settings,
+        metrics,
+        publisher,
+        pools: None,
+    };
+    let mut known = (false, false);
+    let mut due: Option<Instant> = None;
+    loop {
+        let ready = known == (true, true);
+        tokio::select! {
+            () = changed(&mut network_events, "networks", &mut known.0) => soon(&mut due),
+            () = changed(&mut slice_events, "resource slices", &mut known.1) => soon(&mut due),
+            Ok(()) = published.changed() => reconciler.published(&published.borrow_and_update()),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
+                reconciler.metrics.ready.set(true);
+                let done = reconciler.reconcile(&networks, &slices).await;
+                due = (!done).then(|| Instant::now() + RETRY);
+            }
+        }
+    }
+}
+
+/// Something changed: the next look is due in [`GATHER`], unless it is due earlier.
+fn soon(due: &mut Option<Instant>) {
+    let gathered = Instant::now() + GATHER;
+    *due = Some(due.map_or(gathered, |due| due.min(gathered)));
+}
+
+fn store<K>(resource: ApiResource) -> (Store<K>, Writer<K>)
+where
+    K: kube::Resource<DynamicType = ApiResource> + Clone + 'static,
+{
+    let writer = Writer::new(resource);
+    (writer.as_reader(), writer)
+}
+
+/// Waits until the watch of `what` saw a change. `known` turns true when everything that there is was seen once.
+async fn changed<K>(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
+    what: &str,
+    known: &mut bool,
+) {
+    loop {
+        match events.next().await {
+            Some(Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_))) => return,
+            Some(Ok(watcher::Event::InitDone)) => {
+                *known = true;
+                return;
+            }
+            // Parts of a list, which is complete with `InitDone`.
+            Some(Ok(watcher::Event::Init | watcher::Event::InitApply(_))) => {}
+            Some(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch {what}");
+            }
+            // A watcher never ends.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+struct Reconciler {
+    api: Api<DynamicObject>,
+    client: Client,
+    settings: Settings,
+    metrics: Metrics,
+    publisher: PublisherHandle,
+    /// What was last handed to the publisher.
+    pools: Option<Vec<Pool>>,
+}
+
+impl Reconciler {
+    /// Looks at everything once. Returns whether all writes went well.
+    async fn reconcile(&mut self, networks: &Store<DynamicObject>, slices: &Store<NamesOfSlice>) -> bool {
+        let nodes = nodes::count(&slices.state());
+        let mut networks = networks.state();
+        networks.sort_by_cached_key(|network| network.name_any());
+        let verdicts: Vec<_> = networks
+            .iter()
+            .map(|network| (network, Verdict::of(network)))
+            .collect();
+
+        let accepted = || {
+            verdicts
+                .iter()
+                .filter_map(|(_, verdict)| verdict.accepted.as_ref().ok())
+        };
+        self.publish(
+            accepted()
+                .filter_map(|(name, spec)| pools::pool(name, spec))
+                .collect(),
+        );
+        let (good, all) = (accepted().count(), verdicts.len());
+        for (accepted, count) in [(true, good), (false, all - good)] {
+            let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+
+        let mut done = true;
+        for (network, verdict) in &verdicts {
+            let name = network.name_any();
+            let nodes = name
+                .parse()
+                .ok()
+                .and_then(|name| nodes.get(&name))
+                .copied()
+                .unwrap_or_default();
+            if let Some(status) = verdict.status(nodes, Time(Timestamp::now())) {
+                match self.write(network, verdict, status).await {
+                    Ok(()) => {}
+                    // It was deleted meanwhile, as the watch is about to tell.
+                    Err(WriteError {
+                        source: kube::Error::Api(status),
+                        ..
+                    }) if status.code == 404 => {}
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "will try again");
+                        done = false;
+                    }
+                }
+            }
+        }
+        done
+    }
+
+    fn publish(&mut self, pools: Vec<Pool>) {
+        if self.pools.as_ref() != Some(&pools) {
+            tracing::info!(pools = pools.len(), "publishing the networks of the cluster");
+            self.publisher.publish(pools.clone());
+            self.pools = Some(pools);
+        }
+    }
+
+    fn published(&self, status: &PublishStatus) {
+        let good = status.pools.values().filter(|pool| pool.error.is_none()).count();
+        for (published, count) in [(true, good), (false, status.pools.len() - good)] {
+            let gauge = self.metrics.pools.get_or_create(&Published { published });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    async fn write(
+        &self,
+        network: &DynamicObject,
+        verdict: &Verdict,
+        status: NetworkStatus,
+    ) -> Result<(), WriteError> {
+        let name = network.name_any();
+        let patch = json!({
+            "apiVersion": netclaim_api::API_VERSION,
+            "kind": Network::kind(&()),
+            // The UID keeps the verdict away from another Network that has the name by now.
+            "metadata": {"name": name, "uid": network.metadata.uid},
+            "status": status,
+        });
+        let params = PatchParams::apply(CONTROLLER).force();
+        self.api
+            .patch_status(&name, &params, &Patch::Apply(patch))
+            .await
+            .map_err(|source| WriteError {
+                network: name.clone(),
+                source,
+            })?;
+        self.metrics.status_writes.inc();
+        let Some(condition) = status.conditions.into_iter().next() else {
+            return Ok(());
+        };
+        if !verdict.is_news(&condition) {
+            tracing::debug!(network = name, nodes = status.nodes, "status written");
+        } else if condition.status == "True" {
+            tracing::info!(network = name, "accepted");
+        } else {
+            tracing::info!(network = name, problems = condition.message, "not accepted");
+            self.warn(network, condition.message).await;
+        }
+        Ok(())
+    }
+
+    /// Tells people that a Network cannot be used. The status says it too, so a failure is not worth a second try.
+    async fn warn(&self, network: &DynamicObject, message: String) {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: INVALID.to_owned(),
+            note: Some(shorten(message, MAX_NOTE)),
+            action: "Accept".to_owned(),
+            secondary: None,
+        };
+        let reporter = Reporter {
+            controller: CONTROLLER.to_owned(),
+            instance: Some(self.settings.identity.clone()),
+        };
+        // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
+        let recorder = Recorder::new(self.client.clone(), reporter);
+        let about = network.object_ref(&ApiResource::erase::<Network>(&()));
+        if let Err(error) = recorder.publish(&event, &about).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot write an event");
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+#[error("cannot write the status of network {network}")]
+struct WriteError {
+    network: String,
+    #[source]
+    source: kube::Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use netclaim_slices::Scope;
+    use serde_json::Value;
+    use tokio::time::timeout;
+    use tower_test::mock;
+
+    use super::*;
+
+    type Requests = mock::Handle<Request<Body>, Response<Body>>;
+
+    fn reconciler() -> (Reconciler, Requests) {
+        let (service, requests) = mock::pair();
+        let client = Client::new(service, "default");
+        let publisher = PublisherConfig::new("netclaim.dev", "controller", Scope::Cluster).unwrap();
+        // Cancelled: its requests are none of these tests' business.
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let (handle, _) = Publisher::spawn(client.clone(), publisher.clone(), cancel);
+        let settings = Settings {
+            driver: "netclaim.dev".into(),
+            publisher,
+            identity: "pod-1".into(),
+        };
+        let reconciler = Reconciler {
+            api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
+            client,
+            settings,
+            metrics: Metrics::default(),
+            publisher: handle,
+            pools: None,
+        };
+        (reconciler, requests)
+    }
+
+    fn networks(network: &Value) -> Store<DynamicObject> {
+        let (networks, mut writer) = store(ApiResource::erase::<Network>(&()));
+        let network = serde_json::from_value(network.clone()).unwrap();
+        writer.apply_watcher_event(&watcher::Event::Apply(network));
+        networks
+    }
+
+    fn slices() -> Store<NamesOfSlice> {
+        store(nodes::resource()).0
+    }
+
+    fn network(cni: Value) -> Value {
+        json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "storage", "uid": "u1", "generation": 1}, "spec": {"cni": cni},
+        })
+    }
+
+    /// Answers one request with `status` and an echo of its body, which is returned with its method and path.
+    async fn answer(requests: &mut Requests, status: u16) -> (String, Value) {
+        let next = timeout(Duration::from_secs(5), requests.next_request());
+        let (request, reply) = next.await.unwrap().unwrap();
+        let (head, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap();
+        let json: Value = serde_json::from_slice(&body).unwrap();
+        let echo = match status {
+            200 => body.to_vec(),
+            code => serde_json::to_vec(&json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": "no", "reason": "X", "code": code}))
+            .unwrap(),
+        };
+        reply.send_response(Response::builder().status(status).body(Body::from(echo)).unwrap());
+        (format!("{} {}", head.method, head.uri.path()), json)
+    }
+
+    const STATUS: &str = "PATCH /apis/netclaim.dev/v1alpha1/networks/storage/status";
+
+    #[tokio::test]
+    async fn a_bad_network_is_told_once_in_its_status_and_by_an_event() {
+        let (mut reconciler, mut requests) = reconciler();
+        let mut bad = network(json!({}));
+        let (store, slices) = (networks(&bad), slices());
+        let server = async {
+            let status = answer(&mut requests, 200).await;
+            (status, answer(&mut requests, 200).await)
+        };
+        let (done, ((request, status), (event_request, event))) =
+            tokio::join!(reconciler.reconcile(&store, &slices), server);
+        assert!(done);
+        assert_eq!(request, STATUS);
+        assert_eq!(status["metadata"], json!({"name": "storage", "uid": "u1"}));
+        assert_eq!(status["status"]["conditions"][0]["reason"], "Invalid");
+        assert_eq!(
+            event_request,
+            "POST /apis/events.k8s.io/v1/namespaces/default/events"
+        );
+        assert_eq!(event["note"], status["status"]["conditions"][0]["message"]);
+
+        bad["status"] = status["status"].clone();
+        assert!(reconciler.reconcile(&networks(&bad), &slices).await);
+        assert_eq!(reconciler.metrics.status_writes.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn only_a_write_that_may_succeed_later_is_tried_again() {
+        for (code, expected) in [(404, true), (500, false)] {
+            let (mut reconciler, mut requests) = reconciler();
+            let good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
+            let (store, slices) = (networks(&good), slices());
+            let (done, (request, _)) =
+                tokio::join!(reconciler.reconcile(&store, &slices), answer(&mut requests, code));
+            assert_eq!((request.as_str(), done), (STATUS, expected));
+        }
+    }
+}

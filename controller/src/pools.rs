@@ -1,0 +1,172 @@
+//! Networks of scope `Cluster` as pools of their own, which belong to no node. Pure.
+//!
+//! One pool with one device for each: a budget that pods draw from wherever they run. `bindsToNode` makes the claim
+//! one of the pod's node, so that the agent there may write its status; it costs no time without binding conditions.
+//!
+//! * Attributes are those of node devices, and empty where they tell of a link: that differs from node to node.
+//! * The device is always shared. What one node's link can take is not counted here: the scheduler knows counters
+//!   within one pool only.
+//! * A Network that is not accepted has no pool, for agents refuse it as well. Claims that hold its device keep what
+//!   they have, and are counted again when it comes back.
+
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::resource::v1::Device;
+use netclaim_api::NetworkName;
+use netclaim_api::device::{DeviceName, cluster_pool};
+use netclaim_api::network::{NetworkSpec, Scope};
+use netclaim_api::published::{Amounts, Facts, device};
+use netclaim_slices::{Placement, Pool};
+
+/// The pool of a Network that is accepted; `None` where its nodes publish it themselves.
+pub fn pool(name: &NetworkName, spec: &NetworkSpec) -> Option<Pool> {
+    match spec.scope {
+        Scope::Node => None,
+        Scope::Cluster => Some(Pool {
+            name: cluster_pool(name),
+            placement: placement(spec),
+            devices: vec![network_device(name, spec)],
+            counters: Vec::new(),
+        }),
+    }
+}
+
+fn placement(spec: &NetworkSpec) -> Placement {
+    if spec.node_selector.is_empty() {
+        return Placement::AllNodes;
+    }
+    let labels = spec
+        .node_selector
+        .iter()
+        .map(|(key, value)| NodeSelectorRequirement {
+            key: key.clone(),
+            operator: "In".to_owned(),
+            values: Some(vec![value.clone()]),
+        });
+    let term = NodeSelectorTerm {
+        match_expressions: Some(labels.collect()),
+        match_fields: None,
+    };
+    Placement::NodeSelector(NodeSelector {
+        node_selector_terms: vec![term],
+    })
+}
+
+fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
+    let types = spec.plugin_types();
+    let facts = Facts {
+        network: name.to_string(),
+        mode: types.first().copied().unwrap_or_default().to_owned(),
+        plugin_types: types.join(","),
+        ..Facts::default()
+    };
+    let amounts = Amounts {
+        bandwidth: spec.capacity.bandwidth,
+        addresses: spec.capacity.addresses,
+        interfaces: spec.capacity.interfaces,
+    };
+    Device {
+        binds_to_node: Some(true),
+        ..device(
+            DeviceName::Network(name.clone()).to_string(),
+            facts,
+            amounts,
+            true,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netclaim_slices::validate;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(change: impl FnOnce(&mut Value)) -> NetworkSpec {
+        let mut spec = json!({
+            "scope": "Cluster",
+            "uplink": {"interfaces": ["eth1"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "macvlan", "master": "${uplink.ifName}"}, {"type": "tuning"}]},
+            "capacity": {"bandwidth": "10G", "interfaces": 64},
+        });
+        change(&mut spec);
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn pool_of(change: impl FnOnce(&mut Value)) -> Option<Pool> {
+        pool(&"backbone".parse().unwrap(), &spec(change))
+    }
+
+    #[test]
+    fn a_cluster_network_is_one_shared_device_on_all_nodes() {
+        let pool = pool_of(|_| {}).unwrap();
+        assert_eq!(
+            (pool.name.as_str(), &pool.placement),
+            ("networks/backbone", &Placement::AllNodes)
+        );
+        let [device] = &pool.devices[..] else {
+            panic!("{:?}", pool.devices)
+        };
+        assert_eq!(device.name, "net-backbone");
+        assert_eq!(
+            (device.allow_multiple_allocations, device.binds_to_node),
+            (Some(true), Some(true))
+        );
+        let text = |key: &str| device.attributes.as_ref().unwrap()[key].string.clone().unwrap();
+        assert_eq!(
+            ["network", "mode", "pluginTypes", "uplink"].map(text),
+            ["backbone", "macvlan", "macvlan,tuning", ""]
+        );
+        let capacity = device
+            .capacity
+            .iter()
+            .flatten()
+            .map(|(key, c)| (key.as_str(), c.value.0.as_str()));
+        assert_eq!(
+            capacity.collect::<Vec<_>>(),
+            [("bandwidth", "10G"), ("interfaces", "64")]
+        );
+        assert_eq!(validate(&pool, &netclaim_slices::Scope::Cluster), []);
+    }
+
+    #[test]
+    fn it_has_the_attribute_keys_of_node_devices() {
+        let pool = pool_of(|_| {}).unwrap();
+        let node_device = device("nic-eth1".into(), Facts::default(), Amounts::default(), false);
+        let keys = |device: &Device| {
+            device
+                .attributes
+                .iter()
+                .flatten()
+                .map(|(key, _)| key.clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&pool.devices[0]), keys(&node_device));
+    }
+
+    #[test]
+    fn a_node_selector_becomes_one_term() {
+        let pool = pool_of(|spec| spec["nodeSelector"] = json!({"rack": "7", "net": "fast"})).unwrap();
+        let Placement::NodeSelector(selector) = pool.placement else {
+            panic!("{:?}", pool.placement)
+        };
+        assert_eq!(
+            serde_json::to_value(selector).unwrap(),
+            json!({"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "net", "operator": "In", "values": ["fast"]},
+                {"key": "rack", "operator": "In", "values": ["7"]}]}]})
+        );
+    }
+
+    #[test]
+    fn nothing_declared_is_nothing_limited() {
+        let pool = pool_of(|spec| spec["capacity"] = json!({})).unwrap();
+        assert_eq!(pool.devices[0].capacity, None);
+    }
+
+    #[test]
+    fn a_node_network_is_left_to_its_nodes() {
+        assert_eq!(pool_of(|spec| spec["scope"] = json!("Node")), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! What the controller thinks of a Network: whether it is accepted, and the status that says so. Pure.
+//!
+//! A Network is read as JSON first, so that one that this version cannot decode gets its verdict like all others
+//! instead of stopping the watch.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{DynamicObject, ResourceExt as _};
+use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::{Invalid, NetworkName};
+use serde_json::Value;
+
+/// Type of the only condition.
+const ACCEPTED: &str = "Accepted";
+
+/// Reason of the condition, and of the event, where the Network cannot be used.
+pub(crate) const INVALID: &str = "Invalid";
+
+/// The longest message that a condition may have, in bytes (`metav1.Condition`).
+const MAX_MESSAGE: usize = 32768;
+
+/// What was thought of one Network.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    /// Name and spec, or everything that is wrong with them.
+    pub(crate) accepted: Result<(NetworkName, NetworkSpec), Vec<Invalid>>,
+    generation: Option<i64>,
+    before: NetworkStatus,
+}
+
+impl Verdict {
+    /// Judges a Network as the API server has it.
+    pub(crate) fn of(network: &DynamicObject) -> Self {
+        let spec = network.data.get("spec").unwrap_or(&Value::Null);
+        let status = network.data.get("status").unwrap_or(&Value::Null);
+        Self {
+            accepted: judge(&network.name_any(), spec),
+            generation: network.metadata.generation,
+            // One that cannot be decoded is not ours, and is overwritten.
+            before: serde_json::from_value(status.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn condition(&self) -> Option<&Condition> {
+        self.before
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == ACCEPTED)
+    }
+
+    /// Whether `condition` tells people something that the Network's status did not tell yet.
+    pub(crate) fn is_news(&self, condition: &Condition) -> bool {
+        let told = |c: &Condition| (c.status.clone(), c.message.clone());
+        self.condition().map(told) != Some(told(condition))
+    }
+
+    /// The status that the Network should have; `None` if it has it. `nodes` is how many publish it.
+    pub(crate) fn status(&self, nodes: i64, now: Time) -> Option<NetworkStatus> {
+        let (status, reason, message) = match &self.accepted {
+            Ok(_) => ("True", "Accepted", "pods can claim the network".to_owned()),
+            Err(problems) => ("False", INVALID, list(problems)),
+        };
+        let before = self.condition();
+        let condition = Condition {
+            type_: ACCEPTED.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: shorten(message, MAX_MESSAGE),
+            observed_generation: self.generation,
+            last_transition_time: before
+                .filter(|condition| condition.status == status)
+                .map_or(now, |condition| condition.last_transition_time.clone()),
+        };
+        // A device of the cluster is on no node, which says nothing about where it can be used.
+        let of_cluster = matches!(&self.accepted, Ok((_, spec)) if spec.scope == Scope::Cluster);
+        let nodes = (!of_cluster).then_some(nodes);
+        let same = before == Some(&condition)
+            && self.before.observed_generation == self.generation
+            && self.before.nodes == nodes;
+        (!same).then(|| NetworkStatus {
+            observed_generation: self.generation,
+            nodes,
+            conditions: vec![condition],
+        })
+    }
+}
+
+fn judge(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
+    let spec: NetworkSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
+        let path = error.path().to_string();
+        let path = if path == "." { "" } else { &path };
+        vec![Invalid::new(path, error.inner().to_string()).within("spec")]
+    })?;
+    let problems = spec.problems(name);
+    match name.parse() {
+        Ok(name) if problems.is_empty() => Ok((name, spec)),
+        _ => Err(problems),
+    }
+}
+
+fn list(problems: &[Invalid]) -> String {
+    problems
+        .iter()
+        .map(Invalid::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// Cuts `text` down to `max` bytes, visibly.
+pub(crate) fn shorten(mut text: String, max: usize) -> String {
+    const MARK: &str = "…";
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max.saturating_sub(MARK.len())));
+        text.push_str(MARK);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    fn network(change: impl FnOnce(&mut Value)) -> Verdict {
+        let mut network = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "storage", "generation": 3},
+            "spec": {"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "macvlan", "master": "${uplink.ifName}"}]}},
+        });
+        change(&mut network);
+        Verdict::of(&serde_json::from_value(network).unwrap())
+    }
+
+    fn at(second: i64) -> Time {
+        Time(Timestamp::from_second(second).unwrap())
+    }
+
+    fn accepted(status: &NetworkStatus) -> (&str, &str, &str) {
+        let [
+            Condition {
+                status,
+                reason,
+                message,
+                ..
+            },
+        ] = &status.conditions[..]
+        else {
+            panic!("{status:?}")
+        };
+        (status, reason, message)
+    }
+
+    #[test]
+    fn a_good_network_is_accepted() {
+        let status = network(|_| {}).status(2, at(0)).unwrap();
+        assert_eq!(
+            accepted(&status),
+            ("True", "Accepted", "pods can claim the network")
+        );
+        assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
+        assert_eq!(status.conditions[0].observed_generation, Some(3));
+    }
+
+    #[test]
+    fn every_problem_is_in_the_message() {
+        let verdict = network(|network| {
+            network["metadata"]["name"] = json!("a.b");
+            network["spec"]["capacity"] = json!({"interfaces": 0});
+        });
+        let status = verdict.status(0, at(0)).unwrap();
+        let (status, reason, message) = accepted(&status);
+        assert_eq!((status, reason), ("False", "Invalid"));
+        assert!(
+            message.contains("metadata.name: \"a.b\" cannot name a Network"),
+            "{message}"
+        );
+        assert!(message.contains("; spec.capacity.interfaces: is 0"), "{message}");
+    }
+
+    #[test]
+    fn a_network_that_does_not_decode_is_told_which_field() {
+        for (spec, expected) in [
+            (
+                json!({"cni": {}, "uplink": {"interfaces": ["eth1", 7]}}),
+                "spec.uplink.interfaces[1]: invalid type: integer",
+            ),
+            (
+                json!({"cni": {}, "uplnk": {}}),
+                "spec.uplnk: unknown field `uplnk`",
+            ),
+            (Value::Null, "spec: invalid type: null"),
+        ] {
+            let status = network(|network| network["spec"] = spec)
+                .status(0, at(0))
+                .unwrap();
+            let (status, reason, message) = accepted(&status);
+            assert_eq!((status, reason), ("False", "Invalid"));
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_right_is_not_written_again() {
+        let written = network(|_| {}).status(2, at(0)).unwrap();
+        let again = |status: Value| network(|network| network["status"] = status);
+        let as_written = serde_json::to_value(&written).unwrap();
+        assert_eq!(again(as_written.clone()).status(2, at(60)), None);
+        assert_eq!(again(as_written).status(3, at(60)).unwrap().nodes, Some(3));
+        assert_eq!(again(json!({"nodes": "many"})).status(2, at(0)), Some(written));
+    }
+
+    #[test]
+    fn conditions_of_others_do_not_matter() {
+        let written = network(|_| {}).status(2, at(0)).unwrap();
+        let mut status = serde_json::to_value(&written).unwrap();
+        let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        status["conditions"].as_array_mut().unwrap().insert(0, other);
+        assert_eq!(
+            network(|network| network["status"] = status).status(2, at(60)),
+            None
+        );
+    }
+
+    #[test]
+    fn the_time_of_transition_changes_with_the_status_only() {
+        let written = serde_json::to_value(network(|_| {}).status(2, at(0)).unwrap()).unwrap();
+        let newer = network(|network| {
+            network["status"] = written.clone();
+            network["metadata"]["generation"] = json!(4);
+        });
+        assert_eq!(
+            newer.status(2, at(60)).unwrap().conditions[0].last_transition_time,
+            at(0)
+        );
+        let invalid = network(|network| {
+            network["status"] = written;
+            network["spec"]["cni"] = json!({});
+        });
+        assert_eq!(
+            invalid.status(2, at(60)).unwrap().conditions[0].last_transition_time,
+            at(60)
+        );
+    }
+
+    #[test]
+    fn a_network_of_the_cluster_counts_no_nodes() {
+        let status = network(|network| network["spec"]["scope"] = json!("Cluster"))
+            .status(0, at(0))
+            .unwrap();
+        assert_eq!(status.nodes, None);
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        assert_eq!(shorten("äöü".into(), 6), "äöü");
+        assert_eq!(shorten("äöüß".into(), 6), "ä…");
+    }
+}
