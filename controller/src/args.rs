@@ -62,11 +62,7 @@ mod tests {
                 continue;
             };
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(
-                arg.get_env().and_then(|env| env.to_str()),
-                Some(wanted.as_str()),
-                "--{long}"
-            );
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(wanted.as_str()), "--{long}");
         }
     }
 

@@ -80,11 +80,7 @@ impl Candidate {
         config.write_timeout = Some(REQUEST_TIMEOUT);
         config.default_retry = false;
         let client = Client::try_from(config).map_err(LeaderError::Client)?;
-        let Candidacy {
-            namespace,
-            lease,
-            identity,
-        } = candidacy;
+        let Candidacy { namespace, lease, identity } = candidacy;
         let manager = LeaseManagerBuilder::new(client, lease)
             .with_namespace(namespace)
             .with_identity(identity)
@@ -148,10 +144,7 @@ impl Candidate {
         match timeout(REQUEST_TIMEOUT, self.manager.release()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot give the lease back"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot give the lease back");
             }
             Err(_) => tracing::warn!("cannot give the lease back: no answer"),
         }

@@ -54,10 +54,7 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("cannot use kubeconfig {}", path.display())]
-    Kubeconfig {
-        path: PathBuf,
-        source: kube::config::KubeconfigError,
-    },
+    Kubeconfig { path: PathBuf, source: kube::config::KubeconfigError },
     #[error("cannot find out how to reach the API server: outside of a pod, give --kubeconfig")]
     Infer(#[source] kube::config::InferConfigError),
     #[error("cannot set up the client for the API server")]
@@ -65,10 +62,7 @@ pub enum Error {
     #[error("cannot use --driver-name")]
     DriverName(#[source] netclaim_slices::ConfigError),
     #[error("cannot serve metrics on {address}: give another --metrics-address")]
-    Metrics {
-        address: SocketAddr,
-        source: std::io::Error,
-    },
+    Metrics { address: SocketAddr, source: std::io::Error },
     #[error("cannot wait for signals")]
     Signal(#[source] std::io::Error),
     #[error("cannot lead")]
@@ -87,9 +81,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let metrics = Metrics::default();
     let address = args.metrics_address;
     let failed = |source| Error::Metrics { address, source };
-    let server = metrics
-        .clone()
-        .serve(TcpListener::bind(address).await.map_err(failed)?);
+    let server = metrics.clone().serve(TcpListener::bind(address).await.map_err(failed)?);
     tokio::select! {
         result = server => result.map_err(failed),
         result = control(args, metrics, shutdown) => result,
@@ -114,11 +106,7 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
     let identity = args.identity();
     let publisher =
         PublisherConfig::new(&args.driver_name, "controller", Scope::Cluster).map_err(Error::DriverName)?;
-    let settings = Settings {
-        driver: args.driver_name,
-        publisher,
-        identity: identity.clone(),
-    };
+    let settings = Settings { driver: args.driver_name, publisher, identity: identity.clone() };
     let candidacy = Candidacy {
         namespace: args.namespace.unwrap_or_else(|| config.default_namespace.clone()),
         lease: args.lease_name,
@@ -128,11 +116,7 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
     let election = async {
         let candidate = register(&config, &candidacy).await?;
         metrics.ready.set(true);
-        let Candidacy {
-            namespace,
-            lease,
-            identity,
-        } = &candidacy;
+        let Candidacy { namespace, lease, identity } = &candidacy;
         tracing::info!(namespace, lease, identity, "waiting for the lease");
         candidate.elected().await;
         Ok(candidate)
@@ -163,14 +147,9 @@ async fn config(args: &Args) -> Result<Config, Error> {
     let Some(path) = &args.kubeconfig else {
         return Config::infer().await.map_err(Error::Infer);
     };
-    let failed = |source| Error::Kubeconfig {
-        path: path.clone(),
-        source,
-    };
+    let failed = |source| Error::Kubeconfig { path: path.clone(), source };
     let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(failed)
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
 }
 
 /// Becomes a candidate as soon as the API server answers.

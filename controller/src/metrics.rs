@@ -49,30 +49,16 @@ impl Ready {
 
 impl Metrics {
     fn registry(&self) -> Registry {
-        let Self {
-            leader,
-            networks,
-            pools,
-            status_writes,
-            ready: _,
-        } = self;
+        let Self { leader, networks, pools, status_writes, ready: _ } = self;
         let mut registry = Registry::with_prefix("netclaim_controller");
         registry.register("leader", "1 if this replica leads, else 0", leader.clone());
-        registry.register(
-            "networks",
-            "Networks by whether they are accepted",
-            networks.clone(),
-        );
+        registry.register("networks", "Networks by whether they are accepted", networks.clone());
         registry.register(
             "pools",
             "Pools of cluster-wide Networks by whether they are published as they should be",
             pools.clone(),
         );
-        registry.register(
-            "status_writes",
-            "Status of Networks written",
-            status_writes.clone(),
-        );
+        registry.register("status_writes", "Status of Networks written", status_writes.clone());
         registry
     }
 
@@ -92,10 +78,7 @@ async fn readyz(State(Ready(ready)): State<Ready>) -> impl IntoResponse {
     if ready.load(Ordering::Relaxed) {
         (StatusCode::OK, "ok")
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not ready: waiting for the API server, see the log",
-        )
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready: waiting for the API server, see the log")
     }
 }
 
@@ -104,10 +87,8 @@ async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
-        Err(error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            [(header::CONTENT_TYPE, "text/plain")],
-            error.to_string(),
-        ),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], error.to_string())
+        }
     }
 }

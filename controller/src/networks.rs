@@ -89,22 +89,11 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     let selector = watcher::Config::default().fields(&format!("spec.driver={}", settings.driver));
     let slice_api: Api<NamesOfSlice> = Api::all_with(client.clone(), &resource);
     let (slices, writer) = store(resource);
-    let mut slice_events = pin!(
-        watcher(slice_api, selector)
-            .default_backoff()
-            .modify(nodes::strip)
-            .reflect(writer)
-    );
+    let mut slice_events =
+        pin!(watcher(slice_api, selector).default_backoff().modify(nodes::strip).reflect(writer));
 
     let mut published = publisher.status();
-    let mut reconciler = Reconciler {
-        api,
-        client,
-        settings,
-        metrics,
-        publisher,
-        pools: None,
-    };
+    let mut reconciler = Reconciler { api, client, settings, metrics, publisher, pools: None };
     let mut known = (false, false);
     let mut due: Option<Instant> = None;
     loop {
@@ -176,21 +165,10 @@ impl Reconciler {
         let nodes = nodes::count(&slices.state());
         let mut networks = networks.state();
         networks.sort_by_cached_key(|network| network.name_any());
-        let verdicts: Vec<_> = networks
-            .iter()
-            .map(|network| (network, Verdict::of(network)))
-            .collect();
+        let verdicts: Vec<_> = networks.iter().map(|network| (network, Verdict::of(network))).collect();
 
-        let accepted = || {
-            verdicts
-                .iter()
-                .filter_map(|(_, verdict)| verdict.accepted.as_ref().ok())
-        };
-        self.publish(
-            accepted()
-                .filter_map(|(name, spec)| pools::pool(name, spec))
-                .collect(),
-        );
+        let accepted = || verdicts.iter().filter_map(|(_, verdict)| verdict.accepted.as_ref().ok());
+        self.publish(accepted().filter_map(|(name, spec)| pools::pool(name, spec)).collect());
         let (good, all) = (accepted().count(), verdicts.len());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
@@ -200,20 +178,12 @@ impl Reconciler {
         let mut done = true;
         for (network, verdict) in &verdicts {
             let name = network.name_any();
-            let nodes = name
-                .parse()
-                .ok()
-                .and_then(|name| nodes.get(&name))
-                .copied()
-                .unwrap_or_default();
+            let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).copied().unwrap_or_default();
             if let Some(status) = verdict.status(nodes, Time(Timestamp::now())) {
                 match self.write(network, verdict, status).await {
                     Ok(()) => {}
                     // It was deleted meanwhile, as the watch is about to tell.
-                    Err(WriteError {
-                        source: kube::Error::Api(status),
-                        ..
-                    }) if status.code == 404 => {}
+                    Err(WriteError { source: kube::Error::Api(status), .. }) if status.code == 404 => {}
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "will try again");
                         done = false;
@@ -258,10 +228,7 @@ impl Reconciler {
         self.api
             .patch_status(&name, &params, &Patch::Apply(patch))
             .await
-            .map_err(|source| WriteError {
-                network: name.clone(),
-                source,
-            })?;
+            .map_err(|source| WriteError { network: name.clone(), source })?;
         self.metrics.status_writes.inc();
         let Some(condition) = status.conditions.into_iter().next() else {
             return Ok(());
@@ -286,10 +253,8 @@ impl Reconciler {
             action: "Accept".to_owned(),
             secondary: None,
         };
-        let reporter = Reporter {
-            controller: CONTROLLER.to_owned(),
-            instance: Some(self.settings.identity.clone()),
-        };
+        let reporter =
+            Reporter { controller: CONTROLLER.to_owned(), instance: Some(self.settings.identity.clone()) };
         // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
         let recorder = Recorder::new(self.client.clone(), reporter);
         let about = network.object_ref(&ApiResource::erase::<Network>(&()));
@@ -328,11 +293,7 @@ mod tests {
         let cancel = CancellationToken::new();
         cancel.cancel();
         let (handle, _) = Publisher::spawn(client.clone(), publisher.clone(), cancel);
-        let settings = Settings {
-            driver: "netclaim.dev".into(),
-            publisher,
-            identity: "pod-1".into(),
-        };
+        let settings = Settings { driver: "netclaim.dev".into(), publisher, identity: "pod-1".into() };
         let reconciler = Reconciler {
             api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
             client,
@@ -396,10 +357,7 @@ mod tests {
         assert_eq!(request, STATUS);
         assert_eq!(status["metadata"], json!({"name": "storage", "uid": "u1"}));
         assert_eq!(status["status"]["conditions"][0]["reason"], "Invalid");
-        assert_eq!(
-            event_request,
-            "POST /apis/events.k8s.io/v1/namespaces/default/events"
-        );
+        assert_eq!(event_request, "POST /apis/events.k8s.io/v1/namespaces/default/events");
         assert_eq!(event["note"], status["status"]["conditions"][0]["message"]);
 
         bad["status"] = status["status"].clone();

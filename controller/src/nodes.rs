@@ -34,10 +34,7 @@ pub(crate) fn resource() -> ApiResource {
 /// Takes off what is of no use here.
 pub(crate) fn strip(slice: &mut NamesOfSlice) {
     slice.metadata.managed_fields = None;
-    slice
-        .spec
-        .devices
-        .retain(|device| network_of(&device.name).is_some());
+    slice.spec.devices.retain(|device| network_of(&device.name).is_some());
     slice.spec.devices.shrink_to_fit();
 }
 
@@ -63,10 +60,7 @@ mod tests {
     use super::*;
 
     fn slice(node: Option<&str>, devices: &[&str]) -> Arc<NamesOfSlice> {
-        let devices: Vec<_> = devices
-            .iter()
-            .map(|name| json!({"name": name, "capacity": {}}))
-            .collect();
+        let devices: Vec<_> = devices.iter().map(|name| json!({"name": name, "capacity": {}})).collect();
         let mut slice: NamesOfSlice = serde_json::from_value(json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"},
             "spec": {"driver": "netclaim.dev", "pool": {"name": "p"}, "nodeName": node, "devices": devices}

@@ -34,21 +34,13 @@ fn placement(spec: &NetworkSpec) -> Placement {
     if spec.node_selector.is_empty() {
         return Placement::AllNodes;
     }
-    let labels = spec
-        .node_selector
-        .iter()
-        .map(|(key, value)| NodeSelectorRequirement {
-            key: key.clone(),
-            operator: "In".to_owned(),
-            values: Some(vec![value.clone()]),
-        });
-    let term = NodeSelectorTerm {
-        match_expressions: Some(labels.collect()),
-        match_fields: None,
-    };
-    Placement::NodeSelector(NodeSelector {
-        node_selector_terms: vec![term],
-    })
+    let labels = spec.node_selector.iter().map(|(key, value)| NodeSelectorRequirement {
+        key: key.clone(),
+        operator: "In".to_owned(),
+        values: Some(vec![value.clone()]),
+    });
+    let term = NodeSelectorTerm { match_expressions: Some(labels.collect()), match_fields: None };
+    Placement::NodeSelector(NodeSelector { node_selector_terms: vec![term] })
 }
 
 fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
@@ -66,12 +58,7 @@ fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
     };
     Device {
         binds_to_node: Some(true),
-        ..device(
-            DeviceName::Network(name.clone()).to_string(),
-            facts,
-            amounts,
-            true,
-        )
+        ..device(DeviceName::Network(name.clone()).to_string(), facts, amounts, true)
     }
 }
 
@@ -101,32 +88,17 @@ mod tests {
     #[test]
     fn a_cluster_network_is_one_shared_device_on_all_nodes() {
         let pool = pool_of(|_| {}).unwrap();
-        assert_eq!(
-            (pool.name.as_str(), &pool.placement),
-            ("networks/backbone", &Placement::AllNodes)
-        );
-        let [device] = &pool.devices[..] else {
-            panic!("{:?}", pool.devices)
-        };
+        assert_eq!((pool.name.as_str(), &pool.placement), ("networks/backbone", &Placement::AllNodes));
+        let [device] = &pool.devices[..] else { panic!("{:?}", pool.devices) };
         assert_eq!(device.name, "net-backbone");
-        assert_eq!(
-            (device.allow_multiple_allocations, device.binds_to_node),
-            (Some(true), Some(true))
-        );
+        assert_eq!((device.allow_multiple_allocations, device.binds_to_node), (Some(true), Some(true)));
         let text = |key: &str| device.attributes.as_ref().unwrap()[key].string.clone().unwrap();
         assert_eq!(
             ["network", "mode", "pluginTypes", "uplink"].map(text),
             ["backbone", "macvlan", "macvlan,tuning", ""]
         );
-        let capacity = device
-            .capacity
-            .iter()
-            .flatten()
-            .map(|(key, c)| (key.as_str(), c.value.0.as_str()));
-        assert_eq!(
-            capacity.collect::<Vec<_>>(),
-            [("bandwidth", "10G"), ("interfaces", "64")]
-        );
+        let capacity = device.capacity.iter().flatten().map(|(key, c)| (key.as_str(), c.value.0.as_str()));
+        assert_eq!(capacity.collect::<Vec<_>>(), [("bandwidth", "10G"), ("interfaces", "64")]);
         assert_eq!(validate(&pool, &netclaim_slices::Scope::Cluster), []);
     }
 
@@ -135,12 +107,7 @@ mod tests {
         let pool = pool_of(|_| {}).unwrap();
         let node_device = device("nic-eth1".into(), Facts::default(), Amounts::default(), false);
         let keys = |device: &Device| {
-            device
-                .attributes
-                .iter()
-                .flatten()
-                .map(|(key, _)| key.clone())
-                .collect::<Vec<_>>()
+            device.attributes.iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
         assert_eq!(keys(&pool.devices[0]), keys(&node_device));
     }
@@ -148,9 +115,7 @@ mod tests {
     #[test]
     fn a_node_selector_becomes_one_term() {
         let pool = pool_of(|spec| spec["nodeSelector"] = json!({"rack": "7", "net": "fast"})).unwrap();
-        let Placement::NodeSelector(selector) = pool.placement else {
-            panic!("{:?}", pool.placement)
-        };
+        let Placement::NodeSelector(selector) = pool.placement else { panic!("{:?}", pool.placement) };
         assert_eq!(
             serde_json::to_value(selector).unwrap(),
             json!({"nodeSelectorTerms": [{"matchExpressions": [

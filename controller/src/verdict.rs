@@ -41,10 +41,7 @@ impl Verdict {
     }
 
     fn condition(&self) -> Option<&Condition> {
-        self.before
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == ACCEPTED)
+        self.before.conditions.iter().find(|condition| condition.type_ == ACCEPTED)
     }
 
     /// Whether `condition` tells people something that the Network's status did not tell yet.
@@ -98,11 +95,7 @@ fn judge(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Inv
 }
 
 fn list(problems: &[Invalid]) -> String {
-    problems
-        .iter()
-        .map(Invalid::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
+    problems.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Cuts `text` down to `max` bytes, visibly.
@@ -137,15 +130,7 @@ mod tests {
     }
 
     fn accepted(status: &NetworkStatus) -> (&str, &str, &str) {
-        let [
-            Condition {
-                status,
-                reason,
-                message,
-                ..
-            },
-        ] = &status.conditions[..]
-        else {
+        let [Condition { status, reason, message, .. }] = &status.conditions[..] else {
             panic!("{status:?}")
         };
         (status, reason, message)
@@ -154,10 +139,7 @@ mod tests {
     #[test]
     fn a_good_network_is_accepted() {
         let status = network(|_| {}).status(2, at(0)).unwrap();
-        assert_eq!(
-            accepted(&status),
-            ("True", "Accepted", "pods can claim the network")
-        );
+        assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
         assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
     }
@@ -171,10 +153,7 @@ mod tests {
         let status = verdict.status(0, at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
-        assert!(
-            message.contains("metadata.name: \"a.b\" cannot name a Network"),
-            "{message}"
-        );
+        assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
         assert!(message.contains("; spec.capacity.interfaces: is 0"), "{message}");
     }
 
@@ -185,15 +164,10 @@ mod tests {
                 json!({"cni": {}, "uplink": {"interfaces": ["eth1", 7]}}),
                 "spec.uplink.interfaces[1]: invalid type: integer",
             ),
-            (
-                json!({"cni": {}, "uplnk": {}}),
-                "spec.uplnk: unknown field `uplnk`",
-            ),
+            (json!({"cni": {}, "uplnk": {}}), "spec.uplnk: unknown field `uplnk`"),
             (Value::Null, "spec: invalid type: null"),
         ] {
-            let status = network(|network| network["spec"] = spec)
-                .status(0, at(0))
-                .unwrap();
+            let status = network(|network| network["spec"] = spec).status(0, at(0)).unwrap();
             let (status, reason, message) = accepted(&status);
             assert_eq!((status, reason), ("False", "Invalid"));
             assert!(message.starts_with(expected), "{message}");
@@ -216,10 +190,7 @@ mod tests {
         let mut status = serde_json::to_value(&written).unwrap();
         let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         status["conditions"].as_array_mut().unwrap().insert(0, other);
-        assert_eq!(
-            network(|network| network["status"] = status).status(2, at(60)),
-            None
-        );
+        assert_eq!(network(|network| network["status"] = status).status(2, at(60)), None);
     }
 
     #[test]
@@ -229,25 +200,17 @@ mod tests {
             network["status"] = written.clone();
             network["metadata"]["generation"] = json!(4);
         });
-        assert_eq!(
-            newer.status(2, at(60)).unwrap().conditions[0].last_transition_time,
-            at(0)
-        );
+        assert_eq!(newer.status(2, at(60)).unwrap().conditions[0].last_transition_time, at(0));
         let invalid = network(|network| {
             network["status"] = written;
             network["spec"]["cni"] = json!({});
         });
-        assert_eq!(
-            invalid.status(2, at(60)).unwrap().conditions[0].last_transition_time,
-            at(60)
-        );
+        assert_eq!(invalid.status(2, at(60)).unwrap().conditions[0].last_transition_time, at(60));
     }
 
     #[test]
     fn a_network_of_the_cluster_counts_no_nodes() {
-        let status = network(|network| network["spec"]["scope"] = json!("Cluster"))
-            .status(0, at(0))
-            .unwrap();
+        let status = network(|network| network["spec"]["scope"] = json!("Cluster")).status(0, at(0)).unwrap();
         assert_eq!(status.nodes, None);
     }
 

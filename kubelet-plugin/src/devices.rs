@@ -193,33 +193,10 @@ fn counter(value: u64) -> Counter {
 mod tests {
     use std::collections::BTreeSet;
 
-    use netclaim_driver::links::OperState;
     use serde_json::json;
 
     use super::*;
-
-    fn link(name: &str) -> Link {
-        Link {
-            index: 2,
-            name: name.into(),
-            alt_names: Vec::new(),
-            kind: None,
-            mac: Some("02:00:00:00:00:01".into()),
-            mtu: 1500,
-            admin_up: true,
-            oper: OperState::Up,
-            carrier: true,
-            master: None,
-            parent: None,
-            peer_in_other_netns: false,
-            loopback: false,
-            speed: Some(10_000_000_000),
-            driver: Some("ixgbe".into()),
-            pci_bus_id: None,
-            pcie_root: None,
-            numa_node: None,
-        }
-    }
+    use crate::inventory::tests::link;
 
     fn network(plugin: &str) -> NetworkSpec {
         serde_json::from_value(json!({

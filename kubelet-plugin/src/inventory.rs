@@ -41,3 +41,47 @@ impl Inventory {
 pub fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use netclaim_driver::links::OperState;
+
+    use super::*;
+
+    /// A NIC that is up.
+    pub(crate) fn link(name: &str) -> Link {
+        Link {
+            index: 2,
+            name: name.into(),
+            alt_names: Vec::new(),
+            kind: None,
+            mac: Some("02:00:00:00:00:01".into()),
+            mtu: 1500,
+            admin_up: true,
+            oper: OperState::Up,
+            carrier: true,
+            master: None,
+            parent: None,
+            peer_in_other_netns: false,
+            loopback: false,
+            speed: Some(10_000_000_000),
+            driver: Some("ixgbe".into()),
+            pci_bus_id: None,
+            pcie_root: None,
+            numa_node: None,
+        }
+    }
+
+    #[test]
+    fn a_selector_wants_every_label() {
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let node = labels(&[("rack", "a"), ("zone", "z")]);
+        assert!(selects(&labels(&[]), &node) && selects(&labels(&[("rack", "a")]), &node));
+        assert!(
+            !selects(&labels(&[("rack", "b")]), &node)
+                && !selects(&labels(&[("rack", "a"), ("gpu", "")]), &node)
+        );
+    }
+}

@@ -23,6 +23,8 @@ mod args;
 mod claim;
 mod devices;
 mod dra;
+#[cfg(test)]
+mod fixtures;
 mod gate;
 mod http;
 mod inventory;

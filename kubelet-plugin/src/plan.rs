@@ -147,3 +147,107 @@ fn scope(claim: &Claim, network: &str, node: &str, uplink: Option<&Link>) -> Sco
     }
     scope.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use netclaim_api::merge::{Author, Layer};
+    use netclaim_api::network::NetworkSpec;
+    use netclaim_api::opaque::Opaque;
+    use netclaim_api::{AttachmentConfig, Quantity};
+    use netclaim_driver::attach::record::{DeviceRef, ObjectRef};
+
+    use super::*;
+    use crate::inventory::tests::link;
+
+    fn inventory() -> Inventory {
+        let storage: NetworkSpec = serde_json::from_value(json!({
+            "uplink": {"interfaces": ["eth9", "eth1"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "macvlan", "master": "${uplink.ifName}", "node": "${node.name}", "capabilities": {"bandwidth": true}}]},
+        }))
+        .expect("a network");
+        Inventory {
+            uplinks: vec![link("eth1")],
+            macvlan: true,
+            ipvlan: false,
+            networks: BTreeMap::from([("storage".parse().expect("a name"), storage)]),
+        }
+    }
+
+    fn claim(devices: &[(&str, Option<&str>)]) -> Claim {
+        let object = |name: &str| ObjectRef {
+            namespace: "default".into(),
+            name: name.into(),
+            uid: format!("{name}-uid"),
+        };
+        let device = |(device, if_name): &(&str, Option<&str>)| {
+            let config = AttachmentConfig {
+                if_name: if_name.map(|n| n.parse().expect("a name")),
+                ..Default::default()
+            };
+            AllocatedDevice {
+                device: DeviceRef {
+                    request: "net".into(),
+                    pool: "node0".into(),
+                    device: (*device).into(),
+                    share_id: None,
+                },
+                bandwidth: Some(Quantity::new(1_000_000_000)),
+                layers: vec![Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(config) }],
+            }
+        };
+        Claim { object: object("c"), pod: object("p"), devices: devices.iter().map(device).collect() }
+    }
+
+    fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, String> {
+        let taken = taken.iter().map(|name| name.parse().expect("a name")).collect();
+        plans(&claim(devices), Node { name: "node0", inventory: &inventory() }, &taken)
+    }
+
+    #[test]
+    fn a_network_is_resolved_for_this_node_and_told_of_the_pod() {
+        let plan = planned(&[("net-storage", Some("data0"))], &[]).expect("planned").remove(0);
+        assert_eq!(plan.if_name.as_str(), "data0");
+        assert_eq!(plan.conflist["name"], "netclaim-storage");
+        assert_eq!(plan.conflist["plugins"][0]["master"], "eth1", "the first of its interfaces that is here");
+        assert_eq!(plan.conflist["plugins"][0]["node"], "node0");
+        assert_eq!(plan.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
+        assert_eq!(plan.args["K8S_POD_UID"], "p-uid");
+    }
+
+    #[test]
+    fn an_uplink_without_a_class_configuration_is_attached_plainly() {
+        let plans = planned(&[("nic-eth1", None), ("macvlan-eth1", None)], &[]).expect("planned");
+        let types: Vec<_> = plans.iter().map(|plan| plan.conflist["plugins"][0]["type"].clone()).collect();
+        assert_eq!(types, ["host-device", "macvlan"]);
+    }
+
+    #[test]
+    fn interfaces_are_numbered_around_the_names_that_are_taken() {
+        let plans = planned(
+            &[("net-storage", None), ("net-storage", Some("net3")), ("net-storage", None)],
+            &["net1"],
+        );
+        let names: Vec<String> =
+            plans.expect("planned").into_iter().map(|plan| plan.if_name.to_string()).collect();
+        assert_eq!(names, ["net2", "net3", "net4"]);
+        let error = planned(&[("net-storage", Some("net1"))], &["net1"]).expect_err("taken");
+        assert_eq!(
+            error,
+            "request \"net\" of ResourceClaim default/c: ifName: \"net1\" is taken by another claim of the pod: choose another name"
+        );
+    }
+
+    #[test]
+    fn what_is_gone_from_the_node_is_named_with_the_way_out() {
+        let error = planned(&[("net-backup", None)], &[]).expect_err("unknown");
+        assert!(
+            error.contains("Network \"backup\" does not exist or is not accepted on node node0"),
+            "{error}"
+        );
+        let error = planned(&[("nic-eth7", None)], &[]).expect_err("unknown");
+        assert!(error.contains("device \"nic-eth7\" is no longer on node node0: delete the pod"), "{error}");
+    }
+}

@@ -112,3 +112,69 @@ serve_version!(v1beta1, |device: PreparedDevice| {
         cdi_device_ids: cdi_devices,
     }
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fake driver: prepares what is called "good", panics at what is called "bug".
+    struct Fake;
+
+    impl NodeResources for Fake {
+        async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+            let prepare = |claim: ClaimRef| match claim.name.as_str() {
+                "good" => Ok(vec![PreparedDevice {
+                    request: "net".into(),
+                    pool: "node0".into(),
+                    device: "net-storage".into(),
+                    cdi_devices: vec![format!("netclaim.dev/claim={}", claim.uid)],
+                    share_id: Some("share".into()),
+                }]),
+                "bug" => panic!("a bug"),
+                name => Err(format!("{name} is not good")),
+            };
+            claims.into_iter().map(prepare).collect()
+        }
+
+        async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
+            if claim.name == "good" { Ok(()) } else { Err("not yet".into()) }
+        }
+    }
+
+    fn named(name: &str) -> v1::Claim {
+        v1::Claim { namespace: "default".into(), uid: format!("{name}-uid"), name: name.into() }
+    }
+
+    #[tokio::test]
+    async fn every_claim_gets_an_answer_of_its_own() {
+        use v1::dra_plugin_server::DraPlugin as _;
+        let service = DraService::new(Fake);
+        let request = v1::NodePrepareResourcesRequest { claims: vec![named("good"), named("bad")] };
+        let claims = service.node_prepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
+        assert_eq!(claims["good-uid"].devices[0].share_id.as_deref(), Some("share"));
+        assert_eq!(claims["bad-uid"].error, "bad is not good");
+        let request = v1::NodeUnprepareResourcesRequest { claims: vec![named("good"), named("bad")] };
+        let claims =
+            service.node_unprepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
+        assert_eq!((claims["good-uid"].error.as_str(), claims["bad-uid"].error.as_str()), ("", "not yet"));
+    }
+
+    #[tokio::test]
+    async fn a_bug_is_an_error_for_each_claim_and_not_the_end() {
+        use v1::dra_plugin_server::DraPlugin as _;
+        let service = DraService::new(Fake);
+        let request = v1::NodePrepareResourcesRequest { claims: vec![named("good"), named("bug")] };
+        let claims = service.node_prepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
+        assert!(claims.len() == 2 && claims.values().all(|claim| claim.error.contains("see its log")));
+    }
+
+    #[tokio::test]
+    async fn older_kubelets_are_served_without_the_share() {
+        use v1beta1::dra_plugin_server::DraPlugin as _;
+        let claim = v1beta1::Claim { namespace: "default".into(), uid: "u".into(), name: "good".into() };
+        let request = v1beta1::NodePrepareResourcesRequest { claims: vec![claim] };
+        let answer =
+            DraService::new(Fake).node_prepare_resources(Request::new(request)).await.unwrap().into_inner();
+        assert_eq!(answer.claims["u"].devices[0].cdi_device_ids, ["netclaim.dev/claim=u"]);
+    }
+}

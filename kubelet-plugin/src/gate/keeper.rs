@@ -109,3 +109,89 @@ impl Observer for GateKeeper {
         let _ = self.news.send((pod_uid.to_owned(), state.clone()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::super::cdi::HookCommand;
+    use super::*;
+    use crate::fixtures::{attached, record, sandbox};
+
+    fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
+        let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
+        let specs = CdiSpecs::new(&dir.join("cdi"), "netclaim.dev", hook).unwrap();
+        GateKeeper::take_over(
+            specs,
+            Markers::new(&dir.join("ready")).unwrap(),
+            records,
+            mpsc::unbounded_channel().0,
+        )
+        .unwrap()
+    }
+
+    fn files(dir: &Path) -> Vec<String> {
+        let list = |sub: &str| {
+            std::fs::read_dir(dir.join(sub)).unwrap().map(|e| e.unwrap().path()).collect::<Vec<PathBuf>>()
+        };
+        let mut names: Vec<String> = list("cdi")
+            .into_iter()
+            .chain(list("ready"))
+            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[tokio::test]
+    async fn specs_come_with_the_sandbox_and_the_marker_when_all_is_attached() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let planned = || record("b", Phase::Planned);
+        let steps = [
+            (None, vec![record("a", Phase::Planned), planned()], vec![]),
+            (
+                Some("s1"),
+                vec![record("a", Phase::Planned), planned()],
+                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json"],
+            ),
+            (
+                Some("s1"),
+                vec![attached("a", "s1"), planned()],
+                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json"],
+            ),
+            (
+                Some("s1"),
+                vec![attached("a", "s1"), attached("b", "s1")],
+                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json", "s1"],
+            ),
+            (
+                Some("s2"),
+                vec![attached("a", "s1"), attached("b", "s1")],
+                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json"],
+            ),
+            (Some("s2"), vec![attached("a", "s2")], vec!["netclaim.dev-claim_a.json", "s2"]),
+            (None, vec![attached("a", "s2")], vec![]),
+            (None, vec![], vec![]),
+        ];
+        for (i, (id, records, expected)) in steps.into_iter().enumerate() {
+            keeper.observe("p", &PodState { sandbox: id.map(sandbox), records }).await;
+            assert_eq!(files(dir.path()), expected, "step {i}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_agent_keeps_what_is_attached_and_withdraws_the_rest() {
+        let dir = tempfile::tempdir().unwrap();
+        let earlier = keeper(dir.path(), &[]);
+        for claim in ["attached", "adding", "unknown"] {
+            earlier.specs.write(claim).unwrap();
+        }
+        earlier.markers.set("s1").unwrap();
+        earlier.markers.set("s9").unwrap();
+        let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
+        adding.plan.pod.uid = "q".into();
+        keeper(dir.path(), &[attached("attached", "s1"), adding]);
+        assert_eq!(files(dir.path()), ["netclaim.dev-claim_attached.json", "s1"]);
+    }
+}

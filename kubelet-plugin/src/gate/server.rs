@@ -121,3 +121,79 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use netclaim_driver::attach::record::{Phase, Record};
+
+    use super::*;
+    use crate::fixtures::{attached, record};
+
+    /// A fake of what is attached: one pod, whose state the test sends.
+    struct Pod {
+        state: watch::Receiver<PodState>,
+        going: AtomicBool,
+    }
+
+    impl Source for Pod {
+        fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
+            (pod_uid == "p").then(|| self.state.clone())
+        }
+
+        async fn is_going(&self, _: &str, _: &str, _: &str) -> bool {
+            self.going.load(Ordering::Relaxed)
+        }
+    }
+
+    fn state(record: Record) -> PodState {
+        PodState { sandbox: None, records: vec![record] }
+    }
+
+    fn question() -> Question {
+        Question { sandbox: "s1".into(), pod: "p".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hook_waits_until_its_own_sandbox_is_attached() {
+        let (sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
+        let source = Pod { state: receiver, going: AtomicBool::new(false) };
+        let question = question();
+        let waiting = outcome(&question, &source);
+        tokio::pin!(waiting);
+        let moment = Duration::from_secs(20);
+        assert!(tokio::time::timeout(moment, &mut waiting).await.is_err());
+        sender.send_replace(state(attached("c", "s0")));
+        assert!(tokio::time::timeout(moment, &mut waiting).await.is_err(), "another sandbox of the pod");
+        sender.send_replace(state(attached("c", "s1")));
+        assert_eq!(waiting.await, "open\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hook_of_a_pod_that_goes_away_is_let_go() {
+        let (_sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
+        let source = Pod { state: receiver, going: AtomicBool::new(true) };
+        assert_eq!(outcome(&question(), &source).await, "gone the pod is being deleted\n");
+        let unknown = Question { pod: "q".into(), ..question() };
+        assert_eq!(
+            outcome(&unknown, &source).await,
+            "gone its ResourceClaims are no longer prepared on this node\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_question_over_the_socket_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/gate.sock");
+        let (_sender, receiver) = watch::channel(state(attached("c", "s1")));
+        let source = Arc::new(Pod { state: receiver, going: AtomicBool::new(false) });
+        let server = tokio::spawn(serve(listen(&path).unwrap(), source));
+        let mut hook = UnixStream::connect(&path).await.unwrap();
+        hook.write_all(b"{\"sandbox\":\"s1\",\"pod\":\"p\"}\n").await.unwrap();
+        let mut answer = String::new();
+        hook.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "open\n");
+        server.abort();
+    }
+}
