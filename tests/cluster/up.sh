@@ -204,7 +204,7 @@ make_identities() (
 write_configuration() {
   cat >"$dir/env" <<X
 # The clients of the cluster in $dir: . $dir/env
-export KUBECONFIG=$dir/kubeconfig
+export KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
 export PATH=$kubernetes_bin:\$PATH
 X
   cat >"$dir/audit.yaml" <<X
@@ -278,7 +278,7 @@ define_services() {
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
     --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
-  svc_define containerd env "PATH=$runtime_bin:$PATH" containerd --config "$dir/containerd.toml"
+  svc_define containerd env "PATH=$runtime_bin:$PATH" "$runtime_bin/containerd" --config "$dir/containerd.toml"
   svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
     --hostname-override "$node" --node-ip "$node_ip"
 }
