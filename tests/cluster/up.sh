@@ -154,7 +154,8 @@ link_node() {
   in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
   in_node ip route add default via "$api_ip" dev eth0
   for name in eth1 eth2; do
-    in_node ip link add "$name" type veth peer name "$name" netns "$wire_pid"
+    # An index that no link of a pod has: busybox's ip takes it for one of the pod's own.
+    in_node ip link add "$name" index "10${name#eth}" type veth peer name "$name" netns "$wire_pid"
     in_node ip link set "$name" up
     nsenter --target "$wire_pid" --net ip link set "$name" up
   done
