@@ -31,7 +31,8 @@ cluster_of() {
   cluster_dir "$1"
   holds_slot || die "no cluster in $dir: start one with $here/up.sh $dir"
   PATH=$kubernetes_bin:$runtime_bin:$PATH
-  export PATH KUBECONFIG=$dir/kubeconfig CONTAINERD_NAMESPACE=k8s.io
+  export PATH KUBECONFIG=$dir/kubeconfig CONTAINERD_NAMESPACE=k8s.io NO_PROXY=$services_net
+  unset XDG_RUNTIME_DIR # the login session's, which the node has not
 }
 
 # The cluster's cgroup in every hierarchy: one in version 2, one per controller in version 1.
@@ -86,7 +87,9 @@ svc_start() {
   esac
   (
     echo "$BASHPID" >"$(cgroup_tracker)/services/cgroup.procs"
-    exec setsid "${enter[@]}" "$dir/cmd/$name"
+    # The environment of whoever starts a cluster is not the node's: runc would look for a folder
+    # of the login session, and the components for the user's HTTP proxy.
+    exec env -i PATH="$PATH" HOME=/root setsid "${enter[@]}" "$dir/cmd/$name"
   ) >>"$dir/log/$name.log" 2>&1 </dev/null &
   pid=$!
   disown

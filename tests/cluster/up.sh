@@ -154,7 +154,8 @@ link_node() {
   in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
   in_node ip route add default via "$api_ip" dev eth0
   for name in eth1 eth2; do
-    in_node ip link add "$name" type veth peer name "$name" netns "$wire_pid"
+    # An index that no link of a pod has: busybox's ip takes it for one of the pod's own.
+    in_node ip link add "$name" index "10${name#eth}" type veth peer name "$name" netns "$wire_pid"
     in_node ip link set "$name" up
     nsenter --target "$wire_pid" --net ip link set "$name" up
   done
@@ -204,7 +205,7 @@ make_identities() (
 write_configuration() {
   cat >"$dir/env" <<X
 # The clients of the cluster in $dir: . $dir/env
-export KUBECONFIG=$dir/kubeconfig
+export KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
 export PATH=$kubernetes_bin:\$PATH
 X
   cat >"$dir/audit.yaml" <<X
@@ -278,7 +279,7 @@ define_services() {
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
     --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
-  svc_define containerd env "PATH=$runtime_bin:$PATH" containerd --config "$dir/containerd.toml"
+  svc_define containerd env "PATH=$runtime_bin:$PATH" "$runtime_bin/containerd" --config "$dir/containerd.toml"
   svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
     --hostname-override "$node" --node-ip "$node_ip"
 }

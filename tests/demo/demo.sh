@@ -102,7 +102,7 @@ done
 
 title "what the node offers to the scheduler: kubectl get resourceslices -o yaml"
 kubectl get resourceslices -o json | jq -r '
-  def attribute($device; $name): $device.attributes[$name] // $device.attributes["netclaim.dev/" + $name] // {} | (.string // .int // .bool // .version // "-") | tostring;
+  def attribute($device; $name): $device.attributes[$name] // $device.attributes["netclaim.dev/" + $name] // {} | (.string // .int // .bool // .version // "") | tostring | if . == "" then "-" else . end;
   ["NODE", "DEVICE", "NETWORK", "UPLINK", "MODE", "SHARED", "CAPACITY", "TAINTS"],
   (.items[] | select(.spec.driver == "netclaim.dev") | .spec.nodeName as $node | .spec.devices[]? | . as $device | [
     $node // "(all)", .name, attribute($device; "network"), attribute($device; "uplink"), attribute($device; "mode"),
