@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
+use crate::container::make_sysctls_writable;
 use crate::dra::{self, Registration};
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
@@ -41,6 +42,9 @@ type Attachments = Attacher<CniNetwork, GateKeeper>;
 /// What could not be set up, or which part ended; a restart is the cure for the latter.
 pub async fn run(args: Args) -> Result<()> {
     let stop = stop_signal()?;
+    if let Err(error) = make_sysctls_writable() {
+        tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
+    }
     let client = client(args.kubeconfig.as_deref()).await?;
     let metrics = Arc::new(Metrics::default());
     let boot = boot_id().context("cannot read the boot id")?;

@@ -21,6 +21,7 @@ mod addresses;
 mod agent;
 mod args;
 mod claim;
+mod container;
 mod devices;
 mod dra;
 #[cfg(test)]
