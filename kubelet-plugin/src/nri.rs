@@ -80,6 +80,23 @@ impl<N: Network, O: Observer> RuntimeEvents<N, O> {
         Listed::Live(LiveSandbox { pod_uid: sandbox.uid.clone(), sandbox: attachable, netns })
     }
 
+    /// UIDs of the claims that a container names.
+    fn claims_of<'a>(&'a self, container: &'a Container) -> impl Iterator<Item = &'a str> {
+        container.cdi_devices.iter().filter_map(|device| self.specs.claim_of(device))
+    }
+
+    /// Why a container may not have what it names. The kubelet prepares a claim once, for its first pod, and hands
+    /// the same CDI device to the next pod without asking.
+    fn claim_of_another_pod(&self, sandbox: &Sandbox, container: &Container) -> Option<String> {
+        let mut plans = self.claims_of(container).flat_map(|uid| self.attacher.plans_of_claim(uid));
+        let plan = plans.find(|plan| plan.pod.uid != sandbox.uid)?;
+        Some(format!(
+            "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so give each pod its own \
+             claim, for example by resourceClaimTemplateName",
+            plan.claim, plan.pod.name
+        ))
+    }
+
     /// Waits until nothing is owed to the sandbox any more, at most for `budget`.
     async fn detached(&self, sandbox: &Sandbox, budget: Duration) {
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
@@ -161,14 +178,15 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
         container: Container,
         _budget: Duration,
     ) -> Result<Adjustment, String> {
+        if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
+            return Err(refusal);
+        }
         let gate = |receiver: watch::Receiver<PodState>| receiver.borrow().gate(&sandbox.id);
         match self.attacher.watch(&sandbox.uid).map(gate) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
             Some(Gate::Failed(error)) => Err(error),
             // Containers that name the claim have the hook by CDI, which works without us too.
-            Some(Gate::Wait) if container.cdi_devices.iter().any(|device| self.specs.is_ours(device)) => {
-                Ok(Adjustment::default())
-            }
+            Some(Gate::Wait) if self.claims_of(&container).next().is_some() => Ok(Adjustment::default()),
             Some(Gate::Wait) => {
                 let path = self.hook.path.to_string_lossy().into_owned();
                 let hook = Hook { path, args: self.hook.args(), env: Vec::new(), timeout: HOOK_TIMEOUT };

@@ -55,9 +55,9 @@ impl CdiSpecs {
         format!("{}/claim={claim_uid}", self.driver)
     }
 
-    /// Whether a container names one of our devices: then the hook comes by CDI.
-    pub fn is_ours(&self, device: &str) -> bool {
-        device.strip_prefix(self.driver.as_str()).is_some_and(|rest| rest.starts_with("/claim="))
+    /// The UID of the claim that a device is made for; `None` for the devices of others.
+    pub fn claim_of<'a>(&self, device: &'a str) -> Option<&'a str> {
+        device.strip_prefix(self.driver.as_str())?.strip_prefix("/claim=")
     }
 
     /// Writes the spec of a claim, atomically.
@@ -146,7 +146,8 @@ mod tests {
     fn our_devices_are_told_from_others() {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs { dir: "/".into(), driver: "netclaim.dev".into(), hook };
-        assert!(specs.is_ours(&specs.device("u1")));
-        assert!(!specs.is_ours("netclaim.dev.example.org/claim=u1") && !specs.is_ours("nvidia.com/gpu=0"));
+        assert_eq!(specs.claim_of(&specs.device("u1")), Some("u1"));
+        assert_eq!(specs.claim_of("netclaim.dev.example.org/claim=u1"), None);
+        assert_eq!(specs.claim_of("nvidia.com/gpu=0"), None);
     }
 }
