@@ -1,1 +1,22 @@
-//! x
+//! Tests of netclaim on a real cluster: everything that the scenarios in `tests/cluster` share.
+//!
+//! ```text
+//! suite: one Cluster ──> for each scenario a Test (a namespace of its own) ──> afterwards the node must be clean
+//! ```
+//!
+//! * Nothing here asks netclaim what it did: interfaces are looked at inside of the pods' network namespaces, and
+//!   what is left behind is looked for on the node.
+//! * Whatever is waited for has a deadline and a sentence that says what it was.
+
+mod cluster;
+mod command;
+mod node;
+pub mod objects;
+pub mod suite;
+mod test;
+mod wait;
+
+pub use cluster::{AGENT, Cluster, SYSTEM};
+pub use node::{Interface, Node, Task};
+pub use test::Test;
+pub use wait::eventually;

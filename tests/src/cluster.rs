@@ -1,0 +1,314 @@
+//! One Kubernetes cluster with netclaim on it.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::command::{output, output_of};
+use crate::node::Node;
+use crate::wait::eventually;
+
+/// The namespace that netclaim runs in.
+pub const SYSTEM: &str = "netclaim-system";
+/// The node agent.
+pub const AGENT: &str = "daemonset/netclaim-agent";
+/// The cluster's controller.
+const CONTROLLER: &str = "deployment/netclaim-controller";
+/// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
+const CNI_TIMEOUT: u32 = 10;
+
+/// A running cluster of `tests/cluster/up.sh`.
+pub struct Cluster {
+    dir: PathBuf,
+    kubectl: PathBuf,
+    node: Node,
+    /// The agent is where the DaemonSet wants it; see [`Self::agent_away`].
+    agent_wanted: AtomicBool,
+}
+
+/// A path of the project.
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+impl Cluster {
+    /// Starts the cluster in `dir`, or what is missing of it, and installs netclaim from `deploy/`.
+    ///
+    /// # Errors
+    /// When it does not come up, or netclaim does not become ready.
+    pub fn start(dir: &Path) -> Result<Self> {
+        let image = image()?;
+        eprintln!("==> a cluster in {} (to end it by hand: tests/cluster/down.sh {0})", dir.display());
+        let up =
+            Command::new(project("tests/cluster/up.sh")).arg(dir).status().context("cannot run up.sh")?;
+        ensure!(up.success(), "tests/cluster/up.sh failed: see above, and {}/log", dir.display());
+        let kubectl =
+            output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
+        let node_pid = output(Command::new(project("tests/cluster/svc.sh")).arg(dir).args(["pid", "node"]))?;
+        let cluster = Self {
+            dir: dir.to_owned(),
+            kubectl: kubectl.trim().into(),
+            node: Node::new(node_pid.trim().parse()?),
+            agent_wanted: AtomicBool::new(true),
+        };
+        cluster.install(&image).inspect_err(|_| cluster.tell_system())?;
+        Ok(cluster)
+    }
+
+    fn install(&self, image: &Path) -> Result<()> {
+        let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
+        self.program("busybox", &std::fs::read(busybox.trim())?)?;
+        eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
+        let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
+        let sum = output(Command::new("sha256sum").arg(image))?;
+        let known = self.dir.join("image.sha256");
+        let new_image = std::fs::read_to_string(&known).ok() != Some(sum.clone());
+        if new_image {
+            output(Command::new(project("tests/cluster/image.sh")).arg(&self.dir).arg(image))?;
+        }
+        self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
+        let timeout = format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}");
+        self.kubectl(&[
+            "set",
+            "env",
+            "-n",
+            SYSTEM,
+            AGENT,
+            &timeout,
+            "NETCLAIM_LOG=info,netclaim_driver=debug",
+        ])?;
+        if installed && new_image {
+            // The tag is the same as before.
+            self.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
+        }
+        std::fs::write(known, sum)?;
+        self.agent_ready()?;
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+    }
+
+    /// Shows what became of netclaim's own pods.
+    fn tell_system(&self) {
+        for args in [
+            ["get", "pods", "-o", "wide"],
+            ["get", "events", "-o", "wide"],
+            ["logs", AGENT, "--tail=30", "--prefix"],
+        ] {
+            let told = self.kubectl(&[["-n", SYSTEM].as_slice(), args.as_slice()].concat());
+            eprintln!(
+                "--- kubectl {}\n{}",
+                args.join(" "),
+                told.unwrap_or_else(|error| format!("{error:#}"))
+            );
+        }
+    }
+
+    /// Ends the cluster in `dir`, if there is one. Its logs stay.
+    ///
+    /// # Errors
+    /// When something of it is left.
+    pub fn stop(dir: &Path) -> Result<()> {
+        output(Command::new(project("tests/cluster/down.sh")).arg(dir)).map(drop)
+    }
+
+    /// The cluster's folder; logs are in `log`.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What is really on the node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Runs kubectl as the cluster's admin.
+    ///
+    /// # Errors
+    /// When it fails; with what it said.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl_with(args, "")
+    }
+
+    /// Runs kubectl with `input` on standard input.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn kubectl_with(&self, args: &[&str], input: &str) -> Result<String> {
+        output_of(
+            Command::new(&self.kubectl).env("KUBECONFIG", self.dir.join("kubeconfig")).args(args),
+            input,
+        )
+    }
+
+    /// Runs kubectl with a token instead of the admin's certificate.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn kubectl_as(&self, token: &str, args: &[&str], input: &str) -> Result<String> {
+        let server = self.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"])?;
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", "/dev/null").args(["--token", token, "--server", &server]);
+        command.arg("--certificate-authority").arg(self.dir.join("pki/ca.crt")).args(args);
+        output_of(&mut command, input)
+    }
+
+    /// `kubectl get ARGS -o json`.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn get(&self, args: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[&["get", "-o", "json"], args].concat())?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Runs a command in the node's mounts and network (`tests/cluster/node.sh`).
+    ///
+    /// # Errors
+    /// When it fails; with what it said.
+    pub fn on_node(&self, command: &[&str]) -> Result<String> {
+        output(Command::new(project("tests/cluster/node.sh")).arg(&self.dir).args(command))
+    }
+
+    /// `tests/cluster/svc.sh`: start, stop, restart, kill, pause or resume a service.
+    ///
+    /// # Errors
+    /// When it fails; with what it said.
+    pub fn service(&self, verb: &str, name: &str) -> Result<String> {
+        output(Command::new(project("tests/cluster/svc.sh")).arg(&self.dir).args([verb, name]))
+    }
+
+    /// Writes a CNI plugin of the tests' own into the node's `/opt/cni/bin`. The agent's image has no shell: the
+    /// script runs in the static busybox that is installed beside it.
+    pub(crate) fn plugin(&self, name: &str, script: &str) -> Result<()> {
+        self.program(name, format!("#!/opt/cni/bin/busybox sh\n{script}\n").as_bytes())
+    }
+
+    fn program(&self, name: &str, content: &[u8]) -> Result<()> {
+        let bin = self.node.path("/opt/cni/bin");
+        let new = bin.join(format!(".{name}"));
+        std::fs::write(&new, content)?;
+        std::fs::set_permissions(&new, Permissions::from_mode(0o755))?;
+        // One that runs keeps its old file.
+        Ok(std::fs::rename(new, bin.join(name))?)
+    }
+
+    /// Removes the plugins that an earlier run left.
+    pub(crate) fn remove_plugins(&self, prefix: &str) -> Result<()> {
+        for entry in std::fs::read_dir(self.node.path("/opt/cni/bin"))? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(prefix) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent's process.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn agent_pid(&self) -> Result<i32> {
+        let tasks = self.node.tasks()?;
+        let agent = tasks
+            .into_iter()
+            .find(|task| task.namespace == SYSTEM && task.container.as_deref() == Some("agent"));
+        Ok(agent.context("no agent runs")?.pid)
+    }
+
+    /// Waits until the agent runs in its newest version and is ready.
+    ///
+    /// # Errors
+    /// When it is not ready in time.
+    pub fn agent_ready(&self) -> Result<()> {
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"]).map(drop)
+    }
+
+    /// Ends the agent by SIGKILL; the kubelet starts it again.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn kill_agent(&self) -> Result<()> {
+        signal(self.agent_pid()?, "KILL")
+    }
+
+    /// Holds the agent still, or lets it go on.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn pause_agent(&self, pause: bool) -> Result<()> {
+        signal(self.agent_pid()?, if pause { "STOP" } else { "CONT" })
+    }
+
+    /// Ends the agent by SIGKILL and keeps it away, until [`Self::agent_back`].
+    ///
+    /// # Errors
+    /// When it does not go.
+    pub fn agent_away(&self) -> Result<()> {
+        let pid = self.agent_pid()?;
+        // Stopped first: it must not hear of its end and tidy up.
+        signal(pid, "STOP")?;
+        self.agent_wanted.store(false, Ordering::SeqCst);
+        self.select_nodes(json!({"netclaim.dev/test": "nowhere"}))?;
+        signal(pid, "KILL")?;
+        eventually(20, "the agent's pod is gone", || {
+            let pods = self.get(&["pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=netclaim-agent"])?;
+            ensure!(pods["items"] == json!([]), "still there");
+            Ok(())
+        })
+    }
+
+    /// Lets the agent run again, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn agent_back(&self) -> Result<()> {
+        if !self.agent_wanted.swap(true, Ordering::SeqCst) {
+            self.select_nodes(json!({"netclaim.dev/test": null}))?;
+        }
+        self.agent_ready()
+    }
+
+    /// The node as after its installation: every service runs, and so does the agent, with no restart that the
+    /// kubelet would hold against it.
+    pub(crate) fn mend(&self) -> Result<()> {
+        for name in ["containerd", "kubelet"] {
+            // One that does not run is not paused.
+            let _ = self.service("resume", name);
+            self.service("start", name)?;
+        }
+        self.agent_back()?;
+        let selector = "app.kubernetes.io/name=netclaim-agent";
+        let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+        if self.kubectl(&["get", "pods", "-n", SYSTEM, "-l", selector, "-o", restarts])? != "0" {
+            self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", selector])?;
+            self.agent_ready()?;
+        }
+        Ok(())
+    }
+
+    fn select_nodes(&self, selector: Value) -> Result<()> {
+        let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
+        self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", &patch]).map(drop)
+    }
+}
+
+/// Sends a signal to a process of the node; its processes are the machine's too.
+pub(crate) fn signal(pid: i32, name: &str) -> Result<()> {
+    output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
+}
+
+/// The image archive: of `$NETCLAIM_IMAGE`, or built.
+fn image() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
+        return Ok(path.into());
+    }
+    let path = project("target/netclaim.tar");
+    eprintln!("==> building the image {}", path.display());
+    let built = Command::new(project("deploy/image/build.sh")).arg(&path).status()?;
+    ensure!(built.success(), "deploy/image/build.sh failed: see above");
+    Ok(path)
+}

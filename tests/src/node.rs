@@ -1,0 +1,240 @@
+//! What is really on the node: seen from outside through the node's own mounts and its processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::command::output;
+
+/// Links of the node that are nobody's leftovers.
+const OWN_LINKS: [&str; 4] = ["lo", "eth0", "eth1", "eth2"];
+
+/// The node's namespaces.
+pub struct Node {
+    pid: i32,
+    root: PathBuf,
+}
+
+/// A running process of a container or a sandbox.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// The runtime's id of the container, or of the sandbox.
+    pub id: String,
+    /// Its first process.
+    pub pid: i32,
+    /// The sandbox that it belongs to, or is.
+    pub sandbox: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name; `None` for the sandbox itself.
+    pub container: Option<String>,
+}
+
+/// A network interface as the kernel describes it to a process beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Name.
+    pub name: String,
+    /// Index in its network namespace.
+    pub index: u64,
+    /// Hardware address.
+    pub mac: String,
+    /// MTU in bytes.
+    pub mtu: u64,
+    /// The IPv4 addresses with their prefix lengths.
+    pub ips: Vec<String>,
+}
+
+impl Node {
+    pub(crate) fn new(pid: i32) -> Self {
+        Self { pid, root: format!("/proc/{pid}/root").into() }
+    }
+
+    /// Where a path of the node is for the tests.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Everything that containerd's shims run, also while containerd is away.
+    ///
+    /// # Errors
+    /// When the node is gone.
+    pub fn tasks(&self) -> Result<Vec<Task>> {
+        let mut tasks = Vec::new();
+        for dir in names(&self.path("/run/containerd/io.containerd.runtime.v2.task/k8s.io"))? {
+            let bundle = self.path("/run/containerd/io.containerd.runtime.v2.task/k8s.io").join(&dir);
+            // What is coming or going has not all of its files.
+            let Ok(pid) = fs::read_to_string(bundle.join("init.pid")) else { continue };
+            let Ok(config) = fs::read(bundle.join("config.json")) else { continue };
+            let (Ok(pid), Ok(config)) = (pid.trim().parse(), serde_json::from_slice::<Value>(&config)) else {
+                continue;
+            };
+            let annotation = |name: &str| {
+                config["annotations"][format!("io.kubernetes.cri.{name}")].as_str().map(str::to_owned)
+            };
+            if !is_alive(pid) {
+                continue;
+            }
+            tasks.push(Task {
+                id: dir,
+                pid,
+                sandbox: annotation("sandbox-id").unwrap_or_default(),
+                namespace: annotation("sandbox-namespace").unwrap_or_default(),
+                pod: annotation("sandbox-name").unwrap_or_default(),
+                container: annotation("container-name"),
+            });
+        }
+        Ok(tasks)
+    }
+
+    /// The interfaces of the network namespace that a process is in.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn interfaces_of(&self, pid: i32) -> Result<BTreeMap<String, Interface>> {
+        let text = output(Command::new("nsenter").args([
+            "--target",
+            &pid.to_string(),
+            "--net",
+            "ip",
+            "-j",
+            "addr",
+        ]))?;
+        let links: Vec<Value> = serde_json::from_str(&text)?;
+        let interface = |link: &Value| {
+            let text = |field: &str| link[field].as_str().unwrap_or_default().to_owned();
+            let number = |field: &str| link[field].as_u64().unwrap_or_default();
+            let ips = link["addr_info"].as_array().into_iter().flatten().filter(|ip| ip["family"] == "inet");
+            let ips =
+                ips.map(|ip| format!("{}/{}", ip["local"].as_str().unwrap_or_default(), ip["prefixlen"]));
+            let name = text("ifname");
+            let interface = Interface {
+                name: name.clone(),
+                index: number("ifindex"),
+                mac: text("address"),
+                mtu: number("mtu"),
+                ips: ips.collect(),
+            };
+            (name, interface)
+        };
+        Ok(links.iter().map(interface).collect())
+    }
+
+    /// The node's own links.
+    ///
+    /// # Errors
+    /// When the node is gone.
+    pub fn links(&self) -> Result<BTreeSet<String>> {
+        Ok(self.interfaces_of(self.pid)?.into_keys().collect())
+    }
+
+    /// Addresses that host-local has given away for networks of netclaim, with the sandbox that has each.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn leases(&self) -> Result<Vec<(String, String)>> {
+        let mut leases = Vec::new();
+        let dir = self.path("/var/lib/cni/networks");
+        for network in names(&dir)?.into_iter().filter(|name| name.starts_with("netclaim-")) {
+            for ip in names(&dir.join(&network))?
+                .into_iter()
+                .filter(|name| name.parse::<std::net::IpAddr>().is_ok())
+            {
+                let Ok(holder) = fs::read_to_string(dir.join(&network).join(&ip)) else { continue };
+                leases.push((
+                    format!("{network}/{ip}"),
+                    holder.lines().next().unwrap_or_default().trim().to_owned(),
+                ));
+            }
+        }
+        Ok(leases)
+    }
+
+    /// Files of the agent's journal.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn journal(&self) -> Result<Vec<String>> {
+        names(&self.path("/var/lib/netclaim/journal"))
+    }
+
+    /// Fails with a list of everything that is on the node for pods that do not run on it. `claims` are the UIDs of
+    /// claims that pods have.
+    ///
+    /// # Errors
+    /// What is left, or what could not be looked at.
+    pub fn is_clean(&self, claims: &BTreeSet<String>) -> Result<()> {
+        let mut left = Vec::new();
+        let tasks = self.tasks()?;
+        let sandboxes: BTreeSet<&str> = tasks.iter().map(|task| task.sandbox.as_str()).collect();
+        let namespaces: BTreeSet<u64> = tasks
+            .iter()
+            .filter_map(|task| fs::metadata(format!("/proc/{}/ns/net", task.pid)).ok())
+            .map(|ns| ns.ino())
+            .collect();
+        for (lease, sandbox) in self.leases()? {
+            if !sandboxes.contains(sandbox.as_str()) {
+                left.push(format!("lease {lease} of sandbox {sandbox}"));
+            }
+        }
+        for name in names(&self.path("/run/netclaim/ready"))? {
+            if !sandboxes.contains(name.as_str()) {
+                left.push(format!("marker {name}"));
+            }
+        }
+        let claim_of = |file: &str| file.split('.').next().unwrap_or_default().to_owned();
+        for name in self.journal()? {
+            if !claims.contains(&claim_of(&name)) {
+                left.push(format!("journal file {name}"));
+            }
+        }
+        for name in names(&self.path("/run/cdi"))? {
+            let claim = name.strip_prefix("netclaim.dev-claim_").map(claim_of);
+            if claim.is_none_or(|claim| !claims.contains(&claim)) {
+                left.push(format!("CDI spec {name}"));
+            }
+        }
+        let mut netns = 0;
+        for name in names(&self.path("/run/netns"))? {
+            match fs::metadata(self.path("/run/netns").join(&name)) {
+                Ok(file) if namespaces.contains(&file.ino()) => netns += 1,
+                _ => left.push(format!("network namespace {name}")),
+            }
+        }
+        let links = self.links()?;
+        for name in OWN_LINKS.iter().filter(|name| !links.contains(**name)) {
+            left.push(format!("link {name} is missing"));
+        }
+        let foreign: Vec<_> = links.iter().filter(|name| !OWN_LINKS.contains(&name.as_str())).collect();
+        // Each pod has one veth of the primary network.
+        left.extend(
+            foreign.iter().filter(|name| !name.starts_with("veth")).map(|name| format!("link {name}")),
+        );
+        if foreign.len() > netns {
+            left.push(format!("{} links for {netns} network namespaces: {foreign:?}", foreign.len()));
+        }
+        ensure!(left.is_empty(), "left on the node:\n  {}", left.join("\n  "));
+        Ok(())
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<String>> {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", dir.display())),
+    }
+}
+
+/// Whether a process runs; one that its parent has not asked for does not.
+fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}

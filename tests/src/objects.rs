@@ -1,0 +1,74 @@
+//! Kubernetes objects as the scenarios use them; what is special about one is set by indexing it.
+
+use serde_json::{Value, json};
+
+/// A Network by one plugin on `uplink`, with addresses of `subnet`.
+pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
+    json!({
+        "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
+        "spec": {
+            "uplink": {"interfaces": [uplink]},
+            "cni": {"cniVersion": "1.0.0", "plugins": [{
+                "type": plugin, "master": "${uplink.ifName}", "mode": "bridge",
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]]},
+            }]},
+        },
+    })
+}
+
+/// A DeviceClass of one Network.
+pub fn class_of_network(name: &str, network: &str) -> Value {
+    class(name, &format!("device.attributes[\"netclaim.dev\"].network == {network:?}"))
+}
+
+/// A DeviceClass of the netclaim devices for which a CEL expression holds.
+pub fn class(name: &str, expression: &str) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": format!("device.driver == \"netclaim.dev\" && {expression}")}}]},
+    })
+}
+
+/// A ResourceClaim of one device of `class`, in a request named `net`.
+pub fn claim(name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request("net", class)]}},
+    })
+}
+
+/// A request for one device of `class`.
+pub fn request(name: &str, class: &str) -> Value {
+    json!({"name": name, "exactly": {"deviceClassName": class}})
+}
+
+/// An entry of `config`, in a claim (or, without `requests`, a class): an `AttachmentConfig` with these fields.
+pub fn attachment(mut fields: Value) -> Value {
+    fields["apiVersion"] = json!("netclaim.dev/v1alpha1");
+    fields["kind"] = json!("AttachmentConfig");
+    json!({"opaque": {"driver": "netclaim.dev", "parameters": fields}})
+}
+
+/// A pod whose one container names `claims`, and whose log begins with the interfaces that it found.
+pub fn pod(name: &str, claims: &[&str]) -> Value {
+    let references: Vec<Value> =
+        claims.iter().map(|claim| json!({"name": claim, "resourceClaimName": claim})).collect();
+    let names: Vec<Value> = claims.iter().map(|claim| json!({"name": claim})).collect();
+    let mut shell = container("shell");
+    shell["resources"] = json!({"claims": names});
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 2, "automountServiceAccountToken": false,
+            "resourceClaims": references, "containers": [shell],
+        },
+    })
+}
+
+/// A container that tells its interfaces and waits for its end.
+pub fn container(name: &str) -> Value {
+    json!({
+        "name": name, "image": "localhost/busybox:1", "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "trap 'exit 0' TERM; ls /sys/class/net; sleep 1000000 & wait"],
+    })
+}

@@ -1,0 +1,153 @@
+//! Runs scenarios on one cluster, with the command line and the output of `cargo test`.
+//!
+//! `$NETCLAIM_TEST_CLUSTER` names the folder of a cluster that is used (and started where it does not run) and goes
+//! on running; without it there is a new one, which is gone afterwards. `$NETCLAIM_IMAGE` names an image archive
+//! that is built already.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::cluster::Cluster;
+use crate::test::{LABEL, Skipped, Test};
+
+/// How many scenarios run at once: they mostly wait.
+const AT_ONCE: usize = 4;
+
+/// What a scenario does.
+type Body = fn(&Test<'_>) -> Result<()>;
+
+/// A test, named by a sentence.
+pub struct Scenario {
+    name: &'static str,
+    alone: bool,
+    body: Body,
+}
+
+impl Scenario {
+    /// One that others may run beside.
+    pub const fn beside(name: &'static str, body: Body) -> Self {
+        Self { name, alone: false, body }
+    }
+
+    /// One that disturbs the node, the agent or the devices of others.
+    pub const fn alone(name: &'static str, body: Body) -> Self {
+        Self { name, alone: true, body }
+    }
+}
+
+/// Scenarios from the names of functions: `scenarios![beside: a, b; alone: c]`.
+#[macro_export]
+macro_rules! scenarios {
+    ($($how:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
+        vec![$($($crate::suite::Scenario::$how(stringify!($name), $name)),+),+]
+    };
+}
+
+/// Runs those of `scenarios` that the command line asks for.
+pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
+    let mut args = Arguments::from_args();
+    args.test_threads.get_or_insert(AT_ONCE);
+    // Those that others must wait for come last.
+    scenarios.sort_by_key(|scenario| scenario.alone);
+    let wanted = |scenario: &Scenario| !args.is_filtered_out(&Trial::test(scenario.name, || Ok(())));
+    if args.list || !scenarios.iter().any(wanted) {
+        let trials = scenarios.into_iter().map(|scenario| Trial::test(scenario.name, || Ok(())));
+        return libtest_mimic::run(&args, trials.collect()).exit_code();
+    }
+    let (dir, keep) = match std::env::var_os("NETCLAIM_TEST_CLUSTER") {
+        Some(dir) => (PathBuf::from(dir), true),
+        None => (format!("/var/tmp/netclaim-test-{}", std::process::id()).into(), false),
+    };
+    let started = Cluster::start(&dir).and_then(|cluster| {
+        forget_earlier_tests(&cluster)?;
+        Ok(cluster)
+    });
+    let cluster = match started {
+        Ok(cluster) => Arc::new(cluster),
+        Err(error) => {
+            eprintln!("no cluster to test on: {error:#}");
+            finish(&dir, keep, true);
+            return ExitCode::FAILURE;
+        }
+    };
+    let turn = Arc::new(RwLock::new(()));
+    let trial = |(number, scenario): (usize, Scenario)| {
+        let (cluster, turn) = (Arc::clone(&cluster), Arc::clone(&turn));
+        Trial::ignorable_test(scenario.name, move || perform(&cluster, &turn, number, &scenario))
+    };
+    let conclusion = libtest_mimic::run(&args, (1..).zip(scenarios).map(trial).collect());
+    if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
+}
+
+/// Ends a cluster that is not to be kept, and keeps its logs when something failed; whether it has ended.
+fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
+    if !keep && let Err(error) = Cluster::stop(dir) {
+        eprintln!("the cluster cannot be stopped: {error:#}");
+        return false;
+    }
+    if failed {
+        eprintln!("logs: {}/log (pods: log/node/pods, failed tests: log/tests)", dir.display());
+    } else if !keep {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    true
+}
+
+fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
+    cluster.mend()?;
+    cluster.kubectl(&["delete", "namespaces,networks,deviceclasses", "-l", LABEL, "--timeout=60s"]).map(drop)
+}
+
+/// One scenario from its namespace to a clean node.
+fn perform(
+    cluster: &Cluster,
+    turn: &RwLock<()>,
+    number: usize,
+    scenario: &Scenario,
+) -> Result<Completion, Failed> {
+    let (_alone, _beside);
+    if scenario.alone {
+        _alone = turn.write().unwrap_or_else(PoisonError::into_inner);
+    } else {
+        _beside = turn.read().unwrap_or_else(PoisonError::into_inner);
+    }
+    let begin = Instant::now();
+    let result = play(cluster, number, scenario);
+    eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), scenario.name);
+    match result {
+        Ok(()) => Ok(Completion::Completed),
+        Err(error) => match error.downcast_ref::<Skipped>() {
+            Some(skipped) => Ok(Completion::ignored_with(skipped)),
+            None => Err(format!("{error:#}").into()),
+        },
+    }
+}
+
+fn play(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
+    let test = Test::begin(cluster, number)?;
+    let mut result = (scenario.body)(&test);
+    if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
+        result = result.map_err(|error| error.context(tell(&test, scenario)));
+    }
+    let mended = if scenario.alone { cluster.mend() } else { Ok(()) };
+    let ended = test.end().and_then(|()| test.node_is_clean()).context("after the test");
+    result.and(mended).and(ended)
+}
+
+/// Notes what was to be seen at the time of a failure; returns where.
+fn tell(test: &Test<'_>, scenario: &Scenario) -> String {
+    let dir = test.cluster.dir().join("log/tests");
+    let file = dir.join(format!("{}.txt", scenario.name));
+    let text = test.tell();
+    match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, &text)) {
+        Ok(()) => {
+            format!("failed (pods, events, claims and the agent's log of the time: {})", file.display())
+        }
+        Err(error) => format!("failed (cannot write {}: {error})\n{text}", file.display()),
+    }
+}

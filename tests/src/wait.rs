@@ -1,0 +1,25 @@
+//! Waiting for what comes by itself.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+/// How often is looked. A look is a program or two; more often would slow down what is waited for.
+const BEAT: Duration = Duration::from_millis(300);
+
+/// Calls `look` until it succeeds, for at most `seconds`.
+///
+/// # Errors
+/// The last one of `look` when the time is over, with `what`.
+pub fn eventually<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        match look() {
+            Ok(value) => return Ok(value),
+            Err(error) if Instant::now() > end => {
+                return Err(error).with_context(|| format!("not within {seconds} s: {what}"));
+            }
+            Err(_) => std::thread::sleep(BEAT),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The agent dies, is away, and comes back.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use netclaim_tests::{Test, eventually};
+use serde_json::json;
+
+/// Pods of the scenario with many.
+const AT_ONCE: usize = 10;
+
+/// Holds the runtime still when the pod's claim is prepared and its sandbox is not yet made.
+fn prepared_only(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
+    let before = test.cluster.node().journal()?.len();
+    test.cluster.service("pause", "containerd")?;
+    test.pod(pod, network)?;
+    eventually(20, "the claim is prepared", || {
+        ensure!(test.cluster.node().journal()?.len() > before, "nothing new in the journal");
+        Ok(())
+    })
+}
+
+pub fn a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    prepared_only(test, "p", &network)?;
+    test.cluster.kill_agent()?;
+    test.cluster.service("resume", "containerd")?;
+    test.runs_with("p", &["net1"])?;
+    test.claim_is_ready("p").map(drop)
+}
+
+pub fn a_pod_waits_for_an_agent_that_does_not_answer(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    prepared_only(test, "p", &network)?;
+    test.cluster.pause_agent(true)?;
+    test.cluster.service("resume", "containerd")?;
+    // The runtime has made the sandbox without us, has given us up and refuses the container.
+    test.event("p", &["Failed", "unresolvable CDI device"])?;
+    test.has_not_started("p")?;
+    test.cluster.pause_agent(false)?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn an_agent_that_is_killed_in_the_middle_of_an_add_starts_over(test: &Test<'_>) -> Result<()> {
+    let plugin = test.plugin(
+        "plugin",
+        "[ \"$CNI_COMMAND\" = ADD ] && /opt/cni/bin/macvlan && exec /opt/cni/bin/busybox sleep 1000\nexec /opt/cni/bin/macvlan",
+    )?;
+    let network =
+        test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))?;
+    test.pod("p", &network)?;
+    eventually(20, "the interface is there and the plugin has not ended", || test.interface("p", "net1"))?;
+    test.plugin("plugin", "exec /opt/cni/bin/macvlan")?;
+    test.cluster.kill_agent()?;
+    test.runs_with("p", &["net1"])?;
+    test.node_has_leases(1)
+}
+
+pub fn pods_that_start_at_once_get_an_address_each(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let names: Vec<String> = (1..=AT_ONCE).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        test.pod(name, &network)?;
+    }
+    let mut ips = BTreeSet::new();
+    for name in &names {
+        test.runs_with(name, &["net1"])?;
+        ips.extend(test.interface(name, "net1")?.ips);
+    }
+    ensure!(ips.len() == AT_ONCE, "{ips:?}");
+    test.node_has_leases(AT_ONCE)
+}
+
+pub fn without_an_agent_a_pod_waits_until_there_is_one(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    // Seen by the scheduler while the agent is there.
+    test.pod("warm", &network)?;
+    test.runs_with("warm", &["net1"])?;
+    test.cluster.agent_away()?;
+    test.pod("p", &network)?;
+    test.event("p", &["FailedPrepareDynamicResources"])?;
+    test.has_not_started("p")?;
+    test.cluster.agent_back()?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn pods_that_are_deleted_leave_nothing(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    for name in ["gently", "by-force", "away-gently", "away-by-force"] {
+        test.pod(name, &network)?;
+    }
+    for name in ["gently", "by-force", "away-gently", "away-by-force"] {
+        test.runs_with(name, &["net1"])?;
+    }
+    test.node_has_leases(4)?;
+    test.kubectl(&["delete", "pod", "gently", "--timeout=60s"])?;
+    test.kubectl(&["delete", "pod", "by-force", "--grace-period=0", "--force", "--timeout=60s"])?;
+    test.node_has_leases(2)?;
+    test.cluster.agent_away()?;
+    test.kubectl(&["delete", "pod", "away-gently", "--wait=false"])?;
+    test.kubectl(&["delete", "pod", "away-by-force", "--grace-period=0", "--force", "--timeout=60s"])?;
+    eventually(20, "the containers have ended", || {
+        test.has_not_started("away-gently")?;
+        test.has_not_started("away-by-force")
+    })?;
+    test.cluster.agent_back()?;
+    eventually(40, "nothing is left on the node", || test.cluster.node().is_clean(&Default::default()))
+}
+
+pub fn pods_that_are_deleted_by_force_without_an_agent_leave_nothing(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    test.cluster.agent_away()?;
+    // The claim's object is gone as well when the agent comes back.
+    test.kubectl(&["delete", "pod", "p", "--grace-period=0", "--force", "--timeout=60s"])?;
+    test.kubectl(&["delete", "resourceclaim", "p", "--timeout=60s"])?;
+    test.cluster.agent_back()?;
+    eventually(40, "nothing is left on the node", || test.cluster.node().is_clean(&Default::default()))
+}
+
+pub fn interfaces_outlive_the_agent(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("one", &network)?;
+    test.pod("two", &network)?;
+    for pod in ["one", "two"] {
+        test.runs_with(pod, &["net1"])?;
+    }
+    let before = test.interfaces("one")?;
+    test.cluster.kill_agent()?;
+    test.cluster.agent_ready()?;
+    // What an agent that has just heard of the sandboxes does, it does at once.
+    std::thread::sleep(Duration::from_secs(2));
+    ensure!(test.interfaces("one")? == before, "before: {before:?}, now: {:?}", test.interfaces("one")?);
+    test.ping("one", "two", "net1")?;
+    test.claim_is_ready("one")?;
+    test.delete_pod("one")?;
+    test.node_has_leases(1)
+}
+
+pub fn a_container_restarts_in_place_without_the_agent(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let (sandbox, before) = (test.sandbox("p")?, test.interface("p", "net1")?);
+    test.cluster.agent_away()?;
+    let old = test.container("p", "shell")?;
+    test.kill(&old)?;
+    eventually(30, "the container runs again", || {
+        let new = test.container("p", "shell")?;
+        ensure!(new.id != old.id, "it is the old one");
+        Ok(())
+    })?;
+    test.began_with("p", &["net1"])?;
+    ensure!(test.sandbox("p")?.id == sandbox.id, "the sandbox was replaced too");
+    ensure!(test.interface("p", "net1")? == before, "it was {before:?}");
+    test.cluster.agent_back()?;
+    ensure!(test.interface("p", "net1")? == before, "it was {before:?}");
+    test.delete_pod("p")?;
+    test.node_has_leases(0)
+}

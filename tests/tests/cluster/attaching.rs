@@ -1,0 +1,138 @@
+//! What a pod gets.
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{attachment, claim, class_of_network, network, pod, request};
+use netclaim_tests::{Test, eventually};
+use serde_json::json;
+
+pub fn two_pods_of_a_template_get_an_interface_each_and_reach_one_another(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let spec = json!({"spec": claim("", &network)["spec"]});
+    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "net"}, "spec": spec});
+    let [mut one, mut two] = ["one", "two"].map(|name| pod(name, &["net"]));
+    for pod in [&mut one, &mut two] {
+        pod["spec"]["resourceClaims"] = json!([{"name": "net", "resourceClaimTemplateName": "net"}]);
+    }
+    test.create([template, one, two])?;
+    for pod in ["one", "two"] {
+        test.runs_with(pod, &["net1"])?;
+    }
+    ensure!(
+        test.interface("one", "net1")?.ips != test.interface("two", "net1")?.ips,
+        "one address for two pods"
+    );
+    test.ping("one", "two", "net1")?;
+    test.ping("two", "one", "net1")
+}
+
+pub fn a_claim_tells_what_is_in_the_pod(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let inside = test.interface("p", "net1")?;
+    let devices = test.claim_is_ready("p")?;
+    let [device] = devices.as_slice() else {
+        anyhow::bail!("one device was claimed, the status has {devices:?}")
+    };
+    let told = &device["networkData"];
+    ensure!(told["interfaceName"] == "net1", "{told}");
+    ensure!(told["hardwareAddress"] == inside.mac, "{told}, in the pod: {inside:?}");
+    ensure!(told["ips"] == json!(inside.ips), "{told}, in the pod: {inside:?}");
+    ensure!(
+        device["data"]["cniVersion"] == "1.0.0" && device["data"]["interfaces"].is_array(),
+        "no CNI result: {device}"
+    );
+    ensure!(device["device"] == format!("net-{network}") && device["pool"] == "node0", "{device}");
+    Ok(())
+}
+
+pub fn a_pod_with_two_claims_has_two_interfaces(test: &Test<'_>) -> Result<()> {
+    let (a, b) = (test.macvlan("a")?, test.macvlan("b")?);
+    test.create([claim("a", &a), claim("b", &b), pod("p", &["a", "b"])])?;
+    test.runs_with("p", &["net1", "net2"])?;
+    // Names are given in the order of the claims' names.
+    for (claim, interface) in [("a", "net1"), ("b", "net2")] {
+        let inside = test.interface("p", interface)?;
+        let devices = test.claim_is_ready(claim)?;
+        ensure!(
+            devices.first().is_some_and(|d| d["networkData"]["ips"] == json!(inside.ips)),
+            "{inside:?} is not {claim}'s: {devices:?}"
+        );
+    }
+    Ok(())
+}
+
+pub fn a_claim_with_two_requests_gives_two_interfaces(test: &Test<'_>) -> Result<()> {
+    let (a, b) = (test.macvlan("a")?, test.macvlan("b")?);
+    let mut both = claim("both", &a);
+    let mut config = attachment(json!({"ifName": "second0"}));
+    config["requests"] = json!(["second"]);
+    both["spec"]["devices"] =
+        json!({"requests": [request("first", &a), request("second", &b)], "config": [config]});
+    test.create([both, pod("p", &["both"])])?;
+    test.runs_with("p", &["net1", "second0"])?;
+    let devices = test.claim_is_ready("both")?;
+    for (network, interface) in [(a, "net1"), (b, "second0")] {
+        let inside = test.interface("p", interface)?;
+        let device = devices.iter().find(|device| device["device"] == format!("net-{network}"));
+        let device = device.with_context(|| format!("no status of {network}"))?;
+        ensure!(device["networkData"]["ips"] == json!(inside.ips), "{device}, in the pod: {inside:?}");
+    }
+    Ok(())
+}
+
+pub fn two_pods_share_an_uplink_through_two_networks(test: &Test<'_>) -> Result<()> {
+    let (a, b) = (test.macvlan("a")?, test.macvlan("b")?);
+    test.pod("one", &a)?;
+    test.pod("two", &b)?;
+    for pod in ["one", "two"] {
+        test.runs_with(pod, &["net1"])?;
+    }
+    let (one, two) = (test.interface("one", "net1")?, test.interface("two", "net1")?);
+    ensure!(one.ips != two.ips && one.mac != two.mac, "{one:?}, {two:?}");
+    Ok(())
+}
+
+pub fn a_class_gives_defaults_that_a_claim_may_change(test: &Test<'_>) -> Result<()> {
+    let name = test.name("a");
+    let mut network = network(&name, "macvlan", "eth1", &test.subnet(0));
+    network["spec"]["allow"] =
+        json!({"parameters": {"mtu": {"type": "integer", "minimum": 1000, "maximum": 1500}}});
+    network["spec"]["cni"]["plugins"][0]["mtu"] = json!("${parameters.mtu}");
+    let mut class = class_of_network(&name, &name);
+    class["spec"]["config"] = json!([attachment(json!({"ifName": "class0", "parameters": {"mtu": 1400}}))]);
+    let (plain, mut named, mut small) = (claim("plain", &name), claim("named", &name), claim("small", &name));
+    named["spec"]["devices"]["config"] = json!([attachment(json!({"ifName": "data0"}))]);
+    small["spec"]["devices"]["config"] = json!([attachment(json!({"parameters": {"mtu": 1200}}))]);
+    test.create([network, class, plain, named, small])?;
+    test.create(["plain", "named", "small"].map(|name| pod(name, &[name])))?;
+    for (pod, interface, mtu) in
+        [("plain", "class0", 1400), ("named", "data0", 1400), ("small", "class0", 1200)]
+    {
+        test.runs_with(pod, &[interface])?;
+        let inside = test.interface(pod, interface)?;
+        ensure!(inside.mtu == mtu, "{pod}: {inside:?}");
+        eventually(15, "the claim tells the name", || {
+            let devices = test.claim_is_ready(pod)?;
+            ensure!(
+                devices.first().is_some_and(|d| d["networkData"]["interfaceName"] == interface),
+                "{devices:?}"
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+pub fn a_chain_of_plugins_sets_sysctls_of_the_pod(test: &Test<'_>) -> Result<()> {
+    let network = test.network("a", |network| {
+        let macvlan = network["spec"]["cni"]["plugins"][0].take();
+        let tuning = json!({"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}});
+        network["spec"]["cni"]["plugins"] = json!([macvlan, tuning]);
+    })?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let value = test.kubectl(&["exec", "p", "--", "cat", "/proc/sys/net/ipv4/conf/net1/arp_notify"])?;
+    ensure!(value.trim() == "1", "arp_notify is {value}");
+    Ok(())
+}

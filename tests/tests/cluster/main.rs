@@ -1,0 +1,75 @@
+//! netclaim on a real node: API server, scheduler, kubelet and containerd are the real ones, the agent is installed
+//! from `deploy/` and runs under its own service account.
+//!
+//! All: `make test`. One, on a cluster that goes on running for the next one:
+//! `NETCLAIM_TEST_CLUSTER=/var/tmp/my-cluster cargo test -p netclaim-tests -- two_pods`.
+
+use std::process::ExitCode;
+
+use netclaim_tests::{scenarios, suite};
+
+mod agent_faults;
+mod attaching;
+mod node_faults;
+mod plugin_faults;
+mod refusals;
+mod rights;
+mod scheduling;
+
+use agent_faults::*;
+use attaching::*;
+use node_faults::*;
+use plugin_faults::*;
+use refusals::*;
+use rights::*;
+use scheduling::*;
+
+fn main() -> ExitCode {
+    suite::run(scenarios![
+        beside:
+            two_pods_of_a_template_get_an_interface_each_and_reach_one_another,
+            a_claim_tells_what_is_in_the_pod,
+            a_pod_with_two_claims_has_two_interfaces,
+            a_claim_with_two_requests_gives_two_interfaces,
+            two_pods_share_an_uplink_through_two_networks,
+            a_chain_of_plugins_sets_sysctls_of_the_pod,
+            a_class_gives_defaults_that_a_claim_may_change,
+            a_whole_nic_and_macvlan_on_it_wait_for_each_other,
+            macvlan_and_ipvlan_on_one_uplink_wait_for_each_other,
+            a_pod_waits_until_there_is_bandwidth_for_it,
+            a_network_of_the_cluster_counts_its_interfaces,
+            a_field_that_is_unknown_is_refused_by_name,
+            an_address_that_is_none_is_refused_with_an_example,
+            what_the_network_does_not_allow_is_refused,
+            a_parameter_that_the_network_does_not_have_is_refused,
+            a_network_that_cannot_work_says_why,
+            a_plugin_that_is_not_installed_is_named,
+            a_claim_of_two_pods_is_refused_with_the_way_out,
+            a_pod_on_the_nodes_network_is_refused_with_the_reason,
+            a_plugin_that_fails_is_quoted_and_the_pod_starts_when_it_is_mended,
+            a_pod_that_is_never_restarted_survives_a_plugin_that_fails,
+            a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_mended,
+            a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended,
+            a_slow_plugin_holds_up_its_own_pod_only,
+            containers_that_do_not_name_the_claim_wait_too,
+            a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
+            a_pod_whose_plugin_cannot_delete_is_kept_until_it_can,
+            metrics_are_served,
+            the_agent_has_the_rights_of_the_manual_and_no_more,
+            the_agent_writes_slices_of_its_own_node_only;
+        alone:
+            a_network_that_is_gone_after_scheduling_is_named,
+            a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
+            a_pod_waits_for_an_agent_that_does_not_answer,
+            an_agent_that_is_killed_in_the_middle_of_an_add_starts_over,
+            pods_that_start_at_once_get_an_address_each,
+            without_an_agent_a_pod_waits_until_there_is_one,
+            pods_that_are_deleted_leave_nothing,
+            pods_that_are_deleted_by_force_without_an_agent_leave_nothing,
+            interfaces_outlive_the_agent,
+            a_container_restarts_in_place_without_the_agent,
+            pods_and_slices_outlive_a_kubelet_restart,
+            a_pod_older_than_its_containerd_leaves_nothing,
+            a_new_sandbox_gets_the_interface_again;
+    ])
+}

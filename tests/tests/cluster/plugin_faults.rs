@@ -1,0 +1,108 @@
+//! CNI plugins that fail, lie, hang or take their time, and what becomes of the pods meanwhile.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{claim, container, pod};
+use netclaim_tests::{Test, eventually};
+use serde_json::json;
+
+/// Makes the scenario's plugin one that is macvlan, but for what `on_add` does first; returns its type.
+fn macvlan_after(test: &Test<'_>, on_add: &str) -> Result<String> {
+    let script = format!("if [ \"$CNI_COMMAND\" = ADD ]; then\n{on_add}\nfi\nexec /opt/cni/bin/macvlan");
+    test.plugin("plugin", &script)
+}
+
+/// A Network by such a plugin; returns its name.
+fn network_with(test: &Test<'_>, on_add: &str) -> Result<String> {
+    let plugin = macvlan_after(test, on_add)?;
+    test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))
+}
+
+const FAIL: &str = r#"echo '{"cniVersion": "1.0.0", "code": 101, "msg": "the switch says no", "details": "port 7"}'; exit 1"#;
+const HANG: &str = "/opt/cni/bin/busybox sleep 1000";
+
+/// The pod does not start and `words` are told why; when the plugin is mended it starts by itself.
+fn starts_when_mended(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]) -> Result<()> {
+    let network = network_with(test, on_add)?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["restartPolicy"] = json!(policy);
+    test.create([claim("p", &network), pod])?;
+    test.event("p", &[&[network.as_str()], words].concat())?;
+    test.claim_is_not_ready("p", words)?;
+    test.has_not_started("p")?;
+    macvlan_after(test, ":")?;
+    test.runs_with("p", &["net1"])?;
+    test.claim_is_ready("p").map(drop)
+}
+
+pub fn a_plugin_that_fails_is_quoted_and_the_pod_starts_when_it_is_mended(test: &Test<'_>) -> Result<()> {
+    starts_when_mended(test, FAIL, "Always", &["the switch says no", "port 7"])
+}
+
+pub fn a_pod_that_is_never_restarted_survives_a_plugin_that_fails(test: &Test<'_>) -> Result<()> {
+    starts_when_mended(test, FAIL, "Never", &["the switch says no", "port 7"])
+}
+
+pub fn a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_mended(
+    test: &Test<'_>,
+) -> Result<()> {
+    starts_when_mended(test, "echo 'Hello, world'; exit 0", "Always", &["Hello, world"])
+}
+
+pub fn a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended(test: &Test<'_>) -> Result<()> {
+    starts_when_mended(test, HANG, "Always", &["10 s"])
+}
+
+pub fn a_slow_plugin_holds_up_its_own_pod_only(test: &Test<'_>) -> Result<()> {
+    // Longer than the runtime waits for us, which is 2 s.
+    let network = network_with(test, "/opt/cni/bin/busybox sleep 6")?;
+    test.pod("slow", &network)?;
+    eventually(20, "the slow pod has a sandbox", || test.sandbox("slow"))?;
+    let begin = Instant::now();
+    test.create([pod("plain", &[])])?;
+    test.runs("plain")?;
+    let plain = begin.elapsed();
+    ensure!(test.has_not_started("slow").is_ok(), "the slow pod was faster than its plugin");
+    ensure!(plain < Duration::from_secs(5), "a pod without a claim took {plain:?}");
+    test.runs_with("slow", &["net1"])
+}
+
+pub fn containers_that_do_not_name_the_claim_wait_too(test: &Test<'_>) -> Result<()> {
+    let network = network_with(test, "/opt/cni/bin/busybox sleep 4")?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["containers"].as_array_mut().context("containers")?.push(container("beside"));
+    let mut init = container("before");
+    init["command"] = json!(["ls", "/sys/class/net"]);
+    pod["spec"]["initContainers"] = json!([init]);
+    test.create([claim("p", &network), pod])?;
+    test.runs_with("p", &["net1"])?;
+    let log = test.kubectl(&["logs", "p", "-c", "before"])?;
+    ensure!(log.lines().any(|line| line == "net1"), "the init container began without net1: {log}");
+    Ok(())
+}
+
+pub fn a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing(test: &Test<'_>) -> Result<()> {
+    let network = network_with(test, HANG)?;
+    test.pod("p", &network)?;
+    eventually(20, "the pod has a sandbox", || test.sandbox("p"))?;
+    let begin = Instant::now();
+    test.delete_pod("p")?;
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(20), "deletion took {took:?}");
+    Ok(())
+}
+
+pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) -> Result<()> {
+    let network = network_with(test, ":")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    test.plugin("plugin", FAIL)?;
+    test.kubectl(&["delete", "pod", "p", "--wait=false"])?;
+    test.claim_is_not_ready("p", &["failed DEL", "the switch says no"])?;
+    test.has_not_started("p")?;
+    // What the plugin did not give back is not given to others.
+    test.get("pod", "p").context("the pod went without its DEL")?;
+    macvlan_after(test, ":")?;
+    test.delete_pod("p")
+}

@@ -1,0 +1,113 @@
+//! What is refused, and what the user reads then: in the pod's events and in the claim.
+
+use anyhow::{Result, ensure};
+use netclaim_tests::objects::{attachment, claim, class_of_network, network, pod};
+use netclaim_tests::{Test, eventually};
+use serde_json::{Value, json};
+
+/// A pod whose claim has an `AttachmentConfig` with these fields does not start, and `words` are told why.
+fn is_refused(test: &Test<'_>, class: &str, fields: Value, words: &[&str]) -> Result<()> {
+    let mut claim = claim("p", class);
+    claim["spec"]["devices"]["config"] = json!([attachment(fields)]);
+    test.create([claim, pod("p", &["p"])])?;
+    told(test, words)
+}
+
+fn told(test: &Test<'_>, words: &[&str]) -> Result<()> {
+    test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
+    test.claim_is_not_ready("p", words)?;
+    test.has_not_started("p")
+}
+
+pub fn a_field_that_is_unknown_is_refused_by_name(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    is_refused(test, &class, json!({"ifNmae": "data0"}), &["claim config[0].opaque.parameters", "ifNmae"])
+}
+
+pub fn an_address_that_is_none_is_refused_with_an_example(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| network["spec"]["allow"] = json!({"ips": true}))?;
+    is_refused(test, &class, json!({"ips": ["10.20.0.300"]}), &["ips[0]", "10.20.0.300", "write for example"])
+}
+
+pub fn what_the_network_does_not_allow_is_refused(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    let words = ["claim config[0].ips", &class, "have the admin set allow.ips"];
+    is_refused(test, &class, json!({"ips": ["10.20.0.3"]}), &words)
+}
+
+pub fn a_parameter_that_the_network_does_not_have_is_refused(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| {
+        network["spec"]["allow"] = json!({"parameters": {"mtu": {"type": "integer", "default": 1400}}});
+        network["spec"]["cni"]["plugins"][0]["mtu"] = json!("${parameters.mtu}");
+    })?;
+    is_refused(
+        test,
+        &class,
+        json!({"parameters": {"mut": 1200}}),
+        &["claim config[0].parameters.mut", "it has: mtu"],
+    )
+}
+
+pub fn a_network_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
+    let name = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["master"] = json!("eth1"))?;
+    eventually(10, "the Network is not accepted", || {
+        let network = test.cluster.get(&["network", &name])?;
+        let condition = &network["status"]["conditions"][0];
+        let message = condition["message"].as_str().unwrap_or_default();
+        ensure!(condition["type"] == "Accepted" && condition["status"] == "False", "{condition}");
+        ensure!(
+            message.contains("spec.cni.plugins[0].master") && message.contains("${uplink.ifName}"),
+            "{condition}"
+        );
+        Ok(())
+    })?;
+    test.pod("p", &name)?;
+    test.is_unschedulable("p")
+}
+
+pub fn a_plugin_that_is_not_installed_is_named(test: &Test<'_>) -> Result<()> {
+    let missing = test.name("plugin");
+    let class = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(missing))?;
+    test.pod("p", &class)?;
+    told(test, &[&missing, "/opt/cni/bin", "node0"])?;
+    // The kubelet asks again by itself.
+    test.plugin("plugin", "exec /opt/cni/bin/macvlan")?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn a_network_that_is_gone_after_scheduling_is_named(test: &Test<'_>) -> Result<()> {
+    let name = test.macvlan("a")?;
+    test.cluster.service("pause", "kubelet")?;
+    test.pod("p", &name)?;
+    eventually(20, "the pod is scheduled", || {
+        ensure!(test.get("pod", "p")?["spec"]["nodeName"] == "node0", "it is not");
+        Ok(())
+    })?;
+    test.cluster.kubectl(&["delete", "network", &name])?;
+    test.cluster.service("resume", "kubelet")?;
+    told(test, &[&name, "does not exist", "kubectl get network"])?;
+    // And it starts when the Network is there again.
+    test.create([network(&name, "macvlan", "eth1", &test.subnet(0))])?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn a_claim_of_two_pods_is_refused_with_the_way_out(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    test.create([claim("shared", &class), pod("one", &["shared"])])?;
+    test.runs_with("one", &["net1"])?;
+    test.create([pod("two", &["shared"])])?;
+    test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
+    test.has_not_started("two")?;
+    test.runs_with("one", &["net1"])
+}
+
+pub fn a_pod_on_the_nodes_network_is_refused_with_the_reason(test: &Test<'_>) -> Result<()> {
+    let name = test.name("a");
+    test.create([network(&name, "macvlan", "eth1", &test.subnet(0)), class_of_network(&name, &name)])?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["hostNetwork"] = json!(true);
+    test.create([claim("p", &name), pod])?;
+    test.event("p", &["hostNetwork", "remove hostNetwork or the claim"])?;
+    test.claim_is_not_ready("p", &["hostNetwork: true", "remove hostNetwork or the claim"])?;
+    test.has_not_started("p")
+}
