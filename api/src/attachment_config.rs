@@ -145,6 +145,16 @@ impl AttachmentConfig {
                 format!("{:?} is the pod's own interface: choose another name", name.as_str()),
             ));
         }
+        for (field, rate) in
+            self.bandwidth.iter().flat_map(|b| [("ingress", b.ingress), ("egress", b.egress)])
+        {
+            if rate == Some(Quantity::new(0)) {
+                problems.push(Invalid::new(
+                    format!("bandwidth.{field}"),
+                    "0 would let nothing through: leave it out",
+                ));
+            }
+        }
         for (i, port) in self.port_mappings.iter().enumerate() {
             if port.host_port == 0 || port.container_port == 0 {
                 problems.push(Invalid::new(format!("portMappings[{i}]"), "ports start at 1"));
@@ -153,6 +163,10 @@ impl AttachmentConfig {
         for (key, value) in &self.args {
             if key.is_empty() || key.contains(['=', ';', '\0']) || value.contains(['=', ';', '\0']) {
                 let problem = "CNI_ARGS cannot carry \"=\" or \";\" in a name or value, nor an empty name";
+                problems.push(Invalid::new(format!("args.{key}"), problem));
+            }
+            if key.starts_with("K8S_POD_") || key == "IgnoreUnknown" {
+                let problem = "is the driver's to say: plugins trust it";
                 problems.push(Invalid::new(format!("args.{key}"), problem));
             }
         }

@@ -210,7 +210,11 @@ impl Settings {
             self.ips = ips;
         }
         self.mac = mac.or(self.mac);
-        self.bandwidth = bandwidth.or(self.bandwidth);
+        if let Some(Bandwidth { ingress, egress }) = bandwidth {
+            let known = self.bandwidth.unwrap_or(Bandwidth { ingress: None, egress: None });
+            self.bandwidth =
+                Some(Bandwidth { ingress: ingress.or(known.ingress), egress: egress.or(known.egress) });
+        }
         if !port_mappings.is_empty() {
             self.port_mappings = port_mappings;
         }
@@ -273,7 +277,9 @@ impl Settings {
                     return Err(Invalid::new(field, problem));
                 }
             }
-            asked("bandwidth", bandwidth_capability(bandwidth))?;
+            // What was granted is the limit of a direction that nobody set.
+            let (ingress, egress) = (bandwidth.ingress.or(granted), bandwidth.egress.or(granted));
+            asked("bandwidth", bandwidth_capability(Bandwidth { ingress, egress }))?;
         } else if let Some(rate) = granted
             && declares(conflist, "bandwidth")
         {
@@ -425,6 +431,13 @@ mod tests {
         assert_eq!(merged.capability_args["bandwidth"]["egressBurst"], 100_000_000);
         let layers = [layer(Author::Claim, json!({"bandwidth": {"egress": "2G"}}))];
         let error = merge(base, &layers, granted).expect_err("refused").to_string();
+        let layers = [layer(Author::Claim, json!({"bandwidth": {"ingress": "500M"}}))];
+        let merged = merge(base, &layers, granted).expect("merges");
+        assert_eq!(merged.capability_args["bandwidth"]["ingressRate"], 500_000_000);
+        assert_eq!(
+            merged.capability_args["bandwidth"]["egressRate"], 1_000_000_000,
+            "the other one stays limited"
+        );
         assert!(error.starts_with("bandwidth.egress: 2G is more than the 1G"), "{error}");
     }
 
