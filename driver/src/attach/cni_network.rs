@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::record::{Plan, Sandbox};
 use super::{Failure, Network};
-use crate::cni::{Attachment, CniResult, NetworkList, Runtime};
+use crate::cni::{Attachment, CniResult, ErrorKind, NetworkList, Runtime};
 use crate::error_chain;
 
 /// Runs the chain of each plan's conflist.
@@ -16,12 +17,22 @@ use crate::error_chain;
 pub struct CniNetwork {
     runtime: Runtime,
     timeout: Duration,
+    /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
+    turns: Semaphore,
 }
+
+/// Operations at a time, for each processor: plugins mostly wait for the kernel.
+const TURNS_PER_CPU: usize = 4;
+/// How often a DEL without a namespace is tried when a plugin fails: some always do.
+const TRIES: u32 = 3;
+/// How often, when it could not be run or did not end: what is missing may be installed yet.
+const TRIES_TO_RUN: u32 = 8;
 
 impl CniNetwork {
     /// Runs plugins by `runtime`, and gives a chain `timeout` for one operation.
     pub fn new(runtime: Runtime, timeout: Duration) -> Self {
-        Self { runtime, timeout }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { runtime, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
     }
 
     /// Whether the plan can be carried out at all: its configuration is one, and its plugins are installed.
@@ -82,6 +93,7 @@ impl Network for CniNetwork {
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, &sandbox.id, Some(&sandbox.netns))?;
+        let _turn = self.turns.acquire().await;
         match self.runtime.add(&list, &attachment, self.timeout).await {
             Ok(result) => storable(&result),
             Err(error) => Err(Failure {
@@ -98,22 +110,34 @@ impl Network for CniNetwork {
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        tries: u32,
     ) -> Result<(), Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
+        let _turn = self.turns.acquire().await;
         let result = result.and_then(|result| stored(&list, result));
         if netns.is_some() {
             let done = self.runtime.del(&list, &attachment, result.as_ref(), self.timeout).await;
             return done.map_err(|error| Failure::new(error_chain(&error)));
         }
         // The kernel has taken the links with the namespace; what is left is on the host, above all addresses, and
-        // some plugins do not get that far without a namespace. What still fails then would fail for ever.
-        for error in self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await {
-            tracing::warn!(
+        // some plugins do not get that far without a namespace.
+        let errors = self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await;
+        let not_run = |error: &crate::cni::Error| {
+            matches!(
+                error.kind(),
+                ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } | ErrorKind::Timeout { .. }
+            )
+        };
+        let limit = if errors.iter().any(not_run) { TRIES_TO_RUN } else { TRIES };
+        match errors.first() {
+            Some(error) if tries + 1 < limit => return Err(Failure::new(error_chain(error))),
+            Some(error) => tracing::error!(
                 sandbox = sandbox_id,
-                error = error_chain(&error),
-                "left after the namespace was gone"
-            );
+                error = error_chain(error),
+                "given up: something may be left on the node"
+            ),
+            None => {}
         }
         Ok(())
     }

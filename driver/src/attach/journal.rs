@@ -1,13 +1,15 @@
 //! The journal: one file per attachment, written before anything is done that it says.
 //!
 //! ```text
-//! DIR/CLAIM-UID.INDEX.json   {"version":1,"sha256":"…","record":{…}}
-//! DIR/.CLAIM-UID.INDEX.tmp   a write that was cut short; means nothing
+//! DIR/POD-UID_CLAIM-UID.INDEX.json   {"version":1,"sha256":"…","record":{…}}
+//! DIR/.POD-UID_CLAIM-UID.INDEX.tmp   a write that was cut short; means nothing
+//! DIR/.lock                          held by the one agent that writes here
 //! ```
 //!
 //! * A write is atomic and durable when it returns: temporary file, fsync, rename, fsync of the directory.
 //! * A file that cannot be read (torn, foreign, of a newer version) is reported and left where it is: it may
-//!   stand for a DEL that is owed, and the one thing the journal never does is forget that.
+//!   stand for a DEL that is owed, and the one thing the journal never does is forget that. Its name still says
+//!   whose it is.
 //!
 //! Everything here blocks; call it off the async threads.
 
@@ -15,6 +17,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -58,6 +62,27 @@ pub struct Unreadable {
     pub reason: String,
 }
 
+impl Unreadable {
+    /// UIDs of the pod and the claim that the file belongs to, by its name.
+    pub fn owner(&self) -> Option<(&str, &str)> {
+        let (pod, rest) = self.path.file_name()?.to_str()?.strip_suffix(".json")?.split_once('_')?;
+        Some((pod, rest.rsplit_once('.')?.0))
+    }
+}
+
+/// What an agent finds when it starts.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Every record that can be read.
+    pub records: Vec<Record>,
+    /// Every file that cannot.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// The right to write to a journal: one process has it, until it ends.
+#[derive(Debug)]
+pub struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
+
 #[derive(Serialize, Deserialize)]
 struct Envelope<'a> {
     version: u32,
@@ -83,18 +108,34 @@ impl Journal {
         Ok(Self { dir })
     }
 
+    /// Takes the journal over; `None` while another process has it.
+    ///
+    /// # Errors
+    /// When the lock cannot be made.
+    pub fn own(&self) -> Result<Option<Ownership>, Error> {
+        let path = self.dir.join(".lock");
+        let file = File::create(&path).map_err(io_error("create", &path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Ownership(lock))),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(io_error("lock", &path)(errno.into())),
+        }
+    }
+
     /// Reads every record, and lists what could not be read.
     ///
     /// # Errors
     /// When the directory itself cannot be read.
-    pub fn load(&self) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
+    pub fn load(&self) -> Result<Loaded, Error> {
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.dir).map_err(io_error("read", &self.dir))? {
             let path = entry.map_err(io_error("read", &self.dir))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if name.starts_with('.') && name.ends_with(".tmp") {
-                // Best effort: a leftover costs nothing but space.
-                let _ = fs::remove_file(&path);
+            if name.starts_with('.') {
+                if name.ends_with(".tmp") {
+                    // Best effort: a leftover costs nothing but space.
+                    let _ = fs::remove_file(&path);
+                }
                 continue;
             }
             match fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| decode(&bytes)) {
@@ -103,7 +144,7 @@ impl Journal {
             }
         }
         records.sort_by_key(|record| (record.plan.claim.uid.clone(), record.plan.index));
-        Ok((records, unreadable))
+        Ok(Loaded { records, unreadable })
     }
 
     /// Writes `record`, replacing what was known of it.
@@ -113,7 +154,7 @@ impl Journal {
     pub fn write(&self, record: &Record) -> Result<(), Error> {
         let path = self.path(record);
         let bytes = encode(record).map_err(|source| Error::Encode { path: path.clone(), source })?;
-        let tmp = self.dir.join(format!(".{}.tmp", record.key()));
+        let tmp = self.dir.join(format!(".{}_{}.tmp", record.plan.pod.uid, record.key()));
         let mut file = File::create(&tmp).map_err(io_error("create", &tmp))?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &tmp))?;
         fs::rename(&tmp, &path).map_err(io_error("rename", &path))?;
@@ -133,7 +174,7 @@ impl Journal {
     }
 
     fn path(&self, record: &Record) -> PathBuf {
-        self.dir.join(format!("{}.json", record.key()))
+        self.dir.join(format!("{}_{}.json", record.plan.pod.uid, record.key()))
     }
 
     fn sync(&self) -> Result<(), Error> {
@@ -185,10 +226,10 @@ mod tests {
         journal.write(&b).expect("writes");
         journal.write(&a).expect("writes");
         journal.write(&a).expect("writes again");
-        assert_eq!(journal.load().expect("loads").0, [a.clone(), b.clone()]);
+        assert_eq!(journal.load().expect("loads").records, [a.clone(), b.clone()]);
         journal.remove(&a).expect("removes");
         journal.remove(&a).expect("removes again");
-        assert_eq!(journal.load().expect("loads").0, [b]);
+        assert_eq!(journal.load().expect("loads").records, [b]);
     }
 
     #[test]
@@ -208,7 +249,7 @@ mod tests {
         for (name, content) in &bad {
             fs::write(journal.dir.join(format!("{name}.json")), content).expect("writes");
         }
-        let (records, unreadable) = journal.load().expect("loads");
+        let Loaded { records, unreadable } = journal.load().expect("loads");
         assert_eq!(records, [record]);
         assert_eq!(unreadable.len(), bad.len(), "{unreadable:?}");
         assert!(unreadable.iter().all(|file| file.path.exists()));
@@ -217,8 +258,8 @@ mod tests {
     #[test]
     fn a_write_that_was_cut_short_means_nothing() {
         let (_dir, journal) = journal();
-        fs::write(journal.dir.join(".a-uid.0.tmp"), "{\"version\":").expect("writes");
-        let (records, unreadable) = journal.load().expect("loads");
+        fs::write(journal.dir.join(".pod-uid_a-uid.0.tmp"), "{\"version\":").expect("writes");
+        let Loaded { records, unreadable } = journal.load().expect("loads");
         assert!(records.is_empty() && unreadable.is_empty());
     }
 
@@ -228,10 +269,28 @@ mod tests {
         let record = Record::new(plan("a", 0));
         journal.write(&record).expect("writes");
         // A directory in the way of the temporary file: works for root too, unlike permissions.
-        fs::create_dir(journal.dir.join(".a-uid.0.tmp")).expect("made");
+        fs::create_dir(journal.dir.join(".pod-uid_a-uid.0.tmp")).expect("made");
         let changed = Record { error: Some("x".into()), ..record.clone() };
         let error = journal.write(&changed).expect_err("cannot write");
         assert!(error.to_string().starts_with("cannot create"), "{error}");
-        assert_eq!(journal.load().expect("loads").0, [record]);
+        assert_eq!(journal.load().expect("loads").records, [record]);
+    }
+
+    #[test]
+    fn the_name_of_a_damaged_file_says_whose_it_is() {
+        let file = Unreadable { path: "/j/pod-uid_claim.uid.1.json".into(), reason: String::new() };
+        assert_eq!(file.owner(), Some(("pod-uid", "claim.uid")));
+        let foreign = Unreadable { path: "/j/hello.json".into(), reason: String::new() };
+        assert_eq!(foreign.owner(), None);
+    }
+
+    #[test]
+    fn a_journal_has_one_owner() {
+        let (_dir, journal) = journal();
+        let owner = journal.own().expect("locks");
+        assert!(owner.is_some() && journal.own().expect("asks").is_none());
+        drop(owner);
+        assert!(journal.own().expect("locks").is_some());
+        assert!(journal.load().expect("loads").unreadable.is_empty());
     }
 }

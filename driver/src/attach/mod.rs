@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use cni_network::{CniNetwork, Made, made};
-use journal::{Journal, Unreadable};
+use journal::{Journal, Loaded, Unreadable};
 use pod::{Command, Pod};
 use record::{Phase, Plan, Record, Sandbox};
 
@@ -55,21 +55,23 @@ pub trait Network: Send + Sync + 'static {
     /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
     fn add(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Result<Value, Failure>> + Send;
 
-    /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone.
+    /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone; then
+    /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up.
     fn del(
         &self,
         plan: &Plan,
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        tries: u32,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
 /// The outside world that wants to know. Called after every change, before it is visible elsewhere; what it does
 /// delays the pod, so it must not wait for anything slow.
 pub trait Observer: Send + Sync + 'static {
-    /// `pod_uid` is now in `state`.
-    fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = ()> + Send;
+    /// `pod_uid` is now in `state`. `false` asks to be told again in a moment.
+    fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = bool> + Send;
 }
 
 /// What is known of one pod's attachments.
@@ -79,6 +81,10 @@ pub struct PodState {
     pub sandbox: Option<Sandbox>,
     /// Its attachments in the order in which they are made.
     pub records: Vec<Record>,
+    /// Claims of it are being released: what is left says nothing about the pod any more.
+    pub closing: bool,
+    /// Why nothing can be said: a file of its journal cannot be read.
+    pub damaged: Option<String>,
 }
 
 /// Whether a container of a sandbox may start.
@@ -93,10 +99,21 @@ pub enum Gate {
 }
 
 impl PodState {
-    /// Whether containers of `sandbox_id` may start.
+    /// Whether containers of `sandbox_id` may start: only when every attachment of every claim that is known of
+    /// the pod is there and made in this sandbox.
     pub fn gate(&self, sandbox_id: &str) -> Gate {
+        if let Some(reason) = &self.damaged {
+            return Gate::Failed(reason.clone());
+        }
+        if self.closing || self.records.is_empty() {
+            return Gate::Wait;
+        }
+        let complete = |record: &Record| {
+            let of_claim = self.records.iter().filter(|r| r.plan.claim.uid == record.plan.claim.uid);
+            of_claim.count() == record.plan.of as usize
+        };
         let attached = |record: &Record| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == sandbox_id);
-        if self.records.iter().all(attached) {
+        if self.records.iter().all(|record| attached(record) && complete(record)) {
             return Gate::Open;
         }
         let failed = self.records.iter().filter(|record| !attached(record)).find_map(|record| {
@@ -128,36 +145,61 @@ struct Pods {
     pod_of_claim: HashMap<String, String>,
 }
 
+/// What journal files that cannot be read stand for.
+#[derive(Default)]
+struct Damage {
+    pods: HashMap<String, String>,
+    claims: HashMap<String, String>,
+}
+
+impl Damage {
+    fn of(unreadable: &[Unreadable]) -> Self {
+        let mut damage = Self::default();
+        for file in unreadable {
+            let Some((pod, claim)) = file.owner() else { continue };
+            let reason = format!(
+                "the journal file {} {}: repair it, or remove it to give up what it stands for, and restart the agent",
+                file.path.display(),
+                file.reason
+            );
+            damage.pods.insert(pod.to_owned(), reason.clone());
+            damage.claims.insert(claim.to_owned(), reason);
+        }
+        damage
+    }
+}
+
 /// Everything that is attached, or is to be, on this node.
 pub struct Attacher<N, O> {
     network: Arc<N>,
     observer: Arc<O>,
     journal: Journal,
     boot_id: Arc<str>,
+    damage: Damage,
     pods: Arc<Mutex<Pods>>,
 }
 
 impl<N: Network, O: Observer> Attacher<N, O> {
-    /// Takes up what the journal holds. Also returns the files that nobody can read.
-    ///
-    /// # Errors
-    /// When the journal's directory cannot be read; the node must not attach anything then.
+    /// Takes up what was `loaded` from the journal.
     pub fn start(
-        network: N,
+        network: Arc<N>,
         observer: Arc<O>,
         journal: Journal,
+        loaded: Loaded,
         boot_id: &str,
-    ) -> Result<(Arc<Self>, Vec<Unreadable>), journal::Error> {
-        let (records, unreadable) = journal.load()?;
+    ) -> Arc<Self> {
+        let damage = Damage::of(&loaded.unreadable);
+        let mut by_pod: HashMap<String, Vec<Record>> =
+            damage.pods.keys().map(|uid| (uid.clone(), Vec::new())).collect();
         let attacher = Arc::new(Self {
-            network: Arc::new(network),
+            network,
             observer,
             journal,
             boot_id: boot_id.into(),
+            damage,
             pods: Arc::default(),
         });
-        let mut by_pod: HashMap<String, Vec<Record>> = HashMap::new();
-        for record in records {
+        for record in loaded.records {
             by_pod.entry(record.plan.pod.uid.clone()).or_default().push(record);
         }
         let mut pods = attacher.lock();
@@ -169,7 +211,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             pods.by_uid.insert(uid, handle);
         }
         drop(pods);
-        Ok((attacher, unreadable))
+        attacher
     }
 
     /// Journals `plans`, all of one pod; those that are known already stay as they are.
@@ -178,6 +220,9 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     /// When a plan is not safely on disk, or its claim is just being released.
     pub async fn prepare(&self, plans: Vec<Plan>) -> Result<(), Failure> {
         let Some(pod_uid) = plans.first().map(|plan| plan.pod.uid.clone()) else { return Ok(()) };
+        if let Some(reason) = self.damage.pods.get(&pod_uid) {
+            return Err(Failure::new(reason.clone()));
+        }
         let (reply, answer) = oneshot::channel();
         {
             let mut pods = self.lock();
@@ -241,9 +286,10 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     }
 
     /// The runtime lists every sandbox that lives: pods that are in neither list have none. `unclear` are pods
-    /// with a sandbox that could not be looked at; what was known of them stays.
+    /// with a sandbox that could not be looked at; what was known of them stays. So does what is known of a sandbox
+    /// that is not listed but lives: runtimes have lists with gaps.
     pub fn synchronize(&self, live: Vec<LiveSandbox>, unclear: &HashSet<String>) {
-        let mut pods = self.lock();
+        let pods = self.lock();
         let mut gone: Vec<String> = pods.by_uid.keys().cloned().collect();
         gone.retain(|uid| !unclear.contains(uid) && live.iter().all(|sandbox| sandbox.pod_uid != *uid));
         for LiveSandbox { pod_uid, sandbox, netns } in live {
@@ -257,15 +303,20 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     /// Undoes and forgets everything of a claim. Returns when every DEL that was owed has succeeded.
     ///
     /// # Errors
-    /// When a DEL failed; it is tried again without being asked, and a later call waits for it.
+    /// When a DEL failed; it is tried again without being asked, and a later call waits for it. When it cannot be
+    /// known what is owed.
     pub async fn release(&self, claim_uid: &str) -> Result<(), Failure> {
+        if let Some(reason) = self.damage.claims.get(claim_uid) {
+            return Err(Failure::new(reason.clone()));
+        }
         let (reply, answer) = oneshot::channel();
         {
-            let mut pods = self.lock();
+            let pods = self.lock();
             let Some(pod_uid) = pods.pod_of_claim.get(claim_uid).cloned() else { return Ok(()) };
-            if !pods.send(&pod_uid, Command::Release { claim_uid: claim_uid.to_owned(), reply }) {
+            if !pods.by_uid.contains_key(&pod_uid) {
                 return Ok(());
             }
+            pods.send(&pod_uid, Command::Release { claim_uid: claim_uid.to_owned(), reply });
         }
         answered(answer).await
     }
@@ -276,43 +327,53 @@ impl<N: Network, O: Observer> Attacher<N, O> {
 
     fn spawn(&self, uid: &str, records: Vec<Record>) -> Handle {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let (state, watch) = watch::channel(PodState { sandbox: None, records: records.clone() });
+        let damaged = self.damage.pods.get(uid).cloned();
+        let first = PodState { records, damaged, ..PodState::default() };
+        let (state, watch) = watch::channel(first.clone());
         let pod = Pod::new(
             uid.to_owned(),
-            records,
+            first,
             Arc::clone(&self.network),
             Arc::clone(&self.observer),
             self.journal.clone(),
             Arc::clone(&self.boot_id),
             state,
         );
-        let (pods, uid) = (Arc::clone(&self.pods), uid.to_owned());
+        let (pods, retired) = (Arc::clone(&self.pods), uid.to_owned());
         let retire = move |commands: &mpsc::UnboundedReceiver<Command>| {
             // Commands are sent under the lock: none can slip in between the look and the removal.
             let mut pods = pods.lock().unwrap_or_else(PoisonError::into_inner);
             if !commands.is_empty() {
                 return false;
             }
-            pods.by_uid.remove(&uid);
-            pods.pod_of_claim.retain(|_, pod| *pod != uid);
+            pods.by_uid.remove(&retired);
+            pods.pod_of_claim.retain(|_, pod| *pod != retired);
             true
         };
-        tokio::spawn(pod.run(receiver, retire));
+        let (task, uid) = (tokio::spawn(pod.run(receiver, retire)), uid.to_owned());
+        tokio::spawn(async move {
+            if task.await.is_err_and(|error| error.is_panic()) {
+                // Its claims cannot be released until the next agent reads the journal.
+                tracing::error!(pod.uid = uid, "the task of a pod died: restart the agent, and report this");
+            }
+        });
         Handle { commands, state: watch }
     }
 }
 
 impl Pods {
-    /// Whether there is such a pod; a pod that nothing is known of has no use for commands.
-    fn send(&mut self, pod_uid: &str, command: Command) -> bool {
-        self.by_uid.get(pod_uid).is_some_and(|handle| handle.commands.send(command).is_ok())
+    /// A pod that nothing is known of has no use for commands; one whose task has died answers no more.
+    fn send(&self, pod_uid: &str, command: Command) {
+        if let Some(handle) = self.by_uid.get(pod_uid) {
+            let _ = handle.commands.send(command);
+        }
     }
 }
 
 async fn answered(answer: oneshot::Receiver<Result<(), String>>) -> Result<(), Failure> {
     match answer.await {
         Ok(result) => result.map_err(Failure::new),
-        Err(_) => Err(Failure::new("the agent is stopping: try again")),
+        Err(_) => Err(Failure::new("the agent is stopping, or the task of the pod died: see its log")),
     }
 }
 

@@ -17,10 +17,16 @@ use super::journal::Journal;
 use super::machine::{self, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
 use super::{Failure, Network, Observer, PodState};
+use crate::error_chain;
 use crate::links::Netns;
 
 /// First pause before a failed operation is tried again; doubled with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before an observer that asked for it is told again.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot succeed in
+/// it may do without it, and pods must be able to go.
+const HOPELESS: u32 = 5;
 /// The longest pause: the kubelet asks for the container again every 10 to 15 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -76,6 +82,11 @@ pub(super) struct Pod<N, O> {
     /// it tells, and a namespace that is held still has its links.
     pins: HashMap<String, Netns>,
     released: BTreeSet<String>,
+    /// A claim was released; until the next Prepare the pod is on its way out.
+    closing: bool,
+    damaged: Option<String>,
+    /// When the observer wants to hear the state again.
+    tell_again: Option<Instant>,
     waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
 }
 
@@ -88,7 +99,7 @@ enum Outcome<T> {
 impl<N: Network, O: Observer> Pod<N, O> {
     pub(super) fn new(
         uid: String,
-        records: Vec<Record>,
+        first: PodState,
         network: Arc<N>,
         observer: Arc<O>,
         journal: Journal,
@@ -96,6 +107,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         state: watch::Sender<PodState>,
     ) -> Self {
         // Records from the journal may have a sandbox that the runtime has not told of yet.
+        let PodState { records, damaged, .. } = first;
         let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
         Self {
             uid,
@@ -109,6 +121,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
             sandbox,
             pins: HashMap::new(),
             released: BTreeSet::new(),
+            closing: false,
+            damaged,
+            tell_again: None,
             waiting: Vec::new(),
         }
     }
@@ -128,12 +143,16 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 Some((index, step)) => self.perform(index, step, &mut commands).await,
                 None => {
                     self.drop_idle_pins();
-                    if self.records.is_empty() && retire(&commands) {
+                    let now = Instant::now();
+                    if self.tell_again.is_some_and(|due| due <= now) {
+                        self.publish().await;
+                    }
+                    // A damaged pod is remembered for its gate's sake.
+                    if self.records.is_empty() && self.damaged.is_none() && retire(&commands) {
                         return;
                     }
-                    let now = Instant::now();
-                    let pause =
-                        self.pauses.values().map(|pause| pause.until).filter(|until| *until > now).min();
+                    let pauses = self.pauses.values().map(|pause| pause.until);
+                    let pause = pauses.chain(self.tell_again).filter(|until| *until > now).min();
                     tokio::select! {
                         command = commands.recv() => match command {
                             Some(command) => self.apply(command).await,
@@ -150,6 +169,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         match command {
             Command::Prepare { plans, reply } => {
                 let result = self.prepare(plans).await;
+                self.closing = !self.released.is_empty();
                 self.publish().await;
                 let _ = reply.send(result);
             }
@@ -158,7 +178,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 if !matches!(&self.sandbox, Known::Sandbox(known) if known.id == sandbox.id) {
                     // What failed in another sandbox says nothing about this one.
                     self.records.iter_mut().for_each(|record| record.error = None);
-                    self.pauses.clear();
+                    self.hurry();
                 }
                 self.sandbox = Known::Sandbox(sandbox);
                 self.publish().await;
@@ -171,7 +191,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
             Command::SandboxGone(id) => {
                 let current = match (&self.sandbox, &id) {
                     (Known::Sandbox(sandbox), Some(id)) => sandbox.id == *id,
-                    (_, None) => true,
+                    (_, None) => !self.lives(),
                     // Of a pod that nothing is known of, any sandbox may be the one that is recorded.
                     (Known::Unknown, Some(id)) => {
                         self.records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id))
@@ -181,17 +201,38 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 if current {
                     self.sandbox = Known::None;
                     self.records.iter_mut().for_each(|record| record.error = None);
-                    self.pauses.clear();
+                    self.hurry();
                     self.publish().await;
                 }
             }
             Command::Release { claim_uid, reply } => {
                 self.released.insert(claim_uid.clone());
-                self.pauses.clear();
+                self.closing = true;
+                self.hurry();
                 self.waiting.push((claim_uid, reply));
+                self.publish().await;
                 self.answer_released();
             }
         }
+    }
+
+    /// What waits for its next try need not wait any longer; how often it has failed is remembered.
+    fn hurry(&mut self) {
+        self.pauses.retain(|_, pause| pause.verb == Verb::Del);
+        let now = Instant::now();
+        self.pauses.values_mut().for_each(|pause| pause.until = now);
+    }
+
+    /// Whether a sandbox that is known of the pod is still there, whatever the runtime lists.
+    fn lives(&self) -> bool {
+        let current = match &self.sandbox {
+            Known::Sandbox(sandbox) => Some(sandbox),
+            Known::Unknown | Known::None => None,
+        };
+        self.records.iter().filter_map(|record| record.phase.sandbox()).chain(current).any(|sandbox| {
+            sandbox.boot_id == *self.boot_id
+                && Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id)
+        })
     }
 
     async fn prepare(&mut self, plans: Vec<Plan>) -> Result<(), String> {
@@ -321,12 +362,20 @@ impl<N: Network, O: Observer> Pod<N, O> {
             Phase::Deleting { result, .. } => result.clone(),
             _ => None,
         };
-        let netns = self.netns_for_del(&sandbox);
+        let tries =
+            self.pauses.get(&key).filter(|pause| pause.verb == Verb::Del).map_or(0, |pause| pause.failures);
+        let netns = match self.netns_for_del(&sandbox, tries) {
+            Ok(netns) => netns,
+            Err(error) => {
+                self.failed(&key, Verb::Del, error).await;
+                return;
+            }
+        };
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
         let (network, plan) = (Arc::clone(&self.network), record.plan.clone());
         let operation = async move {
             let path = netns.as_ref().map(|(path, _)| path.as_path());
-            network.del(&plan, &sandbox.id, path, result.as_ref()).await
+            network.del(&plan, &sandbox.id, path, result.as_ref(), tries).await
         };
         match self.attend(operation, commands, |_| true).await {
             Outcome::Done(Ok(())) => self.deleted(&key).await,
@@ -409,16 +458,23 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 
     /// The sandbox's network namespace, and where the plugins find it now; `None` when it is proven gone.
-    fn netns_for_del(&self, sandbox: &Sandbox) -> Option<(PathBuf, Netns)> {
+    fn netns_for_del(&mut self, sandbox: &Sandbox, tries: u32) -> Result<Option<(PathBuf, Netns)>, String> {
         if sandbox.boot_id != *self.boot_id {
-            return None;
+            return Ok(None);
         }
-        let known = match Netns::open(&sandbox.netns) {
+        match Netns::open(&sandbox.netns) {
             // A name may have been given to another namespace since.
-            Ok(netns) if netns.id() == sandbox.netns_id => return Some((sandbox.netns.clone(), netns)),
-            _ => self.pins.get(&sandbox.id)?,
-        };
-        Some((known.path_for_plugins(), known.clone()))
+            Ok(netns) if netns.id() == sandbox.netns_id => return Ok(Some((sandbox.netns.clone(), netns))),
+            Err(error) if !error.is_gone() && !self.pins.contains_key(&sandbox.id) => {
+                return Err(error_chain(&error));
+            }
+            Ok(_) | Err(_) => {}
+        }
+        let current = matches!(&self.sandbox, Known::Sandbox(known) if known.id == sandbox.id);
+        if tries >= HOPELESS && !current {
+            self.pins.remove(&sandbox.id);
+        }
+        Ok(self.pins.get(&sandbox.id).map(|netns| (netns.path_for_plugins(), netns.clone())))
     }
 
     fn drop_idle_pins(&mut self) {
@@ -435,7 +491,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
 
     async fn failed(&mut self, key: &str, verb: Verb, error: String) {
         tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "attachment failed");
-        let failures = self.pauses.get(key).map_or(0, |pause| pause.failures);
+        let failures =
+            self.pauses.get(key).filter(|pause| pause.verb == verb).map_or(0, |pause| pause.failures);
         let wait = FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE);
         self.pauses
             .insert(key.to_owned(), Pause { failures: failures + 1, until: Instant::now() + wait, verb });
@@ -471,8 +528,11 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 Known::None => None,
             },
             records: self.records.clone(),
+            closing: self.closing,
+            damaged: self.damaged.clone(),
         };
-        self.observer.observe(&self.uid, &state).await;
+        let told = self.observer.observe(&self.uid, &state).await;
+        self.tell_again = (!told).then(|| Instant::now() + TELL_AGAIN);
         self.state.send_replace(state);
     }
 
@@ -508,7 +568,7 @@ async fn blocking(
     operation: impl FnOnce() -> Result<(), super::journal::Error> + Send + 'static,
 ) -> Result<(), String> {
     match tokio::task::spawn_blocking(operation).await {
-        Ok(result) => result.map_err(|error| crate::error_chain(&error)),
+        Ok(result) => result.map_err(|error| error_chain(&error)),
         Err(_) => Err("the journal's thread died".to_owned()),
     }
 }

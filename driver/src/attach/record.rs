@@ -49,6 +49,8 @@ pub struct Plan {
     pub claim: ObjectRef,
     /// Its place among the claim's attachments, from 0.
     pub index: u32,
+    /// How many attachments the claim has: a claim is prepared when all of them are journalled.
+    pub of: u32,
     /// The pod that gets it.
     pub pod: ObjectRef,
     /// What was allocated.
@@ -141,7 +143,7 @@ impl Record {
         Self { plan, phase: Phase::Planned, error: None }
     }
 
-    /// The name of the record in the journal: unique for the claim's lifetime and beyond.
+    /// What tells the record from all others, for the claim's lifetime and beyond.
     pub fn key(&self) -> String {
         format!("{}.{}", self.plan.claim.uid, self.plan.index)
     }
@@ -166,6 +168,7 @@ pub(crate) mod tests {
         Plan {
             claim: object(claim),
             index,
+            of: 1,
             pod: object("pod"),
             device,
             network: "storage".into(),

@@ -45,7 +45,7 @@ impl Plugins {
     }
 }
 
-impl Network for Arc<Plugins> {
+impl Network for Plugins {
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         self.run(format!("add {} {}", plan.if_name, sandbox.id), &self.add).await?;
         Ok(json!({"cniVersion": "1.1.0"}))
@@ -57,6 +57,7 @@ impl Network for Arc<Plugins> {
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        _tries: u32,
     ) -> Result<(), Failure> {
         let netns = if netns.is_some() { "" } else { " without netns" };
         let result = if result.is_some() { " with result" } else { "" };
@@ -67,14 +68,16 @@ impl Network for Arc<Plugins> {
 struct Nobody;
 
 impl Observer for Nobody {
-    async fn observe(&self, _: &str, _: &PodState) {}
+    async fn observe(&self, _: &str, _: &PodState) -> bool {
+        true
+    }
 }
 
 /// A node with one pod; `restart` is a new agent on the same journal.
 struct Node {
     dir: tempfile::TempDir,
     plugins: Arc<Plugins>,
-    attacher: Arc<Attacher<Arc<Plugins>, Nobody>>,
+    attacher: Arc<Attacher<Plugins, Nobody>>,
 }
 
 const POD: &str = "pod-uid";
@@ -87,22 +90,17 @@ impl Node {
         Self { dir, plugins, attacher }
     }
 
-    fn agent(
-        dir: &tempfile::TempDir,
-        plugins: &Arc<Plugins>,
-        boot: &str,
-    ) -> Arc<Attacher<Arc<Plugins>, Nobody>> {
+    fn agent(dir: &tempfile::TempDir, plugins: &Arc<Plugins>, boot: &str) -> Arc<Attacher<Plugins, Nobody>> {
         let journal = Journal::open(dir.path()).unwrap();
-        let (attacher, unreadable) =
-            Attacher::start(Arc::clone(plugins), Arc::new(Nobody), journal, boot).unwrap();
-        assert!(unreadable.is_empty());
-        attacher
+        let loaded = journal.load().unwrap();
+        Attacher::start(Arc::clone(plugins), Arc::new(Nobody), journal, loaded, boot)
     }
 
     async fn prepared(claims: &[(&str, u32)]) -> Self {
         let node = Self::new();
         let plans = claims.iter().map(|(claim, index)| Plan {
             if_name: format!("{claim}{index}").parse().unwrap(),
+            of: claims.iter().filter(|(other, _)| other == claim).count().try_into().unwrap(),
             ..plan(claim, *index)
         });
         node.attacher.prepare(plans.collect()).await.unwrap();
@@ -296,10 +294,59 @@ async fn preparing_again_changes_nothing() {
 async fn no_add_without_a_journal() {
     let node = Node::prepared(&[("a", 0)]).await;
     // A directory in the way of the temporary file makes every write fail.
-    std::fs::create_dir(node.dir.path().join(".a-uid.0.tmp")).unwrap();
+    std::fs::create_dir(node.dir.path().join(".pod-uid_a-uid.0.tmp")).unwrap();
     node.up("s1");
     node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
     assert!(node.plugins.calls().is_empty());
-    std::fs::remove_dir(node.dir.path().join(".a-uid.0.tmp")).unwrap();
+    std::fs::remove_dir(node.dir.path().join(".pod-uid_a-uid.0.tmp")).unwrap();
     node.until("open", open("s1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_claim_does_not_open_the_gate() {
+    let node = Node::new();
+    let plans =
+        [0, 1].map(|index| Plan { if_name: format!("a{index}").parse().unwrap(), of: 2, ..plan("a", index) });
+    std::fs::create_dir(node.dir.path().join(".pod-uid_a-uid.1.tmp")).unwrap();
+    node.attacher.prepare(plans.to_vec()).await.expect_err("the second cannot be written");
+    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 1);
+    node.up("s1");
+    node.until("attached", |state| state.records.iter().all(|r| matches!(r.phase, Phase::Attached { .. })))
+        .await;
+    assert_eq!(node.attacher.watch(POD).unwrap().borrow().gate("s1"), Gate::Wait);
+    std::fs::remove_dir(node.dir.path().join(".pod-uid_a-uid.1.tmp")).unwrap();
+    node.attacher.prepare(plans.to_vec()).await.unwrap();
+    node.until("open", open("s1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_of_a_pod_that_is_being_released_never_opens() {
+    let node = Node::prepared(&[("a", 0), ("b", 0)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Fail);
+    node.up("s1");
+    node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
+    let mut state = node.attacher.watch(POD).unwrap();
+    node.attacher.release("a-uid").await.unwrap();
+    let last = state.borrow_and_update().clone();
+    assert_ne!(last.gate("s1"), Gate::Open, "{last:?}");
+    node.attacher.release("b-uid").await.unwrap();
+    assert_ne!(state.borrow_and_update().gate("s1"), Gate::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_journal_file_keeps_its_claim_and_shuts_its_pods_gate() {
+    let mut node = Node::prepared(&[("a", 0), ("b", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    std::fs::write(node.dir.path().join("pod-uid_b-uid.0.json"), "torn").unwrap();
+    node.restart("boot");
+    let error = node.attacher.release("b-uid").await.expect_err("a DEL may be owed").message;
+    assert!(error.contains("pod-uid_b-uid.0.json") && error.contains("remove it to give up"), "{error}");
+    let error = node.attacher.prepare(vec![plan("b", 0)]).await.expect_err("would be written over").message;
+    assert!(error.contains("pod-uid_b-uid.0.json"), "{error}");
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until("told", |state| state.sandbox.is_some()).await;
+    assert!(matches!(node.attacher.watch(POD).unwrap().borrow().gate("s1"), Gate::Failed(_)));
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 1, "the damaged one stays");
 }

@@ -103,6 +103,17 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(Error::Aborted)?
 }
 
+impl Error {
+    /// Whether the namespace is proven not to be at the path any more, as opposed to not being looked at.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::NotANetns { .. } => true,
+            Self::NetnsOpen { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+}
+
 /// Why links or a namespace could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
