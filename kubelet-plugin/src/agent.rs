@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
-use netclaim_driver::attach::journal::Journal;
+use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::cni::Runtime;
 use netclaim_driver::links::Links;
@@ -31,8 +31,11 @@ use crate::metrics::Metrics;
 use crate::node::NodeAgent;
 use crate::nri::RuntimeEvents;
 use crate::publishing::Devices;
-use crate::status::{News, StatusWriter};
+use crate::status::StatusWriter;
 use crate::{http, watching};
+
+/// How long the API server may take to say whether a pod is there.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
 type Attachments = Attacher<CniNetwork, GateKeeper>;
 
@@ -49,25 +52,32 @@ pub async fn run(args: Args) -> Result<()> {
     let metrics = Arc::new(Metrics::default());
     let boot = boot_id().context("cannot read the boot id")?;
 
+    // One agent at a time: the next one starts while the last one ends.
+    let journal = Journal::open(args.journal_dir())?;
+    tokio::pin!(stop);
+    let _ownership = tokio::select! {
+        ownership = own(&journal) => ownership?,
+        () = &mut stop => return Ok(()),
+    };
+
     // What attaches, and what holds containers until it has.
     let hook =
         HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
     install_hook(args.hook.clone(), &hook.path)?;
-    let journal = Journal::open(args.journal_dir())?;
+    let loaded = journal.load()?;
+    for file in &loaded.unreadable {
+        let (path, reason) = (file.path.display(), &file.reason);
+        tracing::error!(%path, reason, "a journal file is kept but not understood: a DEL may be owed");
+    }
+    metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
     let specs = CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook.clone())
         .context("cannot use the CDI directory")?;
     let markers = Markers::new(&args.marker_dir()).context("cannot use the run directory")?;
-    let (state_news, states) = mpsc::unbounded_channel();
-    let gate = GateKeeper::take_over(specs.clone(), markers, &journal.load()?.0, state_news);
+    let (news, told) = mpsc::unbounded_channel();
+    let gate = GateKeeper::take_over(specs.clone(), markers, &loaded.records, &boot, news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
-    let plugins = || -> Result<CniNetwork> {
-        Ok(CniNetwork::new(Runtime::new(args.cni_bin_dir.clone())?, args.cni_timeout))
-    };
-    let (attacher, unreadable) = Attacher::start(plugins()?, Arc::clone(&gate), journal, &boot)?;
-    for file in &unreadable {
-        tracing::error!(path = %file.path.display(), reason = file.reason, "a journal file is kept but not understood: a DEL may be owed");
-    }
-    metrics.unreadable.set(i64::try_from(unreadable.len()).unwrap_or(i64::MAX));
+    let plugins = Arc::new(CniNetwork::new(Runtime::new(args.cni_bin_dir.clone())?, args.cni_timeout));
+    let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
 
     let cancel = CancellationToken::new();
     let mut parts = Parts::default();
@@ -88,11 +98,9 @@ pub async fn run(args: Args) -> Result<()> {
 
     // What is told to the API server.
     let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
-    let (news, told) = mpsc::unbounded_channel();
     let writer =
         StatusWriter::new(client.clone(), &args.driver_name, Recorder::new(client.clone(), reporter));
     parts.spawn("writing statuses", writer.run(told));
-    parts.spawn("passing on news", pass_on(states, news.clone()));
 
     // Who asks.
     let gate_socket = server::listen(&args.gate_socket()).context("cannot listen for hooks")?;
@@ -110,7 +118,7 @@ pub async fn run(args: Args) -> Result<()> {
         attacher,
         gate,
         inventory,
-        plugins: plugins()?,
+        plugins,
         news,
         metrics: Arc::clone(&metrics),
     };
@@ -126,7 +134,7 @@ pub async fn run(args: Args) -> Result<()> {
     tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
-        () = stop => None,
+        () = &mut stop => None,
         part = parts.ended() => Some(part),
     };
     cancel.cancel();
@@ -163,6 +171,20 @@ impl Parts {
         let all = async { while self.0.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
         self.0.abort_all();
+    }
+}
+
+/// Waits until no other agent has the journal: a node's agent may be deleted by force while it still ends.
+async fn own(journal: &Journal) -> Result<Ownership> {
+    let mut told = false;
+    loop {
+        match journal.own()? {
+            Some(ownership) => return Ok(ownership),
+            None if told => {}
+            None => tracing::warn!("another agent has the journal, waiting for its end"),
+        }
+        told = true;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
@@ -237,12 +259,6 @@ fn serve_kubelet(
     Ok(seen)
 }
 
-async fn pass_on(mut states: mpsc::UnboundedReceiver<(String, PodState)>, news: mpsc::UnboundedSender<News>) {
-    while let Some((pod_uid, state)) = states.recv().await {
-        let _ = news.send(News::Attachments { pod_uid, state });
-    }
-}
-
 fn readiness(
     registered: watch::Receiver<bool>,
     connected: watch::Receiver<bool>,
@@ -276,7 +292,8 @@ impl server::Source for GateSource {
 
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let pods = Api::<k8s_openapi::api::core::v1::Pod>::namespaced(self.client.clone(), namespace);
-        match pods.get_metadata_opt(name).await {
+        let pod = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await;
+        match pod.unwrap_or(Err(kube::Error::Service(Box::from("no answer")))) {
             Ok(Some(pod)) => {
                 pod.metadata.uid.as_deref() != Some(uid) || pod.metadata.deletion_timestamp.is_some()
             }

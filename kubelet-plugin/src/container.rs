@@ -18,6 +18,7 @@ pub fn make_sysctls_writable() -> io::Result<()> {
         return Ok(());
     }
     let none: Option<&str> = None;
-    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let flags =
+        MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     Ok(mount(none, path, none, flags, none)?)
 }

@@ -14,6 +14,7 @@ pub(crate) fn record(claim: &str, phase: Phase) -> Record {
     let plan = Plan {
         claim: object(claim),
         index: 0,
+        of: 1,
         pod: object("p"),
         device: DeviceRef { request: "net".into(), pool: "n".into(), device: "d".into(), share_id: None },
         network: "storage".into(),

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
@@ -10,10 +11,13 @@ use axum::routing::get;
 
 use crate::metrics::Metrics;
 
+/// Pause before an address that is taken is tried again: no reason for pods to go without networks.
+const TAKEN_PAUSE: Duration = Duration::from_secs(5);
+
 /// Serves until dropped.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// When the listener breaks.
 pub async fn serve(
     address: SocketAddr,
     metrics: Arc<Metrics>,
@@ -33,6 +37,14 @@ pub async fn serve(
         .route("/metrics", get(render))
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(readyz));
-    let listener = tokio::net::TcpListener::bind(address).await?;
+    let listener = loop {
+        match tokio::net::TcpListener::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) => {
+                tracing::error!(%address, %error, "cannot serve metrics, trying again: see --metrics-address")
+            }
+        }
+        tokio::time::sleep(TAKEN_PAUSE).await;
+    };
     axum::serve(listener, app).await
 }

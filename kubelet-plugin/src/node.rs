@@ -12,6 +12,7 @@ use kube::Api;
 use netclaim_api::IfName;
 use netclaim_driver::attach::record::Plan;
 use netclaim_driver::attach::{Attacher, CniNetwork};
+use netclaim_driver::error_chain;
 use tokio::sync::{mpsc, watch};
 
 use crate::claim::{Claim, ClaimError, Refusal};
@@ -22,8 +23,10 @@ use crate::metrics::{Call, Metrics};
 use crate::plan::{Node, plans};
 use crate::status::News;
 
-/// The kubelet waits 45 s for the whole call.
+/// The kubelet waits 45 s for the whole call, with all claims of a pod.
 const PATIENCE: Duration = Duration::from_secs(35);
+/// How long the API server may take for one answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prepares and unprepares claims of this node.
 pub struct NodeAgent {
@@ -40,7 +43,7 @@ pub struct NodeAgent {
     /// What the node has; `None` until it is known.
     pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Looks whether a plan can be carried out.
-    pub plugins: CniNetwork,
+    pub plugins: Arc<CniNetwork>,
     /// Where refusals are reported.
     pub news: mpsc::UnboundedSender<News>,
     /// What is counted.
@@ -49,6 +52,7 @@ pub struct NodeAgent {
 
 impl NodeResources for NodeAgent {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
@@ -58,7 +62,14 @@ impl NodeResources for NodeAgent {
             let (Some(claim), Some(result)) = (claims.get(index), results.get_mut(index)) else {
                 continue;
             };
-            *result = self.prepare_one(claim).await;
+            *result = match tokio::time::timeout_at(deadline, self.prepare_one(claim)).await {
+                Ok(result) => result,
+                Err(_) => Err(format!(
+                    "node {}: not ready within {} s, trying again",
+                    self.node_name,
+                    PATIENCE.as_secs()
+                )),
+            };
             self.metrics.call(Call::Prepare, result.is_ok());
             if let Err(error) = result {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot prepare");
@@ -80,14 +91,14 @@ impl NodeResources for NodeAgent {
 impl NodeAgent {
     async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let known = self.attacher.plans_of_claim(&claim.uid);
-        if !known.is_empty() {
+        // Half a claim may be left of a write that failed: it is completed.
+        if known.first().is_some_and(|plan| known.len() == plan.of as usize) {
             return Ok(self.prepared(&known));
         }
         let claim = self.read(claim).await.map_err(|error| self.report(error))?;
-        let made = self
-            .plan(&claim)
-            .await
-            .map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
+        let inventory = self.inventory().await?;
+        let made = self.plan(&claim, &inventory);
+        let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
         self.attacher.prepare(made.clone()).await.map_err(|failure| failure.message)?;
         Ok(self.prepared(&made))
     }
@@ -100,8 +111,11 @@ impl NodeAgent {
                 .to_owned();
             let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
             let request = request.map_err(|error| ClaimError::NotYet(error.to_string()))?;
-            let text = self.client.request_text(request).await.map_err(|error| {
-                let name = format!("{}/{}", claim.namespace, claim.name);
+            let name = format!("{}/{}", claim.namespace, claim.name);
+            let text = tokio::time::timeout(READ_TIMEOUT, self.client.request_text(request)).await;
+            let text = text.map_err(|_| format!("no answer in {} s", READ_TIMEOUT.as_secs()));
+            let text = text.and_then(|text| text.map_err(|error| error_chain(&error)));
+            let text = text.map_err(|error| {
                 ClaimError::NotYet(format!("cannot read ResourceClaim {name} from the API server: {error}"))
             })?;
             Claim::read(&text, &claim.uid, &self.driver)
@@ -110,20 +124,22 @@ impl NodeAgent {
             .with_min_delay(Duration::from_millis(50))
             .with_max_delay(Duration::from_secs(3))
             .without_max_times()
-            .with_total_delay(Some(PATIENCE));
+            .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)));
         read.retry(pauses).when(|error| matches!(error, ClaimError::NotYet(_))).await
     }
 
-    async fn plan(&self, claim: &Claim) -> Result<Vec<Plan>, String> {
+    async fn inventory(&self) -> Result<Arc<Inventory>, String> {
         let mut inventory = self.inventory.clone();
-        let known = tokio::time::timeout(PATIENCE, inventory.wait_for(Option::is_some)).await;
-        let inventory = known.ok().and_then(Result::ok).and_then(|known| known.clone());
-        let inventory =
-            inventory.ok_or("the agent does not know its node's links and Networks yet: see its log")?;
+        let known = inventory.wait_for(Option::is_some).await.ok().and_then(|known| known.clone());
+        known.ok_or_else(|| "the agent is stopping: try again".to_owned())
+    }
+
+    fn plan(&self, claim: &Claim, inventory: &Inventory) -> Result<Vec<Plan>, String> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
-        let taken: BTreeSet<IfName> = state.records.into_iter().map(|record| record.plan.if_name).collect();
-        let made = plans(claim, Node { name: &self.node_name, inventory: &inventory }, &taken)?;
+        let others = state.records.into_iter().filter(|record| record.plan.claim.uid != claim.object.uid);
+        let taken: BTreeSet<IfName> = others.map(|record| record.plan.if_name).collect();
+        let made = plans(claim, Node { name: &self.node_name, inventory }, &taken)?;
         for plan in &made {
             let refused = |failure: netclaim_driver::attach::Failure| {
                 let request = &plan.device.request;

@@ -10,9 +10,8 @@ use std::time::Duration;
 use netclaim_driver::attach::record::Sandbox as Attachable;
 use netclaim_driver::attach::{Attacher, Gate, LiveSandbox, Network, Observer, PodState};
 use netclaim_driver::error_chain;
-use netclaim_driver::links::{Error as NetnsError, Netns};
+use netclaim_driver::links::Netns;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork};
-use tokio::sync::watch;
 
 use crate::gate::cdi::{CdiSpecs, HOOK_TIMEOUT, HookCommand};
 use crate::metrics::Metrics;
@@ -58,10 +57,7 @@ impl<N: Network, O: Observer> RuntimeEvents<N, O> {
         };
         let netns = match Netns::open(path) {
             Ok(netns) => netns,
-            Err(NetnsError::NotANetns { .. }) => return Listed::Gone,
-            Err(NetnsError::NetnsOpen { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Listed::Gone;
-            }
+            Err(error) if error.is_gone() => return Listed::Gone,
             Err(error) => return Listed::Unclear(error_chain(&error)),
         };
         match netns.is_own() {
@@ -127,7 +123,10 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
             match self.look_at(sandbox) {
                 Listed::Live(sandbox) => live.push(sandbox),
                 Listed::Gone => {}
-                Listed::Unfit(reason) => unfit.push((&sandbox.uid, reason)),
+                Listed::Unfit(reason) => {
+                    unclear.insert(sandbox.uid.clone());
+                    unfit.push((&sandbox.uid, reason));
+                }
                 Listed::Unclear(error) => {
                     tracing::warn!(
                         pod.uid = sandbox.uid,
@@ -139,10 +138,11 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
                 }
             }
         }
-        self.attacher.synchronize(live, &unclear);
+        // Before the live ones: an unfit sandbox may be one that the pod has left behind.
         for (pod_uid, reason) in unfit {
             self.attacher.sandbox_unfit(pod_uid, reason);
         }
+        self.attacher.synchronize(live, &unclear);
     }
 
     async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
@@ -160,7 +160,7 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
             }
         }
         // The gate is with the containers: whatever comes of this wait, the sandbox is let through.
-        let settled = |state: &PodState| !state.records.is_empty() && state.gate(&sandbox.id) != Gate::Wait;
+        let settled = |state: &PodState| state.gate(&sandbox.id) != Gate::Wait;
         match tokio::time::timeout(budget, state.wait_for(settled)).await {
             Ok(_) => timer.observe(),
             Err(_) => tracing::info!(
@@ -181,8 +181,15 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
         if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
             return Err(refusal);
         }
-        let gate = |receiver: watch::Receiver<PodState>| receiver.borrow().gate(&sandbox.id);
-        match self.attacher.watch(&sandbox.uid).map(gate) {
+        let state = self.attacher.watch(&sandbox.uid).map(|state| state.borrow().clone());
+        if let Some(state) = &state
+            && state.sandbox.as_ref().is_none_or(|known| known.id != sandbox.id)
+            && let Listed::Live(live) = self.look_at(&sandbox)
+        {
+            // Its own event never came, or could not be followed then.
+            self.attacher.sandbox_up(live);
+        }
+        match state.map(|state| state.gate(&sandbox.id)) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
             Some(Gate::Failed(error)) => Err(error),
             // Containers that name the claim have the hook by CDI, which works without us too.

@@ -28,12 +28,13 @@ pub struct Node<'a> {
 pub fn plans(claim: &Claim, node: Node<'_>, taken: &BTreeSet<IfName>) -> Result<Vec<Plan>, String> {
     let mut taken = taken.clone();
     let mut plans: Vec<Plan> = Vec::new();
-    for (index, device) in (0..).zip(&claim.devices) {
+    let of = u32::try_from(claim.devices.len()).map_err(|_| "too many devices in one claim".to_owned())?;
+    for (index, device) in (0..of).zip(&claim.devices) {
         let plan = plan(claim, device, index, node, &taken).map_err(|problem| {
             format!("request {:?} of ResourceClaim {}: {problem}", device.device.request, claim.object)
         })?;
         taken.insert(plan.if_name.clone());
-        plans.push(plan);
+        plans.push(Plan { of, ..plan });
     }
     Ok(plans)
 }
@@ -68,12 +69,13 @@ fn plan(
     Ok(Plan {
         claim: claim.object.clone(),
         index,
+        of: 1,
         pod: claim.pod.clone(),
         device: allocated.device.clone(),
         network: network.to_owned(),
         if_name,
         conflist,
-        args: pod_args(claim).into_iter().chain(merged.args).collect(),
+        args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args: merged.capability_args,
     })
 }

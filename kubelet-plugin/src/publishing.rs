@@ -42,7 +42,7 @@ impl Devices {
                 return;
             }
         };
-        let (publisher, task) = Publisher::spawn(self.client.clone(), config, cancel.clone());
+        let (publisher, mut task) = Publisher::spawn(self.client.clone(), config, cancel.clone());
         loop {
             let now = inventory.borrow_and_update().clone();
             if let Some(now) = now {
@@ -56,6 +56,8 @@ impl Devices {
                     return;
                 },
                 () = cancel.cancelled() => break,
+                // Its end is ours, and the agent's.
+                _ = &mut task => return,
             }
         }
         let _ = task.await;

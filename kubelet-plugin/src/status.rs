@@ -11,6 +11,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
 use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record};
 use netclaim_driver::attach::{PodState, made};
+use netclaim_driver::error_chain;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -25,6 +26,10 @@ const MAX_IPS: usize = 16;
 /// First pause after a failed write; doubled up to a minute.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the API server may take for one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
+/// A conflict is mostly somebody else's write in between; after this many it is a new claim with the old one's name.
+const CONFLICTS: u32 = 3;
 
 /// What the writer is told.
 #[derive(Debug)]
@@ -197,7 +202,7 @@ impl StatusWriter {
     /// Starts every write that is due; returns when the next one is.
     fn start_due(
         &mut self,
-        writes: &mut JoinSet<(String, Vec<Entry>, Result<(), kube::Error>)>,
+        writes: &mut JoinSet<(String, Vec<Entry>, Result<(), WriteError>)>,
     ) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;
@@ -211,44 +216,56 @@ impl StatusWriter {
             }
             self.busy.insert(uid.clone());
             let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &work.claim.namespace);
-            let patch = patch(&self.driver, &work.claim, &work.entries);
+            let patch = Patch::Apply(patch(&self.driver, &work.claim, &work.entries));
             let (uid, name, entries, driver) =
                 (uid.clone(), work.claim.name.clone(), work.entries.clone(), self.driver.clone());
             writes.spawn(async move {
                 let params = PatchParams::apply(&driver).force();
-                let result = api.patch_status(&name, &params, &Patch::Apply(patch)).await.map(drop);
+                let write = api.patch_status(&name, &params, &patch);
+                let result = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+                    Ok(result) => result.map(drop).map_err(WriteError::Api),
+                    Err(_) => Err(WriteError::Timeout),
+                };
                 (uid, entries, result)
             });
         }
         next
     }
 
-    fn done(&mut self, uid: &str, entries: &[Entry], result: Result<(), kube::Error>) {
+    fn done(&mut self, uid: &str, entries: &[Entry], result: Result<(), WriteError>) {
         self.busy.remove(uid);
         let known = self.claims_of_pod.values().any(|claims| claims.contains(uid));
         // Changed meanwhile: the new wish goes its own way.
-        let Some(work) = self.work.get_mut(uid).filter(|work| work.entries == entries) else {
-            return;
+        let Some(work) = self.work.get_mut(uid).filter(|work| work.entries == entries) else { return };
+        work.written = match &result {
+            Ok(()) => true,
+            Err(WriteError::Api(kube::Error::Api(status))) => {
+                status.code == 404 || status.code == 409 && work.failures >= CONFLICTS
+            }
+            Err(_) => false,
         };
         match result {
-            Ok(()) => {
-                work.written = true;
-                if !known {
-                    self.work.remove(uid);
-                }
-            }
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                tracing::debug!(claim = %work.claim, code = status.code, "the claim is gone: its status is nobody's news");
-                work.written = true;
-            }
-            Err(error) => {
+            Err(error) if !work.written => {
                 let pause = FIRST_PAUSE.saturating_mul(1 << work.failures.min(8)).min(LONGEST_PAUSE);
                 work.failures += 1;
                 work.due = Instant::now() + pause;
-                tracing::warn!(claim = %work.claim, %error, ?pause, "cannot write the claim's status, trying again");
+                let error = error_chain(&error);
+                tracing::warn!(claim = %work.claim, error, ?pause, "cannot write the claim's status, trying again");
             }
+            // The status of a claim that is gone is nobody's news.
+            _ if !known => drop(self.work.remove(uid)),
+            _ => {}
         }
     }
+}
+
+/// Why a status was not written.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error("the API server refused or was not reached")]
+    Api(#[source] kube::Error),
+    #[error("the API server did not answer in {} s", WRITE_TIMEOUT.as_secs())]
+    Timeout,
 }
 
 /// What there is to say of a record; `None` while it is under way.

@@ -85,7 +85,9 @@ fn question(state: &str) -> Result<Question, String> {
     let state: State =
         serde_json::from_str(state).map_err(|e| format!("the OCI state is unreadable: {e}"))?;
     match (state.annotations.sandbox, state.annotations.pod) {
-        (Some(sandbox), Some(pod)) if !sandbox.is_empty() && !sandbox.contains(['/', '\0']) => {
+        (Some(sandbox), Some(pod))
+            if !matches!(sandbox.as_str(), "" | "." | "..") && !sandbox.contains(['/', '\0']) =>
+        {
             Ok(Question { sandbox, pod })
         }
         _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported"
@@ -143,27 +145,26 @@ fn ask(question: &Question, socket: &Path) -> io::Result<Asked> {
     Ok(Asked { stream, said: Vec::new(), answer: None })
 }
 
-/// Listens for one beat. `None` when the agent went away: ask the next one.
+/// Listens for one beat. `None` when the agent went away or speaks in tongues: ask the next one.
 fn listen(mut agent: Asked) -> Result<Option<Asked>, String> {
     let mut buffer = [0; 1024];
+    let again = || {
+        std::thread::sleep(BEAT);
+        Ok(None)
+    };
     match agent.stream.read(&mut buffer) {
-        Ok(0) => {
-            std::thread::sleep(BEAT);
-            return Ok(None);
-        }
+        Ok(0) => return again(),
         Ok(n) => agent.said.extend(buffer.iter().take(n)),
-        Err(e)
-            if matches!(
-                e.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-            ) => {}
-        Err(_) => return Ok(None),
+        Err(e) => match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+            _ => return again(),
+        },
     }
     let said = String::from_utf8_lossy(&agent.said);
     match said.split_once('\n').map(|(line, _)| line.split_once(' ').unwrap_or((line, ""))) {
         Some(("open", _)) => agent.answer = Some(Answer::Open),
         Some(("gone", reason)) => return Err(reason.to_owned()),
-        Some(_) => return Ok(None),
+        Some(_) => return again(),
         None => {}
     }
     Ok(Some(agent))

@@ -4,12 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use netclaim_driver::attach::record::{Phase, Record};
+use netclaim_driver::attach::record::Record;
 use netclaim_driver::attach::{Gate, Observer, PodState};
 use tokio::sync::mpsc;
 
 use super::cdi::CdiSpecs;
 use super::markers::Markers;
+use crate::status::News;
 
 /// What has been put on disk for a pod.
 #[derive(Default, PartialEq)]
@@ -23,43 +24,42 @@ pub struct GateKeeper {
     specs: CdiSpecs,
     markers: Markers,
     pods: Mutex<HashMap<String, OnDisk>>,
-    news: mpsc::UnboundedSender<(String, PodState)>,
+    news: mpsc::UnboundedSender<News>,
 }
 
 impl GateKeeper {
-    /// Takes over what an earlier agent left: `records` is what the journal holds. Specs and markers of anything
-    /// that is not attached are withdrawn until its sandbox is in hand again.
+    /// Takes over what an earlier agent left: `records` is what the journal holds. What is attached in this boot gets
+    /// its spec and marker, whatever is on disk; those of anything else are withdrawn until a sandbox is in hand.
     ///
     /// # Errors
-    /// When the directories cannot be read or cleared: a spec too many would hold a container for minutes, a
-    /// marker too many would let one through.
+    /// When the directories cannot be read or written: a spec too many would hold a container for minutes, a marker
+    /// too many would let one through.
     pub fn take_over(
         specs: CdiSpecs,
         markers: Markers,
         records: &[Record],
-        news: mpsc::UnboundedSender<(String, PodState)>,
+        boot_id: &str,
+        news: mpsc::UnboundedSender<News>,
     ) -> io::Result<Self> {
-        let mut pods: HashMap<String, (OnDisk, bool)> = HashMap::new();
+        let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
-            let (on_disk, complete) =
-                pods.entry(record.plan.pod.uid.clone()).or_insert_with(|| (OnDisk::default(), true));
-            on_disk.specs.insert(record.plan.claim.uid.clone());
-            match &record.phase {
-                Phase::Attached { sandbox, .. } => on_disk.marker = Some(sandbox.id.clone()),
-                _ => *complete = false,
-            }
+            let state = states.entry(&record.plan.pod.uid).or_default();
+            state.records.push(record.clone());
+            state.sandbox = record.phase.sandbox().filter(|sandbox| sandbox.boot_id == boot_id).cloned();
         }
-        let pods: HashMap<String, OnDisk> = pods
-            .into_iter()
-            .filter(|(_, (_, complete))| *complete)
-            .map(|(uid, (on_disk, _))| (uid, on_disk))
-            .collect();
+        states.retain(|_, state| state.sandbox.as_ref().is_some_and(|s| state.gate(&s.id) == Gate::Open));
+        let pods: HashMap<String, OnDisk> =
+            states.into_iter().map(|(uid, state)| (uid.to_owned(), OnDisk::wanted(&state))).collect();
         for claim in specs.claims()? {
             if !pods.values().any(|on_disk| on_disk.specs.contains(&claim)) {
                 specs.remove(&claim)?;
             }
         }
         markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
+        for on_disk in pods.values() {
+            on_disk.specs.iter().try_for_each(|claim| specs.write(claim))?;
+            on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
+        }
         Ok(Self { specs, markers, pods: Mutex::new(pods), news })
     }
 
@@ -69,17 +69,13 @@ impl GateKeeper {
     }
 
     fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
-        let mut wanted = OnDisk::default();
-        if let Some(sandbox) = &state.sandbox {
-            wanted.specs.extend(state.records.iter().map(|record| record.plan.claim.uid.clone()));
-            wanted.marker = (!state.records.is_empty() && state.gate(&sandbox.id) == Gate::Open)
-                .then(|| sandbox.id.clone());
-        }
+        let wanted = OnDisk::wanted(state);
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         let on_disk = pods.entry(pod_uid.to_owned()).or_default();
-        // Closing comes before opening.
-        if let Some(old) = on_disk.marker.take_if(|old| wanted.marker.as_ref() != Some(old)) {
+        // Closing comes before opening. What fails stays noted as it was, for the next time.
+        if let Some(old) = on_disk.marker.clone().filter(|old| wanted.marker.as_ref() != Some(old)) {
             self.markers.clear(&old)?;
+            on_disk.marker = None;
         }
         for claim in on_disk.specs.difference(&wanted.specs) {
             self.specs.remove(claim)?;
@@ -99,20 +95,37 @@ impl GateKeeper {
     }
 }
 
+impl OnDisk {
+    /// What a pod in `state` is to have.
+    fn wanted(state: &PodState) -> Self {
+        let Some(sandbox) = &state.sandbox else { return Self::default() };
+        Self {
+            specs: state.records.iter().map(|record| record.plan.claim.uid.clone()).collect(),
+            marker: (state.gate(&sandbox.id) == Gate::Open).then(|| sandbox.id.clone()),
+        }
+    }
+}
+
 impl Observer for GateKeeper {
     /// A few small files, most of them on a file system in memory.
-    async fn observe(&self, pod_uid: &str, state: &PodState) {
-        if let Err(error) = self.put_on_disk(pod_uid, state) {
-            // Without its files the gate stays shut, which is the safe side; the next change tries again.
-            tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec or marker: the pod waits");
+    async fn observe(&self, pod_uid: &str, state: &PodState) -> bool {
+        let _ = self.news.send(News::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
+        match self.put_on_disk(pod_uid, state) {
+            Ok(()) => true,
+            Err(error) => {
+                // Without its files the gate stays shut, which is the safe side.
+                tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec or marker: the pod waits");
+                false
+            }
         }
-        let _ = self.news.send((pod_uid.to_owned(), state.clone()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
+
+    use netclaim_driver::attach::record::Phase;
 
     use super::super::cdi::HookCommand;
     use super::*;
@@ -125,6 +138,7 @@ mod tests {
             specs,
             Markers::new(&dir.join("ready")).unwrap(),
             records,
+            "b",
             mpsc::unbounded_channel().0,
         )
         .unwrap()
@@ -175,7 +189,7 @@ mod tests {
             (None, vec![], vec![]),
         ];
         for (i, (id, records, expected)) in steps.into_iter().enumerate() {
-            keeper.observe("p", &PodState { sandbox: id.map(sandbox), records }).await;
+            keeper.observe("p", &PodState { sandbox: id.map(sandbox), records, ..PodState::default() }).await;
             assert_eq!(files(dir.path()), expected, "step {i}");
         }
     }
@@ -184,10 +198,9 @@ mod tests {
     async fn a_new_agent_keeps_what_is_attached_and_withdraws_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let earlier = keeper(dir.path(), &[]);
-        for claim in ["attached", "adding", "unknown"] {
+        for claim in ["adding", "unknown"] {
             earlier.specs.write(claim).unwrap();
         }
-        earlier.markers.set("s1").unwrap();
         earlier.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
         adding.plan.pod.uid = "q".into();
