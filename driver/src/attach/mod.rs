@@ -9,7 +9,8 @@
 //! Invariants:
 //! * The journal is the truth; what the runtime or the orchestrator tells are hints about what is wanted.
 //! * Nothing is executed before the journal says that it may have been.
-//! * A release is answered when every DEL that is owed has succeeded, and not before.
+//! * A release is answered when every DEL that is owed has succeeded, and not before. Only where the namespace is
+//!   proven gone is a DEL given up, after a bounded number of tries and with an error in the log.
 
 mod cni_network;
 pub mod journal;
