@@ -7,6 +7,7 @@
 //!   can be stored and read back.
 //! * [`Request`] derives the environment and the standard input of one plugin call. It does no IO.
 //! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
+//! * [`validate`] says everything that is wrong with a configuration at once, without running anything.
 //! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
 //!
 //! What holds throughout: a key or number that this module does not know reaches the plugin unchanged; a plugin can
@@ -25,6 +26,7 @@ mod reply;
 mod request;
 mod result;
 mod runtime;
+pub mod validate;
 mod version;
 
 pub use attachment::Attachment;
