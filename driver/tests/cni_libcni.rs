@@ -32,8 +32,8 @@ const VERBS: [&str; 5] = ["ADD", "CHECK", "STATUS", "DEL", "GC"];
 /// Writes what it gets to `calls/<number>`, then answers from `replies/<type>.<verb>`: exit status, a line break, output.
 const RECORDER: &str = r#"#!/bin/sh
 d=${0%/*/*}
-set -- "$d"/calls/*.in
-n=$(($# + 100))
+n=100
+for call in "$d"/calls/*.in; do test ! -e "$call" || n=$((n + 1)); done
 printf '%s\n' "${0##*/}" "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_NETNS" "$CNI_ARGS" "$CNI_IFNAME" "$CNI_PATH" > "$d/calls/$n.env"
 cat > "$d/calls/$n.in"
 test -e "$d/replies/${0##*/}.$CNI_COMMAND" || exit 0
