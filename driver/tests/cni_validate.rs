@@ -1,7 +1,7 @@
 //! What `validate` says about network configurations.
 
 // The lints know tests by their attribute only, not the functions that tests share.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use netclaim_driver::cni::NetworkList;
 use netclaim_driver::cni::validate::{Finding, Severity, validate, validate_template};
@@ -494,4 +494,92 @@ proptest! {
     fn any_bytes_are_judged_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         validate(&bytes);
     }
+}
+
+/// Whether the reference IPAM plugin takes the configuration for an ADD; `None` where it does and has no address left.
+fn is_taken(plugin: &str, conf: &Value, data: &std::path::Path) -> Option<bool> {
+    let bin =
+        std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
+    let input = data.join("input");
+    std::fs::write(&input, conf.to_string()).unwrap();
+    let output = std::process::Command::new(std::path::Path::new(&bin).join(plugin))
+        .env_clear()
+        .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "c"), ("CNI_IFNAME", "net1"), ("CNI_PATH", "/")])
+        .envs([("CNI_NETNS", "/nonexistent"), ("CNI_NETNS_OVERRIDE", "1")])
+        .stdin(std::fs::File::open(&input).unwrap())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    (!printed.contains("no IP addresses available")).then_some(output.status.success())
+}
+
+fn ranges() -> impl Strategy<Value = Value> {
+    let subnet = [
+        "10.0.0.0/24",
+        "10.0.0.0/29",
+        "10.0.0.8/29",
+        "10.0.0.1/24",
+        "10.0.1.0/31",
+        "fd00::/64",
+        "fd00::4/126",
+        "10.0.0.0",
+        "",
+    ];
+    let address = [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.6",
+        "10.0.0.9",
+        "10.0.0.255",
+        "10.0.1.1",
+        "fd00::1",
+        "fd00::5",
+        "::ffff:10.0.0.3",
+        "x",
+        "",
+    ];
+    let key = |name: &'static str, values: &[&'static str], weight| {
+        let value = proptest::sample::select(values.to_vec());
+        proptest::option::weighted(weight, value)
+            .prop_map(move |value| value.map(|value| (name.to_owned(), json!(value))))
+    };
+    let keys = (
+        key("subnet", &subnet, 0.95),
+        key("rangeStart", &address, 0.3),
+        key("rangeEnd", &address, 0.3),
+        key("gateway", &address, 0.2),
+    );
+    keys.prop_map(|(a, b, c, d)| [a, b, c, d].into_iter().flatten().collect::<serde_json::Map<_, _>>().into())
+}
+
+#[test]
+#[ignore = "needs NETCLAIM_CNI_BIN"]
+fn errors_in_ranges_are_what_host_local_refuses() {
+    let data = tempfile::tempdir().unwrap();
+    let version = proptest::sample::select(vec!["0.2.0", "1.0.0"]);
+    let sets = proptest::collection::vec(proptest::collection::vec(ranges(), 0..3), 0..3);
+    let counts = std::cell::Cell::new((0, 0));
+    let compare = |(version, sets, flat): (&str, Vec<Vec<Value>>, Option<Value>)| {
+        let mut ipam = flat.unwrap_or_else(|| json!({}));
+        ipam["ranges"] = json!(sets);
+        ipam["type"] = json!("host-local");
+        let store = tempfile::tempdir_in(&data).unwrap();
+        ipam["dataDir"] = json!(store.path());
+        let conf = json!({"cniVersion": version, "name": "net", "type": "host-local", "ipam": ipam});
+        let mut list = list(&json!([{"type": "bridge", "ipam": ipam}]));
+        list["cniVersion"] = json!(version);
+        let findings = validate(list.to_string().as_bytes());
+        let error = findings.iter().any(|finding| finding.severity == Severity::Error);
+        if let Some(taken) = is_taken("host-local", &conf, store.path()) {
+            prop_assert_eq!(taken, !error, "{}: {:?}", ipam, findings);
+            let (yes, no) = counts.get();
+            counts.set((yes + u32::from(taken), no + u32::from(!taken)));
+        }
+        Ok(())
+    };
+    let config = ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() };
+    let cases = (version, sets, proptest::option::weighted(0.3, ranges()));
+    proptest::test_runner::TestRunner::new(config).run(&cases, compare).unwrap();
+    let (yes, no) = counts.get();
+    assert!(yes > 20 && no > 20, "{yes} taken, {no} refused: this compares too little");
 }
