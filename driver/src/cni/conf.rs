@@ -17,7 +17,7 @@ use super::names::{NameError, NetworkName, PluginType};
 use super::version::{self, SpecVersion, VersionError};
 
 /// Keys of a plugin object that mean something to the runtime, or that the runtime puts there.
-const PROTOCOL_KEYS: [&str; 8] =
+pub(super) const PROTOCOL_KEYS: [&str; 8] =
     ["type", "name", "cniVersion", "capabilities", "ipam", "runtimeConfig", "args", "prevResult"];
 
 /// Reserved for the runtime, which writes such keys itself.
@@ -297,7 +297,7 @@ impl PluginConf {
     }
 }
 
-fn is_reserved(key: &str) -> bool {
+pub(super) fn is_reserved(key: &str) -> bool {
     matches!(key, "runtimeConfig" | "args" | "prevResult") || key.starts_with(RESERVED_PREFIX)
 }
 
@@ -377,7 +377,7 @@ fn refuse_misspelt(object: &Object, pointer: &str, known: &'static [&'static str
 }
 
 /// Pointer to a member whose name the specification does not fix (RFC 6901, section 3).
-fn member(pointer: &str, key: &str) -> String {
+pub(super) fn member(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 

@@ -6,7 +6,9 @@
 //!   next, [`CniResult`] what came of it. All three are parsed once, at the edge, keep their JSON byte for byte and
 //!   can be stored and read back.
 //! * [`Request`] derives the environment and the standard input of one plugin call. It does no IO.
+//! * [`Cache`] keeps what DEL and CHECK need, in libcni's format.
 //! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
+//! * [`validate`] says everything that is wrong with a configuration at once, without running anything.
 //! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
 //!
 //! What holds throughout: a key or number that this module does not know reaches the plugin unchanged; a plugin can
@@ -14,6 +16,7 @@
 //! unless asked for ([`Runtime::add`] never calls DEL).
 
 mod attachment;
+mod cache;
 mod conf;
 mod error;
 mod exec;
@@ -25,9 +28,11 @@ mod reply;
 mod request;
 mod result;
 mod runtime;
+pub mod validate;
 mod version;
 
 pub use attachment::Attachment;
+pub use cache::{Cache, CacheError, Cached, EntryError};
 pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};
 pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, STDOUT_LIMIT, TERM_GRACE, close_inherited_descriptors};

@@ -1,0 +1,355 @@
+//! CNI networks by hand: what cnitool does, with its command line and environment, and more.
+//!
+//! * The result of `add` goes to standard output as the last plugin gave it; a failure as an error object of the
+//!   specification, with exit status 1, and in words to standard error.
+//! * What was attached is remembered ([`Cache`]), before the first plugin runs. `del` and `check` use the remembered
+//!   configuration, arguments and result, whatever the files and variables say today.
+//! * Operations on one network exclude `gc` of it, also those of other processes with the same cache.
+
+mod failure;
+mod networks;
+mod settings;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{error::Error as StdError, fs};
+
+use clap::Subcommand;
+use netclaim_driver::cni::validate::{Severity, validate, validate_template};
+use netclaim_driver::cni::{
+    Attachment, Cache, CacheError, Cached, NetworkList, NetworkName, Runtime, ValidAttachment,
+};
+use netclaim_driver::error_chain;
+use serde_json::{Value, json};
+
+pub use failure::Failure;
+pub use networks::{LoadError, files, load};
+pub use settings::{SettingError, Settings};
+
+/// `netclaimctl cni`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What cnitool takes from its environment.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// What to do.
+    #[command(subcommand)]
+    pub operation: Operation,
+}
+
+/// What `netclaimctl cni` can do.
+#[derive(Debug, Subcommand)]
+pub enum Operation {
+    /// Attaches a network namespace to a network, and prints the result
+    Add(Target),
+    /// Detaches it
+    Del(Target),
+    /// Checks that an attachment is as `add` left it
+    Check(Target),
+    /// Asks the network's plugins whether they could attach something now
+    Status {
+        /// The network's name
+        network: String,
+        /// Ignored, as by cnitool
+        netns: Option<PathBuf>,
+    },
+    /// Deletes attachments whose namespace is gone, then has the plugins delete what belongs to no known attachment.
+    ///
+    /// Known are the attachments that `attachments` shows. Those that others made in a network of the same name, such
+    /// as kubelet's container runtime, are not: name them by --keep.
+    Gc {
+        /// The network's name
+        network: String,
+        /// Ignored, as by cnitool
+        netns: Option<PathBuf>,
+        /// An attachment of others that plugins must leave alone; may be repeated
+        #[arg(long, value_name = "CONTAINERID/IFNAME")]
+        keep: Vec<String>,
+    },
+    /// Says what is wrong with network configurations, without running anything
+    Validate {
+        /// Files to look at; without any, all in NETCONFPATH
+        files: Vec<PathBuf>,
+        /// The files are templates: nothing is said about texts with ${…} in them
+        #[arg(long)]
+        template: bool,
+        /// Print a JSON list
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the attachments made by `add`
+    Attachments {
+        /// Print a JSON list
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A network and a network namespace.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    /// The network's name
+    pub network: String,
+    /// Path of the network namespace, such as /run/netns/test
+    pub netns: PathBuf,
+}
+
+/// Does what the command line asks for.
+pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
+    let failed = match perform(&args, out, err).await {
+        Ok(code) => return code,
+        Err(failure) => failure,
+    };
+    // Where the output is closed there is nobody left to tell.
+    let _ = writeln!(out, "{:#}", failed.object());
+    say(err, &failed);
+    ExitCode::FAILURE
+}
+
+fn say(err: &mut (dyn Write + Send), error: &dyn StdError) {
+    let _ = writeln!(err, "netclaimctl: {}", error_chain(error));
+}
+
+async fn perform(
+    args: &Args,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+) -> Result<ExitCode, Failure> {
+    let Args { settings, operation } = args;
+    match operation {
+        Operation::Add(target) => add(settings, target, out).await?,
+        Operation::Del(target) => del(settings, target, err).await?,
+        Operation::Check(target) => check(settings, target).await?,
+        Operation::Status { network, netns: _ } => {
+            let list = networks::load(settings.netconf_dir(), &name(network)?)?;
+            settings.runtime()?.status(&list, settings.deadline()).await?;
+        }
+        Operation::Gc { network, netns: _, keep } => gc(settings, &name(network)?, keep, err).await?,
+        Operation::Validate { files, template, json } => {
+            return judge(settings, files, *template, *json, out);
+        }
+        Operation::Attachments { json } => attachments(&settings.cache(), *json, out, err)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn name(network: &str) -> Result<NetworkName, Failure> {
+    network.parse().map_err(Failure::Name)
+}
+
+async fn add(settings: &Settings, target: &Target, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let (runtime, cache) = (settings.runtime()?, settings.cache());
+    let list = networks::load(settings.netconf_dir(), &name(&target.network)?)?;
+    let attachment = settings.attachment(&target.netns)?;
+    let _lock = cache.lock_shared(list.name())?;
+    if find(&cache, list.name(), &attachment)?.is_some() {
+        return Err(Failure::Attached(key(&attachment)));
+    }
+    // Several versions are offered to choose from; of one, what is wrong with it is the plugin's to say.
+    let list = if list.versions().len() > 1 { runtime.negotiate(&list).await? } else { list };
+    let mut cached = Cached { list, attachment, result: None };
+    cache.store(&cached)?;
+    match runtime.add(&cached.list, &cached.attachment, settings.deadline()).await {
+        Ok(result) => {
+            let text = result.raw().to_owned();
+            cached.result = Some(result);
+            cache.store(&cached)?;
+            Ok(writeln!(out, "{text}")?)
+        }
+        Err(failed) if failed.needs_del() => {
+            cached.result = failed.last_good.as_deref().cloned();
+            cache.store(&cached)?;
+            Err(failed.into())
+        }
+        Err(failed) => {
+            forget(&cache, &cached.list, &cached.attachment)?;
+            Err(failed.into())
+        }
+    }
+}
+
+async fn del(settings: &Settings, target: &Target, err: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let (runtime, cache) = (settings.runtime()?, settings.cache());
+    let (network, attachment) = (name(&target.network)?, settings.attachment(&target.netns)?);
+    let _lock = cache.lock_shared(&network)?;
+    let known = match find(&cache, &network, &attachment) {
+        // It must be possible to delete an attachment whatever became of the file.
+        Err(error @ CacheError::Entry { .. }) => {
+            say(err, &error);
+            None
+        }
+        known => known?,
+    };
+    let Cached { list, attachment, result } = match known {
+        Some(known) => known,
+        None => Cached { list: networks::load(settings.netconf_dir(), &network)?, attachment, result: None },
+    };
+    runtime.del(&list, &attachment, result.as_ref(), settings.deadline()).await?;
+    Ok(forget(&cache, &list, &attachment)?)
+}
+
+async fn check(settings: &Settings, target: &Target) -> Result<(), Failure> {
+    let (runtime, cache) = (settings.runtime()?, settings.cache());
+    let (network, attachment) = (name(&target.network)?, settings.attachment(&target.netns)?);
+    let _lock = cache.lock_shared(&network)?;
+    match find(&cache, &network, &attachment)? {
+        Some(Cached { list, attachment, result: Some(result) }) => {
+            Ok(runtime.check(&list, &attachment, &result, settings.deadline()).await?)
+        }
+        _ => Err(Failure::NotAttached(key(&attachment))),
+    }
+}
+
+async fn gc(
+    settings: &Settings,
+    network: &NetworkName,
+    keep: &[String],
+    err: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let (runtime, cache) = (settings.runtime()?, settings.cache());
+    let list = networks::load(settings.netconf_dir(), network)?;
+    let mut valid = keep.iter().map(|text| kept(text)).collect::<Result<Vec<_>, _>>()?;
+    let _lock = cache.lock(network)?;
+    let (known, unusable) = cache.attachments()?;
+    // Any of them may be an attachment in use.
+    if let Some(error) = unusable.into_iter().next() {
+        return Err(error.into());
+    }
+    let mut failures = Vec::new();
+    for known in known.into_iter().filter(|known| known.list.name() == network) {
+        let gone = known.attachment.netns.as_deref().is_none_or(|path| !path.exists());
+        if !gone && known.result.is_some() {
+            valid.push(key(&known.attachment));
+            continue;
+        }
+        let left = delete(&runtime, settings, &known, gone).await;
+        if left.is_empty() {
+            forget(&cache, &known.list, &known.attachment)?;
+            let ValidAttachment { container_id, if_name } = key(&known.attachment);
+            let _ = writeln!(err, "netclaimctl: deleted interface `{if_name}` of container `{container_id}`");
+        }
+        failures.extend(left);
+    }
+    if let Err(errors) = runtime.gc(&list, &valid, settings.deadline()).await {
+        failures.extend(errors.into_iter().map(Failure::from));
+    }
+    if failures.is_empty() { Ok(()) } else { Err(Failure::Gc(failures)) }
+}
+
+/// DEL of a stale attachment: after the end of its namespace in the way that leaves no address behind.
+async fn delete(runtime: &Runtime, settings: &Settings, stale: &Cached, gone: bool) -> Vec<Failure> {
+    let Cached { list, attachment, result } = stale;
+    let deadline = settings.deadline();
+    if !gone {
+        let done = runtime.del(list, attachment, result.as_ref(), deadline).await;
+        return done.err().into_iter().map(Failure::from).collect();
+    }
+    let attachment = Attachment { netns: None, ..attachment.clone() };
+    let errors = runtime.release(list, &attachment, result.as_ref(), deadline).await;
+    errors.into_iter().map(Failure::from).collect()
+}
+
+fn kept(text: &str) -> Result<ValidAttachment, Failure> {
+    let parse = || {
+        let (container_id, if_name) = text.split_once('/')?;
+        Some(ValidAttachment { container_id: container_id.parse().ok()?, if_name: if_name.parse().ok()? })
+    };
+    parse().ok_or_else(|| Failure::Keep(text.to_owned()))
+}
+
+fn judge(
+    settings: &Settings,
+    files: &[PathBuf],
+    template: bool,
+    json: bool,
+    out: &mut (dyn Write + Send),
+) -> Result<ExitCode, Failure> {
+    let files = if files.is_empty() { networks::files(settings.netconf_dir())? } else { files.to_vec() };
+    let mut all = Vec::new();
+    for path in files {
+        let text = read(&path)?;
+        let findings = if template { validate_template(&text) } else { validate(&text) };
+        all.extend(findings.into_iter().map(|finding| (path.clone(), finding)));
+    }
+    if json {
+        let object = |(path, finding): &(PathBuf, _)| -> serde_json::Result<Value> {
+            let mut object = serde_json::to_value::<&netclaim_driver::cni::validate::Finding>(finding)?;
+            if let Some(object) = object.as_object_mut() {
+                object.insert("file".to_owned(), json!(path.to_string_lossy()));
+            }
+            Ok(object)
+        };
+        writeln!(out, "{:#}", Value::Array(all.iter().map(object).collect::<Result<_, _>>()?))?;
+    } else {
+        for (path, finding) in &all {
+            writeln!(out, "{}: {finding}", path.display())?;
+        }
+    }
+    let bad = all.iter().any(|(_, finding)| finding.severity == Severity::Error);
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|source| Failure::Read { path: path.to_owned(), source })
+}
+
+fn attachments(
+    cache: &Cache,
+    json: bool,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let (known, unusable) = cache.attachments()?;
+    for error in &unusable {
+        say(err, error);
+    }
+    let netns = |of: &Cached| of.attachment.netns.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let ips = |of: &Cached| -> Vec<String> {
+        let ips = of.result.iter().flat_map(|result| result.ips_of(&of.attachment));
+        ips.map(|ip| ip.address.to_string()).collect()
+    };
+    if json {
+        let object = |of: &Cached| {
+            json!({"network": of.list.name().as_str(), "containerID": of.attachment.container_id.as_str(),
+                   "ifname": of.attachment.if_name.as_str(), "netns": netns(of), "ips": ips(of),
+                   "attached": of.result.is_some()})
+        };
+        writeln!(out, "{:#}", Value::Array(known.iter().map(object).collect()))?;
+        return Ok(());
+    }
+    let mut rows = vec![["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"].map(str::to_owned)];
+    rows.extend(known.iter().map(|of| {
+        let Attachment { container_id, if_name, .. } = &of.attachment;
+        let addresses = if of.result.is_some() { ips(of).join(",") } else { "(ADD failed)".to_owned() };
+        let netns = netns(of).unwrap_or_default();
+        [of.list.name().to_string(), container_id.to_string(), if_name.to_string(), netns, addresses]
+    }));
+    Ok(table(&rows, out)?)
+}
+
+fn table(rows: &[[String; 5]], out: &mut (dyn Write + Send)) -> io::Result<()> {
+    let mut widths = [0; 5];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+fn find(cache: &Cache, network: &NetworkName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
+    cache.load(network, &attachment.container_id, &attachment.if_name)
+}
+
+fn forget(cache: &Cache, list: &NetworkList, attachment: &Attachment) -> Result<(), CacheError> {
+    cache.remove(list.name(), &attachment.container_id, &attachment.if_name)
+}
+
+fn key(attachment: &Attachment) -> ValidAttachment {
+    ValidAttachment { container_id: attachment.container_id.clone(), if_name: attachment.if_name.clone() }
+}

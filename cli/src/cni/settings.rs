@@ -1,0 +1,192 @@
+//! Options and environment of `netclaimctl cni`, which are cnitool's.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use netclaim_driver::cni::{Attachment, BinDirError, Cache, ContainerId, IfName, NameError, Runtime};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha512};
+
+const DEFAULT_CNI_PATH: &str = "/opt/cni/bin";
+const DEFAULT_NETCONF_DIR: &str = "/etc/cni/net.d";
+
+/// What every operation may need. An empty value is the same as none, except for `CNI_IFNAME`.
+#[derive(Debug, clap::Args)]
+pub struct Settings {
+    /// Directories of CNI plugins, separated by colons [default: /opt/cni/bin]
+    #[arg(long, env = "CNI_PATH", value_name = "DIRS", global = true, hide_env_values = true)]
+    pub cni_path: Option<OsString>,
+    /// Directory of network configurations [default: /etc/cni/net.d]
+    #[arg(long, env = "NETCONFPATH", value_name = "DIR", global = true, hide_env_values = true)]
+    pub netconf_path: Option<OsString>,
+    /// Capability arguments as a JSON object, such as {"mac": "02:00:00:00:00:01"}
+    #[arg(long, env = "CAP_ARGS", value_name = "JSON", global = true, hide_env_values = true)]
+    pub cap_args: Option<String>,
+    /// Arguments for all plugins, such as K1=V1;K2=V2
+    #[arg(long, env = "CNI_ARGS", value_name = "ARGS", global = true, hide_env_values = true)]
+    pub cni_args: Option<String>,
+    /// Name of the interface in the namespace
+    #[arg(
+        long,
+        env = "CNI_IFNAME",
+        value_name = "NAME",
+        global = true,
+        hide_env_values = true,
+        default_value = "eth0"
+    )]
+    pub ifname: String,
+    /// Directory in which attachments are remembered; cnitool's is /var/lib/cni
+    #[arg(
+        long,
+        env = "NETCLAIM_CNI_CACHE",
+        value_name = "DIR",
+        global = true,
+        hide_env_values = true,
+        default_value = "/var/lib/netclaim/cni"
+    )]
+    pub cache_dir: PathBuf,
+    /// Seconds that the plugins of a network may take together
+    #[arg(long, value_name = "SECONDS", global = true, default_value_t = 120)]
+    pub timeout: u64,
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    /// The plugins' directories.
+    #[error("CNI_PATH cannot be used")]
+    CniPath(#[source] BinDirError),
+    /// A relative path, and no directory it is relative to.
+    #[error("path {} cannot be made absolute", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The capability arguments.
+    #[error("CAP_ARGS must be a JSON object, such as {{\"mac\": \"02:00:00:00:00:01\"}}")]
+    CapArgs(#[source] serde_json::Error),
+    /// The arguments.
+    #[error("CNI_ARGS has the part {0:?}; write it as K1=V1;K2=V2, without empty keys and values")]
+    CniArgs(String),
+    /// The interface.
+    #[error("CNI_IFNAME cannot be used")]
+    IfName(#[source] NameError),
+    /// The container's made-up name.
+    #[error("no container ID can be made")]
+    ContainerId(#[source] NameError),
+}
+
+impl Settings {
+    /// A runtime with the directories of plugins.
+    ///
+    /// # Errors
+    /// [`SettingError::CniPath`], [`SettingError::Path`].
+    pub fn runtime(&self) -> Result<Runtime, SettingError> {
+        let dirs = self.cni_path.as_deref().filter(|dirs| !dirs.is_empty());
+        let dirs = env::split_paths(dirs.unwrap_or_else(|| DEFAULT_CNI_PATH.as_ref()))
+            .filter(|dir| !dir.as_os_str().is_empty())
+            .map(|dir| absolute(&dir))
+            .collect::<Result<_, _>>()?;
+        Runtime::new(dirs).map_err(SettingError::CniPath)
+    }
+
+    /// The directory of network configurations.
+    pub fn netconf_dir(&self) -> &Path {
+        let dir = self.netconf_path.as_deref().filter(|dir| !dir.is_empty());
+        Path::new(dir.unwrap_or_else(|| DEFAULT_NETCONF_DIR.as_ref()))
+    }
+
+    /// Where attachments are remembered.
+    pub fn cache(&self) -> Cache {
+        Cache::new(&self.cache_dir)
+    }
+
+    /// The time for one operation.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// An attachment of the namespace at `netns`, which need not exist. Its container has the ID that cnitool gives it.
+    ///
+    /// # Errors
+    /// See [`SettingError`].
+    pub fn attachment(&self, netns: &Path) -> Result<Attachment, SettingError> {
+        let netns = absolute(netns)?;
+        let if_name = self.ifname.parse::<IfName>().map_err(SettingError::IfName)?;
+        let mut attachment = Attachment::new(container_id(&netns)?, Some(netns), if_name);
+        attachment.args = cni_args(self.cni_args.as_deref().unwrap_or_default())?;
+        attachment.capability_args = match self.cap_args.as_deref().filter(|json| !json.is_empty()) {
+            Some(json) => {
+                let args: Option<Map<String, Value>> =
+                    serde_json::from_str(json).map_err(SettingError::CapArgs)?;
+                args.unwrap_or_default()
+            }
+            None => Map::new(),
+        };
+        Ok(attachment)
+    }
+}
+
+/// `cnitool-` and the first ten bytes of the path's SHA-512 in hexadecimal.
+fn container_id(netns: &Path) -> Result<ContainerId, SettingError> {
+    let hash = Sha512::digest(netns.as_os_str().as_encoded_bytes());
+    let hex: String = hash.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
+    ContainerId::try_from(format!("cnitool-{hex}")).map_err(SettingError::ContainerId)
+}
+
+/// As Go's `filepath.Abs`, which takes `..` away by the text alone: the container's ID depends on it.
+fn absolute(path: &Path) -> Result<PathBuf, SettingError> {
+    let absolute =
+        std::path::absolute(path).map_err(|source| SettingError::Path { path: path.to_owned(), source })?;
+    let mut clean = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => {
+                clean.pop();
+            }
+            component => clean.push(component),
+        }
+    }
+    Ok(clean)
+}
+
+fn cni_args(text: &str) -> Result<Vec<(String, String)>, SettingError> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pair = |part: &str| match part.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() && !value.contains('=') => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err(SettingError::CniArgs(part.to_owned())),
+    };
+    text.split(';').map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_container_id_is_cnitools() {
+        // printf /var/run/netns/test | sha512sum
+        let id = container_id(&absolute(Path::new("/var//run/x/../netns/./test/")).unwrap()).unwrap();
+        assert_eq!(id.as_str(), "cnitool-7b8a61d5d8e94d07cbe4");
+    }
+
+    #[test]
+    fn arguments_are_pairs_without_empty_halves() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(cni_args("").unwrap(), []);
+        assert_eq!(cni_args("A=1;B=2").unwrap(), [pair("A", "1"), pair("B", "2")]);
+        for text in ["A", "A=", "=1", "A=1;", "A=1=2"] {
+            assert!(cni_args(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! `netclaimctl cni` with scripts as plugins: they need no root.
+
+// The lints know tests by their attribute only, not the functions that tests share.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Notes its call and input; fails ADD, CHECK or DEL where there is a file of the verb's name.
+const PLUGIN: &str = r#"#!/bin/sh
+d=${0%/*/*}
+{ printf '%s\t' "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_NETNS" "$CNI_IFNAME" "$CNI_ARGS"; tr -d '\n'; echo; } >> "$d/calls"
+if test -e "$d/$CNI_COMMAND"; then echo '{"code": 123, "msg": "told to fail", "details": "by a file"}'; exit 1; fi
+test "$CNI_COMMAND" != ADD || echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.0.0.9/24","interface":0}]}'
+"#;
+
+/// A node: plugins, configurations, a cache, and files that stand for network namespaces.
+struct Node(TempDir);
+
+impl Node {
+    fn new() -> Self {
+        let node = Self(tempfile::tempdir().unwrap());
+        for dir in ["bin", "net.d", "netns"] {
+            fs::create_dir(node.path(dir)).unwrap();
+        }
+        fs::write(node.path("bin/mock"), PLUGIN).unwrap();
+        fs::set_permissions(node.path("bin/mock"), fs::Permissions::from_mode(0o755)).unwrap();
+        node.configure(&json!({"type": "mock", "generation": 1, "capabilities": {"mac": true}}));
+        for netns in ["a", "b"] {
+            fs::write(node.path("netns").join(netns), "").unwrap();
+        }
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn configure(&self, plugin: &Value) {
+        let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [plugin]});
+        fs::write(self.path("net.d/10.conflist"), list.to_string()).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netclaimctl"));
+        command
+            .arg("cni")
+            .args(args)
+            .current_dir(self.path("netns"))
+            .env("CNI_PATH", self.path("bin"))
+            .env("NETCONFPATH", self.path("net.d"))
+            .env("NETCLAIM_CNI_CACHE", self.path("cache"))
+            .env("CNI_ARGS", "K=V")
+            .env("CAP_ARGS", r#"{"mac": "02:00:00:00:00:01"}"#)
+            .env_remove("CNI_IFNAME");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs what must succeed, and returns its standard output.
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs what must fail, and returns the error object and what people are told.
+    fn fails(&self, args: &[&str]) -> (Value, String) {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        (serde_json::from_slice(&output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// The plugin's calls since the last look: verb, container, namespace, interface, arguments, input.
+    fn calls(&self) -> Vec<Vec<String>> {
+        let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let _ = fs::remove_file(self.path("calls"));
+        calls.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+    }
+
+    fn verbs(&self) -> Vec<String> {
+        self.calls().into_iter().map(|call| call[0].clone()).collect()
+    }
+}
+
+fn input(call: &[String]) -> Value {
+    serde_json::from_str(&call[5]).unwrap()
+}
+
+#[test]
+fn an_attachment_is_made_checked_and_deleted_with_what_it_was_made_with() {
+    let node = Node::new();
+    let result: Value = serde_json::from_str(&node.ok(&["add", "net", "a"])).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.0.0.9/24");
+    let add = node.calls().remove(0);
+    assert!(add[1].starts_with("cnitool-") && add[1].len() == 28, "{add:?}");
+    assert_eq!(add[2..5], [node.path("netns/a").to_str().unwrap(), "eth0", "IgnoreUnknown=1;K=V"]);
+    assert_eq!(input(&add)["runtimeConfig"]["mac"], "02:00:00:00:00:01");
+
+    // Today's configuration and variables do not matter any more.
+    node.configure(&json!({"type": "mock", "generation": 2}));
+    for verb in ["check", "del"] {
+        let done =
+            node.command(&[verb, "net", "./a"]).env("CNI_ARGS", "").env("CAP_ARGS", "").output().unwrap();
+        assert!(done.status.success());
+        let call = node.calls().remove(0);
+        assert_eq!(call[0], verb.to_uppercase());
+        assert_eq!(call[1..5], add[1..5]);
+        let input = input(&call);
+        assert_eq!((&input["generation"], &input["prevResult"]), (&json!(1), &result));
+    }
+    assert_eq!(node.ok(&["attachments"]).lines().count(), 1);
+
+    // What nothing is known of is deleted by today's configuration, and cannot be checked.
+    node.ok(&["del", "net", "a"]);
+    assert_eq!(input(&node.calls()[0])["generation"], 2);
+    assert_eq!(node.fails(&["check", "net", "a"]).0["code"], 3);
+}
+
+#[test]
+fn a_plugins_error_is_printed_as_it_came_and_told_in_words() {
+    let node = Node::new();
+    fs::write(node.path("ADD"), "").unwrap();
+    let (object, told) = node.fails(&["add", "net", "a"]);
+    assert_eq!(
+        object,
+        json!({"cniVersion": "1.1.0", "code": 123, "msg": "told to fail", "details": "by a file"})
+    );
+    assert!(
+        told.starts_with("netclaimctl: ADD stopped after 0 of 1 plugins: CNI plugin `mock` failed ADD"),
+        "{told}"
+    );
+    assert!(told.trim_end().ends_with("error 123: told to fail (by a file)"), "{told}");
+}
+
+#[test]
+fn a_failed_add_is_remembered_and_collected_while_its_namespace_lives() {
+    let node = Node::new();
+    fs::write(node.path("ADD"), "").unwrap();
+    node.fails(&["add", "net", "a"]);
+    assert!(node.ok(&["attachments"]).contains("(ADD failed)"));
+    node.calls();
+    node.ok(&["gc", "net"]);
+    assert_eq!(node.verbs(), ["DEL", "GC"]);
+    assert_eq!(node.ok(&["attachments", "--json"]).trim(), "[]");
+}
+
+#[test]
+fn an_add_whose_plugin_never_ran_is_not_remembered() {
+    let node = Node::new();
+    node.configure(&json!({"type": "missing"}));
+    let (object, _) = node.fails(&["add", "net", "a"]);
+    assert_eq!(object["code"], 999);
+    assert_eq!(node.ok(&["attachments", "--json"]).trim(), "[]");
+}
+
+#[test]
+fn nothing_is_attached_twice() {
+    let node = Node::new();
+    node.ok(&["add", "net", "a"]);
+    let (object, _) = node.fails(&["add", "net", "a"]);
+    assert!(object["msg"].as_str().unwrap().contains("is attached already"), "{object}");
+    assert_eq!(node.verbs(), ["ADD"]);
+    // Another interface is another attachment.
+    assert!(node.command(&["add", "net", "a"]).env("CNI_IFNAME", "net1").output().unwrap().status.success());
+}
+
+#[test]
+fn a_failed_del_can_be_repeated() {
+    let node = Node::new();
+    node.ok(&["add", "net", "a"]);
+    fs::write(node.path("DEL"), "").unwrap();
+    node.fails(&["del", "net", "a"]);
+    fs::remove_file(node.path("DEL")).unwrap();
+    node.calls();
+    node.ok(&["del", "net", "a"]);
+    assert_eq!(input(&node.calls()[0])["generation"], 1);
+}
+
+#[test]
+fn gc_deletes_what_has_lost_its_namespace_and_names_the_rest_as_valid() {
+    let node = Node::new();
+    node.ok(&["add", "net", "a"]);
+    node.ok(&["add", "net", "b"]);
+    let b = node.calls().remove(1);
+    fs::remove_file(node.path("netns/a")).unwrap();
+    node.ok(&["gc", "net", "ignored", "--keep", "other/net7"]);
+    let calls = node.calls();
+    assert_eq!(calls.iter().map(|call| &call[0]).collect::<Vec<_>>(), ["DEL", "GC"]);
+    assert_eq!(calls[0][2], "", "a namespace that is gone is not named");
+    let expected =
+        json!([{"containerID": "other", "ifname": "net7"}, {"containerID": b[1], "ifname": "eth0"}]);
+    assert_eq!(input(&calls[1])["cni.dev/valid-attachments"], expected);
+    let left: Value = serde_json::from_str(&node.ok(&["attachments", "--json"])).unwrap();
+    assert_eq!(
+        left,
+        json!([{"network": "net", "containerID": b[1], "ifname": "eth0", "netns": node.path("netns/b"),
+                             "ips": ["10.0.0.9/24"], "attached": true}])
+    );
+}
+
+#[test]
+fn gc_does_nothing_while_an_attachment_cannot_be_read() {
+    let node = Node::new();
+    node.ok(&["add", "net", "a"]);
+    fs::write(node.path("cache/results/torn"), "{").unwrap();
+    node.calls();
+    let (object, told) = node.fails(&["gc", "net"]);
+    assert_eq!(object["code"], 5);
+    assert!(told.contains("cache/results/torn cannot be used"), "{told}");
+    assert!(node.calls().is_empty());
+}
+
+#[test]
+fn status_asks_the_plugins() {
+    let node = Node::new();
+    node.ok(&["status", "net"]);
+    assert_eq!(node.verbs(), ["STATUS"]);
+    fs::write(node.path("STATUS"), "").unwrap();
+    assert_eq!(node.fails(&["status", "net", "ignored"]).0["code"], 123);
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_errors_of_the_environment() {
+    let node = Node::new();
+    for (variable, value) in [("CNI_ARGS", "K"), ("CAP_ARGS", "[]"), ("CNI_IFNAME", "a/b")] {
+        let output = node.command(&["add", "net", "a"]).env(variable, value).output().unwrap();
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((output.status.code(), &object["code"]), (Some(1), &json!(4)), "{variable}");
+        assert!(object["msg"].as_str().unwrap().contains(variable), "{object}");
+    }
+    assert_eq!(node.fails(&["add", "other", "a"]).0["code"], 7);
+    assert_eq!(node.fails(&["gc", "net", "--keep", "x"]).0["code"], 4);
+    assert!(node.calls().is_empty());
+    assert_eq!(node.run(&["add", "net"]).status.code(), Some(2), "a wrong command line");
+}
+
+#[test]
+fn configurations_are_judged_with_file_and_place() {
+    let node = Node::new();
+    assert_eq!(node.ok(&["validate"]), "");
+    node.configure(
+        &json!({"type": "vlan", "vlanId": "${parameters.vlan}", "master": "eth1", "ipam": {"type": "dhcp"}}),
+    );
+    let file = node.path("net.d/10.conflist");
+    let file = file.to_str().unwrap();
+    assert_eq!(node.ok(&["validate", "--template", file]), "");
+    let output = node.run(&["validate"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stdout).unwrap();
+    let line = format!(
+        "{file}: error at `/plugins/0/vlanId`: must be a whole number, not a string; write it without quotes\n"
+    );
+    assert_eq!(told, line);
+    let output = node.run(&["validate", "--json", file]);
+    let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&findings[0]["file"], &findings[0]["severity"]), (&json!(file), &json!("error")));
+    assert_eq!(node.fails(&["validate", "/nonexistent.conflist"]).0["code"], 5);
+}

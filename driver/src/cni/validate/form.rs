@@ -1,0 +1,216 @@
+//! The form of a value: what JSON type a plugin reads it into, and what it accepts there.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::node::{Members, Node};
+use super::{Report, member};
+use crate::cni::json;
+use crate::cni::names::IfName;
+
+/// Smallest MTU the kernel gives an interface of the kinds that plugins create, in bytes.
+const MIN_MTU: i128 = 68;
+const MAX_MTU: i128 = 65535;
+
+/// What a key's value must be. `null`, and where it makes sense the empty text, are the same as no key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    Any,
+    Bool,
+    Text,
+    /// From and to, both included.
+    Int(i128, i128),
+    /// In bytes; 0 leaves it to the kernel.
+    Mtu,
+    /// The name of a network interface.
+    Link,
+    /// A hardware address that an interface can be given.
+    Mac,
+    Address,
+    /// Address and prefix length.
+    Cidr,
+    AbsolutePath,
+    OneOf(&'static [&'static str]),
+    List(&'static Form),
+    /// Text by text.
+    Map,
+    Object(&'static [Key]),
+}
+
+/// A key and the form of its value.
+pub(super) type Key = (&'static str, Form);
+
+impl Form {
+    pub(super) fn check(self, node: &Node, at: &str, report: &mut Report) {
+        match (self, node) {
+            (Self::Any, _) | (_, Node::Null | Node::Open) => {}
+            (Self::Bool, Node::Bool(_)) | (Self::Text, Node::Text(_)) => {}
+            (Self::Int(min, max), Node::Int(number)) => {
+                if *number < min || *number > max {
+                    let problem = format!("{number} is out of range");
+                    report.error(at, problem, format!("write a number from {min} to {max}"));
+                }
+            }
+            (Self::Mtu, Node::Int(number)) => {
+                if *number != 0 && (*number < MIN_MTU || *number > MAX_MTU) {
+                    let advice =
+                        format!("write a number of bytes from {MIN_MTU} to {MAX_MTU}, or leave it out");
+                    report.error(at, format!("{number} is no possible MTU"), advice);
+                }
+            }
+            (Self::List(form), Node::List(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    form.check(item, &format!("{at}/{index}"), report);
+                }
+            }
+            (Self::Map, Node::Object(members)) => {
+                for (key, node) in members.iter() {
+                    Self::Text.check(node, &member(at, key), report);
+                }
+            }
+            (Self::Object(keys), Node::Object(members)) => {
+                check_keys(members, at, &[keys], "this object", report)
+            }
+            (form, Node::Text(text)) if form.is_text() => form.check_text(text, at, report),
+            (form, found) => {
+                let problem = format!("must be {}, not {}", form.expected(), found.kind());
+                let quoted =
+                    matches!(form, Self::Bool | Self::Int(..) | Self::Mtu) && matches!(found, Node::Text(_));
+                report.error(at, problem, if quoted { "write it without quotes" } else { "change its type" });
+            }
+        }
+    }
+
+    fn is_text(self) -> bool {
+        matches!(
+            self,
+            Self::Link | Self::Mac | Self::Address | Self::Cidr | Self::AbsolutePath | Self::OneOf(_)
+        )
+    }
+
+    fn check_text(self, text: &str, at: &str, report: &mut Report) {
+        match self {
+            Self::OneOf(allowed) if !allowed.contains(&text) => {
+                let choices = allowed.iter().filter(|choice| !choice.is_empty());
+                let choices = choices.map(|choice| format!("`{choice}`")).collect::<Vec<_>>().join(", ");
+                report.error(
+                    at,
+                    format!("{text:?} is not known to the plugin"),
+                    format!("write one of {choices}"),
+                );
+            }
+            Self::Cidr if text.parse::<IpNet>().is_err() => {
+                let advice = "write address and prefix length, such as 10.0.0.0/24 or fd00::/64";
+                report.error(at, format!("{text:?} is no network in CIDR notation"), advice);
+            }
+            _ if text.is_empty() => {}
+            Self::Address if text.parse::<IpAddr>().is_err() => {
+                let advice = "write an IPv4 or IPv6 address without prefix length";
+                report.error(at, format!("{text:?} is no IP address"), advice);
+            }
+            Self::Link => {
+                if let Err(error) = text.parse::<IfName>() {
+                    report.error(
+                        at,
+                        error.to_string(),
+                        "write the name of an interface as `ip link` shows it",
+                    );
+                }
+            }
+            Self::Mac => {
+                if let Some(problem) = mac_problem(text) {
+                    let advice = "write six octets such as 02:00:00:00:00:01, the first of them even";
+                    report.error(at, format!("{text:?} {problem}"), advice);
+                }
+            }
+            Self::AbsolutePath if !text.starts_with('/') => {
+                let advice = "write an absolute path: where a plugin runs is not defined";
+                report.error(at, format!("path {text:?} is relative"), advice);
+            }
+            _ => {}
+        }
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Any => "anything",
+            Self::Bool => "true or false",
+            Self::Int(..) | Self::Mtu => "a whole number",
+            Self::List(_) => "a list",
+            Self::Map | Self::Object(_) => "an object",
+            _ => "a string",
+        }
+    }
+}
+
+/// Reports the keys of an object that nobody reads, and values of a wrong form.
+pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &str, report: &mut Report) {
+    let all = || known.iter().flat_map(|keys| keys.iter());
+    for (key, node) in members.iter() {
+        let here = member(at, key);
+        if let Some((_, form)) = all().find(|(known, _)| *known == key) {
+            form.check(node, &here, report);
+        } else if let Some((known, form)) = all().find(|(known, _)| json::is_misspelt(key, known)) {
+            // Go takes it for the known key; nobody else does.
+            let problem =
+                format!("key is spelt differently from `{known}`, which plugins written in Go take it for");
+            report.warning(&here, problem, format!("write `{known}`"));
+            form.check(node, &here, report);
+        } else {
+            let similar = all().map(|(known, _)| *known).find(|known| is_similar(key, known));
+            let advice = match similar {
+                Some(known) => format!("write `{known}` if that is meant, else remove it"),
+                None => "remove it".to_owned(),
+            };
+            report.warning(&here, format!("{whose} has no key `{key}`: it has no effect"), advice);
+        }
+    }
+}
+
+/// Why a text is no hardware address for an interface.
+fn mac_problem(text: &str) -> Option<&'static str> {
+    let octets: Option<Vec<u8>> = match text.chars().find(|c| matches!(c, ':' | '-' | '.')) {
+        Some('.') => {
+            let groups = text
+                .split('.')
+                .map(|group| (group.len() == 4).then(|| u16::from_str_radix(group, 16).ok())?);
+            groups
+                .map(|group| group.map(u16::to_be_bytes))
+                .collect::<Option<Vec<_>>>()
+                .map(|groups| groups.concat())
+        }
+        Some(separator) => text
+            .split(separator)
+            .map(|octet| (octet.len() == 2).then(|| u8::from_str_radix(octet, 16).ok())?)
+            .collect(),
+        None => None,
+    };
+    match octets.as_deref() {
+        Some([first, _, _, _, _, _]) if first & 1 == 1 => Some("is a multicast address"),
+        Some([0, 0, 0, 0, 0, 0]) => Some("is the zero address"),
+        Some(octets) if matches!(octets.len(), 6 | 8 | 20) => None,
+        _ => Some("is no hardware address"),
+    }
+}
+
+/// Whether one was probably typed for the other: at most two letters differ, case aside.
+pub(super) fn is_similar(a: &str, b: &str) -> bool {
+    const SLIPS: usize = 2;
+    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
+    if a.len().min(b.len()) <= SLIPS || a.len().abs_diff(b.len()) > SLIPS {
+        return false;
+    }
+    // Levenshtein distance, one row at a time.
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut next = vec![i + 1];
+        for ((to, pair), left) in b.bytes().zip(row.windows(2)).zip(0..) {
+            let [diagonal, above] = pair else { continue };
+            let left = next.get(left).copied().unwrap_or_default();
+            next.push((diagonal + usize::from(from != to)).min(above + 1).min(left + 1));
+        }
+        row = next;
+    }
+    row.last().is_some_and(|distance| *distance <= SLIPS)
+}

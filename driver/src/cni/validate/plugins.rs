@@ -1,0 +1,324 @@
+//! The reference plugins, release 1.9.1: the keys that each reads (the structs of its Go source), and what else a
+//! configuration must know of it.
+
+use super::form::{Form, Key};
+use super::rules::{self, Rule};
+use crate::cni::version::SpecVersion;
+
+use Form::{AbsolutePath, Address, Any, Bool, Cidr, Int, Link, List, Mac, Map, Mtu, Object, OneOf, Text};
+use Ipam::{Optional, Required, Unused};
+use Role::{Chained, Interface, IpamOnly, Other};
+
+/// Highest VLAN id; 0 is none.
+const VLAN_MAX: i128 = 4094;
+const U32: Form = Int(0, u32::MAX as i128);
+const U64: Form = Int(0, u64::MAX as i128);
+const INT: Form = Int(i64::MIN as i128, i64::MAX as i128);
+const NATURAL: Form = Int(0, i32::MAX as i128);
+
+/// A plugin whose keys are known.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    pub(super) name: &'static str,
+    pub(super) role: Role,
+    pub(super) keys: &'static [Key],
+    pub(super) ipam: Ipam,
+    /// Capability arguments it reads.
+    pub(super) capabilities: &'static [&'static str],
+    /// The oldest version it answers to.
+    pub(super) since: SpecVersion,
+    /// What hangs together.
+    pub(super) rule: Rule,
+}
+
+/// The place of a plugin in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Makes the interface: stands first, and alone of its kind.
+    Interface,
+    /// Works on the result of the plugins before it.
+    Chained,
+    /// Called by another plugin through `ipam`.
+    IpamOnly,
+    /// May stand anywhere.
+    Other,
+}
+
+/// Whether a plugin delegates to an IPAM plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ipam {
+    Required,
+    Optional,
+    Unused,
+}
+
+/// The keys every plugin object may have.
+pub(super) const COMMON: &[Key] = &[
+    // The frame looks at these.
+    ("type", Any),
+    ("name", Any),
+    ("cniVersion", Any),
+    ("capabilities", Any),
+    ("ipam", Any),
+    (
+        "dns",
+        Object(&[
+            ("nameservers", List(&Text)),
+            ("domain", Text),
+            ("search", List(&Text)),
+            ("options", List(&Text)),
+        ]),
+    ),
+];
+
+const ROUTES: Form = List(&Object(ROUTE));
+const ROUTE: &[Key] = &[
+    ("dst", Cidr),
+    ("gw", Address),
+    ("mtu", NATURAL),
+    ("advmss", NATURAL),
+    ("priority", NATURAL),
+    ("table", U32),
+    ("scope", Int(0, 255)),
+];
+const RANGE: &[Key] =
+    &[("subnet", Cidr), ("rangeStart", Address), ("rangeEnd", Address), ("gateway", Address)];
+const MASQ_BACKENDS: Form = OneOf(&["iptables", "nftables"]);
+
+const fn plugin(name: &'static str, role: Role, ipam: Ipam, keys: &'static [Key], rule: Rule) -> Plugin {
+    Plugin { name, role, keys, ipam, capabilities: &[], since: SpecVersion::V0_1_0, rule }
+}
+
+pub(super) const ALL: &[Plugin] = &[
+    Plugin {
+        capabilities: &["mac"],
+        ..plugin(
+            "bridge",
+            Interface,
+            Optional,
+            &[
+                ("bridge", Link),
+                ("isGateway", Bool),
+                ("isDefaultGateway", Bool),
+                ("forceAddress", Bool),
+                ("ipMasq", Bool),
+                ("ipMasqBackend", MASQ_BACKENDS),
+                ("mtu", Mtu),
+                ("hairpinMode", Bool),
+                ("promiscMode", Bool),
+                ("vlan", Int(0, VLAN_MAX)),
+                (
+                    "vlanTrunk",
+                    List(&Object(&[
+                        ("id", Int(1, VLAN_MAX)),
+                        ("minID", Int(1, VLAN_MAX)),
+                        ("maxID", Int(1, VLAN_MAX)),
+                    ])),
+                ),
+                ("preserveDefaultVlan", Bool),
+                ("macspoofchk", Bool),
+                ("enabledad", Bool),
+                ("disableContainerInterface", Bool),
+                ("portIsolation", Bool),
+            ],
+            rules::bridge,
+        )
+    },
+    Plugin {
+        capabilities: &["mac"],
+        ..plugin(
+            "macvlan",
+            Interface,
+            Optional,
+            &[
+                ("master", Link),
+                ("mode", OneOf(&["", "bridge", "private", "vepa", "passthru"])),
+                ("mtu", Mtu),
+                ("mac", Mac),
+                ("linkInContainer", Bool),
+                ("bcqueuelen", U32),
+            ],
+            rules::shared_master,
+        )
+    },
+    plugin(
+        "ipvlan",
+        Interface,
+        Optional,
+        &[
+            ("master", Link),
+            ("mode", OneOf(&["", "l2", "l3", "l3s"])),
+            ("mtu", Mtu),
+            ("linkInContainer", Bool),
+        ],
+        rules::shared_master,
+    ),
+    plugin(
+        "vlan",
+        Interface,
+        Required,
+        &[("master", Link), ("vlanId", Int(0, VLAN_MAX)), ("mtu", Mtu), ("linkInContainer", Bool)],
+        rules::vlan,
+    ),
+    Plugin {
+        capabilities: &["deviceID"],
+        ..plugin(
+            "host-device",
+            Interface,
+            Optional,
+            &[("device", Link), ("hwaddr", Mac), ("kernelpath", AbsolutePath), ("pciBusID", Text)],
+            rules::host_device,
+        )
+    },
+    plugin(
+        "ptp",
+        Interface,
+        Required,
+        &[("ipMasq", Bool), ("ipMasqBackend", MASQ_BACKENDS), ("mtu", Mtu)],
+        rules::masquerade,
+    ),
+    Plugin {
+        capabilities: &["mac"],
+        ..plugin(
+            "tap",
+            Interface,
+            Optional,
+            &[
+                ("multiQueue", Bool),
+                ("mtu", Mtu),
+                ("mac", Mac),
+                ("owner", U32),
+                ("group", U32),
+                ("selinuxContext", Text),
+                ("bridge", Link),
+            ],
+            rules::none,
+        )
+    },
+    plugin("dummy", Interface, Required, &[], rules::none),
+    plugin("loopback", Other, Unused, &[], rules::none),
+    Plugin {
+        capabilities: &["ips", "ipRanges"],
+        ..plugin(
+            "host-local",
+            IpamOnly,
+            Unused,
+            &[
+                ("subnet", Cidr),
+                ("rangeStart", Address),
+                ("rangeEnd", Address),
+                ("gateway", Address),
+                ("ranges", List(&List(&Object(RANGE)))),
+                ("routes", ROUTES),
+                ("dataDir", AbsolutePath),
+                ("resolvConf", AbsolutePath),
+            ],
+            rules::host_local,
+        )
+    },
+    Plugin {
+        capabilities: &["ips"],
+        ..plugin(
+            "static",
+            IpamOnly,
+            Unused,
+            &[
+                ("addresses", List(&Object(&[("address", Cidr), ("gateway", Address)]))),
+                ("routes", ROUTES),
+                (
+                    "dns",
+                    Object(&[
+                        ("nameservers", List(&Text)),
+                        ("domain", Text),
+                        ("search", List(&Text)),
+                        ("options", List(&Text)),
+                    ]),
+                ),
+            ],
+            rules::fixed_addresses,
+        )
+    },
+    plugin(
+        "dhcp",
+        IpamOnly,
+        Unused,
+        &[
+            ("daemonSocketPath", AbsolutePath),
+            ("provide", List(&Object(&[("option", Text), ("value", Text), ("fromArg", Text)]))),
+            ("request", List(&Object(&[("skipDefault", Bool), ("option", Text)]))),
+            ("priority", INT),
+        ],
+        rules::dhcp,
+    ),
+    Plugin {
+        capabilities: &["mac"],
+        ..plugin(
+            "tuning",
+            Chained,
+            Unused,
+            &[
+                ("dataDir", AbsolutePath),
+                ("sysctl", Map),
+                ("mac", Mac),
+                ("promisc", Bool),
+                ("mtu", Mtu),
+                ("txQLen", NATURAL),
+                ("allmulti", Bool),
+            ],
+            rules::tuning,
+        )
+    },
+    plugin("sbr", Chained, Unused, &[("table", U32)], rules::none),
+    Plugin {
+        since: SpecVersion::V0_3_1,
+        ..plugin("vrf", Chained, Unused, &[("vrfname", Link), ("table", U32)], rules::vrf)
+    },
+    Plugin {
+        capabilities: &["bandwidth"],
+        since: SpecVersion::V0_3_0,
+        ..plugin(
+            "bandwidth",
+            Chained,
+            Unused,
+            &[("ingressRate", U64), ("ingressBurst", U64), ("egressRate", U64), ("egressBurst", U64)],
+            rules::bandwidth,
+        )
+    },
+    Plugin {
+        since: SpecVersion::V0_4_0,
+        ..plugin(
+            "firewall",
+            Chained,
+            Unused,
+            &[
+                ("backend", OneOf(&["", "iptables", "firewalld"])),
+                ("iptablesAdminChainName", Text),
+                ("firewalldZone", Text),
+                ("ingressPolicy", OneOf(&["", "open", "same-bridge", "isolated"])),
+            ],
+            rules::none,
+        )
+    },
+    Plugin {
+        capabilities: &["portMappings"],
+        ..plugin(
+            "portmap",
+            Chained,
+            Unused,
+            &[
+                ("backend", MASQ_BACKENDS),
+                ("snat", Bool),
+                ("conditionsV4", List(&Text)),
+                ("conditionsV6", List(&Text)),
+                ("masqAll", Bool),
+                ("markMasqBit", Int(0, 31)),
+                ("externalSetMarkChain", Text),
+            ],
+            rules::portmap,
+        )
+    },
+];
+
+pub(super) fn find(name: &str) -> Option<&'static Plugin> {
+    ALL.iter().find(|plugin| plugin.name == name)
+}
