@@ -1,0 +1,53 @@
+//! What the documentation shows is accepted.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::opaque::Opaque;
+use serde_json::Value;
+
+/// Every YAML document in the fenced blocks of a page.
+fn documents(page: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+    let text = fs::read_to_string(&path).expect("readable");
+    let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
+    let documents = blocks.flat_map(|block| block.split("\n---\n").map(str::to_owned).collect::<Vec<_>>());
+    documents.map(|yaml| serde_saphyr::from_str(&yaml).unwrap_or_else(|e| panic!("{page}: {e}\n{yaml}"))).collect()
+}
+
+fn opaque_parameters(value: &Value, found: &mut Vec<Value>) {
+    match value {
+        Value::Object(map) => {
+            found.extend(map.get("opaque").map(|opaque| opaque["parameters"].clone()));
+            map.values().for_each(|value| opaque_parameters(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| opaque_parameters(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_networks_of_the_documentation_are_valid() {
+    let mut networks = 0;
+    for page in ["README.md", "docs/guide.md"] {
+        for document in documents(page).into_iter().filter(|document| document["kind"] == "Network") {
+            let name = document["metadata"]["name"].as_str().expect("a name").to_owned();
+            let spec: NetworkSpec = serde_json::from_value(document["spec"].clone()).expect("decodes");
+            assert_eq!(spec.problems(&name), [], "{page}: {name}");
+            networks += 1;
+        }
+    }
+    assert_eq!(networks, 2);
+}
+
+#[test]
+fn the_configurations_of_the_documentation_are_read() {
+    let mut found = Vec::new();
+    documents("docs/guide.md").iter().for_each(|document| opaque_parameters(document, &mut found));
+    assert_eq!(found.len(), 3);
+    for parameters in found {
+        Opaque::decode(&parameters.to_string()).unwrap_or_else(|e| panic!("{e}: {parameters}"));
+    }
+}
