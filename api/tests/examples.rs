@@ -12,9 +12,12 @@ use serde_json::Value;
 fn documents(page: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
     let text = fs::read_to_string(&path).expect("readable");
-    let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
+    let blocks =
+        text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
     let documents = blocks.flat_map(|block| block.split("\n---\n").map(str::to_owned).collect::<Vec<_>>());
-    documents.map(|yaml| serde_saphyr::from_str(&yaml).unwrap_or_else(|e| panic!("{page}: {e}\n{yaml}"))).collect()
+    documents
+        .map(|yaml| serde_saphyr::from_str(&yaml).unwrap_or_else(|e| panic!("{page}: {e}\n{yaml}")))
+        .collect()
 }
 
 fn opaque_parameters(value: &Value, found: &mut Vec<Value>) {

@@ -162,7 +162,9 @@ impl Node {
     /// # Errors
     /// When the folder cannot be read.
     pub fn journal(&self) -> Result<Vec<String>> {
-        names(&self.path("/var/lib/netclaim/journal"))
+        let names = names(&self.path("/var/lib/netclaim/journal"))?;
+        // The lock of the agent that writes there.
+        Ok(names.into_iter().filter(|name| name != ".lock").collect())
     }
 
     /// Fails with a list of everything that is on the node for pods that do not run on it. `claims` are the UIDs of
@@ -191,7 +193,9 @@ impl Node {
         }
         let claim_of = |file: &str| file.split('.').next().unwrap_or_default().to_owned();
         for name in self.journal()? {
-            if !claims.contains(&claim_of(&name)) {
+            // POD-UID_CLAIM-UID.INDEX.json
+            let claim = name.split_once('_').map(|(_, rest)| claim_of(rest));
+            if claim.is_none_or(|claim| !claims.contains(&claim)) {
                 left.push(format!("journal file {name}"));
             }
         }

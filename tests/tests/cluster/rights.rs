@@ -51,10 +51,10 @@ pub fn the_agent_writes_slices_of_its_own_node_only(test: &Test<'_>) -> Result<(
     let create = ["-n", SYSTEM, "create", "token", "netclaim-agent"];
     let token = test.cluster.kubectl(&[create.as_slice(), bound.as_slice()].concat())?;
     let unbound = test.cluster.kubectl(&create)?;
-    let slice = |node: &str, driver: &str| {
+    let slice = |node: &str, pool: &str, driver: &str| {
         json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": test.name("slice")},
-            "spec": {"driver": driver, "nodeName": node, "pool": {"name": test.name("pool"), "generation": 1, "resourceSliceCount": 1}, "devices": []},
+            "spec": {"driver": driver, "nodeName": node, "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}, "devices": []},
         })
         .to_string()
     };
@@ -65,10 +65,10 @@ pub fn the_agent_writes_slices_of_its_own_node_only(test: &Test<'_>) -> Result<(
             slice,
         )
     };
-    write(&token, &slice("node0", "netclaim.dev"))?;
-    let refused = |token: &str, node: &str, driver: &str, words: &str| -> Result<()> {
-        let Err(error) = write(token, &slice(node, driver)) else {
-            anyhow::bail!("a slice of {driver} on {node} was accepted")
+    write(&token, &slice("node0", "node0", "netclaim.dev"))?;
+    let refused = |token: &str, node: &str, pool: &str, driver: &str, words: &str| -> Result<()> {
+        let Err(error) = write(token, &slice(node, pool, driver)) else {
+            anyhow::bail!("a slice of {driver} on {node} in pool {pool} was accepted")
         };
         ensure!(error.to_string().contains(words), "{error}");
         Ok(())
@@ -76,9 +76,18 @@ pub fn the_agent_writes_slices_of_its_own_node_only(test: &Test<'_>) -> Result<(
     refused(
         &token,
         "node1",
+        "node1",
         "netclaim.dev",
         "the netclaim agent of node node0 may only write ResourceSlices of that node, not of node1",
     )?;
-    refused(&token, "node0", "other.dev", "may only write ResourceSlices of the driver netclaim.dev")?;
-    refused(&unbound, "node0", "netclaim.dev", "(token without a node)")
+    let of_its_pool = "may only write the pool that is named like its node";
+    refused(&token, "node0", "node1", "netclaim.dev", of_its_pool)?;
+    refused(
+        &token,
+        "node0",
+        "node0",
+        "other.dev",
+        "may only write ResourceSlices of the driver netclaim.dev",
+    )?;
+    refused(&unbound, "node0", "node0", "netclaim.dev", "(token without a node)")
 }
