@@ -357,10 +357,19 @@ fn range(members: &Members, at: &str, report: &mut Report) -> Option<Range> {
         _ => default,
     };
     let (first, last) = (limit("rangeStart", number(subnet.network()) + 1), limit("rangeEnd", last));
-    if first > last {
+    if first > last && matches!(inside("rangeEnd"), Some((_, true))) {
         report.error(at, "the range ends before it starts", "swap `rangeStart` and `rangeEnd`");
         return None;
     }
+    if first > last {
+        // Taken by the plugin, which compares the start with an end that is written only.
+        report.warning(
+            &here("rangeStart"),
+            "the range starts at the broadcast address",
+            "start earlier, or give a `rangeEnd`",
+        );
+    }
+    let last = last.max(first);
     Some(Range { at: at.to_owned(), subnet, first, last })
 }
 
