@@ -19,7 +19,7 @@ if test -e "$d/$CNI_COMMAND"; then echo '{"code": 123, "msg": "told to fail", "d
 test "$CNI_COMMAND" != ADD || echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.0.0.9/24","interface":0}]}'
 "#;
 
-/// A node: plugins, configurations, a cache, and files that stand for network namespaces.
+/// A node: plugins, configurations, a cache, and links to this test's own network namespace: no plugin enters it.
 struct Node(TempDir);
 
 impl Node {
@@ -32,7 +32,8 @@ impl Node {
         fs::set_permissions(node.path("bin/mock"), fs::Permissions::from_mode(0o755)).unwrap();
         node.configure(&json!({"type": "mock", "generation": 1, "capabilities": {"mac": true}}));
         for netns in ["a", "b"] {
-            fs::write(node.path("netns").join(netns), "").unwrap();
+            let own = format!("/proc/{}/ns/net", std::process::id());
+            std::os::unix::fs::symlink(own, node.path("netns").join(netns)).unwrap();
         }
         node
     }

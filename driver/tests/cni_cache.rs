@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use netclaim_driver::cni::{
-    Attachment, Cache, CacheError, Cached, CniResult, EntryError, NetworkList, SpecVersion,
+    Attachment, Cache, CacheError, Cached, CniResult, EntryError, NetworkList, Outcome, SpecVersion,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ fn cached(network: &str, container: &str) -> Cached {
     Cached {
         list: NetworkList::parse(list.as_bytes()).unwrap(),
         attachment,
-        result: Some(
+        outcome: Outcome::Attached(
             CniResult::parse(r#"{"cniVersion":"1.0.0","x":18446744073709551616}"#, SpecVersion::V1_0_0)
                 .unwrap(),
         ),
@@ -64,9 +64,13 @@ fn an_attachment_is_read_back_as_it_was_stored() {
     assert_eq!(load(&cache, &stored).unwrap(), Some(stored.clone()));
     assert_eq!(load(&cache, &cached("net", "c2")).unwrap(), None);
 
-    let failed = Cached { result: None, ..stored };
-    cache.store(&failed).unwrap();
-    assert_eq!(load(&cache, &failed).unwrap(), Some(failed.clone()));
+    let last_good = stored.outcome.result().cloned();
+    for outcome in [Outcome::Unfinished(last_good), Outcome::Unfinished(None)] {
+        let failed = Cached { outcome, ..stored.clone() };
+        cache.store(&failed).unwrap();
+        assert_eq!(load(&cache, &failed).unwrap(), Some(failed.clone()));
+    }
+    let failed = Cached { outcome: Outcome::Unfinished(None), ..stored };
     assert_eq!(cache.attachments().unwrap().0, std::slice::from_ref(&failed));
     remove(&cache, &failed).unwrap();
     assert_eq!(load(&cache, &failed).unwrap(), None);
@@ -98,7 +102,7 @@ fn a_file_of_libcni_is_read() {
     assert_eq!(found.attachment.netns.as_deref(), Some("/run/netns/a".as_ref()));
     assert_eq!(found.attachment.capability_args["mac"], "02:00:00:00:00:01");
     assert_eq!((found.list.version(), found.list.plugins().count()), (SpecVersion::V1_1_0, 1));
-    assert_eq!(found.result.unwrap().ips().len(), 1);
+    assert_eq!(found.outcome.result().unwrap().ips().len(), 1);
 }
 
 #[test]
@@ -112,7 +116,11 @@ fn what_libcni_leaves_out_may_be_missing_or_null() {
     }
     let (_dir, cache) = with_file(&file.to_string());
     let found = load(&cache, &cached("net", "c1")).unwrap().unwrap();
-    assert!(found.attachment.args.is_empty() && found.attachment.netns.is_none() && found.result.is_none());
+    assert!(
+        found.attachment.args.is_empty()
+            && found.attachment.netns.is_none()
+            && matches!(found.outcome, Outcome::Unfinished(None))
+    );
 }
 
 #[test]

@@ -170,7 +170,9 @@ fn all_six_variables_are_always_set() {
     let list = list(r#"{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"p"}]}"#);
     let path = OsStr::new("/opt/cni/bin");
     let gone = Attachment { netns: None, ..attachment() };
-    let env = |request: Request| request.env.map(|(key, value)| format!("{key}={}", value.display()));
+    let env = |request: Request| -> Vec<String> {
+        request.env.into_iter().map(|(key, value)| format!("{key}={}", value.display())).collect()
+    };
     assert_eq!(
         env(request(Verb::Del, &list, &gone).unwrap()),
         [

@@ -535,7 +535,7 @@ fn each_reads_what_the_other_has_cached() {
     assert_eq!(theirs.attachment.args, case.args);
     assert_eq!(theirs.attachment.capability_args, case.capability_args);
     assert_eq!(theirs.list, NetworkList::parse(list.to_string().as_bytes()).unwrap());
-    let address = theirs.result.as_ref().unwrap().ips()[0].address;
+    let address = theirs.outcome.result().unwrap().ips()[0].address;
 
     // Written anew by us, it is what libcni calls CHECK with, and what its GC finds stale.
     fs::remove_dir_all(bench.sub("cache")).unwrap();

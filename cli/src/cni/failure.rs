@@ -3,9 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use netclaim_driver::cni::{
-    AddError, CacheError, Error, ErrorKind, NameError, Retry, SpecVersion, ValidAttachment,
-};
+use netclaim_driver::cni::{AttachmentError, CacheError, Error, ErrorKind, NameError, Retry, SpecVersion};
 use netclaim_driver::error_chain;
 use serde_json::{Value, json};
 
@@ -38,21 +36,15 @@ pub enum Failure {
     /// What is remembered of attachments.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// ADD.
-    #[error(transparent)]
-    Add(#[from] AddError),
-    /// Another operation of a plugin.
+    /// A plugin, without an attachment.
     #[error(transparent)]
     Plugin(#[from] Error),
-    /// ADD of what is there.
-    #[error("interface `{}` of container `{}` is attached already, or an ADD of it failed; `del` it first", .0.if_name, .0.container_id)]
-    Attached(ValidAttachment),
-    /// CHECK of what is not there.
-    #[error("no result of an ADD is known for interface `{}` of container `{}`; `add` it first", .0.if_name, .0.container_id)]
-    NotAttached(ValidAttachment),
+    /// An operation on an attachment.
+    #[error(transparent)]
+    Attachment(#[from] AttachmentError),
     /// Attachments and plugins that GC could not clean up.
     #[error("{}", .0.iter().map(|failure| error_chain(failure)).collect::<Vec<_>>().join("; "))]
-    Gc(Vec<Failure>),
+    Gc(Vec<AttachmentError>),
     /// The text of `--keep`.
     #[error("{0:?} names no attachment; write it as CONTAINERID/IFNAME")]
     Keep(String),
@@ -87,28 +79,51 @@ impl Failure {
 
     fn plugin(&self) -> Option<&Error> {
         match self {
-            Self::Add(failed) => Some(&failed.error),
             Self::Plugin(error) => Some(error),
+            Self::Attachment(error) => plugin(error),
             _ => None,
         }
     }
 
     fn code(&self) -> u64 {
         match self {
-            Self::Setting(_) | Self::Name(_) | Self::Keep(_) | Self::Attached(_) => code::ENVIRONMENT,
-            Self::NotAttached(_) => code::UNKNOWN_CONTAINER,
+            Self::Setting(_) | Self::Name(_) | Self::Keep(_) => code::ENVIRONMENT,
             Self::Load(LoadError::Read { .. })
             | Self::Cache(_)
             | Self::Read { .. }
             | Self::Output(_)
             | Self::Json(_) => code::IO,
             Self::Load(_) => code::CONFIGURATION,
-            Self::Gc(failures) => failures.first().map_or(code::OTHER, Self::code),
-            Self::Add(_) | Self::Plugin(_) => match self.plugin() {
-                Some(error) if error.retry() == Retry::Later => code::TRY_AGAIN,
-                Some(error) if matches!(error.kind(), ErrorKind::NoCheck(_)) => code::CONFIGURATION,
-                _ => code::OTHER,
-            },
+            Self::Gc(errors) => errors.first().map_or(code::OTHER, attachment_code),
+            Self::Attachment(error) => attachment_code(error),
+            Self::Plugin(error) => plugin_code(error),
         }
+    }
+}
+
+/// The plugin's part in it.
+fn plugin(error: &AttachmentError) -> Option<&Error> {
+    match error {
+        AttachmentError::Add(failed) => Some(&failed.error),
+        AttachmentError::Plugin(error) => Some(error),
+        AttachmentError::Left(errors) => errors.first(),
+        _ => None,
+    }
+}
+
+fn attachment_code(error: &AttachmentError) -> u64 {
+    match error {
+        AttachmentError::Cache(_) => code::IO,
+        AttachmentError::Attached(_) => code::ENVIRONMENT,
+        AttachmentError::NotAttached(_) => code::UNKNOWN_CONTAINER,
+        error => plugin(error).map_or(code::OTHER, plugin_code),
+    }
+}
+
+fn plugin_code(error: &Error) -> u64 {
+    match error.kind() {
+        _ if error.retry() == Retry::Later => code::TRY_AGAIN,
+        ErrorKind::NoCheck(_) => code::CONFIGURATION,
+        _ => code::OTHER,
     }
 }

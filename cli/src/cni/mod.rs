@@ -2,9 +2,9 @@
 //!
 //! * The result of `add` goes to standard output as the last plugin gave it; a failure as an error object of the
 //!   specification, with exit status 1, and in words to standard error.
-//! * What was attached is remembered ([`Cache`]), before the first plugin runs. `del` and `check` use the remembered
-//!   configuration, arguments and result, whatever the files and variables say today.
-//! * Operations on one network exclude `gc` of it, also those of other processes with the same cache.
+//! * What was attached is remembered ([`Attachments`](netclaim_driver::cni::Attachments)), before the first plugin runs:
+//!   `del` and `check` use the remembered configuration, arguments and result, whatever the files and variables say
+//!   today, and wait for other processes that work on the same container or network.
 
 mod failure;
 mod networks;
@@ -17,9 +17,7 @@ use std::{error::Error as StdError, fs};
 
 use clap::Subcommand;
 use netclaim_driver::cni::validate::{Severity, validate, validate_template};
-use netclaim_driver::cni::{
-    Attachment, Cache, CacheError, Cached, NetworkList, NetworkName, Runtime, ValidAttachment,
-};
+use netclaim_driver::cni::{Attachment, Cache, Cached, NetworkName, Outcome, ValidAttachment};
 use netclaim_driver::error_chain;
 use serde_json::{Value, json};
 
@@ -119,7 +117,7 @@ async fn perform(
     let Args { settings, operation } = args;
     match operation {
         Operation::Add(target) => add(settings, target, out).await?,
-        Operation::Del(target) => del(settings, target, err).await?,
+        Operation::Del(target) => del(settings, target).await?,
         Operation::Check(target) => check(settings, target).await?,
         Operation::Status { network, netns: _ } => {
             let list = networks::load(settings.netconf_dir(), &name(network)?)?;
@@ -139,66 +137,31 @@ fn name(network: &str) -> Result<NetworkName, Failure> {
 }
 
 async fn add(settings: &Settings, target: &Target, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
-    let (runtime, cache) = (settings.runtime()?, settings.cache());
     let list = networks::load(settings.netconf_dir(), &name(&target.network)?)?;
     let attachment = settings.attachment(&target.netns)?;
-    let _lock = cache.lock_shared(list.name())?;
-    if find(&cache, list.name(), &attachment)?.is_some() {
-        return Err(Failure::Attached(key(&attachment)));
-    }
-    // Several versions are offered to choose from; of one, what is wrong with it is the plugin's to say.
-    let list = if list.versions().len() > 1 { runtime.negotiate(&list).await? } else { list };
-    let mut cached = Cached { list, attachment, result: None };
-    cache.store(&cached)?;
-    match runtime.add(&cached.list, &cached.attachment, settings.deadline()).await {
-        Ok(result) => {
-            let text = result.raw().to_owned();
-            cached.result = Some(result);
-            cache.store(&cached)?;
-            Ok(writeln!(out, "{text}")?)
-        }
-        Err(failed) if failed.needs_del() => {
-            cached.result = failed.last_good.as_deref().cloned();
-            cache.store(&cached)?;
-            Err(failed.into())
-        }
-        Err(failed) => {
-            forget(&cache, &cached.list, &cached.attachment)?;
-            Err(failed.into())
-        }
-    }
+    let result = settings.attachments()?.add(&list, &attachment, settings.deadline()).await?;
+    Ok(writeln!(out, "{}", result.raw())?)
 }
 
-async fn del(settings: &Settings, target: &Target, err: &mut (dyn Write + Send)) -> Result<(), Failure> {
-    let (runtime, cache) = (settings.runtime()?, settings.cache());
-    let (network, attachment) = (name(&target.network)?, settings.attachment(&target.netns)?);
-    let _lock = cache.lock_shared(&network)?;
-    let known = match find(&cache, &network, &attachment) {
-        // It must be possible to delete an attachment whatever became of the file.
-        Err(error @ CacheError::Entry { .. }) => {
-            say(err, &error);
-            None
-        }
-        known => known?,
+async fn del(settings: &Settings, target: &Target) -> Result<(), Failure> {
+    let (attachments, attachment) = (settings.attachments()?, settings.attachment(&target.netns)?);
+    let network = name(&target.network)?;
+    // Today's configuration is for what nothing is known of; it need not be there otherwise.
+    let list = match networks::load(settings.netconf_dir(), &network) {
+        Ok(list) => list,
+        Err(error) => match attachments.cache().load(&network, &attachment.container_id, &attachment.if_name)
+        {
+            Ok(Some(known)) => known.list,
+            _ => return Err(error.into()),
+        },
     };
-    let Cached { list, attachment, result } = match known {
-        Some(known) => known,
-        None => Cached { list: networks::load(settings.netconf_dir(), &network)?, attachment, result: None },
-    };
-    runtime.del(&list, &attachment, result.as_ref(), settings.deadline()).await?;
-    Ok(forget(&cache, &list, &attachment)?)
+    let request = Cached { list, attachment, outcome: Outcome::Unfinished(None) };
+    Ok(attachments.del(&request, settings.deadline()).await?)
 }
 
 async fn check(settings: &Settings, target: &Target) -> Result<(), Failure> {
-    let (runtime, cache) = (settings.runtime()?, settings.cache());
-    let (network, attachment) = (name(&target.network)?, settings.attachment(&target.netns)?);
-    let _lock = cache.lock_shared(&network)?;
-    match find(&cache, &network, &attachment)? {
-        Some(Cached { list, attachment, result: Some(result) }) => {
-            Ok(runtime.check(&list, &attachment, &result, settings.deadline()).await?)
-        }
-        _ => Err(Failure::NotAttached(key(&attachment))),
-    }
+    let attachment = settings.attachment(&target.netns)?;
+    Ok(settings.attachments()?.check(&name(&target.network)?, &attachment, settings.deadline()).await?)
 }
 
 async fn gc(
@@ -207,47 +170,13 @@ async fn gc(
     keep: &[String],
     err: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let (runtime, cache) = (settings.runtime()?, settings.cache());
     let list = networks::load(settings.netconf_dir(), network)?;
-    let mut valid = keep.iter().map(|text| kept(text)).collect::<Result<Vec<_>, _>>()?;
-    let _lock = cache.lock(network)?;
-    let (known, unusable) = cache.attachments()?;
-    // Any of them may be an attachment in use.
-    if let Some(error) = unusable.into_iter().next() {
-        return Err(error.into());
+    let keep = keep.iter().map(|text| kept(text)).collect::<Result<Vec<_>, _>>()?;
+    let done = settings.attachments()?.gc(&list, &keep, settings.deadline()).await?;
+    for ValidAttachment { container_id, if_name } in done.deleted {
+        let _ = writeln!(err, "netclaimctl: deleted interface `{if_name}` of container `{container_id}`");
     }
-    let mut failures = Vec::new();
-    for known in known.into_iter().filter(|known| known.list.name() == network) {
-        let gone = known.attachment.netns.as_deref().is_none_or(|path| !path.exists());
-        if !gone && known.result.is_some() {
-            valid.push(key(&known.attachment));
-            continue;
-        }
-        let left = delete(&runtime, settings, &known, gone).await;
-        if left.is_empty() {
-            forget(&cache, &known.list, &known.attachment)?;
-            let ValidAttachment { container_id, if_name } = key(&known.attachment);
-            let _ = writeln!(err, "netclaimctl: deleted interface `{if_name}` of container `{container_id}`");
-        }
-        failures.extend(left);
-    }
-    if let Err(errors) = runtime.gc(&list, &valid, settings.deadline()).await {
-        failures.extend(errors.into_iter().map(Failure::from));
-    }
-    if failures.is_empty() { Ok(()) } else { Err(Failure::Gc(failures)) }
-}
-
-/// DEL of a stale attachment: after the end of its namespace in the way that leaves no address behind.
-async fn delete(runtime: &Runtime, settings: &Settings, stale: &Cached, gone: bool) -> Vec<Failure> {
-    let Cached { list, attachment, result } = stale;
-    let deadline = settings.deadline();
-    if !gone {
-        let done = runtime.del(list, attachment, result.as_ref(), deadline).await;
-        return done.err().into_iter().map(Failure::from).collect();
-    }
-    let attachment = Attachment { netns: None, ..attachment.clone() };
-    let errors = runtime.release(list, &attachment, result.as_ref(), deadline).await;
-    errors.into_iter().map(Failure::from).collect()
+    if done.failed.is_empty() { Ok(()) } else { Err(Failure::Gc(done.failed)) }
 }
 
 fn kept(text: &str) -> Result<ValidAttachment, Failure> {
@@ -306,14 +235,15 @@ fn attachments(
     }
     let netns = |of: &Cached| of.attachment.netns.as_ref().map(|path| path.to_string_lossy().into_owned());
     let ips = |of: &Cached| -> Vec<String> {
-        let ips = of.result.iter().flat_map(|result| result.ips_of(&of.attachment));
+        let ips = of.outcome.result().into_iter().flat_map(|result| result.ips_of(&of.attachment));
         ips.map(|ip| ip.address.to_string()).collect()
     };
+    let attached = |of: &Cached| matches!(of.outcome, Outcome::Attached(_));
     if json {
         let object = |of: &Cached| {
             json!({"network": of.list.name().as_str(), "containerID": of.attachment.container_id.as_str(),
                    "ifname": of.attachment.if_name.as_str(), "netns": netns(of), "ips": ips(of),
-                   "attached": of.result.is_some()})
+                   "attached": attached(of)})
         };
         writeln!(out, "{:#}", Value::Array(known.iter().map(object).collect()))?;
         return Ok(());
@@ -321,7 +251,7 @@ fn attachments(
     let mut rows = vec![["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"].map(str::to_owned)];
     rows.extend(known.iter().map(|of| {
         let Attachment { container_id, if_name, .. } = &of.attachment;
-        let addresses = if of.result.is_some() { ips(of).join(",") } else { "(ADD failed)".to_owned() };
+        let addresses = if attached(of) { ips(of).join(",") } else { "(ADD failed)".to_owned() };
         let netns = netns(of).unwrap_or_default();
         [of.list.name().to_string(), container_id.to_string(), if_name.to_string(), netns, addresses]
     }));
@@ -340,16 +270,4 @@ fn table(rows: &[[String; 5]], out: &mut (dyn Write + Send)) -> io::Result<()> {
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
-}
-
-fn find(cache: &Cache, network: &NetworkName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
-    cache.load(network, &attachment.container_id, &attachment.if_name)
-}
-
-fn forget(cache: &Cache, list: &NetworkList, attachment: &Attachment) -> Result<(), CacheError> {
-    cache.remove(list.name(), &attachment.container_id, &attachment.if_name)
-}
-
-fn key(attachment: &Attachment) -> ValidAttachment {
-    ValidAttachment { container_id: attachment.container_id.clone(), if_name: attachment.if_name.clone() }
 }

@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use netclaim_driver::cni::{Attachment, BinDirError, Cache, ContainerId, IfName, NameError, Runtime};
+use netclaim_driver::cni::{
+    Attachment, Attachments, BinDirError, Cache, ContainerId, IfName, NameError, Runtime, TraceContext,
+};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha512};
 
@@ -102,6 +104,14 @@ impl Settings {
         Path::new(dir.unwrap_or_else(|| DEFAULT_NETCONF_DIR.as_ref()))
     }
 
+    /// A runtime that remembers.
+    ///
+    /// # Errors
+    /// As [`runtime`](Self::runtime).
+    pub fn attachments(&self) -> Result<Attachments, SettingError> {
+        Ok(Attachments::new(self.runtime()?, self.cache()))
+    }
+
     /// Where attachments are remembered.
     pub fn cache(&self) -> Cache {
         Cache::new(&self.cache_dir)
@@ -129,6 +139,7 @@ impl Settings {
             }
             None => Map::new(),
         };
+        attachment.trace = TraceContext::from_env();
         Ok(attachment)
     }
 }

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::names::{ContainerId, IfName};
+use super::request::ValidAttachment;
+use super::trace::TraceContext;
 
 /// The parameters of one attachment (specification, section 3, "Attachment Parameters").
 ///
@@ -26,11 +28,19 @@ pub struct Attachment {
     /// Capability arguments by name; a plugin gets those it declares in `capabilities`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capability_args: Map<String, Value>,
+    /// The trace that the plugins' work is part of. Each operation may have another, so it is not stored.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 impl Attachment {
     /// An attachment without arguments.
     pub fn new(container_id: ContainerId, netns: Option<PathBuf>, if_name: IfName) -> Self {
-        Self { container_id, netns, if_name, args: Vec::new(), capability_args: Map::new() }
+        Self { container_id, netns, if_name, args: Vec::new(), capability_args: Map::new(), trace: None }
+    }
+
+    /// What identifies it.
+    pub fn key(&self) -> ValidAttachment {
+        ValidAttachment { container_id: self.container_id.clone(), if_name: self.if_name.clone() }
     }
 }

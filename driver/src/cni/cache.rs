@@ -3,16 +3,20 @@
 //! The files have the form of libcni's cache (`cniCacheV1`), so that either side can read what the other wrote, and lie
 //! in a directory of our own, since others delete files from libcni's. What libcni does not promise:
 //!
-//! * A file is written whole and durably, or not at all: temporary file, fsync, rename, fsync of the directory.
+//! * A file is written whole and durably, or not at all: temporary file, fsync, rename, fsync of the directory. (Durably
+//!   can be left out by those who keep a journal besides.)
 //! * File names of libcni's form are ambiguous (`a-b` and `c`, `a` and `b-c`), so what counts is what is inside; a
 //!   file of another attachment is neither read nor overwritten.
 //! * An attachment is stored before its ADD too, without a result: one that failed half-way can be found and deleted.
+//!   It is told from one that succeeded by a member that libcni does not look at.
+//!
+//! Who writes must hold the attachment's lock ([`Attachments`](super::Attachments) does): the temporary file has a fixed
+//! name, so that what a crash leaves is overwritten by the next try.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,13 +34,11 @@ const KIND: &str = "cniCacheV1";
 /// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of [`Attachment::args`].
 const IGNORE_UNKNOWN: (&str, &str) = ("IgnoreUnknown", "1");
 
-/// Keeps the temporary files of one process apart.
-static SERIAL: AtomicU64 = AtomicU64::new(0);
-
 /// A directory of [`Cached`] attachments.
 #[derive(Clone, Debug)]
 pub struct Cache {
     dir: PathBuf,
+    durable: bool,
 }
 
 /// An attachment as it was made: what CHECK and DEL must be given again.
@@ -46,8 +48,91 @@ pub struct Cached {
     pub list: NetworkList,
     /// The parameters.
     pub attachment: Attachment,
-    /// What ADD returned; after a failed one, the result of the last plugin that succeeded.
-    pub result: Option<CniResult>,
+    /// What came of its ADD.
+    pub outcome: Outcome,
+}
+
+/// What is known of an ADD.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It succeeded, with this result.
+    Attached(CniResult),
+    /// It failed, or is still under way; with the result of the last plugin that succeeded. DEL is due.
+    Unfinished(Option<CniResult>),
+}
+
+impl Outcome {
+    /// `prevResult` for a DEL.
+    pub fn result(&self) -> Option<&CniResult> {
+        match self {
+            Self::Attached(result) => Some(result),
+            Self::Unfinished(last_good) => last_good.as_ref(),
+        }
+    }
+}
+
+impl Cached {
+    /// Reads what [`to_vec`](Self::to_vec), or libcni, wrote.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_slice(bytes: &[u8]) -> Result<Self, EntryError> {
+        let entry: Entry = serde_json::from_slice(bytes)?;
+        if entry.kind != KIND {
+            return Err(EntryError::Kind(entry.kind));
+        }
+        let network = NetworkName::try_from(entry.network_name)?;
+        let list = NetworkList::parse(&STANDARD.decode(entry.config)?)?;
+        if *list.name() != network {
+            return Err(EntryError::Network { network, conf: list.name().clone() });
+        }
+        let mut args = entry.cni_args.unwrap_or_default();
+        args.retain(|(key, _)| key != IGNORE_UNKNOWN.0);
+        let attachment = Attachment {
+            container_id: entry.container_id.try_into()?,
+            netns: Some(entry.netns).filter(|netns| !netns.is_empty()).map(PathBuf::from),
+            if_name: entry.if_name.try_into()?,
+            args,
+            capability_args: entry.capability_args.unwrap_or_default(),
+            trace: None,
+        };
+        let result = entry.result.map(|result| CniResult::parse(result.get(), list.version())).transpose()?;
+        let outcome = match (result, entry.unfinished) {
+            (Some(result), None | Some(false)) => Outcome::Attached(result),
+            (result, _) => Outcome::Unfinished(result),
+        };
+        Ok(Cached { list, attachment, outcome })
+    }
+
+    /// The attachment in the form of libcni's cache.
+    ///
+    /// # Errors
+    /// [`EntryError::Netns`], [`EntryError::Json`].
+    pub fn to_vec(&self) -> Result<Vec<u8>, EntryError> {
+        let Cached { list, attachment, outcome } = self;
+        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let entry = Entry {
+            kind: KIND.to_owned(),
+            container_id: attachment.container_id.to_string(),
+            config: STANDARD.encode(list.raw()),
+            if_name: attachment.if_name.to_string(),
+            network_name: list.name().to_string(),
+            netns: match &attachment.netns {
+                Some(path) => path.to_str().ok_or(EntryError::Netns)?.to_owned(),
+                None => String::new(),
+            },
+            cni_args: Some(
+                [own(IGNORE_UNKNOWN)].into_iter().chain(attachment.args.iter().cloned()).collect(),
+            ),
+            capability_args: Some(attachment.capability_args.clone()).filter(|args| !args.is_empty()),
+            result: outcome
+                .result()
+                .map(|result| RawValue::from_string(result.raw().to_owned()))
+                .transpose()?,
+            unfinished: matches!(outcome, Outcome::Unfinished(_)).then_some(true),
+        };
+        Ok(serde_json::to_vec(&entry)?)
+    }
 }
 
 /// A cache that cannot be used, or a file in it.
@@ -124,7 +209,7 @@ pub enum EntryError {
     Result(#[from] ResultError),
 }
 
-/// The file's form, field by field libcni's.
+/// The file's form, field by field libcni's but for the last.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -141,19 +226,33 @@ struct Entry {
     capability_args: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unfinished: Option<bool>,
 }
 
 impl Cache {
     /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there, locks in
     /// `locks`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+        Self { dir: dir.into(), durable: true }
+    }
+
+    /// The same cache for those who keep a journal of their own: what it holds may be lost when the machine stops, and
+    /// storing does not wait for the disk.
+    #[must_use]
+    pub fn beside_a_journal(self) -> Self {
+        Self { durable: false, ..self }
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Stores what is known of an attachment in place of what was known before.
     ///
     /// # Errors
-    /// [`CacheError`] when it is not certain that it is on disk, or when the place is another attachment's.
+    /// [`CacheError`] when it is not certain that it is stored, or when the place is another attachment's.
     pub fn store(&self, cached: &Cached) -> Result<(), CacheError> {
         let Cached { list, attachment, .. } = cached;
         let path = self.path(list.name(), &attachment.container_id, &attachment.if_name);
@@ -168,14 +267,20 @@ impl Cache {
                 if_name: old.attachment.if_name,
             });
         }
-        let bytes = encode(cached).map_err(|source| CacheError::Entry { path: path.clone(), source })?;
+        let bytes = cached.to_vec().map_err(|source| CacheError::Entry { path: path.clone(), source })?;
         let results = self.results();
         create_dir(&results)?;
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let tmp = results.join(format!(".{}-{serial}.tmp", std::process::id()));
+        let tmp = results
+            .join(format!(".{}", file_name(list.name(), &attachment.container_id, &attachment.if_name)));
         let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&tmp);
         let mut file = opened.map_err(io_error("create", &tmp))?;
-        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &tmp))?;
+        let written =
+            file.write_all(&bytes).and_then(|()| if self.durable { file.sync_all() } else { Ok(()) });
+        if let Err(source) = written {
+            // A full disk has no room for halves.
+            let _ = fs::remove_file(&tmp);
+            return Err(io_error("write", &tmp)(source));
+        }
         fs::rename(&tmp, &path).map_err(io_error("rename to", &path))?;
         self.sync()
     }
@@ -247,40 +352,9 @@ impl Cache {
         Ok((known, unusable))
     }
 
-    /// Waits until nobody else works on the network, and keeps others waiting until the file is dropped, in other
-    /// processes too: for GC. Blocks the thread.
-    ///
-    /// # Errors
-    /// [`CacheError::Io`].
-    pub fn lock(&self, network: &NetworkName) -> Result<File, CacheError> {
-        let (file, path) = self.lock_file(network)?;
-        file.lock().map_err(io_error("lock", &path))?;
-        Ok(file)
-    }
-
-    /// Waits for a running GC of the network, and keeps the next one waiting until the file is dropped: for operations
-    /// on one attachment. Blocks the thread.
-    ///
-    /// # Errors
-    /// [`CacheError::Io`].
-    pub fn lock_shared(&self, network: &NetworkName) -> Result<File, CacheError> {
-        let (file, path) = self.lock_file(network)?;
-        file.lock_shared().map_err(io_error("lock", &path))?;
-        Ok(file)
-    }
-
-    fn lock_file(&self, network: &NetworkName) -> Result<(File, PathBuf), CacheError> {
-        let dir = self.dir.join("locks");
-        create_dir(&dir)?;
-        let path = dir.join(network.as_str());
-        let opened =
-            File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        Ok((opened.map_err(io_error("open", &path))?, path))
-    }
-
     /// Where an attachment's file is.
     fn path(&self, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
-        self.results().join(format!("{network}-{container_id}-{if_name}"))
+        self.results().join(file_name(network, container_id, if_name))
     }
 
     fn results(&self) -> PathBuf {
@@ -289,8 +363,15 @@ impl Cache {
 
     fn sync(&self) -> Result<(), CacheError> {
         let results = self.results();
+        if !self.durable {
+            return Ok(());
+        }
         File::open(&results).and_then(|dir| dir.sync_all()).map_err(io_error("sync", &results))
     }
+}
+
+fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
+    format!("{network}-{container_id}-{if_name}")
 }
 
 fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> bool {
@@ -303,57 +384,14 @@ fn read(path: &Path) -> Result<Option<Cached>, CacheError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(io_error("read", path))?,
     };
-    decode(&bytes).map(Some).map_err(|source| CacheError::Entry { path: path.to_owned(), source })
+    Cached::from_slice(&bytes).map(Some).map_err(|source| CacheError::Entry { path: path.to_owned(), source })
 }
 
-fn encode(cached: &Cached) -> Result<Vec<u8>, EntryError> {
-    let Cached { list, attachment, result } = cached;
-    let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-    let entry = Entry {
-        kind: KIND.to_owned(),
-        container_id: attachment.container_id.to_string(),
-        config: STANDARD.encode(list.raw()),
-        if_name: attachment.if_name.to_string(),
-        network_name: list.name().to_string(),
-        netns: match &attachment.netns {
-            Some(path) => path.to_str().ok_or(EntryError::Netns)?.to_owned(),
-            None => String::new(),
-        },
-        cni_args: Some([own(IGNORE_UNKNOWN)].into_iter().chain(attachment.args.iter().cloned()).collect()),
-        capability_args: Some(attachment.capability_args.clone()).filter(|args| !args.is_empty()),
-        result: result.as_ref().map(|result| RawValue::from_string(result.raw().to_owned())).transpose()?,
-    };
-    Ok(serde_json::to_vec(&entry)?)
-}
-
-fn decode(bytes: &[u8]) -> Result<Cached, EntryError> {
-    let entry: Entry = serde_json::from_slice(bytes)?;
-    if entry.kind != KIND {
-        return Err(EntryError::Kind(entry.kind));
-    }
-    let network = NetworkName::try_from(entry.network_name)?;
-    let list = NetworkList::parse(&STANDARD.decode(entry.config)?)?;
-    if *list.name() != network {
-        return Err(EntryError::Network { network, conf: list.name().clone() });
-    }
-    let mut args = entry.cni_args.unwrap_or_default();
-    args.retain(|(key, _)| key != IGNORE_UNKNOWN.0);
-    let attachment = Attachment {
-        container_id: entry.container_id.try_into()?,
-        netns: Some(entry.netns).filter(|netns| !netns.is_empty()).map(PathBuf::from),
-        if_name: entry.if_name.try_into()?,
-        args,
-        capability_args: entry.capability_args.unwrap_or_default(),
-    };
-    let result = entry.result.map(|result| CniResult::parse(result.get(), list.version())).transpose()?;
-    Ok(Cached { list, attachment, result })
-}
-
-fn create_dir(dir: &Path) -> Result<(), CacheError> {
+pub(super) fn create_dir(dir: &Path) -> Result<(), CacheError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))
 }
 
-fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
+pub(super) fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
     let path = path.to_owned();
     move |source| CacheError::Io { verb, path, source }
 }

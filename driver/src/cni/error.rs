@@ -62,7 +62,7 @@ impl Context {
         }
     }
 
-    /// What a plugin that succeeded had to say nevertheless.
+    /// What a plugin had to say beside its answer.
     pub(crate) fn log(&self, stderr: &str) {
         tracing::info!(
             plugin = %self.plugin,

@@ -19,6 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::error::{ErrorKind, Phase};
+use super::launcher::Launcher;
 use super::reply::Reply;
 use super::request::Request;
 
@@ -96,8 +97,9 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// Runs the binary at `path` with `env` and the request's variables.
+/// Runs the binary at `path`, which `launcher` sees, with `env` and the request's variables.
 pub(crate) async fn run(
+    launcher: &Launcher,
     path: &Path,
     env: &[(OsString, OsString)],
     request: &Request,
@@ -107,7 +109,7 @@ pub(crate) async fn run(
     if Instant::now() >= deadline.at {
         return Ended { outcome: Err(deadline.passed(Phase::Spent)), stderr: String::new() };
     }
-    let mut child = match spawn(path, env, request, deadline).await {
+    let mut child = match spawn(launcher, path, env, request, deadline).await {
         Ok(child) => child,
         Err(kind) => {
             return Ended { outcome: Err(kind), stderr: String::new() };
@@ -142,6 +144,7 @@ pub(crate) async fn run(
 }
 
 async fn spawn(
+    launcher: &Launcher,
     path: &Path,
     env: &[(OsString, OsString)],
     request: &Request,
@@ -149,7 +152,8 @@ async fn spawn(
 ) -> Result<Child, ErrorKind> {
     let (mut pause, longest) = BUSY_PAUSE;
     loop {
-        let spawned = Command::new(path)
+        let mut command = Command::new(path);
+        command
             .env_clear()
             .envs(env.iter().map(|(key, value)| (key, value)))
             .envs(request.env.iter().map(|(key, value)| (key, value)))
@@ -157,9 +161,8 @@ async fn spawn(
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn();
-        match spawned {
+            .kill_on_drop(true);
+        match launcher.spawn(command).await {
             Ok(child) => return Ok(child),
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
                 if Instant::now() + pause >= deadline.at {

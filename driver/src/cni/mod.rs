@@ -6,8 +6,9 @@
 //!   next, [`CniResult`] what came of it. All three are parsed once, at the edge, keep their JSON byte for byte and
 //!   can be stored and read back.
 //! * [`Request`] derives the environment and the standard input of one plugin call. It does no IO.
-//! * [`Cache`] keeps what DEL and CHECK need, in libcni's format.
 //! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
+//! * [`Cache`] keeps what DEL and CHECK need, in libcni's format. [`Attachments`] is a runtime with a cache: what most
+//!   programs want.
 //! * [`validate`] says everything that is wrong with a configuration at once, without running anything.
 //! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
 //!
@@ -16,28 +17,36 @@
 //! unless asked for ([`Runtime::add`] never calls DEL).
 
 mod attachment;
+mod attachments;
 mod cache;
 mod conf;
 mod error;
 mod exec;
+mod file_locks;
 pub mod ipam;
 mod json;
+mod known;
+mod launcher;
 mod locks;
 mod names;
 mod reply;
 mod request;
 mod result;
 mod runtime;
+mod trace;
 pub mod validate;
 mod version;
 
 pub use attachment::Attachment;
-pub use cache::{Cache, CacheError, Cached, EntryError};
+pub use attachments::{AttachmentError, Attachments, Collected};
+pub use cache::{Cache, CacheError, Cached, EntryError, Outcome};
 pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};
 pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, STDOUT_LIMIT, TERM_GRACE, close_inherited_descriptors};
+pub use launcher::MountNamespaceError;
 pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
 pub use request::{Request, RequestError, ValidAttachment, Verb};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
 pub use runtime::{BinDirError, Runtime};
+pub use trace::TraceContext;
 pub use version::{SpecVersion, VersionError};

@@ -8,8 +8,10 @@ use serde::Serialize;
 use super::attachment::Attachment;
 use super::conf::{NetworkList, PluginConf};
 use super::json::{self, Object};
+use super::known;
 use super::names::{ContainerId, IfName};
 use super::result::{CniResult, ResultError};
+use super::trace::TraceContext;
 use super::version::SpecVersion;
 
 /// An operation, `CNI_COMMAND`.
@@ -96,8 +98,8 @@ pub enum RequestError {
 pub struct Request {
     /// The operation.
     pub verb: Verb,
-    /// The six `CNI_*` variables. All are always set: a plugin must not see a stale one.
-    pub env: [(&'static str, OsString); 6],
+    /// The six `CNI_*` variables, all of them always, so that a plugin cannot see a stale one; and the trace.
+    pub env: Vec<(&'static str, OsString)>,
     /// JSON for standard input.
     pub stdin: Vec<u8>,
 }
@@ -127,6 +129,9 @@ impl Request {
         }
 
         let mut stdin = base(list, plugin)?;
+        if let Some(name) = known::name_of_its_own(list, plugin, attachment) {
+            stdin.set("name", json::raw(&name)?);
+        }
         let runtime_config = runtime_config(plugin, attachment)?;
         if !runtime_config.is_empty() {
             stdin.set("runtimeConfig", json::raw(&runtime_config)?);
@@ -136,18 +141,16 @@ impl Request {
             let prev = prev.to_version(to).map_err(|source| RequestError::PrevResult { to, source })?;
             stdin.set("prevResult", json::raw(&prev)?);
         }
-        Ok(Self {
-            verb,
-            env: [
-                ("CNI_COMMAND", verb.as_str().into()),
-                ("CNI_CONTAINERID", attachment.container_id.as_str().into()),
-                ("CNI_NETNS", netns),
-                ("CNI_ARGS", cni_args(&attachment.args)?.into()),
-                ("CNI_IFNAME", attachment.if_name.as_str().into()),
-                ("CNI_PATH", cni_path.to_owned()),
-            ],
-            stdin: serde_json::to_vec(&stdin)?,
-        })
+        let mut env = vec![
+            ("CNI_COMMAND", verb.as_str().into()),
+            ("CNI_CONTAINERID", attachment.container_id.as_str().into()),
+            ("CNI_NETNS", netns),
+            ("CNI_ARGS", cni_args(&attachment.args)?.into()),
+            ("CNI_IFNAME", attachment.if_name.as_str().into()),
+            ("CNI_PATH", cni_path.to_owned()),
+        ];
+        env.extend(attachment.trace.iter().flat_map(TraceContext::env));
+        Ok(Self { verb, env, stdin: serde_json::to_vec(&stdin)? })
     }
 
     /// STATUS of one plugin.
@@ -180,7 +183,7 @@ impl Request {
     pub fn version() -> Self {
         Self {
             verb: Verb::Version,
-            env: [
+            env: vec![
                 ("CNI_COMMAND", Verb::Version.as_str().into()),
                 ("CNI_CONTAINERID", OsString::new()),
                 ("CNI_NETNS", "dummy".into()),
@@ -195,7 +198,7 @@ impl Request {
     fn network(verb: Verb, stdin: &Object, cni_path: &OsStr) -> Result<Self, RequestError> {
         Ok(Self {
             verb,
-            env: [
+            env: vec![
                 ("CNI_COMMAND", verb.as_str().into()),
                 ("CNI_CONTAINERID", OsString::new()),
                 ("CNI_NETNS", OsString::new()),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -12,14 +13,17 @@ use tokio::time::timeout_at;
 
 use super::attachment::Attachment;
 use super::conf::{ConfError, NetworkList, PluginConf};
-use super::error::{AddError, Context, Error, ErrorKind, Phase};
+use super::error::{AddError, Context, Effect, Error, ErrorKind, Phase};
 use super::exec::{self, Deadline, Ended};
+use super::known;
+use super::launcher::{Launcher, MountNamespaceError};
 use super::locks::{AttachmentGuard, Locks};
 use super::names::PluginType;
 use super::reply::Reply;
 use super::request::{Request, ValidAttachment, Verb};
 use super::result::CniResult;
 use super::version::SpecVersion;
+use crate::error_chain;
 
 /// How long a plugin may take to answer VERSION.
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
@@ -45,6 +49,7 @@ pub struct Runtime {
     bin_dirs: Vec<PathBuf>,
     cni_path: OsString,
     env: Vec<(OsString, OsString)>,
+    launcher: Launcher,
     locks: Locks,
     versions: Mutex<HashMap<PathBuf, (Fingerprint, BTreeSet<SpecVersion>)>>,
 }
@@ -96,7 +101,18 @@ impl Runtime {
         if !passed_on.iter().any(|(key, _)| key == "PATH") {
             passed_on.push(("PATH".into(), DEFAULT_PATH.into()));
         }
-        Ok(Self { bin_dirs, cni_path, env: passed_on, locks: Locks::default(), versions: Mutex::default() })
+        let (launcher, locks, versions) = Default::default();
+        Ok(Self { bin_dirs, cni_path, env: passed_on, launcher, locks, versions })
+    }
+
+    /// Looks for plugins, and runs them, in the mount namespace at `path`: `/proc/1/ns/mnt` is the host's for a program
+    /// in a container that shares the host's process ids. Paths given to plugins must then mean the same in there,
+    /// that of the network namespace above all.
+    ///
+    /// # Errors
+    /// [`MountNamespaceError`], mostly for want of a capability.
+    pub fn in_mount_namespace(self, path: &Path) -> Result<Self, MountNamespaceError> {
+        Ok(Self { launcher: Launcher::in_namespace(path)?, ..self })
     }
 
     /// Gives plugins another variable, or another value of one. The `CNI_*` variables cannot be changed.
@@ -196,7 +212,15 @@ impl Runtime {
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
         let _guard = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins().rev() {
-            self.run(&Call::new(Verb::Del, list, plugin, attachment), prev, deadline).await?;
+            match self.run(&Call::new(Verb::Del, list, plugin, attachment), prev, deadline).await {
+                // An unknown container, or word that nothing is left: this plugin has no more to delete.
+                Err(error) if error.reported().is_some() && error.effect() == Effect::None => {
+                    tracing::info!(error = error_chain(&error), "taken for a successful DEL");
+                }
+                done => {
+                    done?;
+                }
+            }
         }
         Ok(())
     }
@@ -208,7 +232,8 @@ impl Runtime {
     /// the address would stay taken. IPAM plugins take a DEL for what they no longer hold. `deadline` is for each
     /// plugin, so that one which hangs does not keep the others from cleaning up.
     ///
-    /// Returns every error on the way; empty if all went well.
+    /// For when the namespace is gone: `attachment` should have none. Returns every error on the way but those that
+    /// are known to leave nothing behind then; empty if all went well.
     pub async fn release(
         &self,
         list: &NetworkList,
@@ -221,15 +246,23 @@ impl Runtime {
             Ok(guard) => guard,
             Err(error) => return vec![error],
         };
+        let needs_netns = |plugin: &&PluginConf| {
+            attachment.netns.is_none() && known::has_nothing_to_delete_without_netns(plugin)
+        };
+        let chain = list.plugins().rev().filter(|plugin| !needs_netns(plugin));
+        let chain = chain.map(|plugin| Call::new(Verb::Del, list, plugin, attachment));
+        let ipam = list.plugins().filter_map(|plugin| {
+            let context = Context::attachment(Verb::Del, list, plugin.ipam()?, attachment);
+            Some(Call { verb: Verb::Del, list, plugin, attachment, context })
+        });
         let mut errors = Vec::new();
-        for plugin in list.plugins().rev() {
-            let call = Call::new(Verb::Del, list, plugin, attachment);
-            errors.extend(self.run(&call, prev, Deadline::after(deadline)).await.err());
-        }
-        for (plugin, ipam) in list.plugins().filter_map(|plugin| Some((plugin, plugin.ipam()?))) {
-            let context = Context::attachment(Verb::Del, list, ipam, attachment);
-            let call = Call { verb: Verb::Del, list, plugin, attachment, context };
-            errors.extend(self.run(&call, prev, Deadline::after(deadline)).await.err());
+        for call in chain.chain(ipam) {
+            match self.run(&call, prev, Deadline::after(deadline)).await {
+                Err(error) if attachment.netns.is_none() && known::is_done_without_netns(&error) => {
+                    tracing::debug!(error = error_chain(&error), "nothing is left without the namespace");
+                }
+                done => errors.extend(done.err()),
+            }
         }
         errors
     }
@@ -325,7 +358,7 @@ impl Runtime {
     pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
         let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
         let path = self.search(&context)?;
-        let fingerprint = Fingerprint::of(&path);
+        let fingerprint = self.launcher.metadata(&path).ok().map(|file| Fingerprint::of(&file));
         if let Some(versions) = self.known_versions(&path, fingerprint) {
             return Ok(versions);
         }
@@ -380,7 +413,7 @@ impl Runtime {
         let mut not_executable = None;
         for dir in &self.bin_dirs {
             let path = dir.join(context.plugin.as_str());
-            match path.metadata() {
+            match self.launcher.metadata(&path) {
                 Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => return Ok(path),
                 Ok(file) if file.is_file() && not_executable.is_none() => not_executable = Some(path),
                 _ => {}
@@ -414,14 +447,12 @@ impl Runtime {
         deadline: Deadline,
     ) -> Result<(Reply, String), Error> {
         let path = self.search(context)?;
-        let Ended { outcome, stderr } = exec::run(&path, &self.env, &request, deadline).await;
+        let Ended { outcome, stderr } = exec::run(&self.launcher, &path, &self.env, &request, deadline).await;
+        if !stderr.is_empty() {
+            context.log(&stderr);
+        }
         match outcome.and_then(|reply| reply.success().map(|()| reply)) {
-            Ok(reply) => {
-                if !stderr.is_empty() {
-                    context.log(&stderr);
-                }
-                Ok((reply, stderr))
-            }
+            Ok(reply) => Ok((reply, stderr)),
             Err(kind) => Err(context.error_with(kind, stderr)),
         }
     }
@@ -445,13 +476,8 @@ impl<'a> Call<'a> {
 }
 
 impl Fingerprint {
-    fn of(path: &Path) -> Option<Self> {
-        let file = path.metadata().ok()?;
-        Some(Self {
-            device: file.dev(),
-            inode: file.ino(),
-            size: file.size(),
-            modified: (file.mtime(), file.mtime_nsec()),
-        })
+    fn of(file: &Metadata) -> Self {
+        let modified = (file.mtime(), file.mtime_nsec());
+        Self { device: file.dev(), inode: file.ino(), size: file.size(), modified }
     }
 }

@@ -1,0 +1,69 @@
+//! What is known of single plugins, so that users need not learn it: where the reference plugins (release 1.9.1) make
+//! two attachments of one pod collide, or fail a DEL that has nothing left to do.
+//!
+//! Everything here goes by the plugin's type. A plugin of that name from somebody else gets calls that the
+//! specification allows all the same.
+
+use super::attachment::Attachment;
+use super::conf::{NetworkList, PluginConf};
+use super::error::{Effect, Error};
+
+/// Plugins whose whole work lies inside the container's namespace and ends with it, apart from their IPAM plugin's.
+///
+/// Not `bridge` and `ptp`: they leave masquerading rules on the host.
+const INSIDE: [&str; 11] = [
+    "dummy",
+    "host-device",
+    "ipvlan",
+    "loopback",
+    "macvlan",
+    "sbr",
+    "tap",
+    "tuning",
+    "vlan",
+    "vrf",
+    "static",
+];
+
+/// The network name to give to this plugin in this attachment, if not the network's.
+///
+/// `bandwidth` names its device on the host after network and container, not the interface: a second attachment of a
+/// container to one network fails, and the DEL of one takes the other's device away. It uses the name for nothing else.
+pub(super) fn name_of_its_own(
+    list: &NetworkList,
+    plugin: &PluginConf,
+    attachment: &Attachment,
+) -> Option<String> {
+    if plugin.plugin_type().as_str() != "bandwidth" {
+        return None;
+    }
+    let if_name = attachment.if_name.as_str();
+    // Interface names may hold what network names may not.
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let if_name = if if_name.chars().all(allowed) {
+        if_name.to_owned()
+    } else {
+        if_name.bytes().map(|byte| format!("{byte:02x}")).collect()
+    };
+    Some(format!("{}.{if_name}", list.name()))
+}
+
+/// Whether DEL without a namespace can be left out: `sbr` opens the namespace before anything else, fails when there
+/// is none, and has made nothing outside of it.
+pub(super) fn has_nothing_to_delete_without_netns(plugin: &PluginConf) -> bool {
+    plugin.plugin_type().as_str() == "sbr"
+}
+
+/// Whether a failed DEL leaves nothing behind after the namespace has gone, once the IPAM plugin itself was called.
+///
+/// `vlan` and `ipvlan` look for their master first and fail without it. `dhcp` fails when its daemon does not run; then
+/// nobody renews the lease either, and it ends by itself.
+pub(super) fn is_done_without_netns(error: &Error) -> bool {
+    let daemon_is_gone = || {
+        error.plugin().as_str() == "dhcp"
+            && error.reported().is_some_and(|reported| reported.msg.contains("error dialing DHCP daemon"))
+    };
+    let says_so = error.reported().is_some() && error.effect() != Effect::Unknown;
+    let has_run = error.reported().is_some();
+    says_so || (has_run && INSIDE.contains(&error.plugin().as_str())) || daemon_is_gone()
+}

@@ -1,0 +1,103 @@
+//! Where plugin processes are started from: the mount namespace of this program, or another one.
+//!
+//! In a container a plugin sees the container's files: no `iptables`, no shell, no libc where the image has none, and
+//! not the host's `/run` and `/var/lib`. A process is born into the mount namespace of the *thread* that starts it, so
+//! that one thread that has gone to the host's namespace is all that is needed: no helper program, and the plugin is
+//! still our child.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// Looks at files, and starts processes, in one mount namespace.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Launcher {
+    /// Ours.
+    #[default]
+    Here,
+    /// That of a thread which does what it is sent.
+    Elsewhere(Sender<Task>),
+}
+
+pub(crate) type Task = Box<dyn FnOnce() + Send>;
+
+/// A mount namespace that cannot be entered.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the mount namespace {} cannot be entered; that takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE, and the \
+     host's process ids (`hostPID`) to find it",
+    path.display()
+)]
+pub struct MountNamespaceError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl Launcher {
+    /// A launcher in the mount namespace at `path`, such as `/proc/1/ns/mnt`.
+    pub(crate) fn in_namespace(path: &Path) -> Result<Self, MountNamespaceError> {
+        let failed = |source| MountNamespaceError { path: path.to_owned(), source };
+        let namespace = File::open(path).map_err(failed)?;
+        let (tasks, received) = channel();
+        let (entered, outcome) = channel();
+        let work = move || {
+            // Threads share root and working directory, and who shares them may not change mount namespaces.
+            let there =
+                unshare(CloneFlags::CLONE_FS).and_then(|()| setns(&namespace, CloneFlags::CLONE_NEWNS));
+            drop(namespace);
+            let is_there = there.is_ok();
+            let _ = entered.send(there.map_err(io::Error::from));
+            if is_there {
+                serve(&received);
+            }
+        };
+        thread::Builder::new().name("cni-launcher".to_owned()).spawn(work).map_err(failed)?;
+        outcome.recv().map_err(|_| failed(io::Error::other("its thread died")))?.map_err(failed)?;
+        Ok(Self::Elsewhere(tasks))
+    }
+
+    /// What is at `path`. Blocks, as looking at files does.
+    pub(crate) fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        let Self::Elsewhere(tasks) = self else { return path.metadata() };
+        let (sender, receiver) = channel();
+        let path = path.to_owned();
+        let task = move || {
+            let _ = sender.send(path.metadata());
+        };
+        tasks.send(Box::new(task)).map_err(|_| gone())?;
+        receiver.recv().unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Starts a process.
+    pub(crate) async fn spawn(&self, mut command: Command) -> io::Result<Child> {
+        let Self::Elsewhere(tasks) = self else { return command.spawn() };
+        let (sender, receiver) = oneshot::channel();
+        // The process is waited for where the caller is.
+        let handle = Handle::current();
+        let task = move || {
+            let _entered = handle.enter();
+            // Where nobody waits for it any more, it is dropped here, and killed.
+            let _ = sender.send(command.spawn());
+        };
+        tasks.send(Box::new(task)).map_err(|_| gone())?;
+        receiver.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+fn serve(tasks: &Receiver<Task>) {
+    while let Ok(task) = tasks.recv() {
+        task();
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread in the other mount namespace is gone")
+}
