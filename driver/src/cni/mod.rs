@@ -8,7 +8,7 @@
 //! * [`Request`] derives the environment and the standard input of one plugin call. It does no IO.
 //! * [`Cache`] keeps what DEL and CHECK need, in libcni's format.
 //! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
-//! * [`validate`] says everything that is wrong with a configuration at once, without running anything.
+//! * [`validate`] (of the `api` crate, as all names and versions) says everything that is wrong with a configuration at once, without running anything.
 //! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
 //!
 //! What holds throughout: a key or number that this module does not know reaches the plugin unchanged; a plugin can
@@ -23,21 +23,21 @@ mod exec;
 pub mod ipam;
 mod json;
 mod locks;
-mod names;
 mod reply;
 mod request;
 mod result;
 mod runtime;
-pub mod validate;
-mod version;
+
+use netclaim_api::cni::{keys, names, version};
 
 pub use attachment::Attachment;
 pub use cache::{Cache, CacheError, Cached, EntryError};
 pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};
 pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, STDOUT_LIMIT, TERM_GRACE, close_inherited_descriptors};
-pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
+pub use netclaim_api::cni::{
+    ContainerId, IfName, NameError, NameKind, NetworkName, PluginType, SpecVersion, VersionError, validate,
+};
 pub use request::{Request, RequestError, ValidAttachment, Verb};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
 pub use runtime::{BinDirError, Runtime};
-pub use version::{SpecVersion, VersionError};
