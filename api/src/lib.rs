@@ -16,6 +16,7 @@
 mod allow;
 mod attachment_config;
 pub mod attributes;
+pub mod cni;
 mod cni_config;
 pub mod device;
 mod invalid;
@@ -31,9 +32,10 @@ pub mod template;
 
 pub use allow::{Allow, ParameterRule, ParameterType};
 pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
+pub use cni::IfName;
 pub use cni_config::CniConfig;
 pub use invalid::Invalid;
-pub use names::{IfName, MacAddr, NetworkName};
+pub use names::{MacAddr, NetworkName};
 pub use quantity::Quantity;
 
 /// The driver's name unless `--driver-name` says otherwise; also the domain of its attributes.

@@ -13,15 +13,9 @@ use serde_json::value::RawValue;
 
 use super::attachment::Attachment;
 use super::json::{self, Object};
+use super::keys::{self, is_reserved, member};
 use super::names::{NameError, NetworkName, PluginType};
 use super::version::{self, SpecVersion, VersionError};
-
-/// Keys of a plugin object that mean something to the runtime, or that the runtime puts there.
-pub(super) const PROTOCOL_KEYS: [&str; 8] =
-    ["type", "name", "cniVersion", "capabilities", "ipam", "runtimeConfig", "args", "prevResult"];
-
-/// Reserved for the runtime, which writes such keys itself.
-const RESERVED_PREFIX: &str = "cni.dev/";
 
 /// A network configuration list.
 ///
@@ -243,7 +237,7 @@ impl<'de> Deserialize<'de> for NetworkList {
 impl PluginConf {
     fn from_raw(raw: &RawValue, pointer: &str) -> Result<Self, ConfError> {
         let object = object(raw, pointer)?;
-        refuse_misspelt(&object, pointer, &PROTOCOL_KEYS)?;
+        refuse_misspelt(&object, pointer, &keys::PROTOCOL)?;
 
         let here = format!("{pointer}/type");
         let plugin_type = object.get("type").ok_or_else(|| at(&here, ConfProblem::Missing))?;
@@ -295,10 +289,6 @@ impl PluginConf {
         object.retain(|key| key != "capabilities" && !is_reserved(key));
         object
     }
-}
-
-pub(super) fn is_reserved(key: &str) -> bool {
-    matches!(key, "runtimeConfig" | "args" | "prevResult") || key.starts_with(RESERVED_PREFIX)
 }
 
 /// What libcni makes of a single plugin's configuration.
@@ -369,16 +359,11 @@ fn capabilities(raw: &RawValue, pointer: &str) -> Result<BTreeSet<String>, ConfE
 
 fn refuse_misspelt(object: &Object, pointer: &str, known: &'static [&'static str]) -> Result<(), ConfError> {
     for key in object.keys() {
-        if let Some(expected) = known.iter().find(|known| json::is_misspelt(key, known)) {
+        if let Some(expected) = known.iter().find(|known| keys::is_misspelt(key, known)) {
             return Err(at(member(pointer, key), ConfProblem::Spelling { expected }));
         }
     }
     Ok(())
-}
-
-/// Pointer to a member whose name the specification does not fix (RFC 6901, section 3).
-pub(super) fn member(pointer: &str, key: &str) -> String {
-    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
 /// A boolean, or one of the strings that libcni takes for one.

@@ -157,18 +157,6 @@ impl<'de> Visitor<'de> for Distinct {
     }
 }
 
-/// Whether a reader that folds case, as Go's `encoding/json` does, takes `found` for `known` although it is spelt
-/// differently.
-pub(crate) fn is_misspelt(found: &str, known: &str) -> bool {
-    // U+017F and U+212A are the only other characters that Go folds into ASCII letters.
-    let fold = |c: char| match c {
-        '\u{17f}' => 's',
-        '\u{212a}' => 'k',
-        c => c.to_ascii_lowercase(),
-    };
-    found != known && found.chars().map(fold).eq(known.chars().map(fold))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,13 +191,5 @@ mod tests {
         let error = refuse_duplicate_keys(r#"{"a":[{"b":{"c":1,"c":2}}]}"#).unwrap_err();
         assert!(error.to_string().starts_with("key `c` occurs twice in one object at line 1"), "{error}");
         assert!(refuse_duplicate_keys(r#"{"a":1,"\u0061":2}"#).is_err());
-    }
-
-    #[test]
-    fn a_key_in_another_case_is_recognised_as_go_would() {
-        assert!(is_misspelt("Type", "type"));
-        assert!(is_misspelt("arg\u{17f}", "args"));
-        assert!(!is_misspelt("type", "type"));
-        assert!(!is_misspelt("types", "type"));
     }
 }

@@ -9,7 +9,8 @@
 //! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
 //! * [`Cache`] keeps what DEL and CHECK need, in libcni's format. [`Attachments`] is a runtime with a cache: what most
 //!   programs want.
-//! * [`validate`] says everything that is wrong with a configuration at once, without running anything.
+//! * [`validate`] says everything that is wrong with a configuration at once, without running anything. It is the `api`
+//!   crate's, as all names and versions are.
 //! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
 //!
 //! What holds throughout: a key or number that this module does not know reaches the plugin unchanged; a plugin can
@@ -28,14 +29,13 @@ mod json;
 mod known;
 mod launcher;
 mod locks;
-mod names;
 mod reply;
 mod request;
 mod result;
 mod runtime;
 mod trace;
-pub mod validate;
-mod version;
+
+use netclaim_api::cni::{keys, names, version};
 
 pub use attachment::Attachment;
 pub use attachments::{AttachmentError, Attachments, Collected};
@@ -44,9 +44,10 @@ pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};
 pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, STDOUT_LIMIT, TERM_GRACE, close_inherited_descriptors};
 pub use launcher::MountNamespaceError;
-pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
+pub use netclaim_api::cni::{
+    ContainerId, IfName, NameError, NameKind, NetworkName, PluginType, SpecVersion, VersionError, validate,
+};
 pub use request::{Request, RequestError, ValidAttachment, Verb};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
 pub use runtime::{BinDirError, Runtime};
 pub use trace::TraceContext;
-pub use version::{SpecVersion, VersionError};

@@ -105,7 +105,7 @@ impl From<SpecVersion> for String {
 ///
 /// A `cniVersions` entry of that form which is no released version is one this runtime does not know, and skips;
 /// anything else is a mistake in the configuration.
-pub(crate) fn is_well_formed(text: &str) -> bool {
+pub fn is_well_formed(text: &str) -> bool {
     text.is_empty()
         || (text.split('.').count() <= 3 && text.split('.').all(|part| part.parse::<u32>().is_ok()))
 }

@@ -4,10 +4,8 @@
 //! plugins (release 1.9.1), and at what hangs together: a chain's order, address ranges, settings that exclude each
 //! other. Of a plugin that is not known only what the specification says is checked.
 //!
-//! Pure: whether interfaces and binaries exist is for those who can look. What [`NetworkList::parse`] refuses is
+//! Pure: whether interfaces and binaries exist is for those who can look. What the driver's runtime refuses to parse is
 //! always an error here; an error here may still be accepted there, and is then the plugin's to refuse.
-//!
-//! [`NetworkList::parse`]: super::NetworkList::parse
 
 mod form;
 mod node;
@@ -19,8 +17,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::conf::{PROTOCOL_KEYS, is_reserved, member};
-use super::json;
+use super::keys::{self, is_misspelt, is_reserved, member};
 use super::names::{NetworkName, PluginType};
 use super::version::{self, SpecVersion};
 use form::{check_keys, is_similar};
@@ -344,7 +341,7 @@ fn type_of<'a>(object: &'a Members, at: &str, report: &mut Report) -> Option<&'a
 
 /// Keys that belong to the protocol: their spelling, and those that are the runtime's to write.
 fn protocol(plugin: &Members, at: &str, report: &mut Report) {
-    misspelt(plugin, at, &PROTOCOL_KEYS, report);
+    misspelt(plugin, at, &keys::PROTOCOL, report);
     for (key, _) in plugin.iter().filter(|(key, _)| is_reserved(key)) {
         let problem = format!("`{key}` is the runtime's to write: the plugin does not get this value");
         report.warning(
@@ -366,7 +363,7 @@ fn protocol(plugin: &Members, at: &str, report: &mut Report) {
 
 fn misspelt(object: &Members, at: &str, known: &[&str], report: &mut Report) {
     for (key, _) in object.iter() {
-        if let Some(expected) = known.iter().find(|known| json::is_misspelt(key, known)) {
+        if let Some(expected) = known.iter().find(|known| is_misspelt(key, known)) {
             let problem =
                 format!("is spelt differently from `{expected}`, which some plugins would take it for");
             report.error(&member(at, key), problem, format!("write `{expected}`"));
@@ -376,8 +373,7 @@ fn misspelt(object: &Members, at: &str, known: &[&str], report: &mut Report) {
 
 /// What is left after the frame's and the runtime's keys, which have been reported in whatever spelling.
 fn without_protocol(plugin: &Members) -> Members {
-    let protocol =
-        |key: &str| is_reserved(key) || PROTOCOL_KEYS.iter().any(|known| json::is_misspelt(key, known));
+    let protocol = |key: &str| is_reserved(key) || keys::PROTOCOL.iter().any(|known| is_misspelt(key, known));
     plugin.without(protocol)
 }
 

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::node::{Members, Node};
 use super::{Report, member};
-use crate::cni::json;
+use crate::cni::keys::is_misspelt;
 use crate::cni::names::IfName;
 
 /// Smallest MTU the kernel gives an interface of the kinds that plugins create, in bytes.
@@ -151,7 +151,7 @@ pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &
         let here = member(at, key);
         if let Some((_, form)) = all().find(|(known, _)| *known == key) {
             form.check(node, &here, report);
-        } else if let Some((known, form)) = all().find(|(known, _)| json::is_misspelt(key, known)) {
+        } else if let Some((known, form)) = all().find(|(known, _)| is_misspelt(key, known)) {
             // Go takes it for the known key; nobody else does.
             let problem =
                 format!("key is spelt differently from `{known}`, which plugins written in Go take it for");

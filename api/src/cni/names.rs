@@ -6,13 +6,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest container ID, network name or plugin type in bytes: plugins and runtimes use them as file names.
-pub(crate) const MAX_LEN: usize = 255;
-
-/// Longest interface name in bytes: the kernel's `IFNAMSIZ` less the final NUL.
-const MAX_IF_NAME: usize = 15;
+const MAX_LEN: usize = 255;
 
 /// Which kind of name was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +49,8 @@ pub struct NameError {
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $name:ident, $check:ident) => {
-        $(#[$doc])*
+    ($(#[$attr:meta])* $name:ident, $check:ident) => {
+        $(#[$attr])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name(String);
@@ -115,10 +113,10 @@ name!(
     check_identifier
 );
 name!(
-    /// Names the interface in the container (specification, section 2, `CNI_IFNAME`).
-    ///
-    /// Beyond the specification's rules `%` is refused: the kernel reads it as a template, so that the interface
-    /// would get another name than the one asked for.
+    /// Name of a network interface: 1 to 15 bytes, as the kernel and the CNI specification ("Parameters")
+    /// accept it: not `.` or `..`, no `/`, `:` or white space. Nor `%`: the kernel makes a number of `%d`.
+    #[derive(JsonSchema)]
+    #[schemars(extend("minLength" = 1, "maxLength" = 15, "pattern" = r"^[^/:%\s]+$"))]
     IfName,
     check_if_name
 );
@@ -127,6 +125,11 @@ name!(
     PluginType,
     check_plugin_type
 );
+
+impl IfName {
+    /// The longest name the kernel takes, in bytes (`IFNAMSIZ` less the closing zero).
+    pub const MAX: usize = 15;
+}
 
 fn check_identifier(value: &str) -> Result<(), &'static str> {
     let Some(first) = value.bytes().next() else {
@@ -145,7 +148,7 @@ fn check_if_name(value: &str) -> Result<(), &'static str> {
     match value {
         "" => Err("is empty"),
         "." | ".." => Err("is a directory's name"),
-        _ if value.len() > MAX_IF_NAME => Err("is longer than 15 bytes"),
+        _ if value.len() > IfName::MAX => Err("is longer than 15 bytes"),
         _ if value.chars().any(|c| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace()) => {
             Err("may not contain `/`, `:`, `%`, NUL or white space")
         }

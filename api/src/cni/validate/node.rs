@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::member;
-use crate::cni::json;
+use crate::cni::keys::is_misspelt;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +72,7 @@ impl Members {
     /// The member that a plugin written in Go takes for `key`: of the keys that differ in case at most, the last one
     /// that is not null.
     fn find(&self, key: &str) -> Option<&(String, Node)> {
-        let same = |found: &str| found == key || json::is_misspelt(found, key);
+        let same = |found: &str| found == key || is_misspelt(found, key);
         self.0.iter().rev().find(|(k, node)| same(k) && *node != Node::Null)
     }
 
