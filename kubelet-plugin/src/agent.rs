@@ -12,7 +12,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
-use netclaim_driver::cni::Runtime;
+use netclaim_driver::cni::{Attachments, Cache, Runtime};
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig};
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,8 +36,6 @@ use crate::{http, watching};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
-
-type Attachments = Attacher<CniNetwork, GateKeeper>;
 
 /// Runs the agent until it is told to stop, or a part of it cannot go on.
 ///
@@ -76,7 +74,7 @@ pub async fn run(args: Args) -> Result<()> {
     let (news, told) = mpsc::unbounded_channel();
     let gate = GateKeeper::take_over(specs.clone(), markers, &loaded.records, &boot, news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
-    let plugins = Arc::new(CniNetwork::new(Runtime::new(args.cni_bin_dir.clone())?, args.cni_timeout));
+    let plugins = Arc::new(CniNetwork::new(attachments(&args)?, args.cni_timeout));
     let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
 
     let cancel = CancellationToken::new();
@@ -145,6 +143,15 @@ pub async fn run(args: Args) -> Result<()> {
         None => Ok(()),
         Some(part) => bail!("{part} has ended: restarting is the cure"),
     }
+}
+
+/// What runs CNI plugins.
+fn attachments(args: &Args) -> Result<Attachments> {
+    let mut runtime = Runtime::new(args.cni_bin_dir.clone())?;
+    if let Some(path) = &args.cni_mount_namespace {
+        runtime = runtime.in_mount_namespace(path)?;
+    }
+    Ok(Attachments::new(runtime, Cache::new(args.cni_cache_dir()).beside_a_journal()))
 }
 
 /// The agent's tasks by what they do. The end of one is the end of the agent.
@@ -281,7 +288,7 @@ async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Met
 
 /// What waiting hooks are answered from.
 struct GateSource {
-    attacher: Arc<Attachments>,
+    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
     client: Client,
 }
 

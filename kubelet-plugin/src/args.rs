@@ -43,6 +43,11 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
+    /// Mount namespace in which CNI plugins are looked for and run, such as /proc/1/ns/mnt, the host's, for plugins that
+    /// need programs or files of the host; takes hostPID, SYS_CHROOT and SYS_PTRACE in a container [default: the agent's]
+    #[arg(long, env = "NETCLAIM_CNI_MOUNT_NAMESPACE")]
+    pub cni_mount_namespace: Option<PathBuf>,
+
     /// How long the CNI plugins of one network may take for one operation, in seconds
     #[arg(long, env = "NETCLAIM_CNI_TIMEOUT", default_value = "40", value_parser = seconds)]
     pub cni_timeout: Duration,
@@ -91,6 +96,11 @@ impl Args {
     /// Where the journal is.
     pub fn journal_dir(&self) -> PathBuf {
         self.state_dir.join("journal")
+    }
+
+    /// Where tools find the attachments, in libcni's form.
+    pub fn cni_cache_dir(&self) -> PathBuf {
+        self.state_dir.join("cni")
     }
 
     /// Where the hook is installed.

@@ -97,7 +97,7 @@ impl NodeAgent {
         }
         let claim = self.read(claim).await.map_err(|error| self.report(error))?;
         let inventory = self.inventory().await?;
-        let made = self.plan(&claim, &inventory);
+        let made = self.plan(&claim, &inventory).await;
         let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
         self.attacher.prepare(made.clone()).await.map_err(|failure| failure.message)?;
         Ok(self.prepared(&made))
@@ -134,7 +134,7 @@ impl NodeAgent {
         known.ok_or_else(|| "the agent is stopping: try again".to_owned())
     }
 
-    fn plan(&self, claim: &Claim, inventory: &Inventory) -> Result<Vec<Plan>, String> {
+    async fn plan(&self, claim: &Claim, inventory: &Inventory) -> Result<Vec<Plan>, String> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
         let others = state.records.into_iter().filter(|record| record.plan.claim.uid != claim.object.uid);
@@ -148,7 +148,7 @@ impl NodeAgent {
                     plan.claim, plan.network, self.node_name, failure.message
                 )
             };
-            self.plugins.check(plan).map_err(refused)?;
+            self.plugins.check(plan).await.map_err(refused)?;
         }
         Ok(made)
     }

@@ -6,16 +6,20 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
 use super::{Failure, Network};
-use crate::cni::{Attachment, CniResult, ErrorKind, NetworkList, Runtime};
+use crate::cni::{
+    self, Attachment, AttachmentError, Attachments, Cached, CniResult, ErrorKind, NetworkList, Outcome,
+    TraceContext,
+};
 use crate::error_chain;
 
 /// Runs the chain of each plan's conflist.
 #[derive(Debug)]
 pub struct CniNetwork {
-    runtime: Runtime,
+    attachments: Attachments,
     timeout: Duration,
     /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
     turns: Semaphore,
@@ -29,19 +33,32 @@ const TRIES: u32 = 3;
 const TRIES_TO_RUN: u32 = 8;
 
 impl CniNetwork {
-    /// Runs plugins by `runtime`, and gives a chain `timeout` for one operation.
-    pub fn new(runtime: Runtime, timeout: Duration) -> Self {
+    /// Makes `attachments`, and gives a chain `timeout` for one operation. What they remember on disk is for tools and
+    /// people: what is owed is in the journal.
+    pub fn new(attachments: Attachments, timeout: Duration) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { runtime, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
+        Self { attachments, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
     }
 
-    /// Whether the plan can be carried out at all: its configuration is one, and its plugins are installed.
+    /// Whether the plan can be carried out at all: its configuration is one, and its plugins are installed and speak
+    /// its version. A plugin is asked for its versions once.
     ///
     /// # Errors
     /// What is missing or wrong, and where.
-    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+    pub async fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let list = list(plan)?;
-        self.runtime.find_all(&list).map_err(|error| Failure::new(error_chain(&error)))
+        let runtime = self.attachments.runtime();
+        let failed = |error: &cni::Error| Failure::new(error_chain(error));
+        runtime.find_all(&list).map_err(|error| failed(&error))?;
+        match runtime.negotiate(&list).await {
+            Err(error) if matches!(error.kind(), ErrorKind::NoCommonVersion { .. }) => Err(failed(&error)),
+            // Not every plugin can say what it speaks.
+            Err(error) => {
+                tracing::debug!(error = error_chain(&error), "the versions of a plugin are not known");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     fn attachment(plan: &Plan, sandbox_id: &str, netns: Option<&Path>) -> Result<Attachment, Failure> {
@@ -52,6 +69,7 @@ impl CniNetwork {
         attachment.args = plan.args.clone().into_iter().collect();
         attachment.args.push(("K8S_POD_INFRA_CONTAINER_ID".to_owned(), sandbox_id.to_owned()));
         attachment.capability_args = plan.capability_args.clone();
+        attachment.trace = Some(TraceContext::of_attachment(&attachment.container_id, &attachment.if_name));
         Ok(attachment)
     }
 }
@@ -89,18 +107,31 @@ fn storable(result: &CniResult) -> Result<Value, Failure> {
     serde_json::from_str(result.raw()).map_err(|error| Failure::new(error.to_string()))
 }
 
+/// Fields for whatever is logged on the way, a plugin's standard error above all.
+fn span(plan: &Plan, sandbox_id: &str, attachment: &Attachment) -> tracing::Span {
+    tracing::info_span!(
+        "attachment",
+        pod = %plan.pod,
+        claim = %plan.claim,
+        sandbox = sandbox_id,
+        trace_id = attachment.trace.as_ref().map(TraceContext::trace_id),
+    )
+}
+
 impl Network for CniNetwork {
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, &sandbox.id, Some(&sandbox.netns))?;
         let _turn = self.turns.acquire().await;
-        match self.runtime.add(&list, &attachment, self.timeout).await {
+        let added = self.attachments.add(&list, &attachment, self.timeout);
+        match added.instrument(span(plan, &sandbox.id, &attachment)).await {
             Ok(result) => storable(&result),
-            Err(error) => Err(Failure {
+            Err(AttachmentError::Add(error)) => Err(Failure {
                 // How far the chain came is in `last_good`; the user needs the plugin's own error.
                 message: error_chain(&error.error),
                 last_good: error.last_good.and_then(|result| storable(&result).ok()),
             }),
+            Err(error) => Err(Failure::new(error_chain(&error))),
         }
     }
 
@@ -114,30 +145,36 @@ impl Network for CniNetwork {
     ) -> Result<(), Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
+        let span = span(plan, sandbox_id, &attachment);
         let _turn = self.turns.acquire().await;
-        let result = result.and_then(|result| stored(&list, result));
-        if netns.is_some() {
-            let done = self.runtime.del(&list, &attachment, result.as_ref(), self.timeout).await;
-            return done.map_err(|error| Failure::new(error_chain(&error)));
-        }
-        // The kernel has taken the links with the namespace; what is left is on the host, above all addresses, and
-        // some plugins do not get that far without a namespace.
-        let errors = self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await;
-        let not_run = |error: &crate::cni::Error| {
+        let last_good = result.and_then(|result| stored(&list, result));
+        let request = Cached { list, attachment, outcome: Outcome::Unfinished(last_good) };
+        let Err(error) = self.attachments.del(&request, self.timeout).instrument(span.clone()).await else {
+            return Ok(());
+        };
+        // The kernel has taken the links with the namespace; what is left is on the host, and some plugins never
+        // succeed without a namespace.
+        let not_run = |error: &cni::Error| {
             matches!(
                 error.kind(),
                 ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } | ErrorKind::Timeout { .. }
             )
         };
-        let limit = if errors.iter().any(not_run) { TRIES_TO_RUN } else { TRIES };
-        match errors.first() {
-            Some(error) if tries + 1 < limit => return Err(Failure::new(error_chain(error))),
-            Some(error) => tracing::error!(
-                sandbox = sandbox_id,
-                error = error_chain(error),
-                "given up: something may be left on the node"
-            ),
-            None => {}
+        let limit = match &error {
+            AttachmentError::Left(errors) if errors.iter().any(not_run) => TRIES_TO_RUN,
+            AttachmentError::Left(_) => TRIES,
+            _ => return Err(Failure::new(error_chain(&error))),
+        };
+        if tries + 1 < limit {
+            return Err(Failure::new(error_chain(&error)));
+        }
+        let _entered = span.enter();
+        tracing::error!(error = error_chain(&error), "given up: something may be left on the node");
+        if let Err(error) = self.attachments.forget(request.list.name(), &request.attachment) {
+            tracing::warn!(
+                error = error_chain(&error),
+                "an attachment that is given up stays in the CNI cache"
+            );
         }
         Ok(())
     }
