@@ -6,12 +6,13 @@ mkdir -p "$1"
 out=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 target=$(uname -m)-unknown-linux-gnu
-programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller)
+packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli)
+programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
 
 # The C library too: an image without one, and a hook that runs on any host.
 # --target keeps the flag away from build scripts and procedural macros, which cannot be static.
 RUSTFLAGS='-C target-feature=+crt-static' \
-  cargo build --release --locked --target "$target" "${programs[@]/#/--package=}" --bins
+  cargo build --release --locked --target "$target" "${packages[@]/#/--package=}" --bins
 folder=${CARGO_TARGET_DIR:-target}/$target/release
 mkdir -p "$out/usr/bin" "$out/var" "$out/run" "$out/tmp"
 cp "${programs[@]/#/$folder/}" "$out/usr/bin/"

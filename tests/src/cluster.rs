@@ -290,6 +290,27 @@ impl Cluster {
         Ok(())
     }
 
+    /// Has the agent run CNI plugins with the node's files, as `deploy/host-mounts` does, or with its own again.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn plugins_see_the_node(&self, yes: bool) -> Result<()> {
+        let variable = "NETCLAIM_CNI_MOUNT_NAMESPACE";
+        if yes {
+            let patch = project("deploy/host-mounts/agent.yaml");
+            self.kubectl(&["patch", "-n", SYSTEM, AGENT, "--patch-file", &patch.to_string_lossy()])?;
+            // The node's first process is none of its own: its processes are the machine's.
+            let namespace = format!("{variable}=/proc/{}/ns/mnt", self.node.pid());
+            self.kubectl(&["set", "env", "-n", SYSTEM, AGENT, &namespace])?;
+        } else {
+            let patch = r#"{"spec": {"template": {"spec": {"hostPID": null}}}}"#;
+            self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", patch])?;
+            self.kubectl(&["set", "env", "-n", SYSTEM, AGENT, &format!("{variable}-")])?;
+            self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
+        }
+        self.agent_ready()
+    }
+
     fn select_nodes(&self, selector: Value) -> Result<()> {
         let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
         self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", &patch]).map(drop)

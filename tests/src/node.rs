@@ -57,6 +57,11 @@ impl Node {
         Self { pid, root: format!("/proc/{pid}/root").into() }
     }
 
+    /// A process that is in the node's namespaces as long as the node is there.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Where a path of the node is for the tests.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
@@ -197,6 +202,15 @@ impl Node {
             let claim = name.split_once('_').map(|(_, rest)| claim_of(rest));
             if claim.is_none_or(|claim| !claims.contains(&claim)) {
                 left.push(format!("journal file {name}"));
+            }
+        }
+        let results = self.path("/var/lib/netclaim/cni/results");
+        for name in names(&results)? {
+            // One that is gone by now is not left.
+            let Ok(text) = fs::read(results.join(&name)) else { continue };
+            let cached: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            if !cached["containerId"].as_str().is_some_and(|sandbox| sandboxes.contains(sandbox)) {
+                left.push(format!("CNI cache file {name}"));
             }
         }
         for name in names(&self.path("/run/cdi"))? {

@@ -1,9 +1,10 @@
 //! What a pod gets.
 
 use anyhow::{Context as _, Result, ensure};
+
 use netclaim_tests::objects::{attachment, claim, class_of_network, network, pod, request};
-use netclaim_tests::{Test, eventually};
-use serde_json::json;
+use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
+use serde_json::{Value, json};
 
 pub fn two_pods_of_a_template_get_an_interface_each_and_reach_one_another(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
@@ -43,6 +44,21 @@ pub fn a_claim_tells_what_is_in_the_pod(test: &Test<'_>) -> Result<()> {
         "no CNI result: {device}"
     );
     ensure!(device["device"] == format!("net-{network}") && device["pool"] == "node0", "{device}");
+    Ok(())
+}
+
+pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let sandbox = test.sandbox("p")?.sandbox;
+    let agent = ["exec", "-n", SYSTEM, AGENT, "--", "netclaimctl", "cni"];
+    let listed = test.cluster.kubectl(&[agent.as_slice(), &["attachments", "--json"]].concat())?;
+    let listed: Vec<Value> = serde_json::from_str(&listed)?;
+    let of_pod: Vec<_> = listed.iter().filter(|one| one["containerID"] == sandbox).collect();
+    let [one] = of_pod.as_slice() else { anyhow::bail!("one attachment was made, listed are {listed:?}") };
+    ensure!(one["ifname"] == "net1" && one["attached"] == true, "{one}");
+    ensure!(one["ips"] == json!(test.interface("p", "net1")?.ips), "{one}");
     Ok(())
 }
 

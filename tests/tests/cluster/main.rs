@@ -55,10 +55,12 @@ fn main() -> ExitCode {
             a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
             a_pod_whose_plugin_cannot_delete_is_kept_until_it_can,
             metrics_are_served,
+            tools_on_the_node_see_the_attachments,
             the_agent_has_the_rights_of_the_manual_and_no_more,
             the_agent_writes_slices_of_its_own_node_only;
         alone:
             a_network_that_is_gone_after_scheduling_is_named,
+            a_plugin_can_use_the_programs_of_the_node,
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
             a_pod_waits_for_an_agent_that_does_not_answer,
             an_agent_that_is_killed_in_the_middle_of_an_add_starts_over,

@@ -106,3 +106,14 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
     macvlan_after(test, ":")?;
     test.delete_pod("p")
 }
+
+pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> {
+    let missing = r#"echo '{"code": 101, "msg": "no env on this host"}'; exit 1"#;
+    let network = network_with(test, &format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
+    test.create([claim("p", &network), pod("p", &["p"])])?;
+    test.event("p", &[network.as_str(), "no env on this host"])?;
+    let there = test.cluster.plugins_see_the_node(true);
+    let done = there.and_then(|()| test.runs_with("p", &["net1"])).and_then(|()| test.delete_pod("p"));
+    test.cluster.plugins_see_the_node(false)?;
+    done
+}
