@@ -33,6 +33,14 @@ test: lint ## Everything that checks netclaim, tests on a real cluster included 
 	  cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast -- --include-ignored
 	cargo test --package netclaim-tests --locked --no-fail-fast
 
+.PHONY: test-qemu
+test-qemu: ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debian's kernel in QEMU (root)
+	tests/cluster/build.sh
+	tests/qemu/lane.sh
+
+.PHONY: test-all
+test-all: test test-qemu ## make test, and then what takes longer (root)
+
 .PHONY: lint
 lint: deny
 	cargo fmt --all --check

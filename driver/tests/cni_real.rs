@@ -1,4 +1,5 @@
-//! The reference plugins, run in network namespaces of this test's own.
+//! The reference plugins' own versions, addresses and failures, in network namespaces of this test's own.
+//! What each of them does to links is in `cni_plugins.rs`.
 //!
 //! Needs root, and `NETCLAIM_CNI_BIN`, the directory of the plugins:
 //! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-driver --test cni_real -- --ignored`
@@ -6,103 +7,21 @@
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod plugin_host;
+
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process;
-use std::thread;
-use std::time::Duration;
+use std::fs;
 
 use netclaim_driver::cni::ipam::host_local::{HostLocal, reservations};
-use netclaim_driver::cni::{
-    Attachment, ErrorKind, NetworkList, Retry, Runtime, SpecVersion, ValidAttachment,
-};
-use nix::sched::{CloneFlags, setns, unshare};
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use netclaim_driver::cni::{ErrorKind, Retry, SpecVersion, ValidAttachment};
+use serde_json::json;
 
-const LONG: Duration = Duration::from_secs(30);
-
-/// A network namespace that lives as long as this value.
-struct Netns(File);
-
-impl Netns {
-    fn new() -> Self {
-        let enter = || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
-            File::open("/proc/thread-self/ns/net").unwrap()
-        };
-        Self(thread::spawn(enter).join().unwrap())
-    }
-
-    fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd()).into()
-    }
-
-    /// What the kernel says of the namespace's links and addresses.
-    fn contents(&self) -> String {
-        let read = || {
-            setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
-            ["dev", "fib_trie", "if_inet6"]
-                .map(|f| fs::read_to_string(format!("/proc/thread-self/net/{f}")).unwrap())
-                .concat()
-        };
-        thread::scope(|scope| scope.spawn(read).join().unwrap())
-    }
-
-    fn has_link(&self, name: &str) -> bool {
-        self.contents().lines().any(|line| line.trim_start().starts_with(&format!("{name}:")))
-    }
-}
-
-/// Runs a test on a thread whose network namespace, the plugins' host, is new.
-fn on_a_host<F: Future>(test: impl FnOnce(Host) -> F + Send + 'static) {
-    let run = move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
-        let bin =
-            std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
-        let host =
-            Host { runtime: Runtime::new(vec![bin.into()]).unwrap(), data: tempfile::tempdir().unwrap() };
-        // One thread only: another would be in the namespace of the test process.
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(host));
-    };
-    thread::spawn(run).join().unwrap();
-}
-
-struct Host {
-    runtime: Runtime,
-    data: TempDir,
-}
-
-impl Host {
-    fn ipam(&self, ranges: Value) -> Value {
-        json!({"type": "host-local", "ranges": ranges, "dataDir": self.data.path()})
-    }
-
-    fn list(&self, name: &str, plugins: Value) -> NetworkList {
-        let json = json!({"cniVersion": "1.1.0", "name": name, "plugins": plugins});
-        NetworkList::parse(json.to_string().as_bytes()).unwrap()
-    }
-
-    fn reserved(&self, network: &str) -> Vec<String> {
-        let dir = self.data.path().join(network);
-        reservations(&dir)
-            .unwrap()
-            .into_iter()
-            .map(|r| format!("{} {} {}", r.ip, r.container_id, r.if_name.unwrap()))
-            .collect()
-    }
-}
-
-fn attachment(container: &str, netns: &Path) -> Attachment {
-    Attachment::new(container.parse().unwrap(), Some(netns.to_owned()), "net1".parse().unwrap())
-}
+use plugin_host::{LONG, Netns, attachment, on_a_host};
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_bridge_chain_is_added_checked_and_deleted() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         let ipam = host.ipam(json!([[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]));
         let list = host.list("b", json!([
             {"type": "bridge", "bridge": "br9", "isGateway": true, "ipam": ipam, "capabilities": {"mac": true}},
@@ -112,7 +31,7 @@ fn a_bridge_chain_is_added_checked_and_deleted() {
         let list = host.runtime.negotiate(&list).await.unwrap();
         assert_eq!(list.version(), SpecVersion::V1_1_0);
         let netns = Netns::new();
-        let mut attachment = attachment("c1", &netns.path());
+        let mut attachment = attachment("c1", &netns);
         attachment.capability_args.insert("mac".into(), "02:00:00:00:00:99".into());
 
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
@@ -144,7 +63,7 @@ fn a_bridge_chain_is_added_checked_and_deleted() {
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn every_version_of_the_protocol_works_with_the_reference_plugins() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         for (index, version) in SpecVersion::ALL.into_iter().enumerate() {
             let ipam = host.ipam(json!([[{"subnet": "10.9.1.0/24"}]]));
             let list = host
@@ -152,7 +71,7 @@ fn every_version_of_the_protocol_works_with_the_reference_plugins() {
                 .pinned(version)
                 .unwrap();
             let netns = Netns::new();
-            let attachment = attachment(&format!("c{index}"), &netns.path());
+            let attachment = attachment(&format!("c{index}"), &netns);
             let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
             assert_eq!(result.version(), version);
             assert_eq!(result.ips_of(&attachment).count(), 1);
@@ -170,15 +89,15 @@ fn every_version_of_the_protocol_works_with_the_reference_plugins() {
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_macvlan_is_deleted_after_its_namespace_is_gone() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         let bridge = host.list("m0", json!([{"type": "bridge", "bridge": "up0"}]));
         let first = Netns::new();
-        host.runtime.add(&bridge, &attachment("up", &first.path()), LONG).await.unwrap();
+        host.runtime.add(&bridge, &attachment("up", &first), LONG).await.unwrap();
 
         let ipam = host.ipam(json!([[{"subnet": "10.9.2.0/24"}]]));
         let list = host.list("m", json!([{"type": "macvlan", "master": "up0", "ipam": ipam}]));
         let netns = Netns::new();
-        let mut attachment = attachment("c1", &netns.path());
+        let mut attachment = attachment("c1", &netns);
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
         assert!(netns.contents().contains("10.9.2.2"));
         drop(netns);
@@ -191,17 +110,17 @@ fn a_macvlan_is_deleted_after_its_namespace_is_gone() {
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn an_address_that_host_device_leaves_behind_is_released() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         let ptp = host
             .list("h0", json!([{"type": "ptp", "ipam": host.ipam(json!([[{"subnet": "10.9.3.0/24"}]]))}]));
         let first = Netns::new();
-        let links = host.runtime.add(&ptp, &attachment("up", &first.path()), LONG).await.unwrap();
+        let links = host.runtime.add(&ptp, &attachment("up", &first), LONG).await.unwrap();
         let device = links.interfaces().iter().find(|i| i.sandbox.is_none()).unwrap().name.clone();
 
         let ipam = host.ipam(json!([[{"subnet": "10.9.4.0/24"}]]));
         let list = host.list("h", json!([{"type": "host-device", "device": device, "ipam": ipam}]));
         let netns = Netns::new();
-        let mut attachment = attachment("c1", &netns.path());
+        let mut attachment = attachment("c1", &netns);
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
         drop(netns);
         attachment.netns = None;
@@ -217,11 +136,11 @@ fn an_address_that_host_device_leaves_behind_is_released() {
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_failed_bridge_needs_a_del_before_it_can_be_tried_again() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         let ipam = host.ipam(json!([[{"subnet": "10.9.5.0/30"}]]));
         let list = host.list("f", json!([{"type": "bridge", "bridge": "br5", "ipam": ipam}]));
         let (one, two) = (Netns::new(), Netns::new());
-        let (one, two) = (attachment("c1", &one.path()), (attachment("c2", &two.path()), two));
+        let (one, two) = (attachment("c1", &one), (attachment("c2", &two), two));
         host.runtime.add(&list, &one, LONG).await.unwrap();
         let error = host.runtime.add(&list, &two.0, LONG).await.unwrap_err();
         assert!(error.error.is_address_exhaustion() && error.needs_del(), "{error:?}");
@@ -234,7 +153,7 @@ fn a_failed_bridge_needs_a_del_before_it_can_be_tried_again() {
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn the_computed_capacity_is_what_host_local_hands_out() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         let netns = Netns::new();
         for (index, ranges) in [
             json!([[{"subnet": "10.9.6.0/29"}]]),
@@ -253,7 +172,7 @@ fn the_computed_capacity_is_what_host_local_hands_out() {
             let list = host.list(&name, json!([{"type": "host-local", "ipam": ipam}]));
             let mut count = 0;
             let error = loop {
-                let attachment = attachment(&format!("c{count}"), &netns.path());
+                let attachment = attachment(&format!("c{count}"), &netns);
                 match host.runtime.add(&list, &attachment, LONG).await {
                     Ok(_) => count += 1,
                     Err(error) => break error.error,
@@ -271,7 +190,7 @@ fn the_computed_capacity_is_what_host_local_hands_out() {
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn every_installed_plugin_answers_version() {
-    on_a_host(async |host| {
+    on_a_host(&[], async |host| {
         let mut plugins = BTreeSet::new();
         for entry in fs::read_dir(&host.runtime.bin_dirs()[0]).unwrap() {
             plugins.insert(entry.unwrap().file_name().into_string().unwrap());

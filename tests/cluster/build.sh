@@ -11,24 +11,6 @@ packages runc:runc busybox:busybox-static jq:jq ip:iproute2 openssl:openssl nsen
 command -v go >/dev/null || die "no Go: install Go $(awk '$1 == "go" { print $2 }' "$here/runtime/go.mod") or newer (https://go.dev/dl)"
 export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
 
-# make_once DIR TEXT FUNCTION: fills DIR by calling FUNCTION with a folder that becomes
-# DIR when it is complete. Of several that start together, one builds and the others wait.
-make_once() {
-  local dir=$1 text=$2 function=$3 name
-  [[ ! -d $dir ]] || return 0
-  name=$(basename "$dir")
-  mkdir -p "$cache"
-  exec {lock}>"$cache/$name.lock"
-  flock "$lock"
-  if [[ ! -d $dir ]]; then
-    rm -rf "$dir.new"
-    mkdir -p "$dir.new"
-    step "$text" "$cache/log/$name.log" "$function" "$dir.new"
-    mv "$dir.new" "$dir"
-  fi
-  exec {lock}>&-
-}
-
 build_kubernetes() {
   local minor=${kubernetes_version#1.} v=k8s.io/component-base/version name
   # Without these the API server calls itself v0.0.0, and the clients believe it.

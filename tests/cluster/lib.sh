@@ -85,6 +85,24 @@ artifact() {
   echo "$cache/$name-$({ sha256sum "${files[@]}" | cut -d' ' -f1; echo "$*"; } | sha256sum | cut -c1-12)"
 }
 
+# make_once DIR TEXT FUNCTION: fills DIR by calling FUNCTION with a folder that becomes
+# DIR when it is complete. Of several that start together, one builds and the others wait.
+make_once() {
+  local dir=$1 text=$2 function=$3 name
+  [[ ! -d $dir ]] || return 0
+  name=$(basename "$dir")
+  mkdir -p "$cache"
+  exec {lock}>"$cache/$name.lock"
+  flock "$lock"
+  if [[ ! -d $dir ]]; then
+    rm -rf "$dir.new"
+    mkdir -p "$dir.new"
+    step "$text" "$cache/log/$name.log" "$function" "$dir.new"
+    mv "$dir.new" "$dir"
+  fi
+  exec {lock}>&-
+}
+
 # module_version FOLDER MODULE: the version its go.mod requires, without the v.
 module_version() {
   awk -v m="$2" '$1 == "replace" { exit } { for (i = 1; i < NF; i++) if ($i == m) { print substr($(i + 1), 2); exit } }' \

@@ -1,0 +1,45 @@
+#!/bin/bash
+# lane.sh: runs the test programs that need what a kernel need not have (ipvlan, VLANs, VRFs, bonds, dummies)
+# on a kernel that has it, in a virtual machine. Needs tests/cluster/build.sh to have run.
+set -euo pipefail
+# shellcheck source=../cluster/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+
+# What runs: PACKAGE TEST [VARIABLE=VALUE...]. There is no network and no compiler's cache in the guest: what a
+# program needs besides the plugins is built here, and named by a variable.
+programs="
+netclaim-driver links_kernel
+netclaim-driver links_uplinks
+netclaim-driver cni_real NETCLAIM_CNI_BIN=$plugins_bin
+netclaim-driver cni_plugins NETCLAIM_CNI_BIN=$plugins_bin
+"
+
+packages jq:jq ip:iproute2 nft:nftables iptables:iptables
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+echo 'failed=0' >"$work/job"
+cd "$root"
+while read -r package test words; do
+  [[ -n $package ]] || continue
+  read -ra variables <<<"$words"
+  program=$(cargo test --quiet --locked --no-run --message-format=json --package "$package" --test "$test" |
+    jq -r 'select(.reason == "compiler-artifact" and .executable != null and .target.kind == ["test"]).executable')
+  folder=$(cargo metadata --locked --no-deps --format-version=1 |
+    jq -r --arg package "$package" '.packages[] | select(.name == $package).manifest_path | rtrimstr("/Cargo.toml")')
+  printf '(cd %q; echo %q; exec %s) || failed=1\n' "$folder" "     Running $test, in the virtual machine" \
+    "$(printf ' %q' env "${variables[@]}" "$program" --include-ignored)" >>"$work/job"
+done <<<"$programs"
+echo "exit \$failed" >>"$work/job"
+
+status=0
+"$root/tests/qemu/vm.sh" bash "$work/job" | tee "$work/output" || status=$?
+if ((status == 77)); then
+  # As one test that did not run.
+  echo "the tests in a virtual machine are SKIPPED: this machine cannot run one, as said above"
+  echo "test result: ok. 0 passed; 0 failed; 1 ignored"
+  exit 0
+fi
+if grep 'this kernel has no' "$work/output"; then
+  die "the guest's kernel lacks what it is there for"
+fi
+exit "$status"

@@ -1,0 +1,106 @@
+#!/bin/bash
+# vm.sh COMMAND...: runs a command as root on Debian's kernel, in a virtual machine that sees this
+# machine's files, may change them as it likes (that is in memory, and gone at the end), and has no network.
+# Its output is the command's, so is its status; 77 when this machine cannot run virtual machines.
+#
+# Where /dev/kvm works it is used, else the processor is emulated, which takes several times as long.
+#   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of finding out
+#   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed, 900 when it is emulated at most
+# shellcheck disable=SC2317 # functions that are called by name
+set -euo pipefail
+# shellcheck source=../cluster/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+qemu_dir=$root/tests/qemu
+
+cannot() {
+  echo "$(basename "$0"): $*" >&2
+  exit 77
+}
+
+[[ $machine == x86_64 ]] || cannot "no virtual machine on $machine: only x86_64 has been made to work"
+[[ $EUID == 0 ]] || cannot "no virtual machine without root: its processes read the files of this machine"
+(packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils) ||
+  cannot "QEMU and its tools cannot be installed"
+
+# shellcheck source=kernel.sh
+. "$qemu_dir/kernel.sh"
+
+run=$(mktemp -d)
+qemu=
+finish() {
+  end
+  rm -rf "$run"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+ln -s "$kernel/modules" "$run/modules"
+printf 'export PATH=%q HOME=/root\ncd %q\nexec' "$PATH" "$PWD" >"$run/job"
+printf ' %q' "$@" >>"$run/job"
+cat >"$run/first" <<'END'
+# The first process, from where the guest looks like this machine.
+output=/dev/$(cd /sys/class/virtio-ports && grep -lx output */name | cut -d/ -f1)
+status=/dev/$(cd /sys/class/virtio-ports && grep -lx status */name | cut -d/ -f1)
+echo begun >"$status"
+mkdir -p /lib/modules
+mount --bind "$run/modules/" /lib/modules
+ip link set lo up
+# Without udev nobody makes the device that loads its own module.
+modprobe tun
+bash "$run/job" </dev/null &>"$output"
+echo $? >"$status"
+echo o >/proc/sysrq-trigger
+sleep 60
+END
+touch "$run/output"
+
+# boot ACCELERATOR: starts the machine; succeeds when its first process has begun.
+boot() {
+  : >"$run/status"
+  timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot -nodefaults \
+    -display none -kernel "$kernel/vmlinuz" -initrd "$kernel/initramfs" -serial "file:$run/console" \
+    -append "console=ttyS0 panic=-1 loglevel=4 run=$run" \
+    -virtfs local,id=host,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+    -device virtio-serial-pci \
+    -chardev "file,id=output,path=$run/output" -device virtserialport,chardev=output,name=output \
+    -chardev "file,id=status,path=$run/status" -device virtserialport,chardev=status,name=status \
+    </dev/null &>"$run/qemu" &
+  qemu=$!
+  wait_for 60 begun_or_ended && begun
+}
+begun() { [[ -s $run/status ]]; }
+begun_or_ended() { begun || ! kill -0 "$qemu"; }
+end() {
+  [[ -z $qemu ]] || kill "$qemu" 2>/dev/null || true
+  wait "$qemu" 2>/dev/null || true
+  qemu=
+}
+
+limit=${NETCLAIM_QEMU_TIMEOUT:-900}
+begin=$SECONDS
+booted=
+# A /dev/kvm without the processor's help is not for kernels that do not know of it, and one that is refused or does
+# not get on is no reason to give up.
+for accel in ${NETCLAIM_QEMU_ACCEL:-$(grep -qwE 'vmx|svm' /proc/cpuinfo && [[ -w /dev/kvm ]] && echo kvm) tcg}; do
+  echo "==> a virtual machine: $package $version, $accel" >&2
+  cpu=$([[ $accel == kvm ]] && echo host || echo max)
+  if boot "$accel" "$cpu"; then
+    booted=yes
+    break
+  fi
+  end
+  echo "    does not start" >&2
+done
+if [[ -n $booted ]]; then
+  echo "    started in $(elapsed $((SECONDS - begin)))" >&2
+  tail -q -n +1 -f --pid="$qemu" "$run/output"
+  end
+fi
+status=$(tail -n 1 "$run/status")
+if [[ ! $status =~ ^[0-9]+$ ]]; then
+  log=$cache/log/qemu-$$.log
+  cat "$run"/{qemu,console} >"$log"
+  tail -n 30 "$log" | sed 's/^/    | /' >&2
+  die "the command did not come to its end in $limit s (NETCLAIM_QEMU_TIMEOUT); the machine's console: $log"
+fi
+exit "$status"
