@@ -39,12 +39,12 @@ const POLICE: Feature = Feature {
         tc qdisc add dev i0 root tbf rate 1mbit burst 10k latency 10ms",
 };
 const NFTABLES: Feature = Feature {
-    without: "this machine has no nft, or this kernel has no nftables with NAT and fib",
+    without: "nft is missing, or cannot translate addresses here",
     probe: "nft 'add table ip t; add chain ip t c { type nat hook prerouting priority dstnat; }; \
         add rule ip t c fib daddr type local tcp dport 1 dnat to 192.0.2.1:2'",
 };
 const IPTABLES: Feature = Feature {
-    without: "this machine has no iptables, or this kernel has none with comment and conntrack",
+    without: "iptables is missing, or cannot match comments and connections here",
     probe: "iptables -w -A FORWARD -m comment --comment c -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
 };
 

@@ -1,6 +1,10 @@
-# shellcheck shell=bash
-# Debian's kernel of today, ready to boot: $kernel/{vmlinuz,initramfs,modules}. Sourced by vm.sh.
-# shellcheck disable=SC2154,SC2317 # what vm.sh and lib.sh set; functions that are called by name
+#!/bin/bash
+# kernel.sh: Debian's kernel of today, ready to boot. Prints the name of a folder with vmlinuz, initramfs and modules, and
+# says which version it is. Fails when there is none by what apt-get knows now.
+# shellcheck disable=SC2317 # functions that are called by name
+set -euo pipefail
+# shellcheck source=../cluster/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
 
 # What it takes to see the machine's files: 9p over virtio, and an overlay of memory.
 needed=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
@@ -8,7 +12,7 @@ needed=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
 # kernel_package: what Debian's linux-image-amd64 stands for today, and its version.
 kernel_package() {
   local name
-  name=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
+  name=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '$1 == "Depends:" && !seen++ { print $2 }')
   [[ -n $name ]] || return 1
   apt-cache policy "$name" | awk -v name="$name" '$1 == "Candidate:" { print name, $2 }'
 }
@@ -29,23 +33,19 @@ build_kernel() {
   ln -s ../modules "$dir/lib/modules"
   depmod -b "$dir" "$release"
   cp "$(command -v busybox)" "$dir/init/bin/busybox"
-  cp "$qemu_dir/init" "$dir/init/init"
+  cp "$root/tests/qemu/init" "$dir/init/init"
   for module in "${needed[@]}"; do
     modprobe -d "$dir" -S "$release" --show-depends "$module"
   done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r from; do
-    case $from in
-      *.xz) xz -dc "$from" ;;
-      *.zst) zstd -dc "$from" ;;
-      *) cat "$from" ;;
-    esac >"$dir/init/modules/$((number++))"
+    # Newer kernels' are compressed.
+    if [[ $from == *.xz ]]; then xz -dc "$from"; else cat "$from"; fi >"$dir/init/modules/$((number++))"
   done
   (cd "$dir/init" && find . | cpio --quiet -o -H newc) >"$dir/initramfs"
   rm -r "$dir/init"
 }
 
-if ! read -r package version < <(kernel_package); then
-  step "asking Debian for its kernel" "$cache/log/packages.log" apt-get update -q || true
-  read -r package version < <(kernel_package) || cannot "apt-get knows no package linux-image-amd64"
-fi
-kernel=$(artifact "kernel-$package" "$qemu_dir"/{kernel.sh,init} -- "$version")
-(make_once "$kernel" "fetching $package $version" build_kernel) || cannot "no kernel: $package $version cannot be fetched"
+read -r package version < <(kernel_package) || die "apt-get knows no package linux-image-amd64"
+kernel=$(artifact "kernel-$package" "$root"/tests/qemu/{kernel.sh,init} -- "$version")
+make_once "$kernel" "fetching $package $version" build_kernel
+echo "    kernel: $package $version" >&2
+echo "$kernel"

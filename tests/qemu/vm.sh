@@ -5,12 +5,11 @@
 #
 # Where /dev/kvm works it is used, else the processor is emulated, which takes several times as long.
 #   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of finding out
-#   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed, 900 when it is emulated at most
+#   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed (1800)
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
 # shellcheck source=../cluster/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
-qemu_dir=$root/tests/qemu
 
 cannot() {
   echo "$(basename "$0"): $*" >&2
@@ -22,8 +21,11 @@ cannot() {
 (packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils) ||
   cannot "QEMU and its tools cannot be installed"
 
-# shellcheck source=kernel.sh
-. "$qemu_dir/kernel.sh"
+kernel=$("$root/tests/qemu/kernel.sh") || {
+  # What Debian no longer serves, or this machine never asked for.
+  step "asking Debian for its kernel" "$cache/log/packages.log" apt-get update -q || true
+  kernel=$("$root/tests/qemu/kernel.sh") || cannot "Debian's kernel cannot be fetched"
+}
 
 run=$(mktemp -d)
 qemu=
@@ -54,7 +56,7 @@ sleep 60
 END
 touch "$run/output"
 
-# boot ACCELERATOR: starts the machine; succeeds when its first process has begun.
+# boot ACCELERATOR CPU: starts the machine; succeeds when its first process has begun.
 boot() {
   : >"$run/status"
   timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot -nodefaults \
@@ -66,7 +68,7 @@ boot() {
     -chardev "file,id=status,path=$run/status" -device virtserialport,chardev=status,name=status \
     </dev/null &>"$run/qemu" &
   qemu=$!
-  wait_for 60 begun_or_ended && begun
+  wait_for 120 begun_or_ended && begun
 }
 begun() { [[ -s $run/status ]]; }
 begun_or_ended() { begun || ! kill -0 "$qemu"; }
@@ -76,13 +78,13 @@ end() {
   qemu=
 }
 
-limit=${NETCLAIM_QEMU_TIMEOUT:-900}
+limit=${NETCLAIM_QEMU_TIMEOUT:-1800}
 begin=$SECONDS
 booted=
 # A /dev/kvm without the processor's help is not for kernels that do not know of it, and one that is refused or does
 # not get on is no reason to give up.
 for accel in ${NETCLAIM_QEMU_ACCEL:-$(grep -qwE 'vmx|svm' /proc/cpuinfo && [[ -w /dev/kvm ]] && echo kvm) tcg}; do
-  echo "==> a virtual machine: $package $version, $accel" >&2
+  echo "==> a virtual machine, $accel" >&2
   cpu=$([[ $accel == kvm ]] && echo host || echo max)
   if boot "$accel" "$cpu"; then
     booted=yes
@@ -93,7 +95,9 @@ for accel in ${NETCLAIM_QEMU_ACCEL:-$(grep -qwE 'vmx|svm' /proc/cpuinfo && [[ -w
 done
 if [[ -n $booted ]]; then
   echo "    started in $(elapsed $((SECONDS - begin)))" >&2
-  tail -q -n +1 -f --pid="$qemu" "$run/output"
+  # Not in the foreground, where it would keep a signal waiting.
+  tail -q -n +1 -f --pid="$qemu" "$run/output" &
+  wait $!
   end
 fi
 status=$(tail -n 1 "$run/status")
