@@ -297,8 +297,11 @@ impl PluginConf {
     }
 }
 
+/// In any case: plugins written in Go read keys so. Those without the prefix are refused when they are misspelt.
 pub(super) fn is_reserved(key: &str) -> bool {
-    matches!(key, "runtimeConfig" | "args" | "prevResult") || key.starts_with(RESERVED_PREFIX)
+    let prefix = key.get(..RESERVED_PREFIX.len());
+    matches!(key, "runtimeConfig" | "args" | "prevResult")
+        || prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(RESERVED_PREFIX))
 }
 
 /// What libcni makes of a single plugin's configuration.
