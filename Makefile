@@ -33,6 +33,10 @@ test: lint ## Everything that checks netclaim, tests on a real cluster included 
 	  cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast -- --include-ignored
 	cargo test --package netclaim-tests --locked --no-fail-fast
 
+.PHONY: fuzz
+fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
+	@driver/fuzz/fuzz.sh
+
 .PHONY: lint
 lint: deny
 	cargo fmt --all --check

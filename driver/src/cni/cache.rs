@@ -50,6 +50,24 @@ pub struct Cached {
     pub result: Option<CniResult>,
 }
 
+impl Cached {
+    /// Reads the content of a file of the cache, of libcni's too.
+    ///
+    /// # Errors
+    /// [`EntryError`] for what is not an entry that can be used.
+    pub fn from_slice(bytes: &[u8]) -> Result<Self, EntryError> {
+        decode(bytes)
+    }
+
+    /// The content of the attachment's file.
+    ///
+    /// # Errors
+    /// [`EntryError::Netns`] or [`EntryError::Json`] if the form has no room for it.
+    pub fn to_vec(&self) -> Result<Vec<u8>, EntryError> {
+        encode(self)
+    }
+}
+
 /// A cache that cannot be used, or a file in it.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {

@@ -24,7 +24,7 @@ pub mod ipam;
 mod json;
 mod locks;
 mod names;
-mod reply;
+pub(crate) mod reply;
 mod request;
 mod result;
 mod runtime;
