@@ -97,9 +97,9 @@ impl Network for CniNetwork {
         match self.runtime.add(&list, &attachment, self.timeout).await {
             Ok(result) => storable(&result),
             Err(error) => Err(Failure {
-                // How far the chain came is in `last_good`; the user needs the plugin's own error.
-                message: error_chain(&error.error),
                 last_good: error.last_good.and_then(|result| storable(&result).ok()),
+                // How far the chain came is in `last_good`; the user needs the plugin's own error.
+                ..Failure::new(error_chain(&error.error))
             }),
         }
     }
