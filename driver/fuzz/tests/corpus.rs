@@ -10,7 +10,7 @@ use std::path::Path;
 use netclaim_fuzz::TARGETS;
 
 /// How often each file is mutated: all targets together take a few seconds.
-const MUTATIONS: u64 = 100;
+const MUTATIONS: u64 = 50;
 
 /// The corpus of a target, in the order of the names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
