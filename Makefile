@@ -41,6 +41,10 @@ test-qemu: ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debian's k
 .PHONY: test-all
 test-all: test test-qemu ## make test, and then what takes longer (root)
 
+.PHONY: fuzz
+fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
+	@driver/fuzz/fuzz.sh
+
 .PHONY: lint
 lint: deny
 	cargo fmt --all --check

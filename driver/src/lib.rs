@@ -16,6 +16,9 @@
 
 pub mod attach;
 pub mod cni;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod links;
 pub mod nri;
 

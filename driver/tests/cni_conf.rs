@@ -140,7 +140,7 @@ fn the_runtime_writes_what_is_its_to_write() {
     let list = list(
         r#"{"cniVersion":"1.1.0","name":"net","plugins":[{
             "type":"p","name":"other","cniVersion":"0.1.0","capabilities":{"mac":true},"keep":{"z":1,"a":2},
-            "runtimeConfig":{"mac":"evil"},"args":{"cni":{}},"prevResult":{},"cni.dev/x":1}]}"#,
+            "runtimeConfig":{"mac":"evil"},"args":{"cni":{}},"prevResult":{},"cni.dev/x":1,"CNI.Dev/x":2}]}"#,
     );
     assert_eq!(
         stdin(&list, &attachment()),
@@ -148,7 +148,7 @@ fn the_runtime_writes_what_is_its_to_write() {
     );
     assert_eq!(
         list.first_plugin().reserved_keys().collect::<Vec<_>>(),
-        ["runtimeConfig", "args", "prevResult", "cni.dev/x"]
+        ["runtimeConfig", "args", "prevResult", "cni.dev/x", "CNI.Dev/x"]
     );
 }
 

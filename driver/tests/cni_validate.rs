@@ -45,6 +45,21 @@ fn host_local(ipam: &Value) -> Vec<String> {
 }
 
 #[test]
+fn a_single_plugin_is_judged_as_the_list_it_becomes() {
+    let json = json!({"cniVersion": "5.0.0", "cniVersions": ["1.0.0"], "name": "net", "type": "x"});
+    assert!(found(&json).iter().any(|line| line.starts_with("error /cniVersion: ")), "{:?}", found(&json));
+
+    let deep = |levels| {
+        format!(r#"{{"name":"net","type":"x","deep":{}{}}}"#, "[".repeat(levels), "]".repeat(levels))
+    };
+    for levels in 120..130 {
+        let findings = validate(deep(levels).as_bytes());
+        let error = findings.iter().any(|finding| finding.severity == Severity::Error);
+        assert_eq!(NetworkList::parse(deep(levels).as_bytes()).is_err(), error, "{levels}: {findings:?}");
+    }
+}
+
+#[test]
 fn a_good_conflist_has_no_findings() {
     let good = json!({"cniVersion": "1.1.0", "cniVersions": ["1.0.0", "1.1.0"], "name": "net", "disableGC": "true", "plugins": [
         {"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "mtu": 1500, "vlanTrunk": [{"id": 5}, {"minID": 7, "maxID": 9}],

@@ -7,9 +7,12 @@ pub const PROTOCOL: [&str; 8] =
 /// Reserved for the runtime, which writes such keys itself (specification, section 1).
 const RESERVED_PREFIX: &str = "cni.dev/";
 
-/// Whether a plugin object's key is the runtime's to write.
+/// Whether a plugin object's key is the runtime's to write. The prefix in any case: plugins written in Go read keys so.
+/// Keys without the prefix are refused when they are misspelt.
 pub fn is_reserved(key: &str) -> bool {
-    matches!(key, "runtimeConfig" | "args" | "prevResult") || key.starts_with(RESERVED_PREFIX)
+    let prefix = key.get(..RESERVED_PREFIX.len());
+    matches!(key, "runtimeConfig" | "args" | "prevResult")
+        || prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(RESERVED_PREFIX))
 }
 
 /// Whether a reader that folds case, as Go's `encoding/json` does, takes `found` for `known` although it is spelt

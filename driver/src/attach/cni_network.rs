@@ -127,9 +127,9 @@ impl Network for CniNetwork {
         match added.instrument(span(plan, &sandbox.id, &attachment)).await {
             Ok(result) => storable(&result),
             Err(AttachmentError::Add(error)) => Err(Failure {
-                // How far the chain came is in `last_good`; the user needs the plugin's own error.
-                message: error_chain(&error.error),
                 last_good: error.last_good.and_then(|result| storable(&result).ok()),
+                // How far the chain came is in `last_good`; the user needs the plugin's own error.
+                ..Failure::new(error_chain(&error.error))
             }),
             Err(error) => Err(Failure::new(error_chain(&error))),
         }

@@ -187,12 +187,12 @@ fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
     move |source| Error::Io { verb, path, source }
 }
 
-fn encode(record: &Record) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn encode(record: &Record) -> serde_json::Result<Vec<u8>> {
     let raw = serde_json::value::to_raw_value(record)?;
     serde_json::to_vec(&Envelope { version: VERSION, sha256: sha256(&raw), record: &raw })
 }
 
-fn decode(bytes: &[u8]) -> Result<Record, String> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Record, String> {
     let envelope: Envelope<'_> =
         serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
     if envelope.version > VERSION {

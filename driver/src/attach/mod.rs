@@ -45,9 +45,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure that left no result.
+    /// Longest message that is kept, in bytes. It may be a plugin's own, and is journalled, logged and reported.
+    pub const MAX_MESSAGE: usize = 16 << 10;
+
+    /// A failure that left no result. Of a longer message the beginning is kept.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), last_good: None }
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
+        Self { message, last_good: None }
     }
 }
 

@@ -192,6 +192,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_fraction_is_the_same_after_many_restarts() {
+        let mut record = Record::new(plan("c", 0));
+        record.plan.conflist.insert("x".into(), serde_json::json!(123.400_000_131_047_93e-30));
+        let mut read = record.clone();
+        for _ in 0..3 {
+            read = serde_json::from_str(&serde_json::to_string(&read).expect("JSON")).expect("reads back");
+        }
+        assert_eq!(read, record);
+    }
+
+    #[test]
     fn records_read_back_in_every_phase() {
         let result = serde_json::json!({"cniVersion": "1.1.0", "ips": []});
         let phases = [

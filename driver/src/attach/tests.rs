@@ -350,3 +350,10 @@ async fn a_damaged_journal_file_keeps_its_claim_and_shuts_its_pods_gate() {
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(node.journalled(), 1, "the damaged one stays");
 }
+
+#[test]
+fn of_a_message_without_end_the_beginning_is_kept() {
+    let kept = Failure::new("ü".repeat(Failure::MAX_MESSAGE)).message;
+    assert_eq!(kept.len(), Failure::MAX_MESSAGE);
+    assert!(kept.starts_with('ü'));
+}

@@ -29,7 +29,7 @@ mod json;
 mod known;
 mod launcher;
 mod locks;
-mod reply;
+pub(crate) mod reply;
 mod request;
 mod result;
 mod runtime;

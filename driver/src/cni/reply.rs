@@ -5,11 +5,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::{EffectState, ErrorKind, PluginError, beginning};
 use super::exec::STDOUT_LIMIT;
+use super::json::Object;
 use super::result::CniResult;
 use super::version::SpecVersion;
 
@@ -40,7 +40,7 @@ impl Reply {
             return ErrorKind::Silent { status };
         }
         // A plugin that fails after it has printed its result prints two documents: the error is the last one.
-        let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        let documents = serde_json::Deserializer::from_str(&text).into_iter::<Box<RawValue>>();
         match documents.map_while(Result::ok).filter_map(|document| plugin_error(&document)).last() {
             Some(error) => ErrorKind::Plugin(error),
             None => ErrorKind::Garbage { status, stdout: beginning(&self.stdout) },
@@ -50,9 +50,7 @@ impl Reply {
     /// The result of an ADD, in the version the plugin was called with.
     pub(crate) fn result(&self, version: SpecVersion) -> Result<CniResult, ErrorKind> {
         let document = self.document()?;
-        if let Some(error) = serde_json::from_str(document.get()).ok().as_ref().and_then(plugin_error)
-            && error.code != 0
-        {
+        if let Some(error) = plugin_error(&document).filter(|error| error.code != 0) {
             return Err(ErrorKind::ErrorDespiteSuccess(error));
         }
         let result = CniResult::parse(document.get(), version)?;
@@ -102,25 +100,36 @@ impl Reply {
 }
 
 /// An object with a code or a message; what is missing or of another type counts as not given.
-fn plugin_error(document: &Value) -> Option<PluginError> {
-    let object = document.as_object()?;
-    let text = |key| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let code = object.get("code").and_then(Value::as_u64);
+///
+/// Values are read one by one: what cannot be read in the rest of the object, as a number beyond all bounds, is no
+/// reason to take an error for something else.
+fn plugin_error(document: &RawValue) -> Option<PluginError> {
+    let object: Object = serde_json::from_str(document.get()).ok()?;
+    let code: Option<u64> = object.get("code").and_then(|code| serde_json::from_str(code.get()).ok());
+    let text = |key| object.get(key).map(text).unwrap_or_default();
     let msg = text("msg");
     if code.is_none() && msg.is_empty() {
         return None;
     }
     Some(PluginError {
         code: code.unwrap_or_default(),
-        msg: msg.to_owned(),
-        details: text("details").to_owned(),
-        effect_state: match text("effectState") {
+        msg,
+        details: text("details"),
+        effect_state: match text("effectState").as_str() {
             "none" => Some(EffectState::None),
             "container" => Some(EffectState::Container),
             "global" => Some(EffectState::Global),
             _ => None,
         },
     })
+}
+
+/// A string; one with half a surrogate pair in it, as Python writes file names that are no UTF-8, with its escapes.
+fn text(value: &RawValue) -> String {
+    let written = value.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    written
+        .map(|written| serde_json::from_str(value.get()).unwrap_or_else(|_| written.to_owned()))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -150,6 +159,25 @@ mod tests {
             let reply = Reply { status: ExitStatus::from_raw(256), stdout: stdout.into(), overflow: false };
             assert!(matches!(reply.success(), Err(ErrorKind::Plugin(PluginError { code: 11, .. }))));
         }
+    }
+
+    #[test]
+    fn an_error_object_is_found_whatever_else_is_in_it() {
+        for rest in [
+            r#""n":1e999"#,
+            r#""details":"/dir/\udcff""#,
+            &format!(r#""d":{}{}"#, "[".repeat(300), "]".repeat(300)),
+        ] {
+            let stdout = format!(r#"{{"cniVersion":"1.0.0","code":5,"msg":"x",{rest}}}"#);
+            assert!(
+                matches!(reply(1, &stdout).success(), Err(ErrorKind::Plugin(PluginError { code: 5, .. }))),
+                "{stdout}"
+            );
+            let result = reply(0, &stdout).result(SpecVersion::V1_0_0);
+            assert!(matches!(result, Err(ErrorKind::ErrorDespiteSuccess(_))), "{stdout}");
+        }
+        let error = reply(1, r#"{"code":5,"msg":"x","details":"/dir/\udcff"}"#).success().unwrap_err();
+        assert_eq!(error.to_string(), r"error 5: x (/dir/\udcff)");
     }
 
     #[test]

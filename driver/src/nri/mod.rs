@@ -15,6 +15,8 @@
 //! not tell the end of sandboxes that are older than its own process.
 
 mod events;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod mux;
 mod plugin;
 mod proto;

@@ -81,6 +81,11 @@ fn check(json: &[u8], prepare: fn(Node) -> Node) -> Vec<Finding> {
     let mut report = Report::default();
     match serde_json::from_slice::<Node>(json).map(prepare) {
         Ok(Node::Object(list)) => {
+            if is_single(&list)
+                && let Err(error) = serde_json::from_str::<Node>(&as_list(&String::from_utf8_lossy(json)))
+            {
+                report.error("", format!("cannot become a list of one: {error}"), "nest it less deeply");
+            }
             repeated_keys(&list, "", &mut report);
             frame(&list, &mut report);
         }
@@ -88,6 +93,16 @@ fn check(json: &[u8], prepare: fn(Node) -> Node) -> Vec<Finding> {
         Err(error) => report.error("", format!("is no JSON: {error}"), "correct the syntax"),
     }
     report.0
+}
+
+/// A single plugin's configuration, which says nothing of a list but its name and version.
+fn is_single(list: &Members) -> bool {
+    list.exact("plugins").is_none() && list.exact("type").is_some()
+}
+
+/// As deep as the list that a single plugin's configuration becomes.
+fn as_list(json: &str) -> String {
+    format!(r#"{{"plugins":[{json}]}}"#)
 }
 
 /// Findings as they are made.
@@ -139,7 +154,7 @@ fn repeated_in(node: &Node, at: &str, report: &mut Report) {
 }
 
 fn frame(list: &Members, report: &mut Report) {
-    let single = list.exact("plugins").is_none() && list.exact("type").is_some();
+    let single = is_single(list);
     match list.exact("name") {
         None => report.error("", "`name` is missing", "name the network"),
         Some(Node::Text(name)) => {
@@ -208,7 +223,7 @@ fn frame(list: &Members, report: &mut Report) {
 
 /// The version that the runtime would choose, as far as it can be told.
 fn versions(list: &Members, report: &mut Report) -> Option<SpecVersion> {
-    let several = list.exact("cniVersions");
+    let several = list.exact("cniVersions").filter(|_| !is_single(list));
     let mut known = BTreeSet::new();
     let mut open = false;
     let mut one = |node: &Node, at: &str, report: &mut Report| match node {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use crate::cni::NetworkName;
 
@@ -36,7 +37,8 @@ struct Range {
     subnet: IpNet,
     start: u128,
     end: u128,
-    gateway: u128,
+    /// `None` for one of the other family, which is nobody's address here.
+    gateway: Option<u128>,
 }
 
 /// An address that the plugin has handed out.
@@ -68,6 +70,9 @@ pub enum HostLocalError {
     /// A subnet of one or two addresses.
     #[error("subnet {0} is too small to allocate from: at most /30, or /126 for IPv6, is possible")]
     TooSmall(IpNet),
+    /// An IPv4 subnet in the notation of IPv6, which the plugin cannot read.
+    #[error("subnet {0} is IPv4 written as IPv6: write it as 10.0.0.0/24 is written")]
+    Mapped(IpNet),
     /// A subnet that names a host.
     #[error("subnet {subnet} has host bits set: write {}", subnet.trunc())]
     HostBits {
@@ -100,11 +105,11 @@ pub enum HostLocalError {
 struct Conf {
     #[serde(default)]
     subnet: Option<IpNet>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_address")]
     range_start: Option<IpAddr>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_address")]
     range_end: Option<IpAddr>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_address")]
     gateway: Option<IpAddr>,
     #[serde(default)]
     ranges: Option<Vec<Vec<RangeConf>>>,
@@ -116,12 +121,18 @@ struct Conf {
 #[serde(rename_all = "camelCase")]
 struct RangeConf {
     subnet: IpNet,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_address")]
     range_start: Option<IpAddr>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_address")]
     range_end: Option<IpAddr>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_address")]
     gateway: Option<IpAddr>,
+}
+
+/// For the plugin an empty text is no address, and not a wrong one.
+fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+    text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
 impl HostLocal {
@@ -203,7 +214,7 @@ pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
     Ok(found)
 }
 
-fn reservation(ip: IpAddr, text: &str) -> Reservation {
+pub(crate) fn reservation(ip: IpAddr, text: &str) -> Reservation {
     let mut lines = text.trim().lines();
     Reservation {
         ip: ip.to_canonical(),
@@ -229,6 +240,9 @@ impl Range {
         if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
             return Err(HostLocalError::TooSmall(subnet));
         }
+        if subnet.addr().is_ipv6() && subnet.addr().to_canonical().is_ipv4() {
+            return Err(HostLocalError::Mapped(subnet));
+        }
         if subnet != subnet.trunc() {
             return Err(HostLocalError::HostBits { subnet });
         }
@@ -249,7 +263,10 @@ impl Range {
                 if conf.range_end.is_some() { ("rangeEnd", end) } else { ("rangeStart", start) };
             return Err(HostLocalError::Outside { key, address: address(number, &subnet), subnet });
         }
-        let gateway = conf.gateway.map_or(first, |gateway| number(gateway.to_canonical()));
+        let gateway = match conf.gateway.map(|gateway| gateway.to_canonical()) {
+            None => Some(first),
+            Some(gateway) => Some(number(gateway)).filter(|_| gateway.is_ipv4() == subnet.addr().is_ipv4()),
+        };
         Ok(Self { subnet, start, end, gateway })
     }
 
@@ -259,12 +276,14 @@ impl Range {
 
     /// Addresses that can be handed out: all but the gateway's.
     fn size(&self) -> u128 {
-        (self.end - self.start) + u128::from(!(self.start..=self.end).contains(&self.gateway))
+        let has_gateway = self.gateway.is_some_and(|gateway| (self.start..=self.end).contains(&gateway));
+        // All of IPv6 has one more than there is room for.
+        (self.end - self.start).saturating_add(u128::from(!has_gateway))
     }
 
     fn hands_out(&self, ip: IpAddr) -> bool {
         let at = number(ip);
-        ip.is_ipv4() == self.is_v4() && (self.start..=self.end).contains(&at) && at != self.gateway
+        ip.is_ipv4() == self.is_v4() && (self.start..=self.end).contains(&at) && self.gateway != Some(at)
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -301,6 +320,10 @@ mod tests {
             (r#"{"subnet":"10.0.0.0/30"}"#, 1),
             (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.0.254"}"#, 253),
             (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.1.1"}"#, 254),
+            (r#"{"subnet":"10.0.0.0/24","gateway":"::ffff:10.0.0.9"}"#, 253),
+            // The same number as an IPv4 address is not the same address.
+            (r#"{"subnet":"10.0.0.0/24","gateway":"::a00:9"}"#, 254),
+            (r#"{"subnet":"::/0","rangeStart":"::","gateway":"10.0.0.1"}"#, u128::MAX),
             (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19"}"#, 10),
             (
                 r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19","gateway":"10.0.0.12"}"#,
@@ -308,6 +331,7 @@ mod tests {
             ),
             (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.255","rangeEnd":"10.0.0.255"}"#, 1),
             (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.1","rangeEnd":"10.0.0.1"}"#, 0),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"","rangeEnd":null,"gateway":""}"#, 253),
             (r#"{"subnet":"fd00::/120"}"#, 254),
             (r#"{"subnet":"fd00::/64"}"#, (1 << 64) - 2),
             (r#"{"subnet":"::/0","rangeStart":"::","gateway":"::1"}"#, u128::MAX),
@@ -341,6 +365,7 @@ mod tests {
             r#"{"subnet":"fd00::/127"}"#,
             r#"{"subnet":"10.0.0.1/24"}"#,
             r#"{"subnet":"10.0.0.0"}"#,
+            r#"{"subnet":"::ffff:10.0.0.0/120"}"#,
             r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}"#,
             r#"{"subnet":"10.0.0.0/24","rangeEnd":"fd00::1"}"#,
             r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}"#,

@@ -1,0 +1,47 @@
+//! Opaque parameters of claims and classes: what tenants write, and what becomes of it next to the admin's word.
+
+use netclaim_api::merge::{Author, Base, Layer, PlainUse, merge};
+use netclaim_api::opaque::Opaque;
+use netclaim_api::template;
+use netclaim_driver::cni::validate::{Severity, validate};
+use serde_json::json;
+
+pub fn opaque(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(config) = Opaque::decode(text) else { return };
+    let findings = validate(data);
+    assert!(
+        !findings
+            .iter()
+            .any(|f| f.severity == Severity::Error && f.problem.contains("stands more than once")),
+        "a key stands twice"
+    );
+    if let Opaque::Attachment(attachment) = &config {
+        let mut written = serde_json::to_value(attachment).expect("what was read can be written");
+        written["apiVersion"] = json!(netclaim_api::API_VERSION);
+        written["kind"] = json!("AttachmentConfig");
+        assert_eq!(Opaque::decode(&written.to_string()).expect("can be read again"), config);
+    }
+
+    let layer = |author| Layer { author, index: 0, config: config.clone() };
+    for plain in [PlainUse::Nic, PlainUse::Macvlan, PlainUse::Ipvlan] {
+        // An uplink without a Network allows tenants nothing.
+        if let Ok(merged) =
+            merge(Base::Uplink(plain), &[layer(Author::Claim)], Some("1G".parse().expect("a rate")))
+        {
+            assert!(matches!(config, Opaque::Attachment(_)), "a tenant brought a CNI configuration");
+            assert!(
+                merged.capability_args.is_empty() && merged.args.is_empty() && merged.parameters.is_empty()
+            );
+        }
+        if let Ok(merged) = merge(Base::Uplink(plain), &[layer(Author::Class)], None) {
+            let mut scope = template::Scope::new();
+            for place in template::PLACES {
+                scope.insert(place.to_owned(), json!("v"));
+            }
+            if let Ok(resolved) = merged.resolve("net", scope) {
+                assert!(resolved.contains_key("name"), "a list without a name");
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What comes off a trunk, for the fuzz targets. See [`crate::fuzzing`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::events::Events;
+use super::mux::{Connection, Demultiplexer};
+use super::plugin::{Adjustment, Handler, RuntimeInfo};
+use super::sandbox::{Container, Sandbox};
+use super::ttrpc::{self, Decoder, Message};
+
+/// The messages of a trunk, and the error that ended it, if one did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Heard {
+    messages: Vec<(Connection, Message)>,
+    end: Option<String>,
+}
+
+impl Heard {
+    /// Reads `trunk` as a session does, as if the socket gave `piece` bytes at a time.
+    pub fn read(trunk: &[u8], piece: usize) -> Self {
+        let mut heard = Self { messages: Vec::new(), end: None };
+        let mut demultiplexer = Demultiplexer::default();
+        let (mut calls, mut answers) = (Decoder::default(), Decoder::default());
+        for mut input in trunk.chunks(piece.max(1)) {
+            loop {
+                let (connection, payload) = match demultiplexer.next(&mut input) {
+                    Ok(Some(next)) => next,
+                    Ok(None) => break,
+                    Err(error) => return Self { end: Some(error.to_string()), ..heard },
+                };
+                let decoder = match connection {
+                    Connection::Plugin => &mut calls,
+                    Connection::Runtime => &mut answers,
+                };
+                decoder.push(payload);
+                loop {
+                    match decoder.next() {
+                        Ok(Some(message)) => heard.messages.push((connection, message)),
+                        Ok(None) => break,
+                        Err(error) => return Self { end: Some(error.to_string()), ..heard },
+                    }
+                }
+            }
+        }
+        heard
+    }
+
+    /// Serves the calls as a plugin that agrees to everything; returns the encoded answers.
+    pub async fn answer(self) -> Vec<Vec<u8>> {
+        let events = Events::new(Arc::new(Agreeing));
+        let mut answers = Vec::new();
+        for (connection, message) in self.messages {
+            match connection {
+                Connection::Plugin if message.is_request() => {
+                    answers.push(ttrpc::answer(&events, message).await);
+                }
+                Connection::Plugin => {}
+                // An error is the session's end, and nothing more.
+                Connection::Runtime => drop(ttrpc::outcome(message)),
+            }
+        }
+        answers
+    }
+}
+
+struct Agreeing;
+
+impl Handler for Agreeing {
+    fn configured(&self, _: &RuntimeInfo) {}
+
+    async fn synchronize(&self, _: Vec<Sandbox>, _: Vec<Container>) {}
+
+    async fn run_pod_sandbox(&self, _: Sandbox, _: Duration) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn create_container(&self, _: Sandbox, _: Container, _: Duration) -> Result<Adjustment, String> {
+        Ok(Adjustment::default())
+    }
+
+    async fn stop_container(&self, _: Sandbox, _: Container, _: Duration) {}
+
+    async fn remove_container(&self, _: Sandbox, _: Container, _: Duration) {}
+
+    async fn stop_pod_sandbox(&self, _: Sandbox, _: Duration) {}
+
+    async fn remove_pod_sandbox(&self, _: Sandbox, _: Duration) {}
+}
