@@ -59,6 +59,7 @@ generate: ## CRDs, schemas and protocol code anew from their sources
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
 
 .PHONY: clean
 clean: ## Removes what was built: target and the cache of the tests

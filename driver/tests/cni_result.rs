@@ -121,12 +121,15 @@ fn null_and_empty_mean_not_set() {
     let result = result(json!({
         "cniVersion": "1.1.0",
         "interfaces": [{"name": "a", "mac": "", "mtu": 0, "sandbox": ""}],
-        "ips": [{"address": "10.0.0.2/24", "gateway": "", "interface": null}],
+        "ips": [
+            {"address": "10.0.0.2/24", "gateway": "", "interface": null},
+            {"address": "10.0.0.3/24", "interface": -1},
+        ],
         "routes": null,
         "dns": {"nameservers": null, "domain": ""},
     }));
     assert_eq!(result.interfaces(), [Interface { name: "a".into(), ..Interface::default() }]);
-    assert_eq!((result.ips()[0].gateway, result.ips()[0].interface), (None, None));
+    assert!(result.ips().iter().all(|ip| ip.gateway.is_none() && ip.interface.is_none()));
     assert!(result.routes().is_empty() && result.dns().is_empty());
 }
 

@@ -73,6 +73,9 @@ impl Reply {
         let unusable = || ErrorKind::VersionReply { stdout: beginning(&self.stdout) };
         let document = self.document()?;
         let versions: Versions = serde_json::from_str(document.get()).map_err(|_| unusable())?;
+        if versions.cni_version.is_empty() {
+            return Err(unusable());
+        }
         match versions.supported_versions.filter(|list| !list.is_empty()) {
             Some(list) => Ok(list.iter().filter_map(|text| SpecVersion::parse(text).ok()).collect()),
             // 0.2.0 had no list.
@@ -207,6 +210,10 @@ mod tests {
         );
         assert_eq!(v(r#"{"cniVersion":"0.2.0"}"#).unwrap().len(), 2);
         assert!(matches!(v(r#"{"cniVersion":"1.0.0"}"#), Err(ErrorKind::VersionReply { .. })));
+        assert!(matches!(
+            v(r#"{"cniVersion":"","supportedVersions":["1.0.0"]}"#),
+            Err(ErrorKind::VersionReply { .. })
+        ));
         assert!(matches!(v("[]"), Err(ErrorKind::VersionReply { .. })));
         assert!(matches!(v(""), Err(ErrorKind::Empty)));
     }

@@ -65,7 +65,7 @@ pub struct IpConfig {
     #[serde(default, deserialize_with = "some_address", skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     /// Index into the result's interfaces. It is the plugin's word: it may lead nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "some_index", skip_serializing_if = "Option::is_none")]
     pub interface: Option<u32>,
 }
 
@@ -426,6 +426,11 @@ fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 
 fn nonzero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     Ok(Option::<u32>::deserialize(deserializer)?.filter(|number| *number != 0))
+}
+
+/// A negative index stands for none, as it may for libcni, where it is a signed number.
+fn some_index<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    Ok(Option::<i64>::deserialize(deserializer)?.and_then(|index| u32::try_from(index).ok()))
 }
 
 fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
