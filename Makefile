@@ -33,6 +33,10 @@ test: lint ## Everything that checks netclaim, tests on a real cluster included 
 	  cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast -- --include-ignored
 	cargo test --package netclaim-tests --locked --no-fail-fast
 
+.PHONY: bench
+bench: ## The CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes; BENCH_ROUNDS=16)
+	@tests/bench/bench.sh
+
 .PHONY: lint
 lint: deny
 	cargo fmt --all --check
