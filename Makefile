@@ -45,6 +45,10 @@ test-all: test test-qemu ## make test, and then what takes longer (root)
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
 	@driver/fuzz/fuzz.sh
 
+.PHONY: bench
+bench: ## The CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes; BENCH_ROUNDS=16)
+	@tests/bench/bench.sh
+
 .PHONY: lint
 lint: deny
 	cargo fmt --all --check

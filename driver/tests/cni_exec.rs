@@ -214,6 +214,16 @@ async fn a_dropped_call_kills_the_plugin() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_has_ended_is_reaped_soon() {
+    for end in ["exit 0", "exit 1", "kill -9 $$"] {
+        let plugins = Plugins::new().with("p", &format!("echo $$ > $D/pid; echo '{{}}'; {end}"));
+        let _ = plugins.add(&network(&["p"]), LONG).await;
+        let proc = Path::new("/proc").join(plugins.trace("pid").trim());
+        until("the plugin is no zombie any more", || !proc.exists()).await;
+    }
+}
+
+#[tokio::test]
 async fn a_background_child_that_holds_stdout_does_not_block() {
     let plugins =
         Plugins::new().with("p", "echo '{\"cniVersion\":\"1.1.0\"}'; sleep 20 & echo $! > $D/child");

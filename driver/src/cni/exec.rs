@@ -1,25 +1,34 @@
 //! One plugin process, from start to end. The only place in this module that runs anything.
 //!
 //! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own. It has
-//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed.
+//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed, and the
+//! container stays locked until it has ended.
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::future::poll_fn;
+use std::io::{self, PipeReader, PipeWriter, Write as _};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, close};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::error::{ErrorKind, Phase};
 use super::launcher::Launcher;
+use super::locks::AttachmentGuard;
 use super::reply::Reply;
 use super::request::Request;
 
@@ -35,8 +44,14 @@ pub const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long output is waited for after a plugin has exited: a process it left behind may hold the pipes open.
 pub const DRAIN_AFTER_EXIT: Duration = Duration::from_millis(500);
 
+/// How often to look whether a killed process is still there when nobody waits for it.
+const KILL_BEAT: Duration = Duration::from_millis(2);
+
 /// How long a killed process may take to disappear before it is left to the kernel.
 const KILL_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a process that has ended is left unreaped; see [`reap_later`].
+const REAP_AFTER: Duration = Duration::from_millis(50);
 
 /// First and longest pause before a binary that is being written is tried again.
 const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -104,19 +119,20 @@ pub(crate) async fn run(
     env: &[(OsString, OsString)],
     request: &Request,
     deadline: Deadline,
+    lock: Option<Arc<AttachmentGuard>>,
 ) -> Ended {
     // A plugin that is killed as soon as it has begun does more harm than one that never began.
     if Instant::now() >= deadline.at {
         return Ended { outcome: Err(deadline.passed(Phase::Spent)), stderr: String::new() };
     }
-    let mut child = match spawn(launcher, path, env, request, deadline).await {
-        Ok(child) => child,
+    let (mut child, rest) = match spawn(launcher, path, env, request, deadline).await {
+        Ok(spawned) => spawned,
         Err(kind) => {
             return Ended { outcome: Err(kind), stderr: String::new() };
         }
     };
-    let mut group = Group::of(&child);
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let mut group = Group::of(&child, lock);
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let mut printed = Vec::new();
     let mut overflow = false;
     let mut logged = Vec::new();
@@ -124,7 +140,7 @@ pub(crate) async fn run(
     let status = {
         let pipes = pin!(async {
             tokio::join!(
-                feed(stdin, &request.stdin),
+                feed(rest),
                 read(stdout, |bytes| {
                     let room = STDOUT_LIMIT - printed.len();
                     overflow |= bytes.len() > room;
@@ -136,6 +152,7 @@ pub(crate) async fn run(
         supervise(&mut child, &mut group, Pipes { io: pipes, open: true }, deadline).await
     };
 
+    reap_later(child);
     logged.drain(..logged.len().saturating_sub(STDERR_TAIL));
     Ended {
         outcome: status.map(|status| Reply { status, stdout: printed, overflow }),
@@ -143,27 +160,30 @@ pub(crate) async fn run(
     }
 }
 
-async fn spawn(
+/// Starts the plugin. Returns what of its input is still to be written.
+async fn spawn<'a>(
     launcher: &Launcher,
     path: &Path,
     env: &[(OsString, OsString)],
-    request: &Request,
+    request: &'a Request,
     deadline: Deadline,
-) -> Result<Child, ErrorKind> {
+) -> Result<(Child, Rest<'a>), ErrorKind> {
+    let failed = |source| ErrorKind::Spawn { path: path.to_owned(), source };
     let (mut pause, longest) = BUSY_PAUSE;
     loop {
+        let (stdin, rest) = Rest::of(&request.stdin).map_err(failed)?;
         let mut command = Command::new(path);
         command
             .env_clear()
             .envs(env.iter().map(|(key, value)| (key, value)))
             .envs(request.env.iter().map(|(key, value)| (key, value)))
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
         match launcher.spawn(command).await {
-            Ok(child) => return Ok(child),
+            Ok(child) => return Ok((child, rest)),
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
                 if Instant::now() + pause >= deadline.at {
                     return Err(deadline.passed(Phase::Busy));
@@ -171,9 +191,7 @@ async fn spawn(
                 sleep(pause).await;
                 pause = longest.min(pause * 2);
             }
-            Err(source) => {
-                return Err(ErrorKind::Spawn { path: path.to_owned(), source });
-            }
+            Err(source) => return Err(failed(source)),
         }
     }
 }
@@ -187,11 +205,13 @@ struct Pipes<'a, F> {
 impl<F: Future<Output = ()>> Pipes<'_, F> {
     /// Moves data until the process exits (`Some`) or `until` (`None`).
     async fn drive(&mut self, child: &mut Child, until: Instant) -> Option<io::Result<ExitStatus>> {
+        let over = sleep_until(until);
+        let mut over = pin!(over);
         loop {
             tokio::select! {
-                status = child.wait() => return Some(status),
+                status = ended(child) => return Some(status),
                 () = &mut self.io, if self.open => self.open = false,
-                () = sleep_until(until) => return None,
+                () = &mut over => return None,
             }
         }
     }
@@ -226,16 +246,50 @@ async fn supervise<F: Future<Output = ()>>(
     Err(deadline.passed(Phase::Running))
 }
 
+/// Waits until the process has ended, and leaves it to [`reap_later`].
+async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
+    let pid = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+    let mut reaped = pin!(child.wait());
+    poll_fn(|context| {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match pid.map(|pid| waitid(Id::Pid(pid), look)) {
+            Some(Ok(WaitStatus::Exited(_, code))) => Poll::Ready(Ok(ExitStatus::from_raw(code << 8))),
+            Some(Ok(WaitStatus::Signaled(_, signal, _))) => {
+                Poll::Ready(Ok(ExitStatus::from_raw(signal as i32)))
+            }
+            _ => reaped.as_mut().poll(context),
+        }
+    })
+    .await
+}
+
+/// Reaps a process that has ended, when its last thread has had the time to leave the kernel.
+///
+/// The end of a process with threads, as every Go program is one, is reported before the last of them has removed its
+/// directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`). Who reaps the process at
+/// once meets that directory half removed and waits for it by spinning (`shrink_dcache_parent`): where the processors
+/// are busy, for milliseconds after each plugin, of which the attachment would have to wait for every one.
+fn reap_later(mut child: Child) {
+    tokio::spawn(async move {
+        sleep(REAP_AFTER).await;
+        let _ = child.wait().await;
+    });
+}
+
 /// The plugin's process group; killed when dropped, unless the plugin has ended.
-struct Group(Option<Pid>);
+struct Group {
+    leader: Option<Pid>,
+    /// What nobody else may do meanwhile.
+    lock: Option<Arc<AttachmentGuard>>,
+}
 
 impl Group {
-    fn of(child: &Child) -> Self {
-        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    fn of(child: &Child, lock: Option<Arc<AttachmentGuard>>) -> Self {
+        Self { leader: child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw), lock }
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.0 {
+        if let Some(pid) = self.leader {
             // The only failure is that the group is gone already.
             let _ = killpg(pid, signal);
         }
@@ -248,19 +302,51 @@ impl Group {
 
     /// From now on the number may belong to another process.
     fn release(&mut self) {
-        self.0 = None;
+        self.leader = None;
     }
 }
 
 impl Drop for Group {
+    /// A killed process ends when the kernel has finished what it was doing for it, such as making a link: a DEL that
+    /// came before would not find it.
     fn drop(&mut self) {
+        let Some(leader) = self.leader else { return };
         self.kill();
+        if let (Some(lock), Ok(runtime)) = (self.lock.take(), Handle::try_current()) {
+            runtime.spawn(async move {
+                let end = Instant::now() + KILL_WAIT;
+                while killpg(leader, None).is_ok() && Instant::now() < end {
+                    sleep(KILL_BEAT).await;
+                }
+                drop(lock);
+            });
+        }
+    }
+}
+
+/// The part of a plugin's input that its pipe did not take at once.
+struct Rest<'a>(Option<(PipeWriter, &'a [u8])>);
+
+impl<'a> Rest<'a> {
+    /// Fills a pipe before there is anyone to read it: nearly every input fits, and the plugin never waits for us, nor
+    /// we for it.
+    fn of(bytes: &'a [u8]) -> io::Result<(PipeReader, Self)> {
+        let (reader, mut writer) = io::pipe()?;
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let written = match writer.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            written => written?,
+        };
+        let rest = bytes.get(written..).filter(|rest| !rest.is_empty());
+        Ok((reader, Self(rest.map(|rest| (writer, rest)))))
     }
 }
 
 /// A plugin need not read its input: that the pipe breaks is no failure, and a plugin that misses part of it says so.
-async fn feed(pipe: Option<ChildStdin>, bytes: &[u8]) {
-    if let Some(mut pipe) = pipe {
+async fn feed(Rest(rest): Rest<'_>) {
+    if let Some((writer, bytes)) = rest
+        && let Ok(mut pipe) = pipe::Sender::from_owned_fd(writer.into())
+    {
         let _ = pipe.write_all(bytes).await;
     }
 }

@@ -20,6 +20,7 @@ pub(crate) struct Locks {
 }
 
 /// Held during an operation on one attachment.
+#[derive(Debug)]
 pub(crate) struct AttachmentGuard {
     _container: OwnedMutexGuard<()>,
     _network: OwnedRwLockReadGuard<()>,

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout_at;
@@ -165,16 +165,16 @@ impl Runtime {
         let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
         let deadline = Deadline::after(deadline);
         let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
-        let _guard = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
+        let lock = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
         // All binaries first: a chain that cannot end should not begin.
         for plugin in list.plugins() {
             self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
         }
 
-        let mut result = self.add_one(&first, None, deadline).await.map_err(not_begun)?;
+        let mut result = self.add_one(&first, &lock, None, deadline).await.map_err(not_begun)?;
         for (completed, plugin) in list.plugins().enumerate().skip(1) {
             let call = Call::new(Verb::Add, list, plugin, attachment);
-            result = match self.add_one(&call, Some(&result), deadline).await {
+            result = match self.add_one(&call, &lock, Some(&result), deadline).await {
                 Ok(next) => next,
                 Err(error) => {
                     return Err(AddError { completed, total, last_good: Some(Box::new(result)), error });
@@ -187,10 +187,11 @@ impl Runtime {
     async fn add_one(
         &self,
         call: &Call<'_>,
+        lock: &Arc<AttachmentGuard>,
         prev: Option<&CniResult>,
         deadline: Deadline,
     ) -> Result<CniResult, Error> {
-        let (reply, stderr) = self.run(call, prev, deadline).await?;
+        let (reply, stderr) = self.run(call, lock, prev, deadline).await?;
         reply.result(call.list.version()).map_err(|kind| call.context.error_with(kind, stderr))
     }
 
@@ -210,9 +211,9 @@ impl Runtime {
     ) -> Result<(), Error> {
         let deadline = Deadline::after(deadline);
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
-        let _guard = self.attachment_lock(&first, deadline).await?;
+        let lock = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins().rev() {
-            match self.run(&Call::new(Verb::Del, list, plugin, attachment), prev, deadline).await {
+            match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, prev, deadline).await {
                 // An unknown container, or word that nothing is left: this plugin has no more to delete.
                 Err(error) if error.reported().is_some() && error.effect() == Effect::None => {
                     tracing::info!(error = error_chain(&error), "taken for a successful DEL");
@@ -242,8 +243,8 @@ impl Runtime {
         deadline: Duration,
     ) -> Vec<Error> {
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
-        let _guard = match self.attachment_lock(&first, Deadline::after(deadline)).await {
-            Ok(guard) => guard,
+        let lock = match self.attachment_lock(&first, Deadline::after(deadline)).await {
+            Ok(lock) => lock,
             Err(error) => return vec![error],
         };
         let needs_netns = |plugin: &&PluginConf| {
@@ -257,7 +258,7 @@ impl Runtime {
         });
         let mut errors = Vec::new();
         for call in chain.chain(ipam) {
-            match self.run(&call, prev, Deadline::after(deadline)).await {
+            match self.run(&call, &lock, prev, Deadline::after(deadline)).await {
                 Err(error) if attachment.netns.is_none() && known::is_done_without_netns(&error) => {
                     tracing::debug!(error = error_chain(&error), "nothing is left without the namespace");
                 }
@@ -287,9 +288,9 @@ impl Runtime {
             return Ok(());
         }
         let deadline = Deadline::after(deadline);
-        let _guard = self.attachment_lock(&first, deadline).await?;
+        let lock = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins() {
-            self.run(&Call::new(Verb::Check, list, plugin, attachment), Some(prev), deadline).await?;
+            self.run(&Call::new(Verb::Check, list, plugin, attachment), &lock, Some(prev), deadline).await?;
         }
         Ok(())
     }
@@ -309,7 +310,7 @@ impl Runtime {
         for plugin in list.plugins() {
             let context = Context::network(Verb::Status, list, plugin.plugin_type());
             let request = Request::status(list, plugin, &self.cni_path);
-            self.exec(&context, request.map_err(|e| context.error(e))?, deadline).await?;
+            self.exec(&context, request.map_err(|e| context.error(e))?, deadline, None).await?;
         }
         Ok(())
     }
@@ -342,7 +343,7 @@ impl Runtime {
         for plugin in list.plugins() {
             let context = Context::network(Verb::Gc, list, plugin.plugin_type());
             let done = match Request::gc(list, plugin, valid, &self.cni_path) {
-                Ok(request) => self.exec(&context, request, deadline).await.map(drop),
+                Ok(request) => self.exec(&context, request, deadline, None).await.map(drop),
                 Err(error) => Err(context.error(error)),
             };
             errors.extend(done.err());
@@ -362,7 +363,7 @@ impl Runtime {
         if let Some(versions) = self.known_versions(&path, fingerprint) {
             return Ok(versions);
         }
-        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE)).await;
+        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
         let versions = match answer {
             Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
             // What plugins say that are older than VERSION.
@@ -422,22 +423,28 @@ impl Runtime {
         Err(context.error(ErrorKind::NotFound { dirs: self.bin_dirs.clone(), not_executable }))
     }
 
-    async fn attachment_lock(&self, call: &Call<'_>, deadline: Deadline) -> Result<AttachmentGuard, Error> {
+    async fn attachment_lock(
+        &self,
+        call: &Call<'_>,
+        deadline: Deadline,
+    ) -> Result<Arc<AttachmentGuard>, Error> {
         let lock = self.locks.attachment(&call.attachment.container_id, call.list.name());
-        timeout_at(deadline.at(), lock).await.map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
+        let locked = timeout_at(deadline.at(), lock).await.map(Arc::new);
+        locked.map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
     }
 
     /// One plugin's part in an operation on an attachment.
     async fn run(
         &self,
         call: &Call<'_>,
+        lock: &Arc<AttachmentGuard>,
         prev: Option<&CniResult>,
         deadline: Deadline,
     ) -> Result<(Reply, String), Error> {
         let Call { verb, list, plugin, attachment, .. } = *call;
         let request = Request::attachment(verb, list, plugin, attachment, prev, &self.cni_path)
             .map_err(|e| call.context.error(e))?;
-        self.exec(&call.context, request, deadline).await
+        self.exec(&call.context, request, deadline, Some(Arc::clone(lock))).await
     }
 
     async fn exec(
@@ -445,9 +452,11 @@ impl Runtime {
         context: &Context,
         request: Request,
         deadline: Deadline,
+        lock: Option<Arc<AttachmentGuard>>,
     ) -> Result<(Reply, String), Error> {
         let path = self.search(context)?;
-        let Ended { outcome, stderr } = exec::run(&self.launcher, &path, &self.env, &request, deadline).await;
+        let Ended { outcome, stderr } =
+            exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
         if !stderr.is_empty() {
             context.log(&stderr);
         }
