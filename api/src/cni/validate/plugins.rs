@@ -5,16 +5,20 @@ use super::form::{Form, Key};
 use super::rules::{self, Rule};
 use crate::cni::version::SpecVersion;
 
-use Form::{AbsolutePath, Address, Any, Bool, Cidr, Int, Link, List, Mac, Map, Mtu, Object, OneOf, Text};
+use Form::{
+    Address, Any, Bool, Cidr, Int, Link, List, Mac, Map, Mtu, NewLink, Object, OneOf, Path, Text, Usual,
+};
 use Ipam::{Optional, Required, Unused};
 use Role::{Chained, Interface, IpamOnly, Other};
 
 /// Highest VLAN id; 0 is none.
 const VLAN_MAX: i128 = 4094;
 const U32: Form = Int(0, u32::MAX as i128);
+/// Number of a routing table.
+const TABLE: Form = Usual(0, u32::MAX as i128);
 const U64: Form = Int(0, u64::MAX as i128);
 const INT: Form = Int(i64::MIN as i128, i64::MAX as i128);
-const NATURAL: Form = Int(0, i32::MAX as i128);
+const NATURAL: Form = Usual(0, i32::MAX as i128);
 
 /// A plugin whose keys are known.
 #[derive(Debug)]
@@ -75,11 +79,12 @@ const ROUTES: Form = List(&Object(ROUTE));
 const ROUTE: &[Key] = &[
     ("dst", Cidr),
     ("gw", Address),
-    ("mtu", NATURAL),
-    ("advmss", NATURAL),
-    ("priority", NATURAL),
+    // The runtime reads them in the result.
+    ("mtu", U32),
+    ("advmss", U32),
+    ("priority", U32),
     ("table", U32),
-    ("scope", Int(0, 255)),
+    ("scope", Usual(0, 255)),
 ];
 const RANGE: &[Key] =
     &[("subnet", Cidr), ("rangeStart", Address), ("rangeEnd", Address), ("gateway", Address)];
@@ -97,7 +102,7 @@ pub(super) const ALL: &[Plugin] = &[
             Interface,
             Optional,
             &[
-                ("bridge", Link),
+                ("bridge", NewLink),
                 ("isGateway", Bool),
                 ("isDefaultGateway", Bool),
                 ("forceAddress", Bool),
@@ -166,7 +171,7 @@ pub(super) const ALL: &[Plugin] = &[
             "host-device",
             Interface,
             Optional,
-            &[("device", Link), ("hwaddr", Mac), ("kernelpath", AbsolutePath), ("pciBusID", Text)],
+            &[("device", Link), ("hwaddr", Mac), ("kernelpath", Text), ("pciBusID", Text)],
             rules::host_device,
         )
     },
@@ -210,8 +215,8 @@ pub(super) const ALL: &[Plugin] = &[
                 ("gateway", Address),
                 ("ranges", List(&List(&Object(RANGE)))),
                 ("routes", ROUTES),
-                ("dataDir", AbsolutePath),
-                ("resolvConf", AbsolutePath),
+                ("dataDir", Path),
+                ("resolvConf", Path),
             ],
             rules::host_local,
         )
@@ -243,7 +248,7 @@ pub(super) const ALL: &[Plugin] = &[
         IpamOnly,
         Unused,
         &[
-            ("daemonSocketPath", AbsolutePath),
+            ("daemonSocketPath", Path),
             ("provide", List(&Object(&[("option", Text), ("value", Text), ("fromArg", Text)]))),
             ("request", List(&Object(&[("skipDefault", Bool), ("option", Text)]))),
             ("priority", INT),
@@ -257,7 +262,7 @@ pub(super) const ALL: &[Plugin] = &[
             Chained,
             Unused,
             &[
-                ("dataDir", AbsolutePath),
+                ("dataDir", Path),
                 ("sysctl", Map),
                 ("mac", Mac),
                 ("promisc", Bool),
@@ -268,7 +273,7 @@ pub(super) const ALL: &[Plugin] = &[
             rules::tuning,
         )
     },
-    plugin("sbr", Chained, Unused, &[("table", U32)], rules::none),
+    plugin("sbr", Chained, Unused, &[("table", TABLE)], rules::none),
     Plugin {
         since: SpecVersion::V0_3_1,
         ..plugin("vrf", Chained, Unused, &[("vrfname", Link), ("table", U32)], rules::vrf)
