@@ -327,3 +327,77 @@ pub(super) const ALL: &[Plugin] = &[
 pub(super) fn find(name: &str) -> Option<&'static Plugin> {
     ALL.iter().find(|plugin| plugin.name == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::cni::keys::is_reserved;
+
+    /// Keys, and those below each.
+    #[derive(Default, Deserialize)]
+    #[serde(transparent)]
+    struct Tree(BTreeMap<String, Tree>);
+
+    impl Tree {
+        fn without(mut self, left_out: impl Fn(&str) -> bool) -> Self {
+            self.0.retain(|key, _| !left_out(key));
+            self
+        }
+
+        fn take(&mut self, key: &str) -> Self {
+            self.0.remove(key).unwrap_or_default()
+        }
+
+        fn paths(&self) -> BTreeSet<String> {
+            let below = |(key, tree): (&String, &Self)| {
+                let mut paths: BTreeSet<_> =
+                    tree.paths().iter().map(|path| format!("{key}.{path}")).collect();
+                paths.insert(key.clone());
+                paths
+            };
+            self.0.iter().flat_map(below).collect()
+        }
+    }
+
+    fn tree(keys: &[Key]) -> Tree {
+        fn below(form: &Form) -> Tree {
+            match form {
+                Form::List(form) => below(form),
+                Form::Object(keys) => tree(keys),
+                _ => Tree::default(),
+            }
+        }
+        Tree(keys.iter().map(|(key, form)| ((*key).to_owned(), below(form))).collect())
+    }
+
+    #[test]
+    fn the_keys_of_every_plugin_are_those_of_its_source() {
+        let mut source: BTreeMap<String, Tree> =
+            serde_json::from_str(include_str!("../../../tests/plugin-keys.json")).unwrap();
+        for plugin in ALL {
+            let mut of_source =
+                source.remove(plugin.name).unwrap_or_else(|| panic!("{} is gone", plugin.name));
+            let capabilities: BTreeSet<_> = of_source.take("runtimeConfig").0.into_keys().collect();
+            assert_eq!(
+                capabilities,
+                plugin.capabilities.iter().map(|name| (*name).to_owned()).collect(),
+                "{}",
+                plugin.name
+            );
+            let of_source = if plugin.role == IpamOnly {
+                of_source.take("ipam").without(|key| key == "type")
+            } else {
+                let dns = of_source.take("dns");
+                let (_, known) = COMMON.iter().find(|(key, _)| *key == "dns").unwrap();
+                assert_eq!(tree(&[("dns", *known)]).take("dns").paths(), dns.paths());
+                of_source.without(|key| is_reserved(key) || COMMON.iter().any(|(common, _)| *common == key))
+            };
+            assert_eq!(tree(plugin.keys).paths(), of_source.paths(), "{}", plugin.name);
+        }
+        assert!(source.is_empty(), "not known: {:?}", source.keys());
+    }
+}
