@@ -111,7 +111,8 @@ pub struct NetworkStatus {
     /// node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
-    /// `Accepted`: the spec is valid, or what is wrong with it.
+    /// `Accepted`: True when pods can claim the network, with the reason `AcceptedWithWarnings` where something in the
+    /// spec may not be meant as it is; else False, with everything that is wrong.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
