@@ -7,51 +7,21 @@
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::{process, thread};
+mod plugin_host;
 
 use netclaim_driver::cni::validate::{Severity, validate};
-use netclaim_driver::cni::{Attachment, NetworkList, Runtime, SpecVersion};
-use nix::sched::{CloneFlags, unshare};
+use netclaim_driver::cni::{NetworkList, Runtime, SpecVersion};
+use plugin_host::{LONG, Netns, attachment};
 use serde_json::{Value, json};
 
-const LONG: Duration = Duration::from_secs(30);
-
-/// A network namespace that lives as long as this value.
-struct Netns(File);
-
-impl Netns {
-    fn new() -> Self {
-        let enter = || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
-            File::open("/proc/thread-self/ns/net").unwrap()
-        };
-        Self(thread::spawn(enter).join().unwrap())
-    }
-
-    fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd()).into()
-    }
-}
-
-/// Runs a test on a thread whose network namespace, the plugins' host, is new and has a link `up0`.
+/// Runs a test with a host that has a link `up0`.
 fn on_a_host<F: Future>(test: impl FnOnce(Runtime) -> F + Send + 'static) {
-    let run = move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
-        let bin =
-            std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
-        let runtime = Runtime::new(vec![bin.into()]).unwrap();
-        // One thread only: another would be in the namespace of the test process.
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async move {
-            let pod = Netns::new();
-            add(&runtime, &list(&json!([{"type": "bridge", "bridge": "up0"}])), &pod).await.unwrap();
-            test(runtime).await;
-        });
-    };
-    thread::spawn(run).join().unwrap();
+    plugin_host::on_a_host(&[], async |host| {
+        let pod = Netns::new();
+        let bridge = list(&json!([{"type": "bridge", "bridge": "up0"}]));
+        add(&host.runtime, &bridge, &pod).await.unwrap();
+        test(host.runtime).await;
+    });
 }
 
 fn list(plugins: &Value) -> Value {
@@ -61,7 +31,7 @@ fn list(plugins: &Value) -> Value {
 /// The plugins' error, if there is one, for a pod of its own.
 async fn add(runtime: &Runtime, list: &Value, pod: &Netns) -> Result<(), String> {
     let list = NetworkList::parse(list.to_string().as_bytes()).map_err(|error| error.to_string())?;
-    let attachment = Attachment::new("c1".parse().unwrap(), Some(pod.path()), "net1".parse().unwrap());
+    let attachment = attachment("c1", pod);
     let result = runtime.add(&list, &attachment, LONG).await;
     let _ = runtime.del(&list, &attachment, None, LONG).await;
     result.map(drop).map_err(|error| format!("{error:?}"))
