@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Invalid;
+use crate::template::Place;
 
 /// What claims may set in their [`AttachmentConfig`](crate::AttachmentConfig). Everything is off by default but
 /// the interface's name, which concerns nobody else. DeviceClasses are the admin's and not bound by this.
@@ -127,6 +128,22 @@ impl ParameterRule {
             }
         }
         Ok(())
+    }
+
+    /// What is known of the parameter's value.
+    pub(crate) fn place(&self) -> Place {
+        if !self.r#enum.is_empty() {
+            return Place::OneOf(
+                self.r#enum.iter().filter(|value| self.check(value).is_ok()).cloned().collect(),
+            );
+        }
+        match self.r#type {
+            ParameterType::Integer => {
+                Place::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
+            }
+            ParameterType::Boolean => Place::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
+            ParameterType::String => Place::Text,
+        }
     }
 
     fn check_type(&self, value: &Value) -> Result<(), String> {

@@ -20,6 +20,17 @@ impl Invalid {
         Self { field: field.into(), problem: problem.into() }
     }
 
+    /// Many as one text, the first ones in full.
+    pub fn list(problems: &[Self]) -> String {
+        /// More than that nobody corrects in one go.
+        const SHOWN: usize = 8;
+        /// The longest that one of them gets, in bytes.
+        const MAX: usize = 1024;
+        let shown = problems.iter().take(SHOWN).map(|problem| shorten(problem.to_string(), MAX));
+        let more = problems.len().checked_sub(SHOWN).filter(|more| *more > 0);
+        shown.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join("; ")
+    }
+
     /// The same error seen from the object that contains the field.
     #[must_use]
     pub fn within(self, parent: &str) -> Self {
@@ -44,9 +55,36 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
+/// Cuts `text` down to `max` bytes, visibly.
+pub fn shorten(mut text: String, max: usize) -> String {
+    const MARK: &str = "…";
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max.saturating_sub(MARK.len())));
+        text.push_str(MARK);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shorten("äöü".into(), 6), "äöü");
+        assert_eq!(shorten("äöüß".into(), 6), "ä…");
+    }
+
+    #[test]
+    fn of_many_problems_the_first_are_listed_and_the_others_counted() {
+        let problems = |n| (0..n).map(|i| Invalid::new(format!("f{i}"), "is bad")).collect::<Vec<_>>();
+        assert_eq!(Invalid::list(&problems(2)), "f0: is bad; f1: is bad");
+        assert!(Invalid::list(&problems(8)).ends_with("f7: is bad"));
+        assert!(Invalid::list(&problems(11)).ends_with("f7: is bad; and 3 more"));
+        let long = [Invalid::new("a", "x".repeat(1_000_000)), Invalid::new("b", "is bad")];
+        let list = Invalid::list(&long);
+        assert!(list.len() < 2000 && list.ends_with("b: is bad"), "{}", list.len());
+    }
 
     #[test]
     fn a_nested_field_is_named_by_its_whole_path() {

@@ -34,7 +34,7 @@ pub use allow::{Allow, ParameterRule, ParameterType};
 pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
 pub use cni::IfName;
 pub use cni_config::CniConfig;
-pub use invalid::Invalid;
+pub use invalid::{Invalid, shorten};
 pub use names::{MacAddr, NetworkName};
 pub use quantity::Quantity;
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::network::{NetworkSpec, conflist_problems};
+use crate::cni::validate::{Finding, Severity, validate, validate_places};
+use crate::network::{NetworkSpec, declares, place_of};
 use crate::opaque::Opaque;
 use crate::{
     Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, MacAddr, PortMapping, Quantity, template,
@@ -70,6 +71,10 @@ pub struct Merged {
     pub if_name: Option<IfName>,
     /// The conflist with its places.
     pub conflist: Map<String, Value>,
+    /// Whose conflist it is, for messages.
+    pub owner: String,
+    /// Where it stands there.
+    pub field: &'static str,
     /// Values for `parameters.NAME`.
     pub parameters: BTreeMap<String, Value>,
     /// CNI_ARGS.
@@ -96,7 +101,11 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
             Opaque::Cni(config) => merged.if_name = config.if_name.clone().or(merged.if_name),
         }
     }
-    merged.finish(conflist, &allow, granted)
+    let field = match base {
+        Base::Network(..) => "spec.cni",
+        Base::Uplink(_) => "config",
+    };
+    merged.finish(conflist, owner, field, &allow, granted)
 }
 
 /// The conflist, what claims may set in it, and whose decision that is.
@@ -122,9 +131,12 @@ fn configuration(base: Base<'_>, layers: &[Layer]) -> Result<(Map<String, Value>
     match (class_config, base) {
         (Some((layer, config)), _) => {
             let conflist = as_conflist(&config.config);
-            if let Some(problem) = conflist_problems(&conflist).into_iter().next() {
-                return Err(problem.within("config").within(&layer.place()));
-            }
+            let mut named = conflist.clone();
+            named.entry("name").or_insert_with(|| json!("netclaim"));
+            let findings = validate_places(Value::Object(named).to_string().as_bytes(), &|name| {
+                place_of(name, &config.allow)
+            });
+            refused(findings, "config").map_err(|problems| Invalid::new(layer.place(), problems))?;
             Ok((conflist, config.allow.clone(), "the DeviceClass".to_owned()))
         }
         (None, Base::Network(name, spec)) => {
@@ -158,6 +170,13 @@ fn plain_conflist(plain: PlainUse) -> Map<String, Value> {
         PlainUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
     };
     Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!([plugin]))])
+}
+
+/// Every error among the findings in the configuration at `path`.
+fn refused(findings: Vec<Finding>, path: &str) -> Result<(), String> {
+    let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
+    let errors: Vec<Invalid> = errors.map(|error| error.into_invalid().within(path)).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Invalid::list(&errors)) }
 }
 
 /// Refuses the first field of a claim's config that the admin does not allow.
@@ -225,6 +244,8 @@ impl Settings {
     fn finish(
         mut self,
         conflist: Map<String, Value>,
+        owner: String,
+        field: &'static str,
         allow: &Allow,
         granted: Option<Quantity>,
     ) -> Result<Merged, Invalid> {
@@ -235,7 +256,7 @@ impl Settings {
         }
         let capability_args = self.capability_args(&conflist, granted)?;
         let Self { if_name, args, parameters, .. } = self;
-        Ok(Merged { if_name, conflist, parameters, args, capability_args })
+        Ok(Merged { if_name, conflist, owner, field, parameters, args, capability_args })
     }
 
     fn capability_args(
@@ -289,12 +310,6 @@ impl Settings {
     }
 }
 
-fn declares(conflist: &Map<String, Value>, capability: &str) -> bool {
-    conflist.get("plugins").and_then(Value::as_array).is_some_and(|plugins| {
-        plugins.iter().any(|plugin| plugin["capabilities"][capability] == Value::Bool(true))
-    })
-}
-
 /// The CNI `bandwidth` capability: rates in bit/s, bursts in bits. A tenth of a second's worth of burst, since
 /// the plugin refuses a rate without one; both fields are 32 bits wide in older versions of the plugin.
 fn bandwidth_capability(bandwidth: Bandwidth) -> Value {
@@ -316,7 +331,8 @@ impl Merged {
     /// configuration has a name of its own.
     ///
     /// # Errors
-    /// Names the path in the conflist and the place without a value.
+    /// Names the path in the conflist and the place without a value, or everything that the runtime or a plugin will
+    /// refuse with these values.
     pub fn resolve(&self, name: &str, mut scope: template::Scope) -> Result<Map<String, Value>, Invalid> {
         scope.extend(self.parameters.iter().map(|(key, value)| (format!("parameters.{key}"), value.clone())));
         let mut resolved = Map::new();
@@ -325,6 +341,8 @@ impl Merged {
             resolved.insert(key.clone(), value);
         }
         resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
+        let findings = validate(Value::Object(resolved.clone()).to_string().as_bytes());
+        refused(findings, self.field).map_err(|problems| Invalid::new(self.owner.clone(), problems))?;
         Ok(resolved)
     }
 }
@@ -452,5 +470,51 @@ mod tests {
         assert_eq!(resolved["plugins"][0]["vlan"], 7);
         let error = merged.resolve("x", template::Scope::new()).expect_err("no uplink").to_string();
         assert_eq!(error, "plugins[0].master: ${uplink.ifName} has no value here");
+    }
+
+    #[test]
+    fn a_class_is_told_everything_that_is_wrong_with_its_configuration() {
+        let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan",
+            "master": "${uplink.ifname}", "mode": "x", "mtuu": 1}});
+        let error = merge(Base::Uplink(PlainUse::Macvlan), &[layer(Author::Class, config)], None)
+            .expect_err("refused");
+        let error = error.to_string();
+        assert!(
+            error.starts_with(
+                "class config[0]: config.plugins[0].master: ${uplink.ifname} is unknown; use one of"
+            ),
+            "{error}"
+        );
+        assert!(error.ends_with("; config.plugins[0].mode: \"x\" is not known to the plugin; write one of `bridge`, `private`, `vepa`, `passthru`"), "{error}");
+    }
+
+    #[test]
+    fn what_the_plugins_would_refuse_with_the_values_of_a_claim_is_refused_before() {
+        let mut spec = network(json!({"parameters": {"vlan": {"type": "integer"}}}));
+        spec.cni = json!({"cniVersion": "1.1.0", "plugins": [{"type": "vlan", "master": "eth1", "vlanId": "${parameters.vlan}",
+            "ipam": {"type": "static", "addresses": [{"address": "10.0.0.${parameters.vlan}/24"}]}}]})
+        .as_object()
+        .expect("an object")
+        .clone();
+        let layers = [layer(Author::Claim, json!({"parameters": {"vlan": 5000}}))];
+        let merged = merge(Base::Network("storage", &spec), &layers, None).expect("merges");
+        let error =
+            merged.resolve("netclaim-storage", template::Scope::new()).expect_err("refused").to_string();
+        assert_eq!(
+            error,
+            "Network \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is no network \
+             in CIDR notation; write address and prefix length, such as 10.0.0.0/24 or fd00::/64; spec.cni.plugins[0].vlanId: 5000 is \
+             out of range; write a number from 0 to 4094"
+        );
+    }
+
+    #[test]
+    fn the_plain_ways_to_use_an_uplink_are_good_configurations() {
+        for plain in [PlainUse::Nic, PlainUse::Macvlan, PlainUse::Ipvlan] {
+            let merged = merge(Base::Uplink(plain), &[], None).expect("merges");
+            let scope = template::Scope::from_iter([("uplink.ifName".to_owned(), json!("eth1"))]);
+            let resolved = merged.resolve("netclaim-x", scope).expect("resolves");
+            assert_eq!(validate(Value::Object(resolved).to_string().as_bytes()), []);
+        }
     }
 }

@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Allow, IfName, Invalid, NetworkName, Quantity, template};
+use crate::cni::validate::{Severity, UnknownPlace, validate_places};
+use crate::template::Place;
+use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, template};
 
 /// A network that pods can be attached to: a CNI configuration, where it works, how much there is of it, and
 /// what tenants may set.
@@ -109,7 +111,8 @@ pub struct NetworkStatus {
     /// node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
-    /// `Accepted`: the spec is valid, or what is wrong with it.
+    /// `Accepted`: True when pods can claim the network, with the reason `AcceptedWithWarnings` where something in the
+    /// spec may not be meant as it is; else False, with everything that is wrong.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -128,8 +131,7 @@ pub enum LinkUse {
     Nic,
 }
 
-/// Versions of the CNI specification that a conflist may name.
-const CNI_VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
 /// Plugins that work on a link of the node, and the key that names it.
 const LINK_KEYS: [(&str, &str); 4] =
@@ -169,30 +171,70 @@ impl NetworkSpec {
             let path = format!("spec.allow.parameters.{name}");
             problems.extend(rule.problems().into_iter().map(|p| p.within(&path)));
         }
+        problems.extend(self.cni_findings(name, Severity::Error));
         problems.extend(self.cni_problems().into_iter().map(|p| p.within("spec.cni")));
         problems
     }
 
+    /// What works, but perhaps not as it was meant, at once. `name` is the object's name.
+    pub fn warnings(&self, name: &str) -> Vec<Invalid> {
+        let allow = &self.allow;
+        let capabilities = [
+            ("ips", allow.ips),
+            ("mac", allow.mac),
+            ("bandwidth", allow.bandwidth),
+            ("portMappings", allow.port_mappings),
+        ];
+        let untaken =
+            capabilities.into_iter().filter(|(name, allowed)| *allowed && !declares(&self.cni, name));
+        let problem = |name| {
+            format!(
+                "no plugin takes it, so that claims which set it are refused; write \"capabilities\": {{{name:?}: true}} \
+                 in the plugin that does, or remove it"
+            )
+        };
+        let untaken = untaken.map(|(name, _)| Invalid::new(format!("spec.allow.{name}"), problem(name)));
+        self.cni_findings(name, Severity::Warning).chain(untaken).collect()
+    }
+
+    /// What is found in the conflist, with the names that it is going to be given.
+    fn cni_findings(&self, name: &str, severity: Severity) -> impl Iterator<Item = Invalid> {
+        let mut conflist = self.cni.clone();
+        conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
+        let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
+            Some(None) => Err(UnknownPlace {
+                problem: format!("${{{place}}} needs spec.uplink"),
+                advice: "list the interfaces there".to_owned(),
+            }),
+            Some(Some(uplink)) if place == "uplink.ifName" => Ok(Place::OneOf(
+                uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect(),
+            )),
+            _ => place_of(place, &self.allow),
+        };
+        let findings = validate_places(Value::Object(conflist).to_string().as_bytes(), &place);
+        findings
+            .into_iter()
+            .filter(move |finding| finding.severity == severity)
+            .map(|finding| finding.into_invalid().within("spec.cni"))
+    }
+
+    /// What the CNI specification leaves open and a Network does not.
     fn cni_problems(&self) -> Vec<Invalid> {
-        let mut problems = conflist_problems(&self.cni);
-        let (places, malformed) = template::places(&Value::Object(self.cni.clone()));
-        problems.extend(malformed);
-        for (path, place) in places {
-            let known = template::PLACES.contains(&place.as_str())
-                || place
-                    .strip_prefix("parameters.")
-                    .is_some_and(|name| self.allow.parameters.contains_key(name));
-            if !known {
-                let parameters = self.allow.parameters.keys().map(|name| format!("parameters.{name}"));
-                let names: Vec<String> =
-                    template::PLACES.map(String::from).into_iter().chain(parameters).collect();
-                problems.push(Invalid::new(
-                    path,
-                    format!("${{{place}}} is unknown: use one of {}", names.join(", ")),
-                ));
-            } else if place.starts_with("uplink.") && self.uplink.is_none() {
-                problems.push(Invalid::new(path, format!("${{{place}}} needs spec.uplink")));
+        let mut problems = Vec::new();
+        match self.cni.get("plugins") {
+            Some(Value::Array(_)) => {}
+            Some(Value::String(_)) => problems.push(Invalid::new("plugins", WRITTEN_OUT)),
+            None if self.cni.contains_key("type") => {
+                problems.push(Invalid::new("plugins", "is missing: put the plugin into a list"));
             }
+            _ => {}
+        }
+        let items = self.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
+        for (i, plugin) in items.enumerate() {
+            let types = [("", plugin), (".type", &plugin["type"]), (".ipam.type", &plugin["ipam"]["type"])];
+            let is_open = |value: &Value| value.as_str().is_some_and(|text| text.contains("${"));
+            let open = types.into_iter().filter(|(_, value)| is_open(value));
+            problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
         }
         for (i, plugin) in self.plugins().enumerate() {
             let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin_type(plugin)) else {
@@ -230,6 +272,31 @@ impl NetworkSpec {
     }
 }
 
+/// The name that the conflist of a Network gets when it has none: what plugins keep on the node goes by it.
+pub fn conflist_name(network: &str) -> String {
+    format!("netclaim-{network}")
+}
+
+/// What is known of a place where claims may choose what `allow` says.
+pub(crate) fn place_of(name: &str, allow: &Allow) -> Result<Place, UnknownPlace> {
+    let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
+    template::place(name).or_else(parameter).ok_or_else(|| {
+        let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
+        let names: Vec<String> = template::PLACES.map(String::from).into_iter().chain(parameters).collect();
+        UnknownPlace {
+            problem: format!("${{{name}}} is unknown"),
+            advice: format!("use one of {}", names.join(", ")),
+        }
+    })
+}
+
+/// Whether a plugin of the conflist takes this capability.
+pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool {
+    conflist.get("plugins").and_then(Value::as_array).is_some_and(|plugins| {
+        plugins.iter().any(|plugin| plugin["capabilities"][capability] == Value::Bool(true))
+    })
+}
+
 /// How a chain of these plugin types uses its uplink.
 pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
     plugin_types.iter().find_map(|plugin| match *plugin {
@@ -242,59 +309,6 @@ pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
 
 fn plugin_type(plugin: &Map<String, Value>) -> &str {
     plugin.get("type").and_then(Value::as_str).unwrap_or_default()
-}
-
-/// What is wrong with the frame of a conflist; paths are relative to it. What is inside the plugins' own keys is
-/// theirs to judge.
-pub(crate) fn conflist_problems(conflist: &Map<String, Value>) -> Vec<Invalid> {
-    let mut problems = Vec::new();
-    match conflist.get("cniVersion").and_then(Value::as_str) {
-        Some(version) if CNI_VERSIONS.contains(&version) => {}
-        Some(version) => {
-            let known = CNI_VERSIONS.join(", ");
-            problems.push(Invalid::new("cniVersion", format!("{version:?} is unknown: use one of {known}")));
-        }
-        None => problems.push(Invalid::new("cniVersion", "is missing: write for example \"1.1.0\"")),
-    }
-    let plugins = match conflist.get("plugins") {
-        Some(Value::Array(plugins)) if !plugins.is_empty() => plugins.as_slice(),
-        Some(_) => {
-            problems.push(Invalid::new("plugins", "must be a list with at least one plugin"));
-            &[]
-        }
-        None => {
-            problems.push(Invalid::new("plugins", "is missing: list at least one plugin with a \"type\""));
-            &[]
-        }
-    };
-    for (i, plugin) in plugins.iter().enumerate() {
-        let path = format!("plugins[{i}]");
-        let Value::Object(plugin) = plugin else {
-            problems.push(Invalid::new(path, "must be an object"));
-            continue;
-        };
-        if !is_plugin_name(plugin_type(plugin)) {
-            problems.push(Invalid::new(
-                format!("{path}.type"),
-                "must be the file name of a CNI plugin, such as \"macvlan\"",
-            ));
-        }
-        for key in plugin.keys().filter(|key| {
-            matches!(key.as_str(), "prevResult" | "runtimeConfig") || key.starts_with("cni.dev/")
-        }) {
-            problems.push(Invalid::new(format!("{path}.{key}"), "is the runtime's to set: remove it"));
-        }
-        if let Some(ipam) = plugin.get("ipam").and_then(Value::as_object)
-            && !ipam.is_empty()
-            && !is_plugin_name(plugin_type(ipam))
-        {
-            problems.push(Invalid::new(
-                format!("{path}.ipam.type"),
-                "must be the file name of an IPAM plugin, such as \"host-local\"",
-            ));
-        }
-    }
-    problems
 }
 
 /// A label's key: a name, with a DNS subdomain in front or without.
@@ -312,10 +326,6 @@ fn is_label_name(text: &str) -> bool {
     let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
     let inner = |c: &u8| c.is_ascii_alphanumeric() || b"-_.".contains(c);
     bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(inner)
-}
-
-fn is_plugin_name(name: &str) -> bool {
-    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0', '$'])
 }
 
 #[cfg(test)]
@@ -359,11 +369,10 @@ mod tests {
         let fields: Vec<_> = found.iter().map(|p| p.split(": ").next().unwrap_or_default()).collect();
         let expected = [
             "spec.capacity.interfaces",
-            "spec.cni.cniVersion",
-            "spec.cni.plugins[0].type",
-            "spec.cni.plugins[0].prevResult",
-            "spec.cni.plugins[1]",
             "spec.cni.plugins[2].y",
+            "spec.cni.cniVersion",
+            "spec.cni.plugins[1]",
+            "spec.cni.plugins[0].type",
         ];
         assert_eq!(fields, expected);
     }
@@ -375,7 +384,10 @@ mod tests {
         let found = problems_of(|spec| {
             spec.as_object_mut().expect("object").remove("uplink");
         });
-        assert_eq!(found, ["spec.cni.plugins[0].master: ${uplink.ifName} needs spec.uplink"]);
+        assert_eq!(
+            found,
+            ["spec.cni.plugins[0].master: ${uplink.ifName} needs spec.uplink; list the interfaces there"]
+        );
     }
 
     #[test]
@@ -405,5 +417,74 @@ mod tests {
             found.len() == 1 && found[0].starts_with("spec.cni.plugins[0].b: ${parameters.vlam} is unknown"),
             "{found:?}"
         );
+    }
+
+    fn warnings_of(change: impl FnOnce(&mut Value)) -> Vec<String> {
+        let mut spec = storage();
+        change(&mut spec);
+        let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+        assert_eq!(spec.problems("storage"), []);
+        spec.warnings("storage").iter().map(Invalid::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_inside_the_plugins_is_judged_with_what_claims_may_choose() {
+        let vlan = |rule: Value, spec: &mut Value| {
+            spec["allow"] = json!({"parameters": {"vlan": rule}});
+            spec["cni"]["plugins"][0] = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}",
+                "ipam": {"type": "host-local", "subnet": "10.0.0.0/33"}});
+        };
+        assert_eq!(
+            problems_of(|spec| vlan(json!({"type": "string", "enum": ["5"]}), spec)),
+            [
+                "spec.cni.plugins[0].ipam.subnet: \"10.0.0.0/33\" is no network in CIDR notation; write address and prefix \
+                 length, such as 10.0.0.0/24 or fd00::/64",
+                "spec.cni.plugins[0].vlanId: `${parameters.vlan}` may become \"5\": must be a whole number, not a string; \
+                 write it without quotes",
+            ]
+        );
+        let warnings = warnings_of(|spec| {
+            vlan(json!({"type": "integer", "minimum": 1}), spec);
+            spec["cni"]["plugins"][0]["ipam"]["subnet"] = json!("10.0.0.0/24");
+        });
+        assert_eq!(
+            warnings,
+            [
+                "spec.cni.plugins[0].vlanId: `${parameters.vlan}` may become 9223372036854775807: 9223372036854775807 is out \
+                 of range; write a number from 0 to 4094"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_claims_may_set_but_no_plugin_takes_is_warned_of() {
+        let untaken =
+            |spec: &mut Value| spec["allow"] = json!({"ips": true, "portMappings": true, "args": true});
+        assert_eq!(
+            warnings_of(|spec| {
+                untaken(spec);
+                spec["cni"]["plugins"][0]["capabilities"] = json!({"ips": true});
+            }),
+            ["spec.allow.portMappings: no plugin takes it, so that claims which set it are refused; write \
+                 \"capabilities\": {\"portMappings\": true} in the plugin that does, or remove it"]
+        );
+    }
+
+    #[test]
+    fn which_plugins_run_is_not_for_claims_to_choose() {
+        let found = problems_of(|spec| {
+            spec["allow"]["parameters"] = json!({"p": {"type": "string", "enum": ["macvlan", "ipvlan"]}});
+            let ipam = json!({"type": "${parameters.p}"});
+            spec["cni"]["plugins"] =
+                json!([{"type": "${parameters.p}"}, {"type": "x", "ipam": ipam}, "${parameters.p}"]);
+        });
+        let expected = ["plugins[0].type", "plugins[1].ipam.type", "plugins[2]"];
+        assert_eq!(found, expected.map(|place| format!("spec.cni.{place}: {WRITTEN_OUT}")));
+    }
+
+    #[test]
+    fn a_plugin_that_stands_alone_is_asked_into_a_list() {
+        let found = problems_of(|spec| spec["cni"] = json!({"cniVersion": "1.0.0", "type": "bridge"}));
+        assert_eq!(found, ["spec.cni.plugins: is missing: put the plugin into a list"]);
     }
 }

@@ -245,6 +245,19 @@ fn settings_that_cannot_be_used_are_errors_of_the_environment() {
 }
 
 #[test]
+fn the_guide_shows_what_is_said() {
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide.md")).unwrap();
+    let (_, rest) = guide.split_once("```json\n").unwrap();
+    let (conflist, rest) = rest.split_once("```").unwrap();
+    let (_, rest) = rest.split_once("```\n").unwrap();
+    let (told, _) = rest.split_once("```").unwrap();
+    let node = Node::new();
+    fs::write(node.path("netns/lab.conflist"), conflist).unwrap();
+    let output = node.run(&["validate", "lab.conflist"]);
+    assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(1), told.to_owned()));
+}
+
+#[test]
 fn configurations_are_judged_with_file_and_place() {
     let node = Node::new();
     assert_eq!(node.ok(&["validate"]), "");
@@ -254,6 +267,11 @@ fn configurations_are_judged_with_file_and_place() {
     let file = node.path("net.d/10.conflist");
     let file = file.to_str().unwrap();
     assert_eq!(node.ok(&["validate", "--template", file]), "");
+    let misspelt = node.path("misspelt");
+    fs::write(&misspelt, fs::read_to_string(file).unwrap().replace("eth1", "${uplink.name}")).unwrap();
+    let told = node.run(&["validate", "--template", misspelt.to_str().unwrap()]).stdout;
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains("error at `/plugins/0/master`: ${uplink.name} is unknown; use one of"), "{told}");
     let output = node.run(&["validate"]);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8(output.stdout).unwrap();

@@ -21,6 +21,7 @@ use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource as _};
 use netclaim_api::network::{Network, NetworkStatus};
+use netclaim_api::shorten;
 use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle};
 use serde_json::json;
 use thiserror::Error;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::{Accepted, Metrics, Published};
 use crate::nodes::{self, NamesOfSlice};
 use crate::pools;
-use crate::verdict::{INVALID, Verdict, shorten};
+use crate::verdict::{ACCEPTED_WITH_WARNINGS, Verdict};
 
 /// Field manager of the status, and the reporter of events.
 const CONTROLLER: &str = "netclaim-controller";
@@ -235,20 +236,20 @@ impl Reconciler {
         };
         if !verdict.is_news(&condition) {
             tracing::debug!(network = name, nodes = status.nodes, "status written");
-        } else if condition.status == "True" {
+        } else if condition.status == "True" && condition.reason != ACCEPTED_WITH_WARNINGS {
             tracing::info!(network = name, "accepted");
         } else {
-            tracing::info!(network = name, problems = condition.message, "not accepted");
-            self.warn(network, condition.message).await;
+            tracing::info!(network = name, reason = condition.reason, problems = condition.message, "judged");
+            self.warn(network, condition.reason, condition.message).await;
         }
         Ok(())
     }
 
-    /// Tells people that a Network cannot be used. The status says it too, so a failure is not worth a second try.
-    async fn warn(&self, network: &DynamicObject, message: String) {
+    /// Tells people that a Network cannot be used, or not as they may mean it. The status says it too, so a failure is not worth a second try.
+    async fn warn(&self, network: &DynamicObject, reason: String, message: String) {
         let event = Event {
             type_: EventType::Warning,
-            reason: INVALID.to_owned(),
+            reason,
             note: Some(shorten(message, MAX_NOTE)),
             action: "Accept".to_owned(),
             secondary: None,
@@ -363,6 +364,23 @@ mod tests {
         bad["status"] = status["status"].clone();
         assert!(reconciler.reconcile(&networks(&bad), &slices).await);
         assert_eq!(reconciler.metrics.status_writes.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_may_not_be_meant_comes_as_an_event_too() {
+        let (mut reconciler, mut requests) = reconciler();
+        let plugins = json!([{"type": "bridge", "colour": "red"}]);
+        let odd = networks(&network(json!({"cniVersion": "1.1.0", "plugins": plugins})));
+        let server = async {
+            let status = answer(&mut requests, 200).await.1;
+            (status, answer(&mut requests, 200).await.1)
+        };
+        let slices = slices();
+        let (done, (status, event)) = tokio::join!(reconciler.reconcile(&odd, &slices), server);
+        assert!(done);
+        assert_eq!(status["status"]["conditions"][0]["status"], "True");
+        assert_eq!(event["reason"], "AcceptedWithWarnings");
+        assert!(event["note"].as_str().unwrap().contains("spec.cni.plugins[0].colour"), "{event}");
     }
 
     #[tokio::test]

@@ -6,14 +6,17 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
-use netclaim_api::{Invalid, NetworkName};
+use netclaim_api::{Invalid, NetworkName, shorten};
 use serde_json::Value;
 
-/// Type of the only condition.
+/// Type of the only condition, and its reason where nothing is to be said.
 const ACCEPTED: &str = "Accepted";
 
-/// Reason of the condition, and of the event, where the Network cannot be used.
-pub(crate) const INVALID: &str = "Invalid";
+/// Reason of the condition where the Network can be used, and something in it may not be meant.
+pub(crate) const ACCEPTED_WITH_WARNINGS: &str = "AcceptedWithWarnings";
+
+/// Reason of the condition where the Network cannot be used.
+const INVALID: &str = "Invalid";
 
 /// The longest message that a condition may have, in bytes (`metav1.Condition`).
 const MAX_MESSAGE: usize = 32768;
@@ -23,6 +26,8 @@ const MAX_MESSAGE: usize = 32768;
 pub(crate) struct Verdict {
     /// Name and spec, or everything that is wrong with them.
     pub(crate) accepted: Result<(NetworkName, NetworkSpec), Vec<Invalid>>,
+    /// What may not be meant, where it is accepted.
+    warnings: Vec<Invalid>,
     generation: Option<i64>,
     before: NetworkStatus,
 }
@@ -32,8 +37,11 @@ impl Verdict {
     pub(crate) fn of(network: &DynamicObject) -> Self {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
         let status = network.data.get("status").unwrap_or(&Value::Null);
+        let name = network.name_any();
+        let accepted = judge(&name, spec);
         Self {
-            accepted: judge(&network.name_any(), spec),
+            warnings: accepted.as_ref().map(|(_, spec)| spec.warnings(&name)).unwrap_or_default(),
+            accepted,
             generation: network.metadata.generation,
             // One that cannot be decoded is not ours, and is overwritten.
             before: serde_json::from_value(status.clone()).unwrap_or_default(),
@@ -53,8 +61,16 @@ impl Verdict {
     /// The status that the Network should have; `None` if it has it. `nodes` is how many publish it.
     pub(crate) fn status(&self, nodes: i64, now: Time) -> Option<NetworkStatus> {
         let (status, reason, message) = match &self.accepted {
-            Ok(_) => ("True", "Accepted", "pods can claim the network".to_owned()),
-            Err(problems) => ("False", INVALID, list(problems)),
+            Ok(_) if self.warnings.is_empty() => ("True", ACCEPTED, "pods can claim the network".to_owned()),
+            Ok(_) => {
+                let warnings = Invalid::list(&self.warnings);
+                (
+                    "True",
+                    ACCEPTED_WITH_WARNINGS,
+                    format!("pods can claim the network, but look at {warnings}"),
+                )
+            }
+            Err(problems) => ("False", INVALID, Invalid::list(problems)),
         };
         let before = self.condition();
         let condition = Condition {
@@ -92,20 +108,6 @@ fn judge(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Inv
         Ok(name) if problems.is_empty() => Ok((name, spec)),
         _ => Err(problems),
     }
-}
-
-fn list(problems: &[Invalid]) -> String {
-    problems.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; ")
-}
-
-/// Cuts `text` down to `max` bytes, visibly.
-pub(crate) fn shorten(mut text: String, max: usize) -> String {
-    const MARK: &str = "…";
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max.saturating_sub(MARK.len())));
-        text.push_str(MARK);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -155,6 +157,45 @@ mod tests {
         assert_eq!((status, reason), ("False", "Invalid"));
         assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
         assert!(message.contains("; spec.capacity.interfaces: is 0"), "{message}");
+    }
+
+    #[test]
+    fn three_faults_in_the_conflist_are_all_in_the_message_with_what_to_do() {
+        let verdict = network(|network| {
+            network["spec"]["cni"]["plugins"] = json!([
+                {"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridged",
+                 "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.20.0.0/24", "rangeStart": "10.21.0.5"}]]}},
+                {"type": "tuning", "mtu": "1400"},
+            ]);
+        });
+        let status = verdict.status(0, at(0)).unwrap();
+        assert_eq!(
+            accepted(&status),
+            (
+                "False",
+                "Invalid",
+                "spec.cni.plugins[0].ipam.ranges[0][0].rangeStart: 10.21.0.5 is not in 10.20.0.0/24; write an address from \
+                 10.20.0.0 to 10.20.0.255; \
+                 spec.cni.plugins[0].mode: \"bridged\" is not known to the plugin; write one of `bridge`, `private`, `vepa`, \
+                 `passthru`; \
+                 spec.cni.plugins[1].mtu: must be a whole number, not a string; write it without quotes"
+            )
+        );
+    }
+
+    #[test]
+    fn what_may_not_be_meant_is_told_and_accepted() {
+        let verdict = network(|network| {
+            network["spec"]["cni"]["plugins"][0]["mdoe"] = json!("vepa");
+            network["spec"]["allow"] = json!({"mac": true});
+        });
+        assert!(verdict.accepted.is_ok());
+        let status = verdict.status(0, at(0)).unwrap();
+        let (status, reason, message) = accepted(&status);
+        assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
+        let told = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
+                    has no effect; write `mode` if that is meant, else remove it; spec.allow.mac: no plugin takes it";
+        assert!(message.starts_with(told), "{message}");
     }
 
     #[test]
@@ -212,11 +253,5 @@ mod tests {
     fn a_network_of_the_cluster_counts_no_nodes() {
         let status = network(|network| network["spec"]["scope"] = json!("Cluster")).status(0, at(0)).unwrap();
         assert_eq!(status.nodes, None);
-    }
-
-    #[test]
-    fn long_messages_are_cut_between_characters() {
-        assert_eq!(shorten("äöü".into(), 6), "äöü");
-        assert_eq!(shorten("äöüß".into(), 6), "ä…");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use netclaim_api::merge::{Base, PlainUse, merge};
+use netclaim_api::network::conflist_name;
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, device};
 use netclaim_driver::attach::record::Plan;
@@ -64,7 +65,7 @@ fn plan(
         Base::Uplink(_) => name,
     };
     let conflist = merged
-        .resolve(&format!("netclaim-{network}"), scope(claim, network, node.name, uplink))
+        .resolve(&conflist_name(network), scope(claim, network, node.name, uplink))
         .map_err(|e| e.to_string())?;
     Ok(Plan {
         claim: claim.object.clone(),
@@ -217,6 +218,27 @@ mod tests {
         assert_eq!(plan.conflist["plugins"][0]["node"], "node0");
         assert_eq!(plan.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
         assert_eq!(plan.args["K8S_POD_UID"], "p-uid");
+    }
+
+    #[test]
+    fn what_a_plugin_would_refuse_is_told_with_claim_request_network_and_place() {
+        let mut inventory = inventory();
+        let vlan: NetworkSpec = serde_json::from_value(json!({
+            "uplink": {"interfaces": ["eth1"]},
+            "allow": {"parameters": {"vlan": {"type": "integer", "default": 5000}}},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "vlan", "master": "${uplink.ifName}",
+                "vlanId": "${parameters.vlan}", "ipam": {"type": "dhcp"}, "unknown": 1}]},
+        }))
+        .expect("a network");
+        assert_eq!(vlan.problems("vlan"), [], "what claims may choose is not known before");
+        inventory.networks.insert("vlan".parse().expect("a name"), vlan);
+        let node = Node { name: "node0", inventory: &inventory };
+        let error = plans(&claim(&[("net-vlan", None)]), node, &BTreeSet::new()).expect_err("refused");
+        assert_eq!(
+            error,
+            "request \"net\" of ResourceClaim default/c: Network \"vlan\": spec.cni.plugins[0].vlanId: 5000 is out of range; \
+             write a number from 0 to 4094"
+        );
     }
 
     #[test]

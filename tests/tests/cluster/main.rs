@@ -43,6 +43,8 @@ fn main() -> ExitCode {
             what_the_network_does_not_allow_is_refused,
             a_parameter_that_the_network_does_not_have_is_refused,
             a_network_that_cannot_work_says_why,
+            a_network_is_told_all_faults_of_its_conflist_at_once,
+            a_value_that_the_plugin_would_refuse_is_named_with_its_place,
             a_plugin_that_is_not_installed_is_named,
             a_claim_of_two_pods_is_refused_with_the_way_out,
             a_pod_on_the_nodes_network_is_refused_with_the_reason,

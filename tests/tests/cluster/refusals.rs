@@ -65,6 +65,47 @@ pub fn a_network_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
     test.is_unschedulable("p")
 }
 
+pub fn a_network_is_told_all_faults_of_its_conflist_at_once(test: &Test<'_>) -> Result<()> {
+    let name = test.network("a", |network| {
+        let plugin = &mut network["spec"]["cni"]["plugins"][0];
+        plugin["mode"] = json!("bridged");
+        plugin["mtu"] = json!("1400");
+        plugin["ipam"]["ranges"][0][0]["gateway"] = json!("none");
+    })?;
+    eventually(10, "the Network is not accepted", || {
+        let network = test.cluster.get(&["network", &name])?;
+        let condition = &network["status"]["conditions"][0];
+        let message = condition["message"].as_str().unwrap_or_default();
+        ensure!(condition["reason"] == "Invalid", "{condition}");
+        for place in ["mode: ", "mtu: ", "ipam.ranges[0][0].gateway: "] {
+            ensure!(
+                message.contains(&format!("spec.cni.plugins[0].{place}")),
+                "{place} is not in {condition}"
+            );
+        }
+        Ok(())
+    })
+}
+
+pub fn a_value_that_the_plugin_would_refuse_is_named_with_its_place(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| {
+        let plugin = &mut network["spec"]["cni"]["plugins"][0];
+        plugin["bcqueuelen"] = json!("${parameters.queue}");
+        network["spec"]["allow"] = json!({"parameters": {"queue": {"type": "integer"}}});
+    })?;
+    eventually(10, "the Network is accepted with a warning", || {
+        let network = test.cluster.get(&["network", &class])?;
+        let condition = &network["status"]["conditions"][0];
+        ensure!(
+            condition["status"] == "True" && condition["reason"] == "AcceptedWithWarnings",
+            "{condition}"
+        );
+        Ok(())
+    })?;
+    let words = [&class, "spec.cni.plugins[0].bcqueuelen", "-1 is out of range"];
+    is_refused(test, &class, json!({"parameters": {"queue": -1}}), &words)
+}
+
 pub fn a_plugin_that_is_not_installed_is_named(test: &Test<'_>) -> Result<()> {
     let missing = test.name("plugin");
     let class = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(missing))?;

@@ -4,33 +4,41 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::node::{Members, Node};
-use super::{Report, member};
+use serde::Deserialize as _;
+
+use super::node::{Members, Node, Open};
+use super::{Report, Severity, member};
 use crate::cni::keys::is_misspelt;
 use crate::cni::names::IfName;
+use crate::template::Place;
 
 /// Smallest MTU the kernel gives an interface of the kinds that plugins create, in bytes.
 const MIN_MTU: i128 = 68;
 const MAX_MTU: i128 = 65535;
 
 /// What a key's value must be. `null`, and where it makes sense the empty text, are the same as no key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
     Any,
     Bool,
     Text,
-    /// From and to, both included.
+    /// From and to, both included: the plugin refuses others.
     Int(i128, i128),
+    /// As `Int`, but the plugin hands others to the kernel.
+    Usual(i128, i128),
     /// In bytes; 0 leaves it to the kernel.
     Mtu,
-    /// The name of a network interface.
+    /// The name of a network interface that is there, or another name that it has.
     Link,
+    /// The name of a network interface that is to be made.
+    NewLink,
     /// A hardware address that an interface can be given.
     Mac,
     Address,
     /// Address and prefix length.
     Cidr,
-    AbsolutePath,
+    /// A path, from the root on: where a plugin runs is not defined.
+    Path,
     OneOf(&'static [&'static str]),
     List(&'static Form),
     /// Text by text.
@@ -44,19 +52,26 @@ pub(super) type Key = (&'static str, Form);
 impl Form {
     pub(super) fn check(self, node: &Node, at: &str, report: &mut Report) {
         match (self, node) {
-            (Self::Any, _) | (_, Node::Null | Node::Open) => {}
+            (Self::Any, _) | (_, Node::Null) => {}
+            (form, Node::Open(open)) => form.check_open(open, at, report),
             (Self::Bool, Node::Bool(_)) | (Self::Text, Node::Text(_)) => {}
             (Self::Int(min, max), Node::Int(number)) => {
                 if *number < min || *number > max {
                     let problem = format!("{number} is out of range");
-                    report.error(at, problem, format!("write a number from {min} to {max}"));
+                    report.value_error(at, problem, format!("write a number from {min} to {max}"));
+                }
+            }
+            (Self::Usual(min, max), Node::Int(number)) => {
+                if *number < min || *number > max {
+                    let problem = format!("{number} is out of range");
+                    report.push(beyond(*number), at, problem, format!("write a number from {min} to {max}"));
                 }
             }
             (Self::Mtu, Node::Int(number)) => {
                 if *number != 0 && (*number < MIN_MTU || *number > MAX_MTU) {
                     let advice =
                         format!("write a number of bytes from {MIN_MTU} to {MAX_MTU}, or leave it out");
-                    report.error(at, format!("{number} is no possible MTU"), advice);
+                    report.push(beyond(*number), at, format!("{number} is no possible MTU"), advice);
                 }
             }
             (Self::List(form), Node::List(items)) => {
@@ -75,17 +90,52 @@ impl Form {
             (form, Node::Text(text)) if form.is_text() => form.check_text(text, at, report),
             (form, found) => {
                 let problem = format!("must be {}, not {}", form.expected(), found.kind());
-                let quoted =
-                    matches!(form, Self::Bool | Self::Int(..) | Self::Mtu) && matches!(found, Node::Text(_));
+                let quoted = (form == Self::Bool || form.is_number()) && matches!(found, Node::Text(_));
                 report.error(at, problem, if quoted { "write it without quotes" } else { "change its type" });
             }
         }
     }
 
+    /// Checks what may come for an open place.
+    fn check_open(self, open: &Open, at: &str, report: &mut Report) {
+        // Whether no other value than those may come.
+        let (values, all) = match &open.place {
+            Place::Any => return,
+            Place::Text if self == Self::Text || self.is_text() => return,
+            Place::Text => {
+                let problem = format!("must be {}, and `{}` becomes a string", self.expected(), open.text);
+                return report.error(at, problem, "change its type");
+            }
+            Place::Between(min, max) => {
+                (vec![Node::Int((*min).into()), Node::Int((*max).into())], !self.is_number() || min == max)
+            }
+            Place::OneOf(values) => {
+                (values.iter().filter_map(|value| Node::deserialize(value).ok()).collect(), true)
+            }
+        };
+        let judge = |value: &Node| {
+            let mut report = Report::default();
+            self.check(value, at, &mut report);
+            report.findings.into_iter().next().map(|finding| (value.clone(), finding))
+        };
+        let bad: Vec<_> = values.iter().filter_map(judge).collect();
+        let certain =
+            all && bad.len() == values.len() && bad.iter().all(|(_, f)| f.severity == Severity::Error);
+        if let Some((value, finding)) = bad.into_iter().next() {
+            let severity = if certain { Severity::Error } else { Severity::Warning };
+            let problem = format!("`{}` may become {value}: {}", open.text, finding.problem);
+            report.push(severity, at, problem, finding.advice);
+        }
+    }
+
+    fn is_number(self) -> bool {
+        matches!(self, Self::Int(..) | Self::Usual(..) | Self::Mtu)
+    }
+
     fn is_text(self) -> bool {
         matches!(
             self,
-            Self::Link | Self::Mac | Self::Address | Self::Cidr | Self::AbsolutePath | Self::OneOf(_)
+            Self::Link | Self::NewLink | Self::Mac | Self::Address | Self::Cidr | Self::Path | Self::OneOf(_)
         )
     }
 
@@ -94,7 +144,7 @@ impl Form {
             Self::OneOf(allowed) if !allowed.contains(&text) => {
                 let choices = allowed.iter().filter(|choice| !choice.is_empty());
                 let choices = choices.map(|choice| format!("`{choice}`")).collect::<Vec<_>>().join(", ");
-                report.error(
+                report.value_error(
                     at,
                     format!("{text:?} is not known to the plugin"),
                     format!("write one of {choices}"),
@@ -102,31 +152,30 @@ impl Form {
             }
             Self::Cidr if text.parse::<IpNet>().is_err() => {
                 let advice = "write address and prefix length, such as 10.0.0.0/24 or fd00::/64";
-                report.error(at, format!("{text:?} is no network in CIDR notation"), advice);
+                report.value_error(at, format!("{text:?} is no network in CIDR notation"), advice);
             }
             _ if text.is_empty() => {}
             Self::Address if text.parse::<IpAddr>().is_err() => {
                 let advice = "write an IPv4 or IPv6 address without prefix length";
                 report.error(at, format!("{text:?} is no IP address"), advice);
             }
-            Self::Link => {
+            Self::Link | Self::NewLink => {
                 if let Err(error) = text.parse::<IfName>() {
-                    report.error(
-                        at,
-                        error.to_string(),
-                        "write the name of an interface as `ip link` shows it",
-                    );
+                    // The kernel allows more in the alternative names of an interface.
+                    let severity = if self == Self::Link { Severity::Warning } else { Severity::Error };
+                    let advice = "write the name of an interface as `ip link` shows it".to_owned();
+                    report.push(severity, at, error.to_string(), advice);
                 }
             }
             Self::Mac => {
                 if let Some(problem) = mac_problem(text) {
                     let advice = "write six octets such as 02:00:00:00:00:01, the first of them even";
-                    report.error(at, format!("{text:?} {problem}"), advice);
+                    report.value_error(at, format!("{text:?} {problem}"), advice);
                 }
             }
-            Self::AbsolutePath if !text.starts_with('/') => {
+            Self::Path if !text.starts_with('/') => {
                 let advice = "write an absolute path: where a plugin runs is not defined";
-                report.error(at, format!("path {text:?} is relative"), advice);
+                report.warning(at, format!("path {text:?} is relative"), advice);
             }
             _ => {}
         }
@@ -136,7 +185,7 @@ impl Form {
         match self {
             Self::Any => "anything",
             Self::Bool => "true or false",
-            Self::Int(..) | Self::Mtu => "a whole number",
+            Self::Int(..) | Self::Usual(..) | Self::Mtu => "a whole number",
             Self::List(_) => "a list",
             Self::Map | Self::Object(_) => "an object",
             _ => "a string",
@@ -166,6 +215,11 @@ pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &
             report.warning(&here, format!("{whose} has no key `{key}`: it has no effect"), advice);
         }
     }
+}
+
+/// What becomes of a number that is not a usual one: the plugin reads 64 bits.
+fn beyond(number: i128) -> Severity {
+    if i64::try_from(number).is_ok() { Severity::Warning } else { Severity::Error }
 }
 
 /// Why a text is no hardware address for an interface.

@@ -21,12 +21,15 @@ use super::keys::{self, is_misspelt, is_reserved, member};
 use super::names::{NetworkName, PluginType};
 use super::version::{self, SpecVersion};
 use form::{check_keys, is_similar};
-use node::{Members, Node};
+use node::{Members, Node, Open};
 use plugins::{Ipam, Plugin, Role};
 use rules::Subject;
 
+use crate::Invalid;
+use crate::template::{self, Part, Place};
+
 /// A problem of a network configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
     /// JSON pointer (RFC 6901) of the faulty value, or of the object in which something is missing. It always leads to
     /// a value of the document; the empty one is the whole.
@@ -43,9 +46,9 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works, perhaps not as it was meant.
+    /// It works, perhaps not as it was meant; or only some nodes, kernels or claims can tell.
     Warning,
-    /// The runtime or a plugin will refuse it.
+    /// The runtime or a plugin refuses it, on every node.
     Error,
 }
 
@@ -65,21 +68,96 @@ impl fmt::Display for Finding {
     }
 }
 
+impl Finding {
+    /// The same without its severity; the pointer becomes a path as Kubernetes writes it.
+    pub fn into_invalid(self) -> Invalid {
+        let mut field = String::new();
+        for key in self.pointer.split('/').skip(1) {
+            let key = key.replace("~1", "/").replace("~0", "~");
+            let plain = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            if key.bytes().all(|b| b.is_ascii_digit()) || !plain {
+                field.push_str(&format!("[{key}]"));
+            } else {
+                field.push_str(if field.is_empty() { "" } else { "." });
+                field.push_str(&key);
+            }
+        }
+        Invalid { field, problem: format!("{}; {}", self.problem, self.advice) }
+    }
+}
+
 /// Everything that is wrong with a network configuration list, or a single plugin's configuration, in the order of
 /// the document's parts. Empty if nothing is.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
-    check(json, |node| node)
+    check(json, |node, _| node)
 }
 
-/// As [`validate`], for a configuration whose texts with `${…}` in them are yet to be replaced: any value may come
-/// there, so nothing is said about them.
+/// As [`validate`], for a configuration with `${…}` places of which it is not known what tenants may choose: of a
+/// `${parameters.NAME}` nothing is said but that it is there.
 pub fn validate_template(json: &[u8]) -> Vec<Finding> {
-    check(json, Node::opened)
+    validate_places(json, &|name| {
+        let parameter = name.strip_prefix("parameters.").map(|_| Place::Any);
+        template::place(name).or(parameter).ok_or_else(|| UnknownPlace {
+            problem: format!("${{{name}}} is unknown"),
+            advice: format!("use one of {}, parameters.NAME", template::PLACES.join(", ")),
+        })
+    })
 }
 
-fn check(json: &[u8], prepare: fn(Node) -> Node) -> Vec<Finding> {
+/// A `${…}` place that gets no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPlace {
+    /// What is wrong with it.
+    pub problem: String,
+    /// What to do.
+    pub advice: String,
+}
+
+/// As [`validate`], for a configuration with `${…}` places; `places` says what is known of each by its name. What
+/// every value that may come there makes wrong is an error, what only some of them do a warning.
+pub fn validate_places(json: &[u8], places: &dyn Fn(&str) -> Result<Place, UnknownPlace>) -> Vec<Finding> {
+    check(json, |node, report| node.map_texts("", &mut |text, at| open(text, at, places, report)))
+}
+
+fn open(
+    text: String,
+    at: &str,
+    places: &dyn Fn(&str) -> Result<Place, UnknownPlace>,
+    report: &mut Report,
+) -> Node {
+    let parts = match template::parse(&text) {
+        Ok(parts) => parts,
+        Err(problem) => {
+            report.error(at, problem, "close the brace");
+            return Node::Open(Open { text, place: Place::Any });
+        }
+    };
+    let alone = parts.len() == 1;
+    let mut place = None;
+    for part in &parts {
+        let Part::Place(name) = part else { continue };
+        let known = places(name).unwrap_or_else(|UnknownPlace { problem, advice }| {
+            report.error(at, problem, advice);
+            Place::Any
+        });
+        place = Some(if alone { known } else { Place::Text });
+    }
+    match place {
+        Some(place) => Node::Open(Open { text, place }),
+        None => Node::Text(
+            parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text(text) | Part::Place(text) => *text,
+                })
+                .collect(),
+        ),
+    }
+}
+
+fn check(json: &[u8], prepare: impl FnOnce(Node, &mut Report) -> Node) -> Vec<Finding> {
     let mut report = Report::default();
-    match serde_json::from_slice::<Node>(json).map(prepare) {
+    match serde_json::from_slice::<Node>(json).map(|node| prepare(node, &mut report)) {
         Ok(Node::Object(list)) => {
             if is_single(&list)
                 && let Err(error) = serde_json::from_str::<Node>(&as_list(&String::from_utf8_lossy(json)))
@@ -92,7 +170,7 @@ fn check(json: &[u8], prepare: fn(Node) -> Node) -> Vec<Finding> {
         Ok(other) => report.error("", format!("must be an object, not {}", other.kind()), "write a conflist"),
         Err(error) => report.error("", format!("is no JSON: {error}"), "correct the syntax"),
     }
-    report.0
+    report.findings
 }
 
 /// A single plugin's configuration, which says nothing of a list but its name and version.
@@ -107,7 +185,13 @@ fn as_list(json: &str) -> String {
 
 /// Findings as they are made.
 #[derive(Default)]
-struct Report(Vec<Finding>);
+struct Report {
+    findings: Vec<Finding>,
+    /// The same, to tell each once.
+    told: BTreeSet<Finding>,
+    /// Pointers to values that the plugin may never look at.
+    unread: Vec<String>,
+}
 
 impl Report {
     fn error(&mut self, at: &str, problem: impl Into<String>, advice: impl Into<String>) {
@@ -118,10 +202,19 @@ impl Report {
         self.push(Severity::Warning, at, problem.into(), advice.into());
     }
 
+    /// What the plugin refuses if it looks at the value at all.
+    fn value_error(&mut self, at: &str, problem: impl Into<String>, advice: impl Into<String>) {
+        let below = |unread: &String| {
+            at.strip_prefix(unread.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let severity = if self.unread.iter().any(below) { Severity::Warning } else { Severity::Error };
+        self.push(severity, at, problem.into(), advice.into());
+    }
+
     fn push(&mut self, severity: Severity, at: &str, problem: String, advice: String) {
         let finding = Finding { pointer: at.to_owned(), problem, advice, severity };
-        if !self.0.contains(&finding) {
-            self.0.push(finding);
+        if self.told.insert(finding.clone()) {
+            self.findings.push(finding);
         }
     }
 }
@@ -162,7 +255,7 @@ fn frame(list: &Members, report: &mut Report) {
                 report.error("/name", error.to_string(), "choose another name");
             }
         }
-        Some(Node::Open) => {}
+        Some(Node::Open(_)) => {}
         Some(other) => report.error("/name", wrong("a string", other), "write it in quotes"),
     }
     let version = versions(list, report);
@@ -193,7 +286,7 @@ fn frame(list: &Members, report: &mut Report) {
         } else if matches!(key, "disableCheck" | "disableGC" | "loadOnlyInlinedPlugins") {
             let text_flag = |text: &str| ["true", "false"].iter().any(|flag| text.eq_ignore_ascii_case(flag));
             match node {
-                Node::Bool(_) | Node::Open => {}
+                Node::Bool(_) | Node::Open(_) => {}
                 Node::Text(text) if text_flag(text) => {}
                 other => report.error(&here, wrong("true or false", other), "write true or false"),
             }
@@ -202,7 +295,7 @@ fn frame(list: &Members, report: &mut Report) {
 
     let items = match list.exact("plugins") {
         None => return report.error("", "`plugins` is missing", "list the plugins to run"),
-        Some(Node::Open) => return,
+        Some(Node::Open(_)) => return,
         Some(Node::List(items)) if items.is_empty() => {
             return report.error("/plugins", "is empty", "name at least one plugin");
         }
@@ -214,7 +307,7 @@ fn frame(list: &Members, report: &mut Report) {
         let at = format!("/plugins/{index}");
         match item {
             Node::Object(plugin) => plugins.push((at, plugin)),
-            Node::Open => {}
+            Node::Open(_) => {}
             other => report.error(&at, wrong("an object", other), "write {\"type\": …}"),
         }
     }
@@ -227,7 +320,7 @@ fn versions(list: &Members, report: &mut Report) -> Option<SpecVersion> {
     let mut known = BTreeSet::new();
     let mut open = false;
     let mut one = |node: &Node, at: &str, report: &mut Report| match node {
-        Node::Open => open = true,
+        Node::Open(_) => open = true,
         Node::Text(text) if text.is_empty() && several.is_some() && at == "/cniVersion" => {}
         Node::Text(text) => match SpecVersion::parse(text) {
             Ok(version) => {
@@ -258,7 +351,7 @@ fn versions(list: &Members, report: &mut Report) -> Option<SpecVersion> {
                 report.error("/cniVersions", "names no version this runtime supports", advice);
             }
         }
-        Some(Node::Open) => open = true,
+        Some(Node::Open(_)) => open = true,
         Some(other) => report.error("/cniVersions", wrong("a list", other), "write it as [\"1.1.0\"]"),
         None if single.is_none() => {
             let problem = "`cniVersion` is missing, which means 0.1.0: without CHECK, STATUS and GC";
@@ -272,9 +365,10 @@ fn versions(list: &Members, report: &mut Report) -> Option<SpecVersion> {
 
 /// The plugins of a list with their places.
 fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &mut Report) {
+    let first = |at: &str| at.is_empty() || at == "/plugins/0";
     let mut maker: Option<&str> = None;
     let mut shapers = 0;
-    for (index, (at, plugin)) in plugins.iter().enumerate() {
+    for (at, plugin) in plugins {
         let name = type_of(plugin, at, report);
         protocol(plugin, at, report);
         let known = name.and_then(plugins::find);
@@ -282,17 +376,20 @@ fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &
         capabilities(plugin, at, known, &ipam, report);
         let Some(known) = known else { continue };
 
+        let subject = Subject { conf: plugin, at, plugin, version, asked_by: Some(known) };
+        report.unread = rules::unread(known, &subject);
         let whose = format!("plugin `{}`", known.name);
         // An IPAM plugin reads its keys from `ipam`, wherever it stands.
         let keys: &[_] = if known.role == Role::IpamOnly { &[] } else { known.keys };
         check_keys(&without_protocol(plugin), at, &[plugins::COMMON, keys], &whose, report);
         too_old(known, &member(at, "type"), version, report);
         if known.role != Role::IpamOnly {
-            (known.rule)(&Subject { conf: plugin, at, plugin, version }, report);
+            (known.rule)(&subject, report);
         }
+        report.unread.clear();
         let type_at = member(at, "type");
         match known.role {
-            Role::Chained if index == 0 => {
+            Role::Chained if first(at) => {
                 let problem =
                     format!("`{}` works on the result of a plugin before it, and is the first", known.name);
                 report.error(&type_at, problem, "put the plugin that makes the interface before it");
@@ -302,7 +399,7 @@ fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &
                 if let Some(first) = maker {
                     let problem =
                         format!("`{}` makes the interface that `{first}` has made already", known.name);
-                    report.error(&type_at, problem, "keep one of them in this network");
+                    report.warning(&type_at, problem, "keep one of them in this network");
                 }
             }
             _ => {}
@@ -313,7 +410,7 @@ fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &
         if known.name == "bandwidth" {
             shapers += 1;
             if shapers > 1 {
-                report.error(
+                report.warning(
                     &type_at,
                     "a network can have `bandwidth` once: both would use one device",
                     "remove one",
@@ -321,7 +418,7 @@ fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &
             }
             if let Some(maker) = maker.filter(|maker| !matches!(*maker, "bridge" | "ptp")) {
                 let problem = format!("`bandwidth` limits veth pairs only, and `{maker}` makes none");
-                report.error(&type_at, problem, "remove it, or use `bridge` or `ptp`");
+                report.warning(&type_at, problem, "remove it, or use `bridge` or `ptp`");
             }
         }
         match known.ipam {
@@ -342,7 +439,7 @@ fn type_of<'a>(object: &'a Members, at: &str, report: &mut Report) -> Option<&'a
     let here = member(at, "type");
     match object.exact("type") {
         None => report.error(at, "`type` is missing", "name the plugin's binary"),
-        Some(Node::Open) => {}
+        Some(Node::Open(_)) => {}
         Some(Node::Text(name)) => match PluginType::try_from(name.clone()) {
             Ok(_) => return Some(name),
             Err(error) => {
@@ -404,7 +501,7 @@ fn ipam(plugin: &Members, at: &str, version: Option<SpecVersion>, report: &mut R
     let here = member(at, "ipam");
     let conf = match plugin.exact("ipam") {
         None | Some(Node::Null) => return IpamIs::None,
-        Some(Node::Open) => return IpamIs::Other,
+        Some(Node::Open(_)) => return IpamIs::Other,
         Some(Node::Object(conf)) => conf,
         Some(other) => {
             report.error(&here, wrong("an object", other), "write {\"type\": …}");
@@ -422,14 +519,21 @@ fn ipam(plugin: &Members, at: &str, version: Option<SpecVersion>, report: &mut R
     let type_at = member(&here, "type");
     if known.role != Role::IpamOnly {
         let problem = format!("`{}` gives no addresses", known.name);
-        report.error(&type_at, problem, "use an IPAM plugin: host-local, static, dhcp");
+        // Those that make an interface find the one that the plugin made which calls them.
+        let severity = if known.role == Role::Interface { Severity::Error } else { Severity::Warning };
+        let advice = "use an IPAM plugin: host-local, static, dhcp";
+        report.push(severity, &type_at, problem, advice.to_owned());
         return IpamIs::Other;
     }
     let whose = format!("IPAM plugin `{}`", known.name);
     let typed = &[("type", form::Form::Any)];
+    let asked_by = plugin.text("type").and_then(plugins::find);
+    let subject = Subject { conf, at: &here, plugin, version, asked_by };
+    report.unread = rules::unread(known, &subject);
     check_keys(conf, &here, &[typed, known.keys], &whose, report);
     too_old(known, &type_at, version, report);
-    (known.rule)(&Subject { conf, at: &here, plugin, version }, report);
+    (known.rule)(&subject, report);
+    report.unread.clear();
     IpamIs::Known(known)
 }
 
@@ -442,7 +546,7 @@ fn capabilities(
 ) {
     let here = member(at, "capabilities");
     let declared = match plugin.exact("capabilities") {
-        None | Some(Node::Null | Node::Open) => return,
+        None | Some(Node::Null | Node::Open(_)) => return,
         Some(Node::Object(declared)) => declared,
         Some(other) => return report.error(&here, wrong("an object", other), "write {\"name\": true}"),
     };
@@ -454,7 +558,7 @@ fn capabilities(
     for (name, node) in declared.iter() {
         let here = member(&here, name);
         match node {
-            Node::Null | Node::Open | Node::Bool(false) => {}
+            Node::Null | Node::Open(_) | Node::Bool(false) => {}
             Node::Bool(true) => {
                 let (Some(known), Some(from_ipam)) = (known, from_ipam) else { continue };
                 let taken: Vec<&str> = known.capabilities.iter().chain(from_ipam).copied().collect();

@@ -7,6 +7,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::member;
 use crate::cni::keys::is_misspelt;
+use crate::template::Place;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +20,17 @@ pub(super) enum Node {
     Text(String),
     List(Vec<Node>),
     Object(Members),
-    /// A text with a `${…}` in it, in a template: any value may take its place.
-    Open,
+    /// A text with a `${…}` in it, in a template: another value takes its place.
+    Open(Open),
+}
+
+/// A text whose value comes later.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Open {
+    /// As it is written.
+    pub(super) text: String,
+    /// What is known of the value.
+    pub(super) place: Place,
 }
 
 /// The members of an object, in order.
@@ -28,16 +38,27 @@ pub(super) enum Node {
 pub(super) struct Members(Vec<(String, Node)>);
 
 impl Node {
-    /// The same with every text that has a `${…}` in it left open.
-    pub(super) fn opened(self) -> Self {
+    /// The same with `change` made to every text; it gets the text's pointer, too.
+    pub(super) fn map_texts(self, at: &str, change: &mut impl FnMut(String, &str) -> Self) -> Self {
         match self {
-            Self::Text(text) if text.contains("${") => Self::Open,
-            Self::List(items) => Self::List(items.into_iter().map(Self::opened).collect()),
+            Self::Text(text) => change(text, at),
+            Self::List(items) => {
+                let item = |(index, item): (usize, Self)| item.map_texts(&format!("{at}/{index}"), change);
+                Self::List(items.into_iter().enumerate().map(item).collect())
+            }
             Self::Object(Members(members)) => {
-                Self::Object(Members(members.into_iter().map(|(k, v)| (k, v.opened())).collect()))
+                let member = |(key, node): (String, Self)| {
+                    let node = node.map_texts(&member(at, &key), change);
+                    (key, node)
+                };
+                Self::Object(Members(members.into_iter().map(member).collect()))
             }
             other => other,
         }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
     }
 
     /// What it is, for a message.
@@ -50,12 +71,23 @@ impl Node {
             Self::Text(_) => "a string",
             Self::List(_) => "a list",
             Self::Object(_) => "an object",
-            Self::Open => "a template",
+            Self::Open(_) => "a template",
         }
     }
 
     pub(super) fn object(&self) -> Option<&Members> {
         if let Self::Object(members) = self { Some(members) } else { None }
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => value.fmt(f),
+            Self::Int(number) => number.fmt(f),
+            Self::Text(text) => write!(f, "{text:?}"),
+            other => f.write_str(other.kind()),
+        }
     }
 }
 

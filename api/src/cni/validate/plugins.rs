@@ -5,16 +5,20 @@ use super::form::{Form, Key};
 use super::rules::{self, Rule};
 use crate::cni::version::SpecVersion;
 
-use Form::{AbsolutePath, Address, Any, Bool, Cidr, Int, Link, List, Mac, Map, Mtu, Object, OneOf, Text};
+use Form::{
+    Address, Any, Bool, Cidr, Int, Link, List, Mac, Map, Mtu, NewLink, Object, OneOf, Path, Text, Usual,
+};
 use Ipam::{Optional, Required, Unused};
 use Role::{Chained, Interface, IpamOnly, Other};
 
 /// Highest VLAN id; 0 is none.
 const VLAN_MAX: i128 = 4094;
 const U32: Form = Int(0, u32::MAX as i128);
+/// Number of a routing table.
+const TABLE: Form = Usual(0, u32::MAX as i128);
 const U64: Form = Int(0, u64::MAX as i128);
 const INT: Form = Int(i64::MIN as i128, i64::MAX as i128);
-const NATURAL: Form = Int(0, i32::MAX as i128);
+const NATURAL: Form = Usual(0, i32::MAX as i128);
 
 /// A plugin whose keys are known.
 #[derive(Debug)]
@@ -75,11 +79,12 @@ const ROUTES: Form = List(&Object(ROUTE));
 const ROUTE: &[Key] = &[
     ("dst", Cidr),
     ("gw", Address),
-    ("mtu", NATURAL),
-    ("advmss", NATURAL),
-    ("priority", NATURAL),
+    // The runtime reads them in the result.
+    ("mtu", U32),
+    ("advmss", U32),
+    ("priority", U32),
     ("table", U32),
-    ("scope", Int(0, 255)),
+    ("scope", Usual(0, 255)),
 ];
 const RANGE: &[Key] =
     &[("subnet", Cidr), ("rangeStart", Address), ("rangeEnd", Address), ("gateway", Address)];
@@ -97,7 +102,7 @@ pub(super) const ALL: &[Plugin] = &[
             Interface,
             Optional,
             &[
-                ("bridge", Link),
+                ("bridge", NewLink),
                 ("isGateway", Bool),
                 ("isDefaultGateway", Bool),
                 ("forceAddress", Bool),
@@ -166,7 +171,7 @@ pub(super) const ALL: &[Plugin] = &[
             "host-device",
             Interface,
             Optional,
-            &[("device", Link), ("hwaddr", Mac), ("kernelpath", AbsolutePath), ("pciBusID", Text)],
+            &[("device", Link), ("hwaddr", Mac), ("kernelpath", Text), ("pciBusID", Text)],
             rules::host_device,
         )
     },
@@ -210,8 +215,8 @@ pub(super) const ALL: &[Plugin] = &[
                 ("gateway", Address),
                 ("ranges", List(&List(&Object(RANGE)))),
                 ("routes", ROUTES),
-                ("dataDir", AbsolutePath),
-                ("resolvConf", AbsolutePath),
+                ("dataDir", Path),
+                ("resolvConf", Path),
             ],
             rules::host_local,
         )
@@ -243,7 +248,7 @@ pub(super) const ALL: &[Plugin] = &[
         IpamOnly,
         Unused,
         &[
-            ("daemonSocketPath", AbsolutePath),
+            ("daemonSocketPath", Path),
             ("provide", List(&Object(&[("option", Text), ("value", Text), ("fromArg", Text)]))),
             ("request", List(&Object(&[("skipDefault", Bool), ("option", Text)]))),
             ("priority", INT),
@@ -257,7 +262,7 @@ pub(super) const ALL: &[Plugin] = &[
             Chained,
             Unused,
             &[
-                ("dataDir", AbsolutePath),
+                ("dataDir", Path),
                 ("sysctl", Map),
                 ("mac", Mac),
                 ("promisc", Bool),
@@ -268,7 +273,7 @@ pub(super) const ALL: &[Plugin] = &[
             rules::tuning,
         )
     },
-    plugin("sbr", Chained, Unused, &[("table", U32)], rules::none),
+    plugin("sbr", Chained, Unused, &[("table", TABLE)], rules::none),
     Plugin {
         since: SpecVersion::V0_3_1,
         ..plugin("vrf", Chained, Unused, &[("vrfname", Link), ("table", U32)], rules::vrf)
@@ -321,4 +326,78 @@ pub(super) const ALL: &[Plugin] = &[
 
 pub(super) fn find(name: &str) -> Option<&'static Plugin> {
     ALL.iter().find(|plugin| plugin.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::cni::keys::is_reserved;
+
+    /// Keys, and those below each.
+    #[derive(Default, Deserialize)]
+    #[serde(transparent)]
+    struct Tree(BTreeMap<String, Tree>);
+
+    impl Tree {
+        fn without(mut self, left_out: impl Fn(&str) -> bool) -> Self {
+            self.0.retain(|key, _| !left_out(key));
+            self
+        }
+
+        fn take(&mut self, key: &str) -> Self {
+            self.0.remove(key).unwrap_or_default()
+        }
+
+        fn paths(&self) -> BTreeSet<String> {
+            let below = |(key, tree): (&String, &Self)| {
+                let mut paths: BTreeSet<_> =
+                    tree.paths().iter().map(|path| format!("{key}.{path}")).collect();
+                paths.insert(key.clone());
+                paths
+            };
+            self.0.iter().flat_map(below).collect()
+        }
+    }
+
+    fn tree(keys: &[Key]) -> Tree {
+        fn below(form: &Form) -> Tree {
+            match form {
+                Form::List(form) => below(form),
+                Form::Object(keys) => tree(keys),
+                _ => Tree::default(),
+            }
+        }
+        Tree(keys.iter().map(|(key, form)| ((*key).to_owned(), below(form))).collect())
+    }
+
+    #[test]
+    fn the_keys_of_every_plugin_are_those_of_its_source() {
+        let mut source: BTreeMap<String, Tree> =
+            serde_json::from_str(include_str!("../../../tests/plugin-keys.json")).unwrap();
+        for plugin in ALL {
+            let mut of_source =
+                source.remove(plugin.name).unwrap_or_else(|| panic!("{} is gone", plugin.name));
+            let capabilities: BTreeSet<_> = of_source.take("runtimeConfig").0.into_keys().collect();
+            assert_eq!(
+                capabilities,
+                plugin.capabilities.iter().map(|name| (*name).to_owned()).collect(),
+                "{}",
+                plugin.name
+            );
+            let of_source = if plugin.role == IpamOnly {
+                of_source.take("ipam").without(|key| key == "type")
+            } else {
+                let dns = of_source.take("dns");
+                let (_, known) = COMMON.iter().find(|(key, _)| *key == "dns").unwrap();
+                assert_eq!(tree(&[("dns", *known)]).take("dns").paths(), dns.paths());
+                of_source.without(|key| is_reserved(key) || COMMON.iter().any(|(common, _)| *common == key))
+            };
+            assert_eq!(tree(plugin.keys).paths(), of_source.paths(), "{}", plugin.name);
+        }
+        assert!(source.is_empty(), "not known: {:?}", source.keys());
+    }
 }

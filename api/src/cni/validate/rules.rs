@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::node::{Members, Node};
-use super::{Report, member};
+use super::plugins::Plugin;
+use super::{Report, Severity, member};
 use crate::cni::version::SpecVersion;
 
 /// Checks a configuration whose keys and forms have been looked at already.
@@ -21,6 +22,8 @@ pub(super) struct Subject<'a> {
     pub(super) plugin: &'a Members,
     /// The version of the list, if it has one that is known.
     pub(super) version: Option<SpecVersion>,
+    /// The plugin whose `type` is beside `ipam`, where it is a known one.
+    pub(super) asked_by: Option<&'static Plugin>,
 }
 
 impl Subject<'_> {
@@ -31,13 +34,29 @@ impl Subject<'_> {
 
     fn declares(&self, capability: &str) -> bool {
         let capabilities = self.plugin.get("capabilities").and_then(Node::object);
-        capabilities.is_some_and(|on| on.on(capability) || on.get(capability) == Some(&Node::Open))
+        capabilities.is_some_and(|on| on.on(capability) || on.get(capability).is_some_and(Node::is_open))
     }
 
     fn has_ipam(&self) -> bool {
         let ipam = self.plugin.get("ipam");
-        ipam.is_some_and(|ipam| *ipam == Node::Open || ipam.object().is_some_and(|ipam| ipam.has("type")))
+        ipam.is_some_and(|ipam| ipam.is_open() || ipam.object().is_some_and(|ipam| ipam.has("type")))
     }
+}
+
+/// Where values stand that the plugin looks at only sometimes: what is wrong with them may never matter.
+pub(super) fn unread(plugin: &Plugin, subject: &Subject<'_>) -> Vec<String> {
+    let conf = subject.conf;
+    let keys: &[&str] = match plugin.name {
+        "bridge" | "ptp" if !(conf.on("ipMasq") && subject.has_ipam()) => &["ipMasqBackend"],
+        "macvlan" | "tap" | "tuning" if subject.declares("mac") => &["mac"],
+        "host-device" if conf.has("device") => &["hwaddr", "kernelpath"],
+        "host-device" if conf.has("hwaddr") => &["kernelpath"],
+        "static" if subject.declares("ips") => &["addresses"],
+        // What it does not know it takes for no choice.
+        "firewall" => &["backend"],
+        _ => &[],
+    };
+    keys.iter().filter(|key| conf.get(key).is_some()).map(|key| subject.pointer(key)).collect()
 }
 
 pub(super) fn none(_: &Subject<'_>, _: &mut Report) {}
@@ -123,15 +142,20 @@ pub(super) fn host_device(subject: &Subject<'_>, report: &mut Report) {
     }
     if let Some(path) = subject.conf.text("kernelpath").filter(|path| !path.starts_with("/sys/devices/")) {
         let problem = format!("{path:?} is not below /sys/devices");
-        report.error(&subject.pointer("kernelpath"), problem, "write the device's path below /sys/devices/");
+        report.value_error(
+            &subject.pointer("kernelpath"),
+            problem,
+            "write the device's path below /sys/devices/",
+        );
     }
 }
 
 pub(super) fn tuning(subject: &Subject<'_>, report: &mut Report) {
     let Some(sysctl) = subject.conf.get("sysctl").and_then(Node::object) else { return };
     for (key, _) in sysctl.iter() {
-        let path = key.replace('.', "/");
-        if !path.starts_with("net/") || path.split('/').any(str::is_empty) {
+        // Empty parts do not count.
+        let mut parts = key.split(['.', '/']).filter(|part| !part.is_empty());
+        if parts.next() != Some("net") || parts.next().is_none() {
             let problem = format!("sysctl `{key}` is not of a network namespace");
             let at = member(&subject.pointer("sysctl"), key);
             report.error(&at, problem, "the plugin sets those below `net.` only: remove it");
@@ -150,6 +174,12 @@ pub(super) fn bandwidth(subject: &Subject<'_>, report: &mut Report) {
     const MAX_BURST: i128 = u32::MAX as i128 * 8;
 
     let mut limited = subject.declares("bandwidth");
+    let written = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
+    if let Some(key) = written.into_iter().find(|key| limited && subject.conf.get(key).is_some()) {
+        let problem =
+            "the capability `bandwidth` has no effect beside rates and bursts that are written here";
+        report.warning(&subject.pointer(key), problem, "keep one of them");
+    }
     for (rate, burst) in [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")] {
         let set = |key| subject.conf.has(key) && subject.conf.int(key) != Some(0);
         limited |= set(rate);
@@ -187,7 +217,7 @@ pub(super) fn portmap(subject: &Subject<'_>, report: &mut Report) {
     }
     for key in ["conditionsV4", "conditionsV6"] {
         // The plugin tells the syntax by the first character, too.
-        let Some(Node::Text(first)) = conf.list(key).first().filter(|first| **first != Node::Open) else {
+        let Some(Node::Text(first)) = conf.list(key).first() else {
             continue;
         };
         let written_for = match first.chars().next() {
@@ -220,14 +250,21 @@ pub(super) fn dhcp(subject: &Subject<'_>, report: &mut Report) {
             let Some(members) = item.object() else { continue };
             let at = member(&subject.pointer(key), &index.to_string());
             let Some(option) = members.text("option") else {
-                if !members.has("option") && !members.on("skipDefault") {
-                    report.error(&at, "`option` is missing", "name the DHCP option, or write its number");
+                let advice = "name the DHCP option, or write its number";
+                match key {
+                    _ if members.has("option") => {}
+                    "provide" => report.error(&at, "`option` is missing", advice),
+                    _ if members.on("skipDefault") => {}
+                    _ => report.warning(&at, "names no option to ask for", advice),
                 }
                 continue;
             };
             if !NAMES.contains(&option) && option.parse::<u8>().is_err() {
                 let advice = format!("write its number, or one of {}", NAMES.join(", "));
                 report.error(&at, format!("DHCP option {option:?} is not known to the plugin"), advice);
+            }
+            if members.text("value").is_some_and(|value| value.len() > 255) {
+                report.error(&member(&at, "value"), "is longer than 255 bytes", "shorten it");
             }
         }
     }
@@ -245,7 +282,11 @@ pub(super) fn fixed_addresses(subject: &Subject<'_>, report: &mut Report) {
         let Some(members) = item.object() else { continue };
         let at = member(&subject.pointer("addresses"), &index.to_string());
         if !members.has("address") {
-            report.error(&at, "`address` is missing", "write address and prefix length, such as 10.0.0.5/24");
+            report.value_error(
+                &at,
+                "`address` is missing",
+                "write address and prefix length, such as 10.0.0.5/24",
+            );
         }
         let Some(address) = cidr(members, "address") else { continue };
         families.push(address.addr().is_ipv4());
@@ -374,20 +415,19 @@ fn range(members: &Members, at: &str, report: &mut Report) -> Option<Range> {
 }
 
 fn routes(subject: &Subject<'_>, report: &mut Report) {
+    // An IPAM plugin does not mind: the one that sets the routes does.
+    let severity = if subject.asked_by.is_some() { Severity::Error } else { Severity::Warning };
     for (index, item) in subject.conf.list("routes").iter().enumerate() {
         let Some(route) = item.object() else { continue };
         let at = member(&subject.pointer("routes"), &index.to_string());
         if !route.has("dst") {
-            report.error(
-                &at,
-                "`dst` is missing",
-                "write the destination in CIDR notation, 0.0.0.0/0 for all",
-            );
+            let advice = "write the destination in CIDR notation, 0.0.0.0/0 for all";
+            report.push(severity, &at, "`dst` is missing".to_owned(), advice.to_owned());
         }
         let (Some(dst), Some(gw)) = (cidr(route, "dst"), address_of(route, "gw")) else { continue };
         if dst.addr().is_ipv4() != gw.is_ipv4() {
             let problem = format!("destination {dst} and gateway {gw} are of different families");
-            report.error(&at, problem, "write both as IPv4, or both as IPv6");
+            report.push(severity, &at, problem, "write both as IPv4, or both as IPv6".to_owned());
         }
     }
 }
@@ -397,7 +437,8 @@ fn one_of_a_family(subject: &Subject<'_>, key: &str, v4: &[bool], report: &mut R
     let several = [true, false].into_iter().any(|family| v4.iter().filter(|v4| **v4 == family).count() > 1);
     if several && subject.version.is_some_and(|version| version < SpecVersion::V0_3_0) {
         let problem = "CNI versions before 0.3.0 allow one address of each family";
-        report.error(&subject.pointer(key), problem, "raise `cniVersion`, or leave one for each family");
+        let at = subject.pointer(key);
+        report.value_error(&at, problem, "raise `cniVersion`, or leave one for each family");
     }
 }
 

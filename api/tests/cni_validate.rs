@@ -1,0 +1,450 @@
+//! What `validate` says about network configurations.
+
+// The lints know tests by their attribute only, not the functions that tests share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use netclaim_api::cni::validate::{Finding, UnknownPlace, validate, validate_places, validate_template};
+use netclaim_api::template::Place;
+use serde_json::{Value, json};
+
+/// Findings as `severity pointer: problem`.
+fn found(json: &Value) -> Vec<String> {
+    lines(validate(json.to_string().as_bytes()))
+}
+
+fn lines(findings: Vec<Finding>) -> Vec<String> {
+    findings.into_iter().map(|f| format!("{} {}: {}", f.severity, f.pointer, f.problem)).collect()
+}
+
+/// A conflist of these plugins, in which nothing else is wrong.
+fn list(plugins: &Value) -> Value {
+    json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins})
+}
+
+/// Findings in one plugin, with pointers from there.
+fn of_plugin(plugin: &Value) -> Vec<String> {
+    let mut plugins = vec![plugin.clone()];
+    // Those that need one before them.
+    let first = match plugin["type"].as_str() {
+        Some("tuning" | "sbr" | "vrf" | "bandwidth" | "firewall" | "portmap") => 1,
+        _ => 0,
+    };
+    if first == 1 {
+        plugins.insert(0, json!({"type": "bridge"}));
+    }
+    let prefix = format!("/plugins/{first}");
+    found(&list(&json!(plugins))).iter().map(|line| line.replacen(&prefix, "", 1)).collect()
+}
+
+fn host_local(ipam: &Value) -> Vec<String> {
+    let mut ipam = ipam.clone();
+    ipam["type"] = json!("host-local");
+    of_plugin(&json!({"type": "bridge", "ipam": ipam}))
+}
+
+#[test]
+fn a_good_conflist_has_no_findings() {
+    let good = json!({"cniVersion": "1.1.0", "cniVersions": ["1.0.0", "1.1.0"], "name": "net", "disableGC": "true", "plugins": [
+        {"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "mtu": 1500, "vlanTrunk": [{"id": 5}, {"minID": 7, "maxID": 9}],
+         "capabilities": {"mac": true, "ips": true}, "dns": {"nameservers": ["10.0.0.1"]},
+         "ipam": {"type": "host-local", "dataDir": "/run/ipam", "routes": [{"dst": "0.0.0.0/0", "gw": "10.0.0.1", "mtu": 1400}, {"dst": "::/0"}],
+                  "ranges": [[{"subnet": "10.0.0.0/25", "rangeStart": "10.0.0.10", "rangeEnd": "10.0.0.20", "gateway": "10.0.0.1"}, {"subnet": "10.0.0.128/25"}],
+                             [{"subnet": "fd00::/64"}]]}},
+        {"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}, "txQLen": 10, "capabilities": {"mac": false}},
+        {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
+        {"type": "bandwidth", "ingressRate": 1000, "ingressBurst": 1000},
+        {"type": "firewall", "backend": "iptables"}, {"type": "sbr", "table": 100}, {"type": "vrf", "vrfname": "blue"},
+        {"type": "of-somebody-else", "whatever": [1], "capabilities": {"x": true}, "ipam": {"type": "theirs", "y": 2}}]});
+    assert_eq!(found(&good), Vec::<String>::new());
+    for plugin in [
+        json!({"type": "macvlan", "master": "eth1", "mode": "passthru", "mac": "02-00-00-00-00-01", "ipam": {"type": "dhcp", "request": [{"option": "routers"}, {"option": "121"}]}}),
+        json!({"type": "ipvlan", "master": "eth1", "mode": "l3s", "ipam": {"type": "static", "addresses": [{"address": "10.0.0.5/24", "gateway": "10.0.0.1"}]}}),
+        json!({"type": "vlan", "master": "eth1", "vlanId": 5, "ipam": {"type": "static", "addresses": [{"address": "fd00::5/64"}]}}),
+        json!({"type": "host-device", "capabilities": {"deviceID": true}}),
+        json!({"type": "host-device", "kernelpath": "/sys/devices/pci0000:00/0000:00:01.0"}),
+        json!({"type": "tap", "multiQueue": true, "owner": 0, "mac": null}),
+        json!({"type": "loopback"}),
+    ] {
+        assert_eq!(of_plugin(&plugin), Vec::<String>::new(), "{plugin}");
+    }
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let bad = json!({"name": "-net", "disableCheck": 1, "plugins": [
+        {"type": "bridge", "vlan": 5000, "isGatway": true},
+        7,
+        {"type": "a/b", "prevResult": {}}]});
+    assert_eq!(
+        found(&bad),
+        [
+            r#"error /name: network name "-net" must start with a letter or digit"#,
+            "warning : `cniVersion` is missing, which means 0.1.0: without CHECK, STATUS and GC",
+            "error /disableCheck: must be true or false, not a number",
+            "error /plugins/1: must be an object, not a number",
+            "warning /plugins/0/isGatway: plugin `bridge` has no key `isGatway`: it has no effect",
+            "error /plugins/0/vlan: 5000 is out of range",
+            r#"error /plugins/2/type: plugin type "a/b" must be a file name, without `/`, `\` and NUL"#,
+            "warning /plugins/2/prevResult: `prevResult` is the runtime's to write: the plugin does not get this value",
+        ]
+    );
+}
+
+#[test]
+fn text_that_is_no_object_is_one_finding() {
+    for (text, problem) in
+        [("", "is no JSON: EOF"), ("[]", "must be an object, not a list"), ("{} x", "is no JSON: trailing")]
+    {
+        let findings = lines(validate(text.as_bytes()));
+        assert!(
+            findings.len() == 1 && findings[0].starts_with(&format!("error : {problem}")),
+            "{findings:?}"
+        );
+    }
+}
+
+#[test]
+fn a_repeated_key_is_found_at_any_depth() {
+    let text = r#"{"cniVersion":"1.1.0","name":"a","name":"b","plugins":[{"type":"x","y":{"z":1,"z":2}}]}"#;
+    assert_eq!(
+        lines(validate(text.as_bytes())),
+        [
+            "error /name: key `name` stands more than once",
+            "error /plugins/0/y/z: key `z` stands more than once"
+        ]
+    );
+}
+
+#[test]
+fn a_misspelt_key_comes_with_the_key_that_was_probably_meant() {
+    let advice = |plugin: Value| validate(list(&json!([plugin])).to_string().as_bytes()).remove(0).advice;
+    assert_eq!(
+        advice(json!({"type": "bridge", "isGatway": true})),
+        "write `isGateway` if that is meant, else remove it"
+    );
+    assert_eq!(advice(json!({"type": "bridge", "colour": "red"})), "remove it");
+    assert_eq!(advice(json!({"type": "bridge", "MTU": 1500})), "write `mtu`");
+    assert_eq!(advice(json!({"type": "bridge", "mtu": "1500"})), "write it without quotes");
+}
+
+#[test]
+fn versions_are_judged_as_the_runtime_reads_them() {
+    let versions = |one: Value, several: Value| {
+        let mut list = list(&json!([{"type": "x"}]));
+        list["cniVersion"] = one;
+        list["cniVersions"] = several;
+        found(&list)
+    };
+    assert_eq!(
+        versions(json!("0.4.0"), json!(["2.0.0"])),
+        ["warning /cniVersions/0: version 2.0.0 is not known to this runtime, which skips it"]
+    );
+    assert_eq!(
+        versions(json!(""), json!(["2.0.0", 1])),
+        [
+            "warning /cniVersions/0: version 2.0.0 is not known to this runtime, which skips it",
+            "error /cniVersions/1: must be a string, not a number",
+            "error /cniVersions: names no version this runtime supports",
+        ]
+    );
+    let old =
+        json!({"cniVersion": "0.3.0", "name": "n", "plugins": [{"type": "bridge"}, {"type": "firewall"}]});
+    assert_eq!(found(&old), ["error /plugins/1/type: `firewall` does not support CNI 0.3.0"]);
+    let unknown = json!({"cniVersion": "1.1", "name": "n", "plugins": [{"type": "x"}]});
+    assert_eq!(found(&unknown).len(), 1);
+}
+
+#[test]
+fn a_single_configuration_is_read_and_called_deprecated() {
+    assert_eq!(
+        found(&json!({"cniVersion": "1.0.0", "name": "n", "type": "macvlan", "mode": "x"})),
+        [
+            "warning : a single plugin's configuration is deprecated since CNI 1.0.0",
+            r#"error /mode: "x" is not known to the plugin"#,
+            "warning : `master` is missing: the interface of the default route is taken, the node's own traffic's",
+        ]
+    );
+}
+
+#[test]
+fn capabilities_that_nobody_takes_are_named() {
+    assert_eq!(
+        of_plugin(
+            &json!({"type": "bridge", "capabilities": {"mac": true, "ips": true, "portMappings": true, "dns": false},
+                          "ipam": {"type": "static"}})
+        ),
+        ["warning /capabilities/portMappings: `bridge` does not take the capability `portMappings`"]
+    );
+    // What another IPAM plugin takes is not known.
+    assert_eq!(
+        of_plugin(&json!({"type": "bridge", "capabilities": {"x": true}, "ipam": {"type": "theirs"}})),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        of_plugin(&json!({"type": "theirs", "capabilities": {"x": "yes"}})),
+        ["error /capabilities/x: must be true or false, not a string"]
+    );
+}
+
+#[test]
+fn settings_that_exclude_each_other_are_found() {
+    let cases = [
+        (
+            json!({"type": "bridge", "hairpinMode": true, "promiscMode": true}),
+            "error /promiscMode: the plugin refuses `hairpinMode` together",
+        ),
+        (
+            json!({"type": "bridge", "disableContainerInterface": true, "ipam": {"type": "dhcp"}}),
+            "error /disableContainerInterface: an interface that is left down",
+        ),
+        (
+            json!({"type": "bridge", "isGateway": true}),
+            "warning /isGateway: `isGateway` has no effect without `ipam`",
+        ),
+        (
+            json!({"type": "bridge", "vlanTrunk": [{"minID": 1}]}),
+            "error /vlanTrunk/0: `minID` and `maxID` go together",
+        ),
+        (
+            json!({"type": "bridge", "VlanTrunk": [{"minID": 9, "maxID": 8}]}),
+            "warning /VlanTrunk: key is spelt differently from `vlanTrunk`",
+        ),
+        (json!({"type": "host-device"}), "error : no device is named"),
+        (
+            json!({"type": "host-device", "device": "eth1", "hwaddr": "02:00:00:00:00:01"}),
+            "warning /hwaddr: `hwaddr` has no effect beside `device`",
+        ),
+        (json!({"type": "vlan", "vlanId": 1, "ipam": {"type": "dhcp"}}), "error : `master` is missing"),
+        (json!({"type": "dummy"}), "error : `ipam` is missing, and `dummy` does not go without"),
+        (
+            json!({"type": "dummy", "ipam": {"type": "bridge"}}),
+            "error /ipam/type: `bridge` gives no addresses",
+        ),
+        (
+            json!({"type": "macvlan", "master": "eth1", "mac": "01:00:5e:00:00:01"}),
+            r#"error /mac: "01:00:5e:00:00:01" is a multicast address"#,
+        ),
+        (json!({"type": "macvlan", "master": "a-name-that-is-too-long"}), "warning /master: interface name"),
+        (json!({"type": "macvlan", "master": "eth1", "mtu": 20}), "warning /mtu: 20 is no possible MTU"),
+        (
+            json!({"type": "tuning", "sysctl": {"kernel.panic": "1"}}),
+            "error /sysctl/kernel.panic: sysctl `kernel.panic` is not of a network namespace",
+        ),
+        (
+            json!({"type": "tuning", "sysctl": {"net.core.somaxconn": 1}}),
+            "error /sysctl/net.core.somaxconn: must be a string, not a number",
+        ),
+        (
+            json!({"type": "bandwidth", "egressRate": 5}),
+            "error /egressRate: `egressRate` is refused without `egressBurst`",
+        ),
+        (json!({"type": "bandwidth"}), "warning : nothing is limited"),
+        (
+            json!({"type": "bandwidth", "ingressRate": 5, "ingressBurst": 5, "capabilities": {"bandwidth": true}}),
+            "warning /ingressRate: the capability `bandwidth` has no effect beside rates",
+        ),
+        (json!({"type": "tuning", "dataDir": "backup"}), r#"warning /dataDir: path "backup" is relative"#),
+        (json!({"type": "portmap"}), "warning : without the capability `portMappings` no port is mapped"),
+        (
+            json!({"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables", "conditionsV4": ["-d", "10.0.0.1"]}),
+            "error /conditionsV4: its conditions are written for iptables",
+        ),
+        (json!({"type": "vrf"}), "error : `vrfname` is missing"),
+        (json!({"type": "sbr", "ipam": {"type": "dhcp"}}), "warning /ipam: `sbr` calls no IPAM plugin"),
+        (
+            json!({"type": "bridge", "ipam": {"type": "dhcp", "provide": [{"option": "hostname"}]}}),
+            r#"error /ipam/provide/0: DHCP option "hostname" is not known"#,
+        ),
+        (
+            json!({"type": "bridge", "ipam": {"type": "dhcp", "request": [{}]}}),
+            "warning /ipam/request/0: names no option to ask for",
+        ),
+    ];
+    for (plugin, expected) in cases {
+        let findings = of_plugin(&plugin);
+        assert!(findings.iter().any(|line| line.starts_with(expected)), "{plugin}: {findings:?}");
+    }
+}
+
+#[test]
+fn the_order_of_a_chain_is_checked() {
+    assert_eq!(
+        found(&list(&json!([{"type": "tuning"}, {"type": "macvlan", "master": "eth1"}, {"type": "bridge"},
+                            {"type": "bandwidth", "capabilities": {"bandwidth": true}}]))),
+        [
+            "error /plugins/0/type: `tuning` works on the result of a plugin before it, and is the first",
+            "warning /plugins/2/type: `bridge` makes the interface that `macvlan` has made already",
+            "warning /plugins/3/type: `bandwidth` limits veth pairs only, and `macvlan` makes none",
+        ]
+    );
+}
+
+#[test]
+fn ranges_must_lie_in_their_subnets_and_apart() {
+    let cases = [
+        (json!({}), vec!["error /ipam: there is no range to take addresses from"]),
+        (
+            json!({"subnet": "10.0.0.0/31"}),
+            vec!["error /ipam/subnet: 10.0.0.0/31 is too small to allocate from"],
+        ),
+        (json!({"subnet": "10.0.0.5/24"}), vec!["error /ipam/subnet: 10.0.0.5/24 has host bits set"]),
+        (
+            json!({"subnet": "10.0.0.0"}),
+            vec![r#"error /ipam/subnet: "10.0.0.0" is no network in CIDR notation"#],
+        ),
+        (
+            json!({"ranges": [[{"subnet": "10.0.0.0/24", "rangeStart": "10.0.1.1", "rangeEnd": "10.0.0.x", "gateway": "10.0.9.1"}]]}),
+            vec![
+                r#"error /ipam/ranges/0/0/rangeEnd: "10.0.0.x" is no IP address"#,
+                "error /ipam/ranges/0/0/rangeStart: 10.0.1.1 is not in 10.0.0.0/24",
+                "warning /ipam/ranges/0/0/gateway: gateway 10.0.9.1 is not in 10.0.0.0/24: routes through it fail",
+            ],
+        ),
+        (
+            json!({"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.9", "rangeEnd": "10.0.0.3"}),
+            vec!["error /ipam: the range ends before it starts"],
+        ),
+        (
+            json!({"subnet": "10.0.0.0/16", "ranges": [[{"subnet": "10.0.3.0/24"}, {"subnet": "fd00::/64"}], []]}),
+            vec![
+                "error /ipam/ranges/0: the range set mixes IPv4 and IPv6",
+                "error /ipam/ranges/1: the range set is empty",
+                "error /ipam/ranges/0/0: its addresses overlap with those of the range at `/plugins/0/ipam`",
+            ],
+        ),
+        (
+            json!({"subnet": "10.0.0.0/24", "routes": [{"gw": "10.0.0.1"}, {"dst": "::/0", "gw": "10.0.0.1"}]}),
+            vec![
+                "error /ipam/routes/0: `dst` is missing",
+                "error /ipam/routes/1: destination ::/0 and gateway 10.0.0.1 are of different families",
+            ],
+        ),
+    ];
+    for (ipam, expected) in cases {
+        assert_eq!(host_local(&ipam), expected, "{ipam}");
+    }
+    let old = json!({"cniVersion": "0.2.0", "name": "n", "plugins": [{"type": "bridge",
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "10.0.1.0/24"}]]}}]});
+    assert_eq!(
+        found(&old),
+        ["error /plugins/0/ipam/ranges: CNI versions before 0.3.0 allow one address of each family"]
+    );
+}
+
+#[test]
+fn the_open_places_of_a_template_are_left_alone() {
+    let template = list(
+        &json!([{"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "mtuu": 1,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": "${parameters.subnet}"}]]}}]),
+    );
+    assert_eq!(
+        lines(validate_template(template.to_string().as_bytes())),
+        ["warning /plugins/0/mtuu: plugin `vlan` has no key `mtuu`: it has no effect"]
+    );
+    assert!(found(&template).len() > 3);
+}
+
+/// Findings of a list with one such plugin, where the places are these.
+fn with_places(plugin: Value, places: &[(&str, Place)]) -> Vec<String> {
+    let known = |name: &str| {
+        let found = places.iter().find(|(known, _)| *known == name);
+        let unknown = || UnknownPlace { problem: format!("no {name}"), advice: "remove it".into() };
+        found.map(|(_, place)| place.clone()).ok_or_else(unknown)
+    };
+    let findings = validate_places(list(&json!([plugin])).to_string().as_bytes(), &known);
+    lines(findings).iter().map(|line| line.replacen("/plugins/0", "", 1)).collect()
+}
+
+#[test]
+fn a_place_is_judged_by_what_may_come_there() {
+    let vlan = |place: Place| {
+        let plugin = json!({"type": "vlan", "master": "eth1", "vlanId": "${v}", "ipam": {"type": "dhcp"}});
+        with_places(plugin, &[("v", place)])
+    };
+    assert_eq!(vlan(Place::Any), [""; 0]);
+    assert_eq!(vlan(Place::Between(1, 4094)), [""; 0]);
+    assert_eq!(
+        vlan(Place::Between(1, 5000)),
+        ["warning /vlanId: `${v}` may become 5000: 5000 is out of range"]
+    );
+    assert_eq!(vlan(Place::Text), ["error /vlanId: must be a whole number, and `${v}` becomes a string"]);
+    assert_eq!(
+        vlan(Place::OneOf(vec![json!(7), json!(4095)])),
+        ["warning /vlanId: `${v}` may become 4095: 4095 is out of range"]
+    );
+    assert_eq!(
+        vlan(Place::OneOf(vec![json!("7")])),
+        [r#"error /vlanId: `${v}` may become "7": must be a whole number, not a string"#]
+    );
+    // Within a longer text, whatever comes is a text.
+    let plugin = json!({"type": "macvlan", "master": "${link}.${v}", "mtu": "1${v}"});
+    assert_eq!(
+        with_places(plugin, &[("link", Place::Text), ("v", Place::Between(1, 9))]),
+        ["error /mtu: must be a whole number, and `1${v}` becomes a string"]
+    );
+}
+
+#[test]
+fn a_place_that_gets_no_value_or_has_no_end_is_an_error_wherever_it_stands() {
+    let plugin = json!({"type": "theirs", "a": ["${w}"], "b": {"c": "${open"}, "d": "$${literal}"});
+    assert_eq!(
+        with_places(plugin, &[]),
+        [
+            "error /a/0: no w",
+            r#"error /b/c: "${open" has a place without an end: write ${NAME}, or $${ for the text"#,
+        ]
+    );
+    let misspelt =
+        json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "x", "m": "${uplink.ifname}"}]});
+    assert_eq!(
+        lines(validate_template(misspelt.to_string().as_bytes())),
+        ["error /plugins/0/m: ${uplink.ifname} is unknown"]
+    );
+}
+
+#[test]
+fn what_a_capability_or_another_key_replaces_is_only_warned_of() {
+    let mac = |capabilities: Value| {
+        of_plugin(&json!({"type": "macvlan", "master": "eth1", "mac": "x", "capabilities": capabilities}))
+    };
+    assert_eq!(mac(json!({})), [r#"error /mac: "x" is no hardware address"#]);
+    assert_eq!(mac(json!({"mac": true})), [r#"warning /mac: "x" is no hardware address"#]);
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.0.0.5"}]});
+    assert_eq!(
+        of_plugin(&json!({"type": "bridge", "capabilities": {"ips": true}, "ipam": ipam})),
+        [r#"warning /ipam/addresses/0/address: "10.0.0.5" is no network in CIDR notation"#]
+    );
+    assert_eq!(
+        of_plugin(&json!({"type": "host-device", "device": "eth1", "kernelpath": "/sys/class"})),
+        [
+            "warning /kernelpath: `kernelpath` has no effect beside `device`",
+            r#"warning /kernelpath: "/sys/class" is not below /sys/devices"#,
+        ]
+    );
+    assert_eq!(
+        of_plugin(&json!({"type": "firewall", "backend": "nftables"})),
+        [r#"warning /backend: "nftables" is not known to the plugin"#]
+    );
+}
+
+#[test]
+fn of_a_plugin_that_is_not_known_only_the_protocol_is_judged() {
+    let plugin = json!({"type": "theirs", "mtu": "x", "runtimeConfig": {}, "cni.dev/x": 1, "args": {"cni": {"ips": []}},
+        "ipam": {"type": "host-local", "subnet": "10.0.0.0/24", "routes": [{"dst": "::/0", "gw": "10.0.0.1"}]}});
+    assert_eq!(
+        of_plugin(&plugin),
+        [
+            "warning /args: `args` is the runtime's to write: the plugin does not get this value",
+            "warning /cni.dev~1x: `cni.dev/x` is the runtime's to write: the plugin does not get this value",
+            "warning /runtimeConfig: `runtimeConfig` is the runtime's to write: the plugin does not get this value",
+            // Whether it sets the routes is its own affair.
+            "warning /ipam/routes/0: destination ::/0 and gateway 10.0.0.1 are of different families",
+        ]
+    );
+}
+
+#[test]
+fn the_first_of_a_chain_is_told_by_its_place() {
+    let list = list(&json!(["${parameters.plugin}", {"type": "tuning"}]));
+    assert_eq!(lines(validate_template(list.to_string().as_bytes())), [""; 0]);
+}
