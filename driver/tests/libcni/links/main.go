@@ -144,10 +144,16 @@ func show() map[string]interface{} {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
 	}
 	for _, route := range all(every) {
-		if dst := route.Dst; dst == nil || !(dst.IP.IsLinkLocalUnicast() || dst.IP.IsMulticast()) {
-			routes = append(routes, fmt.Sprintf("%v via %v dev %s src %v table %d scope %d priority %d",
-				dst, route.Gw, names[route.LinkIndex], route.Src, route.Table, route.Scope, route.Priority))
+		dst := route.Dst
+		if dst != nil && (dst.IP.IsLinkLocalUnicast() || dst.IP.IsMulticast()) {
+			continue
 		}
+		// IPv6 addresses get theirs when the kernel has made sure that nobody else has them, at some time.
+		if route.Family == netlink.FAMILY_V6 && route.Table == localTable {
+			continue
+		}
+		routes = append(routes, fmt.Sprintf("%v via %v dev %s src %v table %d scope %d priority %d",
+			dst, route.Gw, names[route.LinkIndex], route.Src, route.Table, route.Scope, route.Priority))
 	}
 	rules := []string{}
 	for _, rule := range all(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_ALL) }) {
@@ -158,6 +164,9 @@ func show() map[string]interface{} {
 	}
 	return map[string]interface{}{"links": shown, "addresses": addrs, "routes": routes, "rules": rules, "queues": qdiscs}
 }
+
+// The kernel's own routing table (RT_TABLE_LOCAL).
+const localTable = 255
 
 // all asks again while the kernel says that something changed meanwhile, be it in another namespace.
 func all[T any](list func() ([]T, error)) []T {
