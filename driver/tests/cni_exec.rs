@@ -224,6 +224,22 @@ async fn a_plugin_that_has_ended_is_reaped_soon() {
 }
 
 #[tokio::test]
+async fn a_del_after_a_dropped_add_begins_when_its_plugin_has_ended() {
+    let script = r#"case $CNI_COMMAND in
+ADD) echo $$ > $D/pid.new; mv $D/pid.new $D/pid; sleep 60;;
+DEL) if kill -0 "$(cat $D/pid)"; then echo running; else echo ended; fi > $D/seen;;
+esac"#;
+    let plugins = Plugins::new().with("p", script);
+    let (runtime, net, attachment) = (plugins.runtime(), network(&["p"]), attachment());
+    tokio::select! {
+        _ = runtime.add(&net, &attachment, LONG) => panic!("the plugin sleeps"),
+        () = until("the plugin runs", || !plugins.trace("pid").is_empty()) => {}
+    }
+    runtime.del(&net, &attachment, None, LONG).await.unwrap();
+    assert_eq!(plugins.trace("seen"), "ended\n");
+}
+
+#[tokio::test]
 async fn a_background_child_that_holds_stdout_does_not_block() {
     let plugins =
         Plugins::new().with("p", "echo '{\"cniVersion\":\"1.1.0\"}'; sleep 20 & echo $! > $D/child");

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use netclaim_driver::cni::{Cache, Runtime};
+use netclaim_driver::cni::{Attachments, Cache, Runtime};
 
 use crate::host::{BIN_DIR, Worker};
 use crate::report::{Held, Measured};
@@ -83,12 +83,10 @@ struct Compare {
 enum Kind {
     /// Plugins from a plain loop.
     Bare,
-    /// The runtime, as the agent uses it.
+    /// The runtime alone.
     Netclaim,
-    /// The runtime, with results kept in files as libcni does.
+    /// The runtime with its cache and its locks, as the agent uses it.
     NetclaimCache,
-    /// The runtime, with plugins told to use one processor each.
-    NetclaimOneProc,
 }
 
 fn main() -> Result<()> {
@@ -96,13 +94,14 @@ fn main() -> Result<()> {
         Task::Compare(compare) => compare.run(),
         Task::Contestant { kind, bin_dir, cache } => match kind {
             Kind::Bare => protocol::serve(|order| bare::attach(&bin_dir, order)),
-            _ => {
-                let mut runtime = Runtime::new(vec![bin_dir])?;
-                if matches!(kind, Kind::NetclaimOneProc) {
-                    runtime = runtime.with_env("GOMAXPROCS", "1");
-                }
-                let cache = matches!(kind, Kind::NetclaimCache).then(|| Cache::new(cache));
-                let contestant = netclaim::Contestant::new(runtime, cache)?;
+            Kind::Netclaim => {
+                let contestant = netclaim::Contestant::new(Runtime::new(vec![bin_dir])?)?;
+                protocol::serve(|order| contestant.attach(order))
+            }
+            Kind::NetclaimCache => {
+                let cache = Cache::new(cache).beside_a_journal();
+                let contestant =
+                    netclaim::Contestant::new(Attachments::new(Runtime::new(vec![bin_dir])?, cache))?;
                 protocol::serve(|order| contestant.attach(order))
             }
         },
@@ -157,11 +156,10 @@ impl Compare {
     fn contestants(&self) -> Result<Vec<Contestant>> {
         let me = env::current_exe()?;
         let (me, libcni) = (text(&me)?, text(&self.libcni)?);
-        let commands: [(&'static str, Vec<&str>); 5] = [
+        let commands: [(&'static str, Vec<&str>); 4] = [
             ("bare", vec![me, "contestant", "bare", BIN_DIR, NO_CACHE]),
             ("netclaim", vec![me, "contestant", "netclaim", BIN_DIR, NO_CACHE]),
             ("netclaim+cache", vec![me, "contestant", "netclaim-cache", BIN_DIR, "/run/cache-netclaim"]),
-            ("netclaim+1proc", vec![me, "contestant", "netclaim-one-proc", BIN_DIR, NO_CACHE]),
             ("libcni", vec![libcni, "-path", BIN_DIR, "-cache", "/run/cache-libcni"]),
         ];
         commands

@@ -1,11 +1,11 @@
-//! netclaim's runtime as the agent has it: one [`Runtime`] on two worker threads.
+//! netclaim's runtime as the agent has it: one on two worker threads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use netclaim_driver::cni::{Attachment, Cache, Cached, NetworkList, Runtime};
+use netclaim_driver::cni::{Attachment, Attachments, Cached, NetworkList, Outcome, Runtime};
 
 use crate::protocol::{Order, Times};
 use crate::usage::nanos;
@@ -13,21 +13,45 @@ use crate::usage::nanos;
 /// Longer than any plugin takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-pub(crate) struct Contestant {
+/// What attaches: the runtime alone, or with what it remembers.
+pub(crate) trait Host: Send + Sync + 'static {
+    /// ADD, and DEL with what came of it.
+    fn once(&self, list: &NetworkList, attachment: Attachment) -> impl Future<Output = Result<Times>> + Send;
+}
+
+impl Host for Runtime {
+    async fn once(&self, list: &NetworkList, attachment: Attachment) -> Result<Times> {
+        let begin = Instant::now();
+        let result = match self.add(list, &attachment, DEADLINE).await {
+            Ok(result) => result,
+            Err(failed) => bail!("ADD: {}", failed.error),
+        };
+        let added = Instant::now();
+        self.del(list, &attachment, Some(&result), DEADLINE).await?;
+        Ok((nanos(begin, added), nanos(added, Instant::now())))
+    }
+}
+
+impl Host for Attachments {
+    async fn once(&self, list: &NetworkList, attachment: Attachment) -> Result<Times> {
+        let begin = Instant::now();
+        self.add(list, &attachment, DEADLINE).await?;
+        let added = Instant::now();
+        let request = Cached { list: list.clone(), attachment, outcome: Outcome::Unfinished(None) };
+        self.del(&request, DEADLINE).await?;
+        Ok((nanos(begin, added), nanos(added, Instant::now())))
+    }
+}
+
+pub(crate) struct Contestant<H> {
     threads: tokio::runtime::Runtime,
-    host: Arc<Host>,
+    host: Arc<H>,
 }
 
-struct Host {
-    runtime: Runtime,
-    cache: Option<Cache>,
-}
-
-impl Contestant {
-    /// Without a cache for those who keep elsewhere what DEL needs, as the agent does in its journal.
-    pub(crate) fn new(runtime: Runtime, cache: Option<Cache>) -> Result<Self> {
+impl<H: Host> Contestant<H> {
+    pub(crate) fn new(host: H) -> Result<Self> {
         let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        Ok(Self { threads, host: Arc::new(Host { runtime, cache }) })
+        Ok(Self { threads, host: Arc::new(host) })
     }
 
     pub(crate) fn attach(&self, order: &Order) -> Result<Vec<Vec<Times>>> {
@@ -61,29 +85,5 @@ impl Contestant {
             }
             Ok(times)
         })
-    }
-}
-
-impl Host {
-    async fn once(&self, list: &NetworkList, attachment: Attachment) -> Result<Times> {
-        let begin = Instant::now();
-        let mut cached = Cached { list: list.clone(), attachment, result: None };
-        self.store(&cached)?;
-        match self.runtime.add(list, &cached.attachment, DEADLINE).await {
-            Ok(result) => cached.result = Some(result),
-            Err(failed) => bail!("ADD: {}", failed.error),
-        }
-        self.store(&cached)?;
-        let added = Instant::now();
-        self.runtime.del(list, &cached.attachment, cached.result.as_ref(), DEADLINE).await?;
-        if let Some(cache) = &self.cache {
-            cache.remove(list.name(), &cached.attachment.container_id, &cached.attachment.if_name)?;
-        }
-        Ok((nanos(begin, added), nanos(added, Instant::now())))
-    }
-
-    fn store(&self, cached: &Cached) -> Result<()> {
-        self.cache.as_ref().map_or(Ok(()), |cache| cache.store(cached))?;
-        Ok(())
     }
 }
