@@ -148,6 +148,9 @@ pub async fn run(args: Args) -> Result<()> {
 /// What runs CNI plugins.
 fn attachments(args: &Args) -> Result<Attachments> {
     let mut runtime = Runtime::new(args.cni_bin_dir.clone())?;
+    for (name, value) in &args.cni_env {
+        runtime = runtime.with_env(name, value);
+    }
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }

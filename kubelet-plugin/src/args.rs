@@ -48,6 +48,12 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CNI_MOUNT_NAMESPACE")]
     pub cni_mount_namespace: Option<PathBuf>,
 
+    /// Environment of CNI plugins besides PATH, HOME and the proxies' variables, as NAME=VALUE; may be given several
+    /// times. The default spares the processors when many pods start at once: each plugin is a Go program that would
+    /// set itself up for all of them
+    #[arg(long, env = "NETCLAIM_CNI_ENV", default_value = "GOMAXPROCS=1", value_delimiter = ',', value_parser = variable)]
+    pub cni_env: Vec<(String, String)>,
+
     /// How long the CNI plugins of one network may take for one operation, in seconds
     #[arg(long, env = "NETCLAIM_CNI_TIMEOUT", default_value = "40", value_parser = seconds)]
     pub cni_timeout: Duration,
@@ -73,6 +79,16 @@ pub struct Args {
     /// Log as JSON, one object a line
     #[arg(long, env = "NETCLAIM_LOG_JSON")]
     pub log_json: bool,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, _)) if name.is_empty() || name.starts_with("CNI_") => {
+            Err("give a name that is not the runtime's own, CNI_…".to_owned())
+        }
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("write it as NAME=VALUE".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -144,5 +160,18 @@ mod tests {
         assert_eq!(args.registry_dir(), PathBuf::from("/var/lib/kubelet/plugins_registry"));
         assert_eq!(args.plugin_dir(), PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev"));
         assert_eq!(args.cni_bin_dir, [PathBuf::from("/opt/cni/bin")]);
+        assert_eq!(args.cni_env, [("GOMAXPROCS".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn plugins_environment_is_a_list_of_variables() {
+        let with = |env: &str| {
+            Args::try_parse_from(["netclaim-kubelet-plugin", "--node-name", "n", "--cni-env", env])
+        };
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(with("A=1,B=x=y").expect("two").cni_env, [pair("A", "1"), pair("B", "x=y")]);
+        for bad in ["A", "=1", "CNI_PATH=/x"] {
+            assert!(with(bad).is_err(), "{bad}");
+        }
     }
 }

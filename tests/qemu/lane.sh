@@ -15,10 +15,17 @@ netclaim-driver links_kernel
 netclaim-driver links_uplinks
 netclaim-driver cni_real NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver cni_plugins NETCLAIM_CNI_BIN=$plugins_bin
+netclaim-driver libcni_conformance NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_LIBCNI=$work/libcni rare_links
 "
 
 # What cannot be had is SKIPPED by its tests.
 (packages nft:nftables iptables:iptables) || true
+(
+  cd "$root/driver/tests/libcni"
+  mkdir "$work/libcni"
+  # shellcheck disable=SC2086 # a list of words
+  CGO_ENABLED=0 GOWORK=off go build $go_flags -o "$work/libcni/" . ./recorder ./links tool
+)
 cd "$root"
 echo 'failed=0' >"$work/job"
 while read -r package test words; do

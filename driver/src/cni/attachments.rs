@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * An attachment is on disk before its first plugin runs and until its DEL has succeeded; so a failed or interrupted
-//!   ADD is found by GC too.
+//!   ADD is found by GC too. (Beside a journal, which has it already, only when the ADD has ended.)
 //! * DEL and CHECK go by the configuration, arguments and result of the ADD, whatever the files say today.
 //! * Processes that use the same cache directory wait for each other as the specification wants.
 
@@ -110,7 +110,9 @@ impl Attachments {
             _ => self.runtime.negotiate(list).await?,
         };
         let mut cached = Cached { list, attachment: attachment.clone(), outcome: Outcome::Unfinished(None) };
-        self.cache.store(&cached)?;
+        if self.cache.is_durable() {
+            self.cache.store(&cached)?;
+        }
         match self.runtime.add(&cached.list, attachment, deadline).await {
             Ok(result) => {
                 cached.outcome = Outcome::Attached(result.clone());

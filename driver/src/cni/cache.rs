@@ -244,6 +244,11 @@ impl Cache {
         Self { durable: false, ..self }
     }
 
+    /// Whether what is stored survives the machine's stop.
+    pub(super) fn is_durable(&self) -> bool {
+        self.durable
+    }
+
     /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir

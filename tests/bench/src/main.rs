@@ -85,8 +85,8 @@ enum Kind {
     Bare,
     /// The runtime alone.
     Netclaim,
-    /// The runtime with its cache and its locks, as the agent uses it.
-    NetclaimCache,
+    /// The runtime with its cache, its locks and the plugins' environment, as the agent uses it.
+    NetclaimAgent,
 }
 
 fn main() -> Result<()> {
@@ -98,10 +98,11 @@ fn main() -> Result<()> {
                 let contestant = netclaim::Contestant::new(Runtime::new(vec![bin_dir])?)?;
                 protocol::serve(|order| contestant.attach(order))
             }
-            Kind::NetclaimCache => {
+            Kind::NetclaimAgent => {
                 let cache = Cache::new(cache).beside_a_journal();
-                let contestant =
-                    netclaim::Contestant::new(Attachments::new(Runtime::new(vec![bin_dir])?, cache))?;
+                // The agent's default, `--cni-env`.
+                let runtime = Runtime::new(vec![bin_dir])?.with_env("GOMAXPROCS", "1");
+                let contestant = netclaim::Contestant::new(Attachments::new(runtime, cache))?;
                 protocol::serve(|order| contestant.attach(order))
             }
         },
@@ -159,7 +160,7 @@ impl Compare {
         let commands: [(&'static str, Vec<&str>); 4] = [
             ("bare", vec![me, "contestant", "bare", BIN_DIR, NO_CACHE]),
             ("netclaim", vec![me, "contestant", "netclaim", BIN_DIR, NO_CACHE]),
-            ("netclaim+cache", vec![me, "contestant", "netclaim-cache", BIN_DIR, "/run/cache-netclaim"]),
+            ("netclaim agent", vec![me, "contestant", "netclaim-agent", BIN_DIR, "/run/cache-netclaim"]),
             ("libcni", vec![libcni, "-path", BIN_DIR, "-cache", "/run/cache-libcni"]),
         ];
         commands
