@@ -18,6 +18,8 @@ pub enum Group {
     Faulty,
     /// The reference plugins.
     Reference,
+    /// Those that make links which not every kernel has.
+    RareLinks,
     /// What is remembered of attachments.
     Cache,
     /// Networks in a directory.
