@@ -54,4 +54,7 @@ fi
 if grep '^SKIPPED: .* kernel has no' "$work/output"; then
   die "the guest's kernel lacks what it is there for"
 fi
+if grep '^test result: ok. 0 passed; 0 failed; 0 ignored' "$work/output"; then
+  die "a filter in the list above fits no test"
+fi
 exit "$status"
