@@ -3,7 +3,9 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +14,11 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
-use netclaim_driver::cni::{Attachments, Cache, Runtime};
+use netclaim_driver::cni::{Attachments, Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -30,7 +34,9 @@ use crate::gate::server;
 use crate::metrics::Metrics;
 use crate::node::NodeAgent;
 use crate::nri::RuntimeEvents;
+use crate::parent::STARTS;
 use crate::publishing::Devices;
+use crate::sockets::{Sockets, with_tokio};
 use crate::status::StatusWriter;
 use crate::{http, watching};
 
@@ -41,7 +47,24 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// What could not be set up, or which part ended; a restart is the cure for the latter.
-pub async fn run(args: Args) -> Result<()> {
+pub(crate) fn start(args: Args, sockets: Sockets) -> Result<ExitCode> {
+    // Before anything is opened: CNI plugins inherit what our own parent left open.
+    close_inherited_descriptors()?;
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("no TLS crypto provider"))?;
+    if !args.single_process {
+        // Where it is not the first process of a container, its end is not ours by itself.
+        set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;
+    }
+    // Two threads: the work is in the plugins, and the agent's memory is counted.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(args, sockets))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run(args: Args, sockets: Sockets) -> Result<()> {
+    let Sockets { calls, gate: gate_socket, registration, visible } = sockets;
     let stop = stop_signal()?;
     if let Err(error) = make_sysctls_writable() {
         tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
@@ -101,7 +124,7 @@ pub async fn run(args: Args) -> Result<()> {
     parts.spawn("writing statuses", writer.run(told));
 
     // Who asks.
-    let gate_socket = server::listen(&args.gate_socket()).context("cannot listen for hooks")?;
+    let gate_socket = with_tokio(gate_socket).context("cannot listen for hooks")?;
     let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), client: client.clone() });
     parts.spawn("answering hooks", server::serve(gate_socket, source));
     let (nri_connected, connected) = watch::channel(false);
@@ -120,7 +143,7 @@ pub async fn run(args: Args) -> Result<()> {
         news,
         metrics: Arc::clone(&metrics),
     };
-    let registered = serve_kubelet(&args, node, &mut parts, &cancel)?;
+    let registered = serve_kubelet(&args, calls, registration, node, &mut parts, &cancel)?;
     let (ready, seen) = (readiness(registered, connected.clone()), connected);
     parts.spawn("counting", count_connection(seen, Arc::clone(&metrics)));
     let address = args.metrics_address;
@@ -137,7 +160,9 @@ pub async fn run(args: Args) -> Result<()> {
     };
     cancel.cancel();
     // Registration first: no socket, no new calls. Plugins that run are finished by the next agent's DEL.
-    let _ = fs::remove_file(args.registry_dir().join(Registration::socket_name(&args.driver_name)));
+    if let Some(visible) = visible {
+        visible.withdraw();
+    }
     parts.finish().await;
     match ended {
         None => Ok(()),
@@ -243,23 +268,24 @@ fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
 /// Listens for the kubelet: the calls first, the registration when they are answered.
 fn serve_kubelet(
     args: &Args,
+    calls: UnixListener,
+    registration_socket: UnixListener,
     node: NodeAgent,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) -> Result<watch::Receiver<bool>> {
-    let endpoint = args.plugin_dir().join("dra.sock");
-    let listener =
-        dra::listen(&endpoint).with_context(|| format!("cannot listen on {}", endpoint.display()))?;
+    let listener = with_tokio(calls).context("cannot listen for the kubelet's calls")?;
     let cancelled = cancel.clone();
     parts.spawn("serving the kubelet", async move {
         if let Err(error) = dra::serve(listener, node, cancelled).await {
             tracing::error!(%error, "serving the kubelet failed");
         }
     });
-    let (registered, seen) = watch::channel(false);
-    let path = args.registry_dir().join(Registration::socket_name(&args.driver_name));
-    let registration = Registration::new(&args.driver_name, endpoint, registered);
-    let listener = dra::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    // The kubelet does not register anew by a socket that it knows.
+    let again = std::env::var(STARTS).is_ok_and(|starts| starts != "0");
+    let (registered, seen) = watch::channel(again);
+    let registration = Registration::new(&args.driver_name, args.calls_socket(), registered);
+    let listener = with_tokio(registration_socket).context("cannot listen for the kubelet's registration")?;
     let cancelled = cancel.clone();
     parts.spawn("registering with the kubelet", async move {
         if let Err(error) = dra::register(listener, registration, cancelled).await {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::dra::Registration;
+
 /// The netclaim node agent: a DRA driver that attaches pods to CNI networks.
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
@@ -76,6 +78,10 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "127.0.0.1:9177")]
     pub metrics_address: SocketAddr,
 
+    /// Run without the parent process that holds the sockets while the agent restarts
+    #[arg(long, env = "NETCLAIM_SINGLE_PROCESS")]
+    pub single_process: bool,
+
     /// Log as JSON, one object a line
     #[arg(long, env = "NETCLAIM_LOG_JSON")]
     pub log_json: bool,
@@ -102,6 +108,16 @@ impl Args {
     /// Where the kubelet looks for registration sockets.
     pub fn registry_dir(&self) -> PathBuf {
         self.registry_dir.clone().unwrap_or_else(|| self.kubelet_dir.join("plugins_registry"))
+    }
+
+    /// Where the kubelet calls us.
+    pub fn calls_socket(&self) -> PathBuf {
+        self.plugin_dir().join("dra.sock")
+    }
+
+    /// Where the kubelet finds us.
+    pub fn registration_socket(&self) -> PathBuf {
+        self.registry_dir().join(Registration::socket_name(&self.driver_name))
     }
 
     /// The driver's private directory under the kubelet's.

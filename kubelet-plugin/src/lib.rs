@@ -10,6 +10,7 @@
 //!
 //! * `claim`, `plan`, `devices` and `inventory` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
+//! * `parent` holds the sockets, and starts the agent again when it dies.
 //! * `agent` puts them together and is the only module that knows all of them.
 //!
 //! Invariants:
@@ -32,10 +33,28 @@ mod inventory;
 mod metrics;
 mod node;
 mod nri;
+mod parent;
 mod plan;
 mod publishing;
+mod sockets;
 mod status;
 mod watching;
 
-pub use agent::run;
+use std::process::ExitCode;
+
 pub use args::Args;
+
+/// Runs the agent, and its parent first unless it has one.
+///
+/// # Errors
+/// What could not be set up, or which part of the agent ended.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match sockets::Sockets::inherited()? {
+        Some(sockets) => agent::start(args, sockets),
+        None if args.single_process => {
+            let sockets = sockets::Sockets::bind(&args)?;
+            agent::start(args, sockets)
+        }
+        None => parent::run(&args),
+    }
+}

@@ -1,4 +1,4 @@
-//! The node agent's executable: log, crypto, arguments, run.
+//! The node agent's executable: arguments, log, run.
 
 use std::process::ExitCode;
 
@@ -15,22 +15,8 @@ fn main() -> ExitCode {
     } else {
         log.with_ansi(false).init()
     }
-    match start(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn start(args: Args) -> anyhow::Result<()> {
-    // Before anything is opened: CNI plugins inherit what our own parent left open.
-    netclaim_driver::cni::close_inherited_descriptors()?;
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("no TLS crypto provider"))?;
-    // Two threads: the work is in the plugins, and the agent's memory is counted.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(args))
+    run(args).unwrap_or_else(|error| {
+        tracing::error!("{error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -207,11 +207,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// The agent's process.
+    /// The agent's process, the child of the container's first one.
     ///
     /// # Errors
     /// When there is none.
     pub fn agent_pid(&self) -> Result<i32> {
+        let parent = self.parent_pid()?;
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+        // CNI plugins that lost their parent are younger.
+        Ok(children.split(' ').next().filter(|pid| !pid.is_empty()).context("no agent runs")?.parse()?)
+    }
+
+    /// The process that holds the agent's sockets.
+    fn parent_pid(&self) -> Result<i32> {
         let tasks = self.node.tasks()?;
         let agent = tasks
             .into_iter()
@@ -227,7 +235,7 @@ impl Cluster {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"]).map(drop)
     }
 
-    /// Ends the agent by SIGKILL; the kubelet starts it again.
+    /// Ends the agent by SIGKILL; its parent starts it again.
     ///
     /// # Errors
     /// When none runs.
@@ -248,12 +256,13 @@ impl Cluster {
     /// # Errors
     /// When it does not go.
     pub fn agent_away(&self) -> Result<()> {
-        let pid = self.agent_pid()?;
+        let (parent, pid) = (self.parent_pid()?, self.agent_pid()?);
         // Stopped first: it must not hear of its end and tidy up.
+        signal(parent, "STOP")?;
         signal(pid, "STOP")?;
         self.agent_wanted.store(false, Ordering::SeqCst);
         self.select_nodes(json!({"netclaim.dev/test": "nowhere"}))?;
-        signal(pid, "KILL")?;
+        signal(parent, "KILL")?;
         eventually(20, "the agent's pod is gone", || {
             let pods = self.get(&["pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=netclaim-agent"])?;
             ensure!(pods["items"] == json!([]), "still there");

@@ -22,11 +22,7 @@ mod proto {
     }
 }
 
-use std::fs;
 use std::future::Future;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
 pub use registration::Registration;
 pub use service::DraService;
@@ -102,21 +98,4 @@ pub async fn register(
         .add_service(proto::registration::registration_server::RegistrationServer::new(registration))
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
         .await
-}
-
-/// A socket that only root reaches, in place of what an earlier process left there.
-///
-/// # Errors
-/// When it cannot be made.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }

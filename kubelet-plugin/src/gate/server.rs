@@ -4,10 +4,7 @@
 //! answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
 //! waits; it outlives the agent and asks the next one.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,24 +34,6 @@ pub trait Source: Send + Sync + 'static {
 
     /// Whether the pod is being deleted, or gone. Errors count as no.
     fn is_going(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
-}
-
-/// Listens at `path`, which is taken over from an earlier agent.
-///
-/// # Errors
-/// When the socket cannot be made.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Answers hooks until dropped.
@@ -134,6 +113,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{attached, record};
+    use crate::sockets::{listen, with_tokio};
 
     /// A fake of what is attached: one pod, whose state the test sends.
     struct Pod {
@@ -192,7 +172,7 @@ mod tests {
         let path = dir.path().join("run/gate.sock");
         let (_sender, receiver) = watch::channel(state(attached("c", "s1")));
         let source = Arc::new(Pod { state: receiver, going: AtomicBool::new(false) });
-        let server = tokio::spawn(serve(listen(&path).unwrap(), source));
+        let server = tokio::spawn(serve(with_tokio(listen(&path).unwrap()).unwrap(), source));
         let mut hook = UnixStream::connect(&path).await.unwrap();
         hook.write_all(b"{\"sandbox\":\"s1\",\"pod\":\"p\"}\n").await.unwrap();
         let mut answer = String::new();

@@ -1,7 +1,7 @@
 //! The agent dies, is away, and comes back.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use netclaim_tests::{Test, eventually};
@@ -173,4 +173,29 @@ pub fn a_container_restarts_in_place_without_the_agent(test: &Test<'_>) -> Resul
     ensure!(test.interface("p", "net1")? == before, "it was {before:?}");
     test.delete_pod("p")?;
     test.node_has_leases(0)
+}
+
+/// How often the agent dies under pods that start.
+const DEATHS: usize = 6;
+/// Far less than the 60 to 90 s after which a kubelet tries a refused claim again.
+const LATE: Duration = Duration::from_secs(20);
+
+pub fn pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    for n in 0..DEATHS {
+        let name = format!("p{n}");
+        // Half of them just before, half of them just after.
+        let begin = Instant::now();
+        if n % 2 == 0 {
+            test.cluster.kill_agent()?;
+            test.pod(&name, &network)?;
+        } else {
+            test.pod(&name, &network)?;
+            test.cluster.kill_agent()?;
+        }
+        test.runs_with(&name, &["net1"])?;
+        let took = begin.elapsed();
+        ensure!(took < LATE, "{name} took {took:?}");
+    }
+    Ok(())
 }

@@ -70,6 +70,7 @@ fn main() -> ExitCode {
             without_an_agent_a_pod_waits_until_there_is_one,
             pods_that_are_deleted_leave_nothing,
             pods_that_are_deleted_by_force_without_an_agent_leave_nothing,
+            pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies,
             interfaces_outlive_the_agent,
             a_container_restarts_in_place_without_the_agent,
             pods_and_slices_outlive_a_kubelet_restart,
