@@ -284,3 +284,28 @@ fn configurations_are_judged_with_file_and_place() {
     assert_eq!((&findings[0]["file"], &findings[0]["severity"]), (&json!(file), &json!("error")));
     assert_eq!(node.fails(&["validate", "/nonexistent.conflist"]).0["code"], 5);
 }
+
+#[test]
+fn an_interrupted_add_ends_its_plugin_and_can_be_deleted() {
+    let node = Node::new();
+    let slow = PLUGIN.replace(
+        "test \"$CNI_COMMAND\" != ADD ||",
+        "test \"$CNI_COMMAND\" != ADD || { echo $$ > $d/pid; sleep 60; } ||",
+    );
+    fs::write(node.path("bin/mock"), slow).unwrap();
+    let mut add = node.command(&["add", "net", "a"]).spawn().unwrap();
+    let pid = loop {
+        match fs::read_to_string(node.path("pid")).unwrap_or_default().trim().parse::<u32>() {
+            Ok(pid) => break pid,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    };
+    let signalled = Command::new("kill").arg(add.id().to_string()).status().unwrap();
+    assert!(signalled.success());
+    assert_eq!(add.wait().unwrap().code(), Some(130));
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "the plugin goes on: {stat}");
+    assert!(node.ok(&["attachments"]).contains("(ADD failed)"));
+    node.ok(&["del", "net", "a"]);
+    assert_eq!(node.ok(&["attachments", "--json"]).trim(), "[]");
+}
