@@ -212,11 +212,11 @@ fn gc_deletes_what_has_lost_its_namespace_and_names_the_rest_as_valid() {
 fn gc_does_nothing_while_an_attachment_cannot_be_read() {
     let node = Node::new();
     node.ok(&["add", "net", "a"]);
-    fs::write(node.path("cache/results/torn"), "{").unwrap();
+    fs::write(node.path("cache/results/net-torn"), "{").unwrap();
     node.calls();
     let (object, told) = node.fails(&["gc", "net"]);
     assert_eq!(object["code"], 5);
-    assert!(told.contains("cache/results/torn cannot be used"), "{told}");
+    assert!(told.contains("cache/results/net-torn cannot be used"), "{told}");
     assert!(node.calls().is_empty());
 }
 
@@ -283,4 +283,29 @@ fn configurations_are_judged_with_file_and_place() {
     let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&findings[0]["file"], &findings[0]["severity"]), (&json!(file), &json!("error")));
     assert_eq!(node.fails(&["validate", "/nonexistent.conflist"]).0["code"], 5);
+}
+
+#[test]
+fn an_interrupted_add_ends_its_plugin_and_can_be_deleted() {
+    let node = Node::new();
+    let slow = PLUGIN.replace(
+        "test \"$CNI_COMMAND\" != ADD ||",
+        "test \"$CNI_COMMAND\" != ADD || { echo $$ > $d/pid; sleep 60; } ||",
+    );
+    fs::write(node.path("bin/mock"), slow).unwrap();
+    let mut add = node.command(&["add", "net", "a"]).spawn().unwrap();
+    let pid = loop {
+        match fs::read_to_string(node.path("pid")).unwrap_or_default().trim().parse::<u32>() {
+            Ok(pid) => break pid,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    };
+    let signalled = Command::new("kill").arg(add.id().to_string()).status().unwrap();
+    assert!(signalled.success());
+    assert_eq!(add.wait().unwrap().code(), Some(130));
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "the plugin goes on: {stat}");
+    assert!(node.ok(&["attachments"]).contains("(ADD failed)"));
+    node.ok(&["del", "net", "a"]);
+    assert_eq!(node.ok(&["attachments", "--json"]).trim(), "[]");
 }

@@ -4,6 +4,7 @@
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::error::Error as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -301,9 +302,14 @@ async fn plugins_are_told_the_trace_of_each_operation() {
     let plain = attachment("c1", "net1");
     let traced = Attachment { trace: TraceContext::parse(parent), ..plain.clone() };
     host.attachments.add(&net, &traced, LONG).await.unwrap();
+    host.attachments.check(net.name(), &traced, LONG).await.unwrap();
     host.attachments.del(&request(&net, &plain), LONG).await.unwrap();
     let calls = host.calls();
-    assert!(calls[0].contains(&format!("trace={parent} ")) && calls[1].contains("trace= "), "{calls:?}");
+    let told = format!("trace={parent} ");
+    assert!(
+        calls[0].contains(&told) && calls[1].contains(&told) && calls[2].contains("trace= "),
+        "{calls:?}"
+    );
 }
 
 #[tokio::test]
@@ -344,8 +350,79 @@ async fn plugins_are_found_and_run_in_another_mount_namespace() {
     let error = slow.add(&net, &attachment("c1", "net1"), Duration::from_secs(1)).await.unwrap_err().error;
     assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Running, .. }), "{error}");
 
+    let own = runtime().in_mount_namespace(Path::new("/proc/self/ns/mnt")).unwrap_err();
+    assert!(own.source().unwrap().to_string().contains("this program's own"), "{own}");
     let missing = runtime().in_mount_namespace(Path::new("/nonexistent/mnt")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/mnt cannot be entered"), "{missing}");
     drop(host.stdin.take());
     host.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_namespace_that_cannot_be_looked_at_is_not_taken_for_gone() {
+    let host = Host::with(&["a"]);
+    let net = list(&json!([{"type": "a"}]));
+    let path = host.path("loop");
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    let c1 = Attachment { netns: Some(path), ..attachment("c1", "net1") };
+    host.attachments.add(&net, &c1, LONG).await.unwrap();
+    host.calls();
+    let error = host.attachments.del(&request(&net, &c1), LONG).await.unwrap_err();
+    assert!(matches!(&error, AttachmentError::Netns { .. }), "{error}");
+    let done = host.attachments.gc(&net, &[], LONG).await.unwrap();
+    assert_eq!((done.deleted.len(), done.failed.len()), (0, 1));
+    assert_eq!(host.verbs(), ["a GC"]);
+    assert_eq!(host.input("a", "GC")["cni.dev/valid-attachments"][0]["containerID"], "c1");
+}
+
+#[tokio::test]
+async fn a_bandwidth_device_that_another_runtime_has_made_keeps_its_name() {
+    let host = Host::with(&["bandwidth"]);
+    let net = list(&json!([{"type": "bandwidth"}]));
+    // By libcni's call for network `net` and container `c1`.
+    let made = r#"{"cniVersion":"1.1.0","interfaces":[{"name":"bwp623e1c388032"}]}"#;
+    let made = CniResult::parse(made, netclaim_driver::cni::SpecVersion::V1_1_0).unwrap();
+    let known =
+        Cached { outcome: Outcome::Unfinished(Some(made)), ..request(&net, &attachment("c1", "net1")) };
+    host.attachments.del(&known, LONG).await.unwrap();
+    assert_eq!(host.input("bandwidth", "DEL")["name"], "net");
+}
+
+#[tokio::test]
+async fn a_plugin_that_cannot_tell_its_versions_gets_the_highest() {
+    let host = Host::with(&["a"]);
+    host.on_call("a", "VERSION", "exit 1");
+    let json = json!({"cniVersion": "1.1.0", "cniVersions": ["0.4.0", "1.1.0"], "name": "net", "plugins": [{"type": "a"}]});
+    let net = NetworkList::parse(json.to_string().as_bytes()).unwrap();
+    host.attachments.add(&net, &attachment("c1", "net1"), LONG).await.unwrap();
+    assert_eq!(host.input("a", "ADD")["cniVersion"], "1.1.0");
+}
+
+#[tokio::test]
+async fn names_that_make_no_file_name_are_remembered_too() {
+    let host = Host::with(&["a"]);
+    let json = json!({"cniVersion": "1.1.0", "name": "n".repeat(250), "plugins": [{"type": "a"}]});
+    let net = NetworkList::parse(json.to_string().as_bytes()).unwrap();
+    let (one, two) = (attachment("c1", "net1"), attachment("c2", "net1"));
+    for attachment in [&one, &two] {
+        host.attachments.add(&net, attachment, LONG).await.unwrap();
+    }
+    assert_eq!(host.known().len(), 2);
+    for attachment in [&one, &two] {
+        host.attachments.check(net.name(), attachment, LONG).await.unwrap();
+        host.attachments.del(&request(&net, attachment), LONG).await.unwrap();
+    }
+    assert_eq!(host.known(), []);
+}
+
+#[tokio::test]
+async fn an_unreadable_file_of_another_network_does_not_stop_gc() {
+    let host = Host::with(&["a"]);
+    let net = list(&json!([{"type": "a"}]));
+    fs::create_dir_all(host.path("cache/results")).unwrap();
+    fs::write(host.path("cache/results/other-c1-net1"), "").unwrap();
+    host.attachments.gc(&net, &[], LONG).await.unwrap();
+    fs::write(host.path("cache/results/net-c1-net1"), "").unwrap();
+    let error = host.attachments.gc(&net, &[], LONG).await.unwrap_err();
+    assert!(matches!(&error, AttachmentError::Cache(_)), "{error}");
 }

@@ -14,7 +14,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
-use netclaim_driver::cni::{Attachments, Cache, Runtime, close_inherited_descriptors};
+use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig};
 use nix::sys::prctl::set_pdeathsig;
@@ -97,7 +97,7 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
     let (news, told) = mpsc::unbounded_channel();
     let gate = GateKeeper::take_over(specs.clone(), markers, &loaded.records, &boot, news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
-    let plugins = Arc::new(CniNetwork::new(attachments(&args)?, args.cni_timeout));
+    let plugins = Arc::new(cni_network(&args)?);
     let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
 
     let cancel = CancellationToken::new();
@@ -171,7 +171,7 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
 }
 
 /// What runs CNI plugins.
-fn attachments(args: &Args) -> Result<Attachments> {
+fn cni_network(args: &Args) -> Result<CniNetwork> {
     let mut runtime = Runtime::new(args.cni_bin_dir.clone())?;
     for (name, value) in &args.cni_env {
         runtime = runtime.with_env(name, value);
@@ -179,7 +179,7 @@ fn attachments(args: &Args) -> Result<Attachments> {
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }
-    Ok(Attachments::new(runtime, Cache::new(args.cni_cache_dir()).beside_a_journal()))
+    Ok(CniNetwork::new(runtime, Cache::new(args.cni_cache_dir()).beside_a_journal(), args.cni_timeout))
 }
 
 /// The agent's tasks by what they do. The end of one is the end of the agent.

@@ -139,18 +139,16 @@ impl NodeAgent {
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
         let others = state.records.into_iter().filter(|record| record.plan.claim.uid != claim.object.uid);
         let taken: BTreeSet<IfName> = others.map(|record| record.plan.if_name).collect();
-        let made = plans(claim, Node { name: &self.node_name, inventory }, &taken)?;
-        for plan in &made {
-            let refused = |failure: netclaim_driver::attach::Failure| {
-                let request = &plan.device.request;
-                format!(
-                    "request {request:?} of ResourceClaim {}, network {}, node {}: {}",
-                    plan.claim, plan.network, self.node_name, failure.message
-                )
-            };
-            self.plugins.check(plan).await.map_err(refused)?;
+        let mut settled = Vec::new();
+        for plan in plans(claim, Node { name: &self.node_name, inventory }, &taken)? {
+            let whose = format!(
+                "request {:?} of ResourceClaim {}, network {}, node {}",
+                plan.device.request, plan.claim, plan.network, self.node_name
+            );
+            let plan = self.plugins.settle(plan).await;
+            settled.push(plan.map_err(|failure| format!("{whose}: {}", failure.message))?);
         }
-        Ok(made)
+        Ok(settled)
     }
 
     fn prepared(&self, plans: &[Plan]) -> Vec<PreparedDevice> {

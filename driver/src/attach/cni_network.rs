@@ -6,20 +6,25 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
 use super::{Failure, Network};
 use crate::cni::{
-    self, Attachment, AttachmentError, Attachments, Cached, CniResult, ErrorKind, NetworkList, Outcome,
+    self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
     TraceContext,
 };
 use crate::error_chain;
 
 /// Runs the chain of each plan's conflist.
+///
+/// What is attached is noted in a [`Cache`] for tools and people. What is owed is in the journal: that the cache cannot
+/// be written or locked is logged, and stops nothing.
 #[derive(Debug)]
 pub struct CniNetwork {
-    attachments: Attachments,
+    runtime: Runtime,
+    cache: Cache,
     timeout: Duration,
     /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
     turns: Semaphore,
@@ -33,31 +38,64 @@ const TRIES: u32 = 3;
 const TRIES_TO_RUN: u32 = 8;
 
 impl CniNetwork {
-    /// Makes `attachments`, and gives a chain `timeout` for one operation. What they remember on disk is for tools and
-    /// people: what is owed is in the journal.
-    pub fn new(attachments: Attachments, timeout: Duration) -> Self {
+    /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation.
+    pub fn new(runtime: Runtime, cache: Cache, timeout: Duration) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { attachments, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
+        Self { runtime, cache, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
     }
 
-    /// Whether the plan can be carried out at all: its configuration is one, and its plugins are installed and speak
-    /// its version. A plugin is asked for its versions once.
+    /// The plan as it will be carried out: in the one CNI version that every plugin supports, of those that its
+    /// configuration offers. A plugin is asked for its versions once.
     ///
     /// # Errors
-    /// What is missing or wrong, and where.
-    pub async fn check(&self, plan: &Plan) -> Result<(), Failure> {
-        let list = list(plan)?;
-        let runtime = self.attachments.runtime();
+    /// What of the configuration is wrong, or which plugin is not installed or does not speak its version.
+    pub async fn settle(&self, plan: Plan) -> Result<Plan, Failure> {
+        let list = list(&plan)?;
         let failed = |error: &cni::Error| Failure::new(error_chain(error));
-        runtime.find_all(&list).map_err(|error| failed(&error))?;
-        match runtime.negotiate(&list).await {
+        self.runtime.find_all(&list).map_err(|error| failed(&error))?;
+        match self.runtime.negotiate(&list).await {
+            Ok(settled) => {
+                let conflist =
+                    serde_json::from_str(settled.raw()).map_err(|e| Failure::new(e.to_string()))?;
+                Ok(Plan { conflist, ..plan })
+            }
             Err(error) if matches!(error.kind(), ErrorKind::NoCommonVersion { .. }) => Err(failed(&error)),
             // Not every plugin can say what it speaks.
             Err(error) => {
                 tracing::debug!(error = error_chain(&error), "the versions of a plugin are not known");
-                Ok(())
+                Ok(plan)
             }
-            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Keeps other programs away from the container and from GC of the network.
+    async fn lock(&self, list: &NetworkList, attachment: &Attachment) -> Result<Option<FileLock>, Failure> {
+        let until = Instant::now() + self.timeout;
+        match self.cache.lock(&attachment.container_id, list.name(), until).await {
+            Ok(Some(lock)) => Ok(Some(lock)),
+            Ok(None) => Err(Failure::new(format!(
+                "another program has worked on network `{}` or container `{}` for {} s: is there a `netclaimctl cni` that hangs?",
+                list.name(),
+                attachment.container_id,
+                self.timeout.as_secs()
+            ))),
+            Err(error) => {
+                tracing::warn!(error = error_chain(&error), "not locked against other programs");
+                Ok(None)
+            }
+        }
+    }
+
+    fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
+        if let Err(error) = self.cache.store(&Cached { list, attachment, outcome }) {
+            tracing::warn!(error = error_chain(&error), "tools will not see an attachment");
+        }
+    }
+
+    fn forget(&self, list: &NetworkList, attachment: &Attachment) {
+        let forgotten = self.cache.remove(list.name(), &attachment.container_id, &attachment.if_name);
+        if let Err(error) = forgotten {
+            tracing::warn!(error = error_chain(&error), "tools will see an attachment that is gone");
         }
     }
 
@@ -122,17 +160,32 @@ impl Network for CniNetwork {
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, &sandbox.id, Some(&sandbox.netns))?;
-        let _turn = self.turns.acquire().await;
-        let added = self.attachments.add(&list, &attachment, self.timeout);
-        match added.instrument(span(plan, &sandbox.id, &attachment)).await {
-            Ok(result) => storable(&result),
-            Err(AttachmentError::Add(error)) => Err(Failure {
-                last_good: error.last_good.and_then(|result| storable(&result).ok()),
-                // How far the chain came is in `last_good`; the user needs the plugin's own error.
-                ..Failure::new(error_chain(&error.error))
-            }),
-            Err(error) => Err(Failure::new(error_chain(&error))),
-        }
+        let span = span(plan, &sandbox.id, &attachment);
+        let add = async {
+            let _lock = self.lock(&list, &attachment).await?;
+            let _turn = self.turns.acquire().await;
+            match self.runtime.add(&list, &attachment, self.timeout).await {
+                Ok(result) => {
+                    let stored = storable(&result);
+                    self.note(list, attachment, Outcome::Attached(result));
+                    stored
+                }
+                Err(error) => {
+                    // How far the chain came is in `last_good`; the user needs the plugin's own error.
+                    let message = error_chain(&error.error);
+                    let last_good = error.last_good.as_deref().and_then(|result| storable(result).ok());
+                    if error.needs_del() {
+                        self.note(
+                            list,
+                            attachment,
+                            Outcome::Unfinished(error.last_good.map(|result| *result)),
+                        );
+                    }
+                    Err(Failure { last_good, ..Failure::new(message) })
+                }
+            }
+        };
+        add.instrument(span).await
     }
 
     async fn del(
@@ -146,36 +199,38 @@ impl Network for CniNetwork {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
         let span = span(plan, sandbox_id, &attachment);
-        let _turn = self.turns.acquire().await;
-        let last_good = result.and_then(|result| stored(&list, result));
-        let request = Cached { list, attachment, outcome: Outcome::Unfinished(last_good) };
-        let Err(error) = self.attachments.del(&request, self.timeout).instrument(span.clone()).await else {
-            return Ok(());
+        let result = result.and_then(|result| stored(&list, result));
+        let del = async {
+            let _lock = self.lock(&list, &attachment).await?;
+            let _turn = self.turns.acquire().await;
+            if netns.is_some() {
+                let done = self.runtime.del(&list, &attachment, result.as_ref(), self.timeout).await;
+                done.map_err(|error| Failure::new(error_chain(&error)))?;
+            } else {
+                // The kernel has taken the links with the namespace; what is left is on the host, above all addresses,
+                // and some plugins do not get that far without a namespace.
+                let errors = self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await;
+                let not_run = |error: &cni::Error| {
+                    matches!(
+                        error.kind(),
+                        ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } | ErrorKind::Timeout { .. }
+                    )
+                };
+                let limit = if errors.iter().any(not_run) { TRIES_TO_RUN } else { TRIES };
+                match errors.first() {
+                    Some(error) if tries + 1 < limit => return Err(Failure::new(error_chain(error))),
+                    Some(error) => {
+                        tracing::error!(
+                            error = error_chain(error),
+                            "given up: something may be left on the node"
+                        );
+                    }
+                    None => {}
+                }
+            }
+            self.forget(&list, &attachment);
+            Ok(())
         };
-        // The kernel has taken the links with the namespace; what is left is on the host, and some plugins never
-        // succeed without a namespace.
-        let not_run = |error: &cni::Error| {
-            matches!(
-                error.kind(),
-                ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } | ErrorKind::Timeout { .. }
-            )
-        };
-        let limit = match &error {
-            AttachmentError::Left(errors) if errors.iter().any(not_run) => TRIES_TO_RUN,
-            AttachmentError::Left(_) => TRIES,
-            _ => return Err(Failure::new(error_chain(&error))),
-        };
-        if tries + 1 < limit {
-            return Err(Failure::new(error_chain(&error)));
-        }
-        let _entered = span.enter();
-        tracing::error!(error = error_chain(&error), "given up: something may be left on the node");
-        if let Err(error) = self.attachments.forget(request.list.name(), &request.attachment) {
-            tracing::warn!(
-                error = error_chain(&error),
-                "an attachment that is given up stays in the CNI cache"
-            );
-        }
-        Ok(())
+        del.instrument(span).await
     }
 }

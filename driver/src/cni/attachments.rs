@@ -10,15 +10,16 @@
 //! ```
 //!
 //! * An attachment is on disk before its first plugin runs and until its DEL has succeeded; so a failed or interrupted
-//!   ADD is found by GC too. (Beside a journal, which has it already, only when the ADD has ended.)
+//!   ADD is found by GC too.
 //! * DEL and CHECK go by the configuration, arguments and result of the ADD, whatever the files say today.
 //! * Processes that use the same cache directory wait for each other as the specification wants.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
-use tokio::time::Instant;
 
 use super::attachment::Attachment;
 use super::cache::{Cache, CacheError, Cached, Outcome};
@@ -46,6 +47,26 @@ pub enum AttachmentError {
     /// What is known of attachments cannot be read or stored. Before an ADD, nothing was run; after it, DEL is due.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// ADD succeeded, and its result could not be stored: DEL is due, with this result.
+    #[error(
+        "the result of a successful ADD is not known on disk; `del` it, and `add` it again when there is room"
+    )]
+    Unrecorded {
+        /// What ADD returned.
+        result: Box<CniResult>,
+        /// Why it could not be stored.
+        #[source]
+        source: CacheError,
+    },
+    /// It cannot be said whether the attachment's network namespace is there.
+    #[error("cannot look at the network namespace {}", path.display())]
+    Netns {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// ADD failed.
     #[error(transparent)]
     Add(#[from] AddError),
@@ -100,24 +121,21 @@ impl Attachments {
         attachment: &Attachment,
         deadline: Duration,
     ) -> Result<CniResult, AttachmentError> {
+        let deadline = Deadline::after(deadline);
         let _lock = self.lock(Verb::Add, list, attachment, deadline).await?;
         if self.find(list.name(), attachment)?.is_some() {
             return Err(AttachmentError::Attached(attachment.key()));
         }
-        // Of a single version, what is wrong with it is the plugin's to say.
-        let list = match list.versions().len() {
-            0 | 1 => list.clone(),
-            _ => self.runtime.negotiate(list).await?,
-        };
+        let list = self.runtime.settle(list).await?;
         let mut cached = Cached { list, attachment: attachment.clone(), outcome: Outcome::Unfinished(None) };
-        if self.cache.is_durable() {
-            self.cache.store(&cached)?;
-        }
-        match self.runtime.add(&cached.list, attachment, deadline).await {
+        self.cache.store(&cached)?;
+        match self.runtime.add_until(&cached.list, attachment, deadline).await {
             Ok(result) => {
                 cached.outcome = Outcome::Attached(result.clone());
-                self.cache.store(&cached)?;
-                Ok(result)
+                match self.cache.store(&cached) {
+                    Ok(()) => Ok(result),
+                    Err(source) => Err(AttachmentError::Unrecorded { result: Box::new(result), source }),
+                }
             }
             Err(failed) if failed.needs_del() => {
                 cached.outcome = Outcome::Unfinished(failed.last_good.as_deref().cloned());
@@ -128,7 +146,9 @@ impl Attachments {
                 Err(failed.into())
             }
             Err(failed) => {
-                self.forget(cached.list.name(), attachment)?;
+                if let Err(error) = self.forget(cached.list.name(), attachment) {
+                    tracing::warn!(error = error_chain(&error), "an ADD that never began stays known");
+                }
                 Err(failed.into())
             }
         }
@@ -143,6 +163,7 @@ impl Attachments {
     /// # Errors
     /// As [`Runtime::del`]; [`AttachmentError::Left`] without a namespace. What is known is kept then.
     pub async fn del(&self, request: &Cached, deadline: Duration) -> Result<(), AttachmentError> {
+        let deadline = Deadline::after(deadline);
         let (network, attachment) = (request.list.name(), &request.attachment);
         let _lock = self.lock(Verb::Del, &request.list, attachment, deadline).await?;
         let known = match self.find(network, attachment) {
@@ -172,12 +193,14 @@ impl Attachments {
         attachment: &Attachment,
         deadline: Duration,
     ) -> Result<(), AttachmentError> {
+        let deadline = Deadline::after(deadline);
         let unlocked = self.find(network, attachment)?;
         let list = unlocked.ok_or_else(|| AttachmentError::NotAttached(attachment.key()))?.list;
         let _lock = self.lock(Verb::Check, &list, attachment, deadline).await?;
         match self.find(network, attachment)? {
-            Some(Cached { list, attachment, outcome: Outcome::Attached(result) }) => {
-                Ok(self.runtime.check(&list, &attachment, &result, deadline).await?)
+            Some(Cached { list, attachment: known, outcome: Outcome::Attached(result) }) => {
+                let attachment = Attachment { trace: attachment.trace.clone(), ..known };
+                Ok(self.runtime.check_until(&list, &attachment, &result, deadline).await?)
             }
             _ => Err(AttachmentError::NotAttached(attachment.key())),
         }
@@ -203,19 +226,28 @@ impl Attachments {
         let lock = file_locks::whole_network(self.cache.dir(), network, limit.at()).await?;
         let _lock = lock.ok_or_else(|| context().error(limit.passed(Phase::Queued)))?;
         let (known, unusable) = self.cache.attachments()?;
-        if let Some(error) = unusable.into_iter().next() {
+        if let Some(error) = unusable.into_iter().find(|error| error.may_be_of(network)) {
             return Err(error.into());
         }
         let mut valid = keep.to_vec();
         let mut done = Collected::default();
         for known in known.into_iter().filter(|known| known.list.name() == network) {
             let key = known.attachment.key();
-            let lives = known.attachment.netns.as_deref().is_some_and(is_namespace);
-            if lives && matches!(known.outcome, Outcome::Attached(_)) {
+            let lives = match is_there(known.attachment.netns.as_deref()) {
+                Ok(lives) => lives,
+                Err(error) => {
+                    valid.push(key);
+                    done.failed.push(error);
+                    continue;
+                }
+            };
+            // Somebody who works on the container, in another network, may not be joined.
+            let alone = file_locks::try_container(self.cache.dir(), &key.container_id)?;
+            if alone.is_none() || (lives && matches!(known.outcome, Outcome::Attached(_))) {
                 valid.push(key);
                 continue;
             }
-            let deleted = self.delete(&known, deadline).await;
+            let deleted = self.delete(&known, Deadline::after(deadline)).await;
             match deleted.and_then(|()| Ok(self.forget(network, &known.attachment)?)) {
                 Ok(()) => done.deleted.push(key),
                 Err(error) => done.failed.push(error),
@@ -235,13 +267,13 @@ impl Attachments {
         self.cache.remove(network, &attachment.container_id, &attachment.if_name)
     }
 
-    async fn delete(&self, known: &Cached, deadline: Duration) -> Result<(), AttachmentError> {
+    async fn delete(&self, known: &Cached, deadline: Deadline) -> Result<(), AttachmentError> {
         let Cached { list, attachment, outcome } = known;
-        if attachment.netns.as_deref().is_some_and(is_namespace) {
-            return Ok(self.runtime.del(list, attachment, outcome.result(), deadline).await?);
+        if is_there(attachment.netns.as_deref())? {
+            return Ok(self.runtime.del_until(list, attachment, outcome.result(), deadline).await?);
         }
         let attachment = Attachment { netns: None, ..attachment.clone() };
-        let errors = self.runtime.release(list, &attachment, outcome.result(), deadline).await;
+        let errors = self.runtime.release(list, &attachment, outcome.result(), deadline.whole()).await;
         if errors.is_empty() { Ok(()) } else { Err(AttachmentError::Left(errors)) }
     }
 
@@ -254,18 +286,22 @@ impl Attachments {
         verb: Verb,
         list: &NetworkList,
         attachment: &Attachment,
-        deadline: Duration,
+        deadline: Deadline,
     ) -> Result<FileLock, AttachmentError> {
-        let limit = Deadline::after(deadline);
-        let until: Instant = limit.at();
-        let lock =
-            file_locks::attachment(self.cache.dir(), &attachment.container_id, list.name(), until).await?;
+        let lock = self.cache.lock(&attachment.container_id, list.name(), deadline.at()).await?;
         let context = || Context::attachment(verb, list, list.first_plugin().plugin_type(), attachment);
-        Ok(lock.ok_or_else(|| context().error(limit.passed(Phase::Queued)))?)
+        Ok(lock.ok_or_else(|| context().error(deadline.passed(Phase::Queued)))?)
     }
 }
 
-/// Whether the path leads to a namespace. What is left of one that has gone is an ordinary file, or nothing.
-fn is_namespace(path: &Path) -> bool {
-    statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
+/// Whether the path leads to a namespace. What is left of one that has gone is an ordinary file, or nothing; that it
+/// cannot be looked at says nothing.
+fn is_there(path: Option<&Path>) -> Result<bool, AttachmentError> {
+    match path.map(|path| (path, statfs(path))) {
+        None | Some((_, Err(Errno::ENOENT | Errno::ENOTDIR))) => Ok(false),
+        Some((_, Ok(found))) => Ok(found.filesystem_type() == NSFS_MAGIC),
+        Some((path, Err(error))) => {
+            Err(AttachmentError::Netns { path: path.to_owned(), source: error.into() })
+        }
+    }
 }

@@ -7,7 +7,7 @@
 //!   can be left out by those who keep a journal besides.)
 //! * File names of libcni's form are ambiguous (`a-b` and `c`, `a` and `b-c`), so what counts is what is inside; a
 //!   file of another attachment is neither read nor overwritten.
-//! * An attachment is stored before its ADD too, without a result: one that failed half-way can be found and deleted.
+//! * An attachment can be stored before its ADD, without a result: one that failed half-way can be found and deleted.
 //!   It is told from one that succeeded by a member that libcni does not look at.
 //!
 //! Who writes must hold the attachment's lock ([`Attachments`](super::Attachments) does): the temporary file has a fixed
@@ -23,13 +23,22 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::attachment::Attachment;
 use super::conf::{ConfError, NetworkList};
+use super::file_locks::{self, FileLock};
 use super::names::{ContainerId, IfName, NameError, NetworkName};
 use super::result::{CniResult, ResultError};
 
 const KIND: &str = "cniCacheV1";
+
+/// Longest file name of the usual file systems, in bytes.
+const NAME_MAX: usize = 255;
+
+/// How much of a network's name is in the file names of attachments whose names are too long.
+const PREFIX_MAX: usize = 128;
 
 /// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of [`Attachment::args`].
 const IGNORE_UNKNOWN: (&str, &str) = ("IgnoreUnknown", "1");
@@ -175,6 +184,15 @@ pub enum CacheError {
     },
 }
 
+impl CacheError {
+    /// Whether this may hide an attachment to the network.
+    pub(super) fn may_be_of(&self, network: &NetworkName) -> bool {
+        let Self::Entry { path, .. } = self else { return true };
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.starts_with(prefix(network).as_bytes())
+    }
+}
+
 /// What is wrong with a file of the cache.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
@@ -244,14 +262,23 @@ impl Cache {
         Self { durable: false, ..self }
     }
 
-    /// Whether what is stored survives the machine's stop.
-    pub(super) fn is_durable(&self) -> bool {
-        self.durable
+    /// The directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
-    /// The directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// Waits for operations of other processes on the container, and for GC of the network, and keeps them waiting
+    /// until the lock is dropped. `None` if `until` comes first.
+    ///
+    /// # Errors
+    /// [`CacheError::Io`].
+    pub async fn lock(
+        &self,
+        container_id: &ContainerId,
+        network: &NetworkName,
+        until: Instant,
+    ) -> Result<Option<FileLock>, CacheError> {
+        file_locks::attachment(&self.dir, container_id, network, until).await
     }
 
     /// Stores what is known of an attachment in place of what was known before.
@@ -375,8 +402,19 @@ impl Cache {
     }
 }
 
+/// As libcni's, unless the file system has no room for such a name and the temporary file's dot.
 fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
-    format!("{network}-{container_id}-{if_name}")
+    let name = format!("{network}-{container_id}-{if_name}");
+    if name.len() < NAME_MAX {
+        return name;
+    }
+    let hash: String = Sha256::digest(&name).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{hash}", prefix(network))
+}
+
+/// What the names of all of a network's files begin with.
+fn prefix(network: &NetworkName) -> &str {
+    network.as_str().get(..PREFIX_MAX).unwrap_or(network.as_str())
 }
 
 fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> bool {

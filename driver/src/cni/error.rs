@@ -210,7 +210,9 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Queued => "another operation on the container or network was still running",
+            Self::Queued => {
+                "another operation on the container or network, perhaps another program's, was still running"
+            }
             Self::Spent => "the plugins before it took all the time",
             Self::Busy => "the binary was being written",
             Self::Running => "the plugin was killed",

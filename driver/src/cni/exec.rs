@@ -1,8 +1,8 @@
 //! One plugin process, from start to end. The only place in this module that runs anything.
 //!
 //! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own. It has
-//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed, and the
-//! container stays locked until it has ended.
+//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed, and in
+//! this process the container stays locked until it has ended.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::error::{ErrorKind, Phase};
 use super::launcher::Launcher;
@@ -95,6 +95,11 @@ impl Deadline {
         // Too far away to be a time is as good as a year.
         let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
         Self { at, after }
+    }
+
+    /// How much time was given in all.
+    pub(crate) fn whole(self) -> Duration {
+        self.after
     }
 
     pub(crate) fn at(self) -> Instant {
@@ -238,10 +243,14 @@ async fn supervise<F: Future<Output = ()>>(
     group.signal(Signal::SIGTERM);
     let exited = pipes.drive(child, Instant::now() + TERM_GRACE).await.is_some();
     // Also after the plugin went quietly: what it started must not go on without it.
-    group.kill();
-    if !exited && pipes.drive(child, Instant::now() + KILL_WAIT).await.is_none() {
+    group.signal(Signal::SIGKILL);
+    let end = Instant::now() + KILL_WAIT;
+    if !exited && pipes.drive(child, end).await.is_none() {
         tracing::warn!(pid = child.id(), "killed CNI plugin does not end");
     }
+    // Reaped at once: a process that nobody has reaped still counts as one of its group.
+    let _ = timeout_at(end, child.wait()).await;
+    group.ended(end).await;
     pipes.drain().await;
     Err(deadline.passed(Phase::Running))
 }
@@ -295,9 +304,11 @@ impl Group {
         }
     }
 
-    fn kill(&mut self) {
-        self.signal(Signal::SIGKILL);
-        self.release();
+    /// Waits until no process of the killed group is left. From then on the number may belong to another one.
+    async fn ended(&mut self, end: Instant) {
+        if let Some(leader) = self.leader.take() {
+            gone(leader, end).await;
+        }
     }
 
     /// From now on the number may belong to another process.
@@ -310,17 +321,21 @@ impl Drop for Group {
     /// A killed process ends when the kernel has finished what it was doing for it, such as making a link: a DEL that
     /// came before would not find it.
     fn drop(&mut self) {
-        let Some(leader) = self.leader else { return };
-        self.kill();
+        self.signal(Signal::SIGKILL);
+        let Some(leader) = self.leader.take() else { return };
         if let (Some(lock), Ok(runtime)) = (self.lock.take(), Handle::try_current()) {
             runtime.spawn(async move {
-                let end = Instant::now() + KILL_WAIT;
-                while killpg(leader, None).is_ok() && Instant::now() < end {
-                    sleep(KILL_BEAT).await;
-                }
+                gone(leader, Instant::now() + KILL_WAIT).await;
                 drop(lock);
             });
         }
+    }
+}
+
+/// Waits until no process of the group is left, or `end`.
+async fn gone(leader: Pid, end: Instant) {
+    while killpg(leader, None).is_ok() && Instant::now() < end {
+        sleep(KILL_BEAT).await;
     }
 }
 

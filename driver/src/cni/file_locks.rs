@@ -4,7 +4,6 @@
 //! one after another, GC of a network runs alone. The kernel drops the locks of a process that dies.
 
 use std::fs::{File, TryLockError};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
 use super::cache::{CacheError, create_dir, io_error};
@@ -26,7 +26,7 @@ const CONTAINERS: &str = ".containers";
 
 /// Held until dropped.
 #[derive(Debug)]
-pub(super) struct FileLock {
+pub struct FileLock {
     _files: Vec<File>,
 }
 
@@ -38,18 +38,27 @@ pub(super) async fn attachment(
     until: Instant,
 ) -> Result<Option<FileLock>, CacheError> {
     let (containers, path) = open(dir, CONTAINERS)?;
-    let range = range_of(container);
-    let taken = wait(until, || match fcntl(&containers, FcntlArg::F_OFD_SETLK(&range)) {
-        Ok(_) => Ok(true),
-        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
-        Err(error) => Err(io_error("lock", &path)(error.into())),
-    });
-    if !taken.await? {
+    if !wait(until, || take_container(&containers, &path, container)).await? {
         return Ok(None);
     }
     let (network, path) = open(dir, network.as_str())?;
     let taken = wait(until, || outcome(network.try_lock_shared(), &path)).await?;
     Ok(taken.then(|| FileLock { _files: vec![containers, network] }))
+}
+
+/// `None` while somebody works on the container.
+pub(super) fn try_container(dir: &Path, container: &ContainerId) -> Result<Option<FileLock>, CacheError> {
+    let (containers, path) = open(dir, CONTAINERS)?;
+    let taken = take_container(&containers, &path, container)?;
+    Ok(taken.then(|| FileLock { _files: vec![containers] }))
+}
+
+fn take_container(file: &File, path: &Path, container: &ContainerId) -> Result<bool, CacheError> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range_of(container))) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(io_error("lock", path)(error.into())),
+    }
 }
 
 /// Waits for all operations on the network. `None` if `until` comes first.
@@ -64,11 +73,11 @@ pub(super) async fn whole_network(
 }
 
 /// One byte of one file for each container: no file is left for every container that ever was. Two containers whose
-/// bytes are the same one of 2^62 wait for each other, and that is all.
+/// bytes are the same one of 2^56 wait for each other, and that is all.
 fn range_of(container: &ContainerId) -> libc::flock {
-    let mut hasher = DefaultHasher::new();
-    container.as_str().hash(&mut hasher);
-    let byte = i64::try_from(hasher.finish() >> 2).unwrap_or_default();
+    // The same in every process, of whichever version.
+    let hash = Sha256::digest(container.as_str());
+    let byte = hash.iter().take(7).fold(0, |byte, next| (byte << 8) | i64::from(*next));
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

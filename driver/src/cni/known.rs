@@ -4,9 +4,12 @@
 //! Everything here goes by the plugin's type. A plugin of that name from somebody else gets calls that the
 //! specification allows all the same.
 
+use sha2::{Digest as _, Sha512};
+
 use super::attachment::Attachment;
 use super::conf::{NetworkList, PluginConf};
 use super::error::{Effect, Error};
+use super::result::CniResult;
 
 /// Plugins whose whole work lies inside the container's namespace and ends with it, apart from their IPAM plugin's.
 ///
@@ -29,12 +32,20 @@ const INSIDE: [&str; 11] = [
 ///
 /// `bandwidth` names its device on the host after network and container, not the interface: a second attachment of a
 /// container to one network fails, and the DEL of one takes the other's device away. It uses the name for nothing else.
+///
+/// `prev` is the attachment's result: where it has the device under the plugin's own name, another runtime, or an
+/// earlier version of this one, has made it, and the plugin is called by that name.
 pub(super) fn name_of_its_own(
     list: &NetworkList,
     plugin: &PluginConf,
     attachment: &Attachment,
+    prev: Option<&CniResult>,
 ) -> Option<String> {
     if plugin.plugin_type().as_str() != "bandwidth" {
+        return None;
+    }
+    let plain = device(list.name().as_str(), attachment);
+    if prev.is_some_and(|prev| prev.interfaces().iter().any(|interface| interface.name == plain)) {
         return None;
     }
     let if_name = attachment.if_name.as_str();
@@ -46,6 +57,13 @@ pub(super) fn name_of_its_own(
         if_name.bytes().map(|byte| format!("{byte:02x}")).collect()
     };
     Some(format!("{}.{if_name}", list.name()))
+}
+
+/// The plugin's name for its device: `bwp` and as much of a SHA-512 as fits.
+fn device(network: &str, attachment: &Attachment) -> String {
+    let hash = Sha512::digest(format!("{network}{}", attachment.container_id));
+    let hex: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("bwp{hex}")
 }
 
 /// Whether DEL without a namespace can be left out: `sbr` opens the namespace before anything else, fails when there

@@ -7,6 +7,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -15,6 +16,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+
+const OWN: &str = "/proc/self/ns/mnt";
 
 /// Looks at files, and starts processes, in one mount namespace.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +49,13 @@ impl Launcher {
     pub(crate) fn in_namespace(path: &Path) -> Result<Self, MountNamespaceError> {
         let failed = |source| MountNamespaceError { path: path.to_owned(), source };
         let namespace = File::open(path).map_err(failed)?;
+        let (there, here) =
+            (namespace.metadata().map_err(failed)?, Path::new(OWN).metadata().map_err(failed)?);
+        if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
+            return Err(failed(io::Error::other(
+                "it is this program's own: does it share the host's process ids?",
+            )));
+        }
         let (tasks, received) = channel();
         let (entered, outcome) = channel();
         let work = move || {
@@ -83,6 +93,9 @@ impl Launcher {
         // The process is waited for where the caller is.
         let handle = Handle::current();
         let task = move || {
+            if sender.is_closed() {
+                return;
+            }
             let _entered = handle.enter();
             // Where nobody waits for it any more, it is dropped here, and killed.
             let _ = sender.send(command.spawn());
@@ -99,5 +112,5 @@ fn serve(tasks: &Receiver<Task>) {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the thread in the other mount namespace is gone")
+    io::Error::other("the thread in the other mount namespace is gone: restart this program")
 }

@@ -43,6 +43,7 @@ pub use cache::{Cache, CacheError, Cached, EntryError, Outcome};
 pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};
 pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, STDOUT_LIMIT, TERM_GRACE, close_inherited_descriptors};
+pub use file_locks::FileLock;
 pub use launcher::MountNamespaceError;
 pub use netclaim_api::cni::{
     ContainerId, IfName, NameError, NameKind, NetworkName, PluginType, SpecVersion, VersionError, validate,

@@ -129,7 +129,7 @@ impl Request {
         }
 
         let mut stdin = base(list, plugin)?;
-        if let Some(name) = known::name_of_its_own(list, plugin, attachment) {
+        if let Some(name) = known::name_of_its_own(list, plugin, attachment, prev) {
             stdin.set("name", json::raw(&name)?);
         }
         let runtime_config = runtime_config(plugin, attachment)?;

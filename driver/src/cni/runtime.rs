@@ -161,9 +161,17 @@ impl Runtime {
         attachment: &Attachment,
         deadline: Duration,
     ) -> Result<CniResult, AddError> {
+        self.add_until(list, attachment, Deadline::after(deadline)).await
+    }
+
+    pub(crate) async fn add_until(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Deadline,
+    ) -> Result<CniResult, AddError> {
         let total = list.plugins().count();
         let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
-        let deadline = Deadline::after(deadline);
         let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
         let lock = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
         // All binaries first: a chain that cannot end should not begin.
@@ -209,7 +217,16 @@ impl Runtime {
         prev: Option<&CniResult>,
         deadline: Duration,
     ) -> Result<(), Error> {
-        let deadline = Deadline::after(deadline);
+        self.del_until(list, attachment, prev, Deadline::after(deadline)).await
+    }
+
+    pub(crate) async fn del_until(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: Option<&CniResult>,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
         let lock = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins().rev() {
@@ -280,6 +297,16 @@ impl Runtime {
         prev: &CniResult,
         deadline: Duration,
     ) -> Result<(), Error> {
+        self.check_until(list, attachment, prev, Deadline::after(deadline)).await
+    }
+
+    pub(crate) async fn check_until(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: &CniResult,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let first = Call::new(Verb::Check, list, list.first_plugin(), attachment);
         if !list.version().has_check() {
             return Err(first.context.error(ErrorKind::NoCheck(list.version())));
@@ -287,7 +314,6 @@ impl Runtime {
         if list.disable_check() {
             return Ok(());
         }
-        let deadline = Deadline::after(deadline);
         let lock = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins() {
             self.run(&Call::new(Verb::Check, list, plugin, attachment), &lock, Some(prev), deadline).await?;
@@ -403,6 +429,31 @@ impl Runtime {
         list.pinned(highest).map_err(|error: ConfError| {
             Context::lookup(list.first_plugin().plugin_type()).error(ErrorKind::Pin(error))
         })
+    }
+
+    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), where
+    /// there is a choice and every plugin says what it supports. Of a single version, what is wrong with it is the
+    /// plugin's to say.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].
+    pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Error> {
+        if list.versions().len() < 2 {
+            return Ok(list.clone());
+        }
+        let no_way = |error: &Error| {
+            matches!(error.kind(), ErrorKind::NoCommonVersion { .. } | ErrorKind::NotFound { .. })
+        };
+        match self.negotiate(list).await {
+            Err(error) if !no_way(&error) => {
+                tracing::warn!(
+                    error = error_chain(&error),
+                    "a plugin does not tell its versions: using the highest"
+                );
+                Ok(list.clone())
+            }
+            settled => settled,
+        }
     }
 
     fn known_versions(&self, path: &Path, fingerprint: Option<Fingerprint>) -> Option<BTreeSet<SpecVersion>> {

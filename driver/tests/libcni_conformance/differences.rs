@@ -137,7 +137,7 @@ pub const DIFFERENCES: &[Difference] = &[
         group: Group::Everywhere,
         reason: "a plugin has no need of the agent's own variables, which may be secret",
         provoke: "any call",
-        ours: "plugins get PATH, HOME, the proxies' variables and the protocol's",
+        ours: "plugins get PATH, HOME, the proxies' variables, the protocol's and what the program adds (the agent: `GOMAXPROCS=1`)",
         libcni: "they inherit everything",
         at: &[("/env", r#"["HOME","PATH"]"#, "*")],
         follows: &[],
