@@ -52,6 +52,7 @@ fn main() -> ExitCode {
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails,
             a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_mended,
             a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended,
+            a_pod_of_whose_networks_one_fails_does_not_start,
             a_slow_plugin_holds_up_its_own_pod_only,
             containers_that_do_not_name_the_claim_wait_too,
             a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
@@ -75,6 +76,8 @@ fn main() -> ExitCode {
             a_container_restarts_in_place_without_the_agent,
             pods_and_slices_outlive_a_kubelet_restart,
             a_pod_older_than_its_containerd_leaves_nothing,
+            a_pod_whose_namespace_is_taken_away_leaves_nothing,
+            a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again;
     ])
 }

@@ -1,5 +1,7 @@
 //! The kubelet, the container runtime and sandboxes come and go.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -93,4 +95,50 @@ fn replaced(test: &Test<'_>, pod: &str) -> Result<()> {
     })?;
     test.began_with(pod, &["net1"])?;
     test.interface(pod, "net1").map(drop)
+}
+
+pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let inode = fs::metadata(format!("/proc/{}/ns/net", test.sandbox("p")?.pid))?.ino();
+    let names = fs::read_dir(test.cluster.node().path("/run/netns"))?;
+    let is_its = |entry: &fs::DirEntry| fs::metadata(entry.path()).is_ok_and(|file| file.ino() == inode);
+    let entry = names.filter_map(Result::ok).find(is_its).context("the sandbox's namespace has no name")?;
+    let path = format!("/run/netns/{}", entry.file_name().to_string_lossy());
+    test.cluster.on_node(&["umount", &path])?;
+    test.cluster.on_node(&["rm", &path])?;
+    test.delete_pod("p")?;
+    test.node_has_leases(0)
+}
+
+pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'_>) -> Result<()> {
+    let journal = "/var/lib/netclaim/journal";
+    let network = test.macvlan("a")?;
+    test.pod("old", &network)?;
+    test.runs_with("old", &["net1"])?;
+    if let Err(error) = test.cluster.on_node(&["chattr", "+i", journal]) {
+        return test.skip(&format!("no directory can be closed to root here: {error:#}"));
+    }
+    let held = test.pod("new", &network).and_then(|()| {
+        test.event(
+            "new",
+            &["FailedPrepareDynamicResources", "is the state directory full, read-only or gone?"],
+        )?;
+        test.has_not_started("new")?;
+        // Its DEL is run all the same; that it was is only believed when it is on disk.
+        test.kubectl(&["delete", "pod", "old", "--wait=false"])?;
+        eventually(30, "the address is given back", || {
+            let leases = test.cluster.node().leases()?;
+            ensure!(leases.is_empty(), "{leases:?}");
+            Ok(())
+        })
+    });
+    test.cluster.on_node(&["chattr", "-i", journal])?;
+    held?;
+    test.delete_pod("old")?;
+    test.delete_pod("new")?;
+    test.pod("next", &network)?;
+    test.runs_with("next", &["net1"])?;
+    test.node_has_leases(1)
 }

@@ -117,3 +117,12 @@ pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> 
     test.cluster.plugins_see_the_node(false)?;
     done
 }
+
+pub fn a_pod_of_whose_networks_one_fails_does_not_start(test: &Test<'_>) -> Result<()> {
+    let (good, bad) = (test.macvlan("b")?, network_with(test, FAIL)?);
+    test.create([claim("first", &good), claim("second", &bad), pod("p", &["first", "second"])])?;
+    test.event("p", &[bad.as_str(), "the switch says no"])?;
+    test.claim_is_ready("first")?;
+    test.has_not_started("p")?;
+    test.delete_pod("p")
+}
