@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
@@ -33,13 +34,15 @@ use crate::gate::markers::Markers;
 use crate::gate::server;
 use crate::metrics::Metrics;
 use crate::node::NodeAgent;
-use crate::nri::RuntimeEvents;
+use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::STARTS;
 use crate::publishing::Devices;
 use crate::sockets::{Sockets, with_tokio};
 use crate::status::StatusWriter;
 use crate::{http, watching};
 
+/// The same, while the runtime holds up every pod of the node.
+const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -90,6 +93,7 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
         let (path, reason) = (file.path.display(), &file.reason);
         tracing::error!(%path, reason, "a journal file is kept but not understood: a DEL may be owed");
     }
+    metrics.restarts.set(restarts());
     metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
     let specs = CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook.clone())
         .context("cannot use the CDI directory")?;
@@ -125,10 +129,17 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
 
     // Who asks.
     let gate_socket = with_tokio(gate_socket).context("cannot listen for hooks")?;
-    let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), client: client.clone() });
+    let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), pods: LivePods(client.clone()) });
     parts.spawn("answering hooks", server::serve(gate_socket, source));
     let (nri_connected, connected) = watch::channel(false);
-    let events = RuntimeEvents::new(Arc::clone(&attacher), specs, hook, &boot, Arc::clone(&metrics));
+    let events = RuntimeEvents::new(
+        Arc::clone(&attacher),
+        LivePods(client.clone()),
+        specs,
+        hook,
+        &boot,
+        Arc::clone(&metrics),
+    );
     let config = PluginConfig::new(&args.nri_socket, "netclaim", 0)?;
     parts
         .spawn("hearing from the runtime", nri::run(config, Arc::new(events), nri_connected, cancel.clone()));
@@ -168,6 +179,11 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
         None => Ok(()),
         Some(part) => bail!("{part} has ended: restarting is the cure"),
     }
+}
+
+/// How often the parent has started an agent before this one.
+fn restarts() -> i64 {
+    std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
 }
 
 /// What runs CNI plugins.
@@ -282,8 +298,7 @@ fn serve_kubelet(
         }
     });
     // The kubelet does not register anew by a socket that it knows.
-    let again = std::env::var(STARTS).is_ok_and(|starts| starts != "0");
-    let (registered, seen) = watch::channel(again);
+    let (registered, seen) = watch::channel(restarts() > 0);
     let registration = Registration::new(&args.driver_name, args.calls_socket(), registered);
     let listener = with_tokio(registration_socket).context("cannot listen for the kubelet's registration")?;
     let cancelled = cancel.clone();
@@ -318,7 +333,25 @@ async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Met
 /// What waiting hooks are answered from.
 struct GateSource {
     attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
-    client: Client,
+    pods: LivePods,
+}
+
+/// Pods as the API server knows them.
+struct LivePods(Client);
+
+impl LivePods {
+    fn of(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.0.clone(), namespace)
+    }
+}
+
+impl Pods for LivePods {
+    async fn is_never_restarted(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
+        let pods = self.of(namespace);
+        let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, pods.get_opt(name)).await.ok()?.ok()??;
+        let is_it = pod.metadata.uid.as_deref() == Some(uid);
+        is_it.then(|| pod.spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never")))
+    }
 }
 
 impl server::Source for GateSource {
@@ -327,7 +360,7 @@ impl server::Source for GateSource {
     }
 
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        let pods = Api::<k8s_openapi::api::core::v1::Pod>::namespaced(self.client.clone(), namespace);
+        let pods = self.pods.of(namespace);
         let pod = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await;
         match pod.unwrap_or(Err(kube::Error::Service(Box::from("no answer")))) {
             Ok(Some(pod)) => {

@@ -42,6 +42,8 @@ pub struct Metrics {
     pub nri_connected: Gauge,
     /// Journal files that nobody can read.
     pub unreadable: Gauge,
+    /// How often this agent's parent has started one before.
+    pub restarts: Gauge,
 }
 
 /// Measures from its making to [`Timer::observe`].
@@ -80,7 +82,13 @@ impl Default for Metrics {
             "Journal files that cannot be read and are kept",
             unreadable.clone(),
         );
-        Self { registry: Mutex::new(registry), calls, attach, nri_connected, unreadable }
+        let restarts = Gauge::default();
+        registry.register(
+            "agent_restarts",
+            "How often the agent died and was started again in this container, which the kubelet does not count",
+            restarts.clone(),
+        );
+        Self { registry: Mutex::new(registry), calls, attach, nri_connected, unreadable, restarts }
     }
 }
 

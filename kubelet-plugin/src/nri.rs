@@ -17,12 +17,24 @@ use crate::gate::cdi::{CdiSpecs, HOOK_TIMEOUT, HookCommand};
 use crate::metrics::Metrics;
 
 /// The agent as an NRI plugin.
-pub struct RuntimeEvents<N, O> {
+pub struct RuntimeEvents<N, O, P> {
     attacher: Arc<Attacher<N, O>>,
+    pods: P,
     specs: CdiSpecs,
     hook: HookCommand,
     boot_id: String,
     metrics: Arc<Metrics>,
+}
+
+/// What the runtime does not tell of pods.
+pub trait Pods: Send + Sync + 'static {
+    /// Whether the pod is one whose containers are never started again; `None` where that cannot be said soon.
+    fn is_never_restarted(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> impl Future<Output = Option<bool>> + Send;
 }
 
 /// Whether a listed sandbox lives.
@@ -33,16 +45,17 @@ enum Listed {
     Unclear(String),
 }
 
-impl<N: Network, O: Observer> RuntimeEvents<N, O> {
+impl<N: Network, O: Observer, P: Pods> RuntimeEvents<N, O, P> {
     /// Tells `attacher` about sandboxes of this boot, and gates containers with `hook`.
     pub fn new(
         attacher: Arc<Attacher<N, O>>,
+        pods: P,
         specs: CdiSpecs,
         hook: HookCommand,
         boot_id: &str,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { attacher, specs, hook, boot_id: boot_id.to_owned(), metrics }
+        Self { attacher, pods, specs, hook, boot_id: boot_id.to_owned(), metrics }
     }
 
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
@@ -112,7 +125,7 @@ impl<N: Network, O: Observer> RuntimeEvents<N, O> {
     }
 }
 
-impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
+impl<N: Network, O: Observer, P: Pods> Handler for RuntimeEvents<N, O, P> {
     fn configured(&self, runtime: &RuntimeInfo) {
         tracing::info!(name = runtime.name, version = runtime.version, timeout = ?runtime.request_timeout, "container runtime");
     }
@@ -192,6 +205,14 @@ impl<N: Network, O: Observer> Handler for RuntimeEvents<N, O> {
         match state.map(|state| state.gate(&sandbox.id)) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
             Some(Gate::Failed(error)) => Err(error),
+            // A hook that runs out of patience would end it for good. A container that is not created is tried again,
+            // if only after 10 to 15 s.
+            Some(Gate::Wait)
+                if self.pods.is_never_restarted(&sandbox.namespace, &sandbox.name, &sandbox.uid).await
+                    == Some(true) =>
+            {
+                Err("the pod's networks are still being attached: its containers are created when they are there".to_owned())
+            }
             // Containers that name the claim have the hook by CDI, which works without us too.
             Some(Gate::Wait) if self.claims_of(&container).next().is_some() => Ok(Adjustment::default()),
             Some(Gate::Wait) => {

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
             a_pod_on_the_nodes_network_is_refused_with_the_reason,
             a_plugin_that_fails_is_quoted_and_the_pod_starts_when_it_is_mended,
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails,
+            a_pod_that_is_never_restarted_is_not_held_in_a_hook,
             a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_mended,
             a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended,
             a_pod_of_whose_networks_one_fails_does_not_start,

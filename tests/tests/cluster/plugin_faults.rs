@@ -126,3 +126,13 @@ pub fn a_pod_of_whose_networks_one_fails_does_not_start(test: &Test<'_>) -> Resu
     test.has_not_started("p")?;
     test.delete_pod("p")
 }
+
+pub fn a_pod_that_is_never_restarted_is_not_held_in_a_hook(test: &Test<'_>) -> Result<()> {
+    // Longer than the runtime waits for us, which is 2 s.
+    let network = network_with(test, "/opt/cni/bin/busybox sleep 6")?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    test.create([claim("p", &network), pod])?;
+    test.event("p", &["still being attached"])?;
+    test.runs_with("p", &["net1"])
+}

@@ -12,6 +12,7 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
         "application/openmetrics-text",
         "netclaim_nri_connected 1",
         "netclaim_journal_unreadable_files 0",
+        "netclaim_agent_restarts ",
         "# EOF",
     ] {
         ensure!(answer.contains(words), "no {words:?} in {answer}");
