@@ -38,8 +38,13 @@ test-qemu: ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debian's k
 	tests/cluster/build.sh
 	tests/qemu/lane.sh
 
+.PHONY: test-churn
+test-churn: ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
+	tests/cluster/build.sh
+	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --locked -- pods_come_and_go
+
 .PHONY: test-all
-test-all: test test-qemu ## make test, and then what takes longer (root)
+test-all: test test-qemu test-churn ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

@@ -10,6 +10,7 @@ use netclaim_tests::{scenarios, suite};
 
 mod agent_faults;
 mod attaching;
+mod churn;
 mod node_faults;
 mod plugin_faults;
 mod refusals;
@@ -18,6 +19,7 @@ mod scheduling;
 
 use agent_faults::*;
 use attaching::*;
+use churn::*;
 use node_faults::*;
 use plugin_faults::*;
 use refusals::*;
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
             a_pod_older_than_its_containerd_leaves_nothing,
             a_pod_whose_namespace_is_taken_away_leaves_nothing,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
-            a_new_sandbox_gets_the_interface_again;
+            a_new_sandbox_gets_the_interface_again,
+            pods_come_and_go_while_agent_runtime_and_kubelet_die;
     ])
 }
