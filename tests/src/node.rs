@@ -220,8 +220,12 @@ impl Node {
             }
         }
         let mut netns = 0;
-        for name in names(&self.path("/run/netns"))? {
-            match fs::metadata(self.path("/run/netns").join(&name)) {
+        let dir = self.path("/run/netns");
+        let plain = fs::metadata(&dir).map(|dir| dir.dev()).unwrap_or_default();
+        for name in names(&dir)? {
+            match fs::metadata(dir.join(&name)) {
+                // What a runtime leaves that is killed before it has made the namespace.
+                Ok(file) if file.dev() == plain => {}
                 Ok(file) if namespaces.contains(&file.ino()) => netns += 1,
                 _ => left.push(format!("network namespace {name}")),
             }

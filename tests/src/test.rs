@@ -205,7 +205,8 @@ impl<'a> Test<'a> {
     /// # Errors
     /// When one did not.
     pub fn began_with(&self, pod: &str, interfaces: &[&str]) -> Result<()> {
-        eventually(10, "the containers' logs tell the interfaces", || {
+        // A kubelet that has just started knows no pods and shows no logs for a while.
+        eventually(SOON, "the containers' logs tell the interfaces", || {
             let containers = self.get("pod", pod)?["spec"]["containers"].clone();
             for container in list(&containers) {
                 let log = self.kubectl(&["logs", pod, "-c", &text(&container["name"])])?;

@@ -5,22 +5,26 @@ use std::env;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use netclaim_tests::Test;
+use netclaim_tests::{Test, eventually};
 
 /// Pods that are started, unless `$NETCLAIM_CHURN` says how many.
 const PODS: usize = 24;
 /// Pods that are there at once.
 const AT_ONCE: usize = 8;
 
+/// Seconds, until a kubelet has tried a call again that was answered by the agent's death.
+const RETRY: u64 = 150;
+
 /// The same numbers for the same seed.
 struct Dice(u64);
 
 impl Dice {
-    /// From `$NETCLAIM_SEED`, or from the clock.
+    /// From `$NETCLAIM_SEED`; without it from the clock, in a run that is asked for.
     fn new() -> Result<Self> {
-        let seed = match env::var("NETCLAIM_SEED") {
-            Ok(seed) => seed.parse().context("NETCLAIM_SEED is no number")?,
-            Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+        let seed = match (env::var("NETCLAIM_SEED"), env::var_os("NETCLAIM_CHURN")) {
+            (Ok(seed), _) => seed.parse().context("NETCLAIM_SEED is no number")?,
+            (Err(_), Some(_)) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+            (Err(_), None) => 1,
         };
         eprintln!("         churn: NETCLAIM_SEED={seed}");
         Ok(Self(seed))
@@ -64,12 +68,13 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
         }
         std::thread::sleep(Duration::from_millis(dice.below(400)));
     }
-    // Whoever is left has begun with its network, once; the node is looked at when all are gone.
+    // Whoever is left has begun with its network.
     for name in &there {
         test.runs(name)?;
         test.began_with(name, &["net1"])?;
     }
-    Ok(())
+    test.kubectl(&["delete", "pods", "--all", "--timeout=180s"])?;
+    eventually(RETRY, "nothing is left on the node", || test.cluster.node().is_clean(&Default::default()))
 }
 
 /// Deletes one of the pods, whatever it is doing.
