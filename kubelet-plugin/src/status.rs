@@ -28,7 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long the API server may take for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
-/// A conflict is mostly somebody else's write in between; after this many it is a new claim with the old one's name.
+/// A conflict is mostly somebody else's write in between; after this many it is a new claim with the old one's name. And
+/// a status that stays invalid is that of a claim whose devices have been given back.
 const CONFLICTS: u32 = 3;
 
 /// What the writer is told.
@@ -240,7 +241,7 @@ impl StatusWriter {
         work.written = match &result {
             Ok(()) => true,
             Err(WriteError::Api(kube::Error::Api(status))) => {
-                status.code == 404 || status.code == 409 && work.failures >= CONFLICTS
+                status.code == 404 || matches!(status.code, 409 | 422) && work.failures >= CONFLICTS
             }
             Err(_) => false,
         };
