@@ -22,6 +22,11 @@ pub mod fuzzing;
 pub mod links;
 pub mod nri;
 
+/// Bytes as people and file names have them, two digits each.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// An error with all its causes in one line, for people: `what failed: why: and why that`.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());

@@ -51,21 +51,12 @@ impl CniNetwork {
     /// What of the configuration is wrong, or which plugin is not installed or does not speak its version.
     pub async fn settle(&self, plan: Plan) -> Result<Plan, Failure> {
         let list = list(&plan)?;
-        let failed = |error: &cni::Error| Failure::new(error_chain(error));
-        self.runtime.find_all(&list).map_err(|error| failed(&error))?;
-        match self.runtime.negotiate(&list).await {
-            Ok(settled) => {
-                let conflist =
-                    serde_json::from_str(settled.raw()).map_err(|e| Failure::new(e.to_string()))?;
-                Ok(Plan { conflist, ..plan })
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::NoCommonVersion { .. }) => Err(failed(&error)),
-            // Not every plugin can say what it speaks.
-            Err(error) => {
-                tracing::debug!(error = error_chain(&error), "the versions of a plugin are not known");
-                Ok(plan)
-            }
-        }
+        let failed = |error: cni::Error| Failure::new(error_chain(&error));
+        self.runtime.find_all(&list).map_err(failed)?;
+        let settled = self.runtime.settle(&list).await.map_err(failed)?;
+        let conflist =
+            serde_json::from_str(settled.raw()).map_err(|error| Failure::new(error.to_string()))?;
+        Ok(Plan { conflist, ..plan })
     }
 
     /// Keeps other programs away from the container and from GC of the network.

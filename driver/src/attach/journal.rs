@@ -24,6 +24,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::record::Record;
+use crate::hex;
 
 /// The format that this version writes; it reads this and older ones.
 const VERSION: u32 = 1;
@@ -205,7 +206,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, String> {
 }
 
 fn sha256(raw: &RawValue) -> String {
-    Sha256::digest(raw.get()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(raw.get()))
 }
 
 #[cfg(test)]

@@ -126,7 +126,8 @@ impl Attachments {
         if self.find(list.name(), attachment)?.is_some() {
             return Err(AttachmentError::Attached(attachment.key()));
         }
-        let list = self.runtime.settle(list).await?;
+        // Of a single version, what is wrong with it is the plugin's to say.
+        let list = if list.versions().len() < 2 { list.clone() } else { self.runtime.settle(list).await? };
         let mut cached = Cached { list, attachment: attachment.clone(), outcome: Outcome::Unfinished(None) };
         self.cache.store(&cached)?;
         match self.runtime.add_until(&cached.list, attachment, deadline).await {

@@ -31,6 +31,7 @@ use super::conf::{ConfError, NetworkList};
 use super::file_locks::{self, FileLock};
 use super::names::{ContainerId, IfName, NameError, NetworkName};
 use super::result::{CniResult, ResultError};
+use crate::hex;
 
 const KIND: &str = "cniCacheV1";
 
@@ -408,8 +409,7 @@ fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName
     if name.len() < NAME_MAX {
         return name;
     }
-    let hash: String = Sha256::digest(&name).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{hash}", prefix(network))
+    format!("{}-{}", prefix(network), hex(&Sha256::digest(&name)))
 }
 
 /// What the names of all of a network's files begin with.

@@ -10,6 +10,7 @@ use super::attachment::Attachment;
 use super::conf::{NetworkList, PluginConf};
 use super::error::{Effect, Error};
 use super::result::CniResult;
+use crate::hex;
 
 /// Plugins whose whole work lies inside the container's namespace and ends with it, apart from their IPAM plugin's.
 ///
@@ -27,6 +28,9 @@ const INSIDE: [&str; 11] = [
     "vrf",
     "static",
 ];
+
+/// Longest name of a device in bytes (`IFNAMSIZ` less the closing NUL), all of which `bandwidth` uses.
+const DEVICE_NAME: usize = 15;
 
 /// The network name to give to this plugin in this attachment, if not the network's.
 ///
@@ -51,19 +55,15 @@ pub(super) fn name_of_its_own(
     let if_name = attachment.if_name.as_str();
     // Interface names may hold what network names may not.
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let if_name = if if_name.chars().all(allowed) {
-        if_name.to_owned()
-    } else {
-        if_name.bytes().map(|byte| format!("{byte:02x}")).collect()
-    };
+    let if_name = if if_name.chars().all(allowed) { if_name.to_owned() } else { hex(if_name.as_bytes()) };
     Some(format!("{}.{if_name}", list.name()))
 }
 
 /// The plugin's name for its device: `bwp` and as much of a SHA-512 as fits.
 fn device(network: &str, attachment: &Attachment) -> String {
-    let hash = Sha512::digest(format!("{network}{}", attachment.container_id));
-    let hex: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    format!("bwp{hex}")
+    let mut name = format!("bwp{}", hex(&Sha512::digest(format!("{network}{}", attachment.container_id))));
+    name.truncate(DEVICE_NAME);
+    name
 }
 
 /// Whether DEL without a namespace can be left out: `sbr` opens the namespace before anything else, fails when there
@@ -77,11 +77,10 @@ pub(super) fn has_nothing_to_delete_without_netns(plugin: &PluginConf) -> bool {
 /// `vlan` and `ipvlan` look for their master first and fail without it. `dhcp` fails when its daemon does not run; then
 /// nobody renews the lease either, and it ends by itself.
 pub(super) fn is_done_without_netns(error: &Error) -> bool {
-    let daemon_is_gone = || {
-        error.plugin().as_str() == "dhcp"
-            && error.reported().is_some_and(|reported| reported.msg.contains("error dialing DHCP daemon"))
-    };
-    let says_so = error.reported().is_some() && error.effect() != Effect::Unknown;
-    let has_run = error.reported().is_some();
-    says_so || (has_run && INSIDE.contains(&error.plugin().as_str())) || daemon_is_gone()
+    // One that says nothing may not have run.
+    let Some(reported) = error.reported() else { return false };
+    let plugin = error.plugin().as_str();
+    error.effect() != Effect::Unknown
+        || INSIDE.contains(&plugin)
+        || (plugin == "dhcp" && reported.msg.contains("error dialing DHCP daemon"))
 }

@@ -431,22 +431,18 @@ impl Runtime {
         })
     }
 
-    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), where
-    /// there is a choice and every plugin says what it supports. Of a single version, what is wrong with it is the
-    /// plugin's to say.
+    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), but
+    /// where a plugin cannot say what it supports, the highest that the network declares.
     ///
     /// # Errors
     /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].
     pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Error> {
-        if list.versions().len() < 2 {
-            return Ok(list.clone());
-        }
         let no_way = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoCommonVersion { .. } | ErrorKind::NotFound { .. })
         };
         match self.negotiate(list).await {
             Err(error) if !no_way(&error) => {
-                tracing::warn!(
+                tracing::debug!(
                     error = error_chain(&error),
                     "a plugin does not tell its versions: using the highest"
                 );

@@ -8,6 +8,7 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 
 use super::names::{ContainerId, IfName};
+use crate::hex;
 
 const PARENT: &str = "TRACEPARENT";
 const STATE: &str = "TRACESTATE";
@@ -28,7 +29,6 @@ impl TraceContext {
     pub fn of_attachment(container_id: &ContainerId, if_name: &IfName) -> Self {
         // A slash is in neither name.
         let hash = Sha256::digest(format!("{container_id}/{if_name}"));
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (trace, parent) = hash.split_at(16);
         let parent = format!("00-{}-{}-01", hex(trace), hex(parent.get(..8).unwrap_or(parent)));
         Self { parent, state: None, baggage: None }

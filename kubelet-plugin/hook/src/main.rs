@@ -113,7 +113,7 @@ fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), String>
                 None
             }
         };
-        if let Some(Answer::Open) = agent.as_ref().and_then(|a: &Asked| a.answer) {
+        if agent.as_ref().is_some_and(|agent: &Asked| agent.open) {
             return Ok(());
         }
     }
@@ -123,16 +123,11 @@ fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), String>
     ))
 }
 
-#[derive(Clone, Copy)]
-enum Answer {
-    Open,
-}
-
 /// A connection to the agent, and what it has said so far.
 struct Asked {
     stream: UnixStream,
     said: Vec<u8>,
-    answer: Option<Answer>,
+    open: bool,
 }
 
 fn ask(question: &Question, socket: &Path) -> io::Result<Asked> {
@@ -142,7 +137,7 @@ fn ask(question: &Question, socket: &Path) -> io::Result<Asked> {
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    Ok(Asked { stream, said: Vec::new(), answer: None })
+    Ok(Asked { stream, said: Vec::new(), open: false })
 }
 
 /// Listens for one beat. `None` when the agent went away or speaks in tongues: ask the next one.
@@ -162,7 +157,7 @@ fn listen(mut agent: Asked) -> Result<Option<Asked>, String> {
     }
     let said = String::from_utf8_lossy(&agent.said);
     match said.split_once('\n').map(|(line, _)| line.split_once(' ').unwrap_or((line, ""))) {
-        Some(("open", _)) => agent.answer = Some(Answer::Open),
+        Some(("open", _)) => agent.open = true,
         Some(("gone", reason)) => return Err(reason.to_owned()),
         Some(_) => return again(),
         None => {}

@@ -64,16 +64,15 @@ pub(super) const COMMON: &[Key] = &[
     ("cniVersion", Any),
     ("capabilities", Any),
     ("ipam", Any),
-    (
-        "dns",
-        Object(&[
-            ("nameservers", List(&Text)),
-            ("domain", Text),
-            ("search", List(&Text)),
-            ("options", List(&Text)),
-        ]),
-    ),
+    ("dns", DNS),
 ];
+
+const DNS: Form = Object(&[
+    ("nameservers", List(&Text)),
+    ("domain", Text),
+    ("search", List(&Text)),
+    ("options", List(&Text)),
+]);
 
 const ROUTES: Form = List(&Object(ROUTE));
 const ROUTE: &[Key] = &[
@@ -230,15 +229,7 @@ pub(super) const ALL: &[Plugin] = &[
             &[
                 ("addresses", List(&Object(&[("address", Cidr), ("gateway", Address)]))),
                 ("routes", ROUTES),
-                (
-                    "dns",
-                    Object(&[
-                        ("nameservers", List(&Text)),
-                        ("domain", Text),
-                        ("search", List(&Text)),
-                        ("options", List(&Text)),
-                    ]),
-                ),
+                ("dns", DNS),
             ],
             rules::fixed_addresses,
         )
