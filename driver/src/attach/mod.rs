@@ -27,6 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use cni_network::{CniNetwork, Made, made};
 use journal::{Journal, Loaded, Unreadable};
@@ -183,6 +185,8 @@ pub struct Attacher<N, O> {
     boot_id: Arc<str>,
     damage: Damage,
     pods: Arc<Mutex<Pods>>,
+    tasks: TaskTracker,
+    ending: CancellationToken,
 }
 
 impl<N: Network, O: Observer> Attacher<N, O> {
@@ -204,6 +208,8 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             boot_id: boot_id.into(),
             damage,
             pods: Arc::default(),
+            tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
         });
         for record in loaded.records {
             by_pod.entry(record.plan.pod.uid.clone()).or_default().push(record);
@@ -241,7 +247,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             }
             pods.send(&pod_uid, Command::Prepare { plans, reply });
         }
-        answered(answer).await
+        self.answered(answer).await
     }
 
     /// The plans that are journalled for a claim.
@@ -324,7 +330,26 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             }
             pods.send(&pod_uid, Command::Release { claim_uid: claim_uid.to_owned(), reply });
         }
-        answered(answer).await
+        self.answered(answer).await
+    }
+
+    /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
+    /// agent; calls that wait for it are never answered.
+    pub async fn drain(&self) {
+        self.ending.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn answered(&self, answer: oneshot::Receiver<Result<(), String>>) -> Result<(), Failure> {
+        match answer.await {
+            Ok(result) => result.map_err(Failure::new),
+            // Whoever asked will ask the next agent; an error would cost a pod the kubelet's long pause.
+            Err(_) if self.ending.is_cancelled() => std::future::pending().await,
+            Err(_) => {
+                Err(Failure::new("the task of the pod died: restart the agent, and report this with its log"))
+            }
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pods> {
@@ -356,7 +381,8 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             pods.pod_of_claim.retain(|_, pod| *pod != retired);
             true
         };
-        let (task, uid) = (tokio::spawn(pod.run(receiver, retire)), uid.to_owned());
+        let running = pod.run(receiver, retire, self.ending.clone());
+        let (task, uid) = (self.tasks.spawn(running), uid.to_owned());
         tokio::spawn(async move {
             if task.await.is_err_and(|error| error.is_panic()) {
                 // Its claims cannot be released until the next agent reads the journal.
@@ -373,13 +399,6 @@ impl Pods {
         if let Some(handle) = self.by_uid.get(pod_uid) {
             let _ = handle.commands.send(command);
         }
-    }
-}
-
-async fn answered(answer: oneshot::Receiver<Result<(), String>>) -> Result<(), Failure> {
-    match answer.await {
-        Ok(result) => result.map_err(Failure::new),
-        Err(_) => Err(Failure::new("the agent is stopping, or the task of the pod died: see its log")),
     }
 }
 

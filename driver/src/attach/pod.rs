@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::journal::Journal;
 use super::machine::{self, Step, Want};
@@ -128,14 +129,19 @@ impl<N: Network, O: Observer> Pod<N, O> {
         }
     }
 
-    /// Runs until nothing is left to remember. `retire` is asked then, and says whether the task may end.
+    /// Runs until nothing is left to remember, or `ending` and no operation runs. `retire` is asked when nothing is
+    /// left, and says whether the task may end.
     pub(super) async fn run(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
         retire: impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool,
+        ending: CancellationToken,
     ) {
         self.publish().await;
         loop {
+            if ending.is_cancelled() {
+                return;
+            }
             while let Ok(command) = commands.try_recv() {
                 self.apply(command).await;
             }
@@ -158,6 +164,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                             Some(command) => self.apply(command).await,
                             None => return,
                         },
+                        () = ending.cancelled() => return,
                         () = tokio::time::sleep_until(pause.unwrap_or_else(Instant::now)), if pause.is_some() => {}
                     }
                 }

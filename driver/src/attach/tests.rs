@@ -16,6 +16,7 @@ use crate::links::NetnsId;
 enum Script {
     Succeed,
     Fail,
+    Slow,
     Hang,
 }
 
@@ -36,6 +37,10 @@ impl Plugins {
         match script {
             Script::Succeed => Ok(()),
             Script::Fail => Err(Failure::new("no")),
+            Script::Slow => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(())
+            }
             Script::Hang => std::future::pending().await,
         }
     }
@@ -242,6 +247,39 @@ async fn a_restarted_agent_leaves_running_pods_alone_and_finishes_what_was_cut_s
     node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
     node.until("open", open("s1")).await;
     assert_eq!(node.plugins.calls()[2..], ["del a1 s1", "add a1 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_ends_finishes_what_runs_and_begins_nothing_more() {
+    let mut node = Node::prepared(&[("a", 0), ("a", 1)]).await;
+    node.plugins.del.lock().unwrap().push_back(Script::Slow);
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    let attacher = Arc::clone(&node.attacher);
+    let asked = tokio::spawn(async move { attacher.release("a-uid").await });
+    node.until_called("del a1 s1 with result").await;
+    node.attacher.drain().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(node.plugins.calls().len(), 3, "the DEL of the other network is left to the next agent");
+    assert_eq!(node.journalled(), 1);
+    assert!(!asked.is_finished(), "an agent that ends does not answer what the next one can");
+    asked.abort();
+    node.restart("boot");
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[3..], ["del a0 s1 without netns with result"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_that_runs_when_the_agent_ends_is_there_for_the_next_one() {
+    let mut node = Node::prepared(&[("a", 0), ("a", 1)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Slow);
+    node.up("s1");
+    node.until_called("add a0 s1").await;
+    node.attacher.drain().await;
+    node.restart("boot");
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "add a1 s1"], "nothing is made twice");
 }
 
 #[tokio::test(start_paused = true)]
