@@ -1,5 +1,6 @@
 #!/bin/bash
-# binaries.sh DIR: fills DIR with the files of the image: static release binaries.
+# binaries.sh DIR: fills DIR with the files of the image: static release binaries, with the Cargo features of
+# $NETCLAIM_FEATURES (for tests).
 set -euo pipefail
 [[ $# == 1 ]] || { echo "usage: binaries.sh DIR" >&2; exit 2; }
 mkdir -p "$1"
@@ -12,7 +13,7 @@ programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
 # The C library too: an image without one, and a hook that runs on any host.
 # --target keeps the flag away from build scripts and procedural macros, which cannot be static.
 RUSTFLAGS='-C target-feature=+crt-static' \
-  cargo build --release --locked --target "$target" "${packages[@]/#/--package=}" --bins
+  cargo build --release --locked --target "$target" "${packages[@]/#/--package=}" --bins --features "${NETCLAIM_FEATURES:-}"
 folder=${CARGO_TARGET_DIR:-target}/$target/release
 mkdir -p "$out/usr/bin" "$out/var" "$out/run" "$out/tmp"
 cp "${programs[@]/#/$folder/}" "$out/usr/bin/"

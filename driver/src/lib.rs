@@ -16,6 +16,7 @@
 
 pub mod attach;
 pub mod cni;
+pub mod failpoint;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,9 +1,8 @@
 //! Puts the agent together, runs it, and takes it down in order.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,18 +15,17 @@ use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
+use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::container::make_sysctls_writable;
-use crate::dra::{self, Registration};
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
@@ -35,53 +33,57 @@ use crate::gate::server;
 use crate::metrics::Metrics;
 use crate::node::NodeAgent;
 use crate::nri::{Pods, RuntimeEvents};
-use crate::parent::STARTS;
+use crate::parent::{FIT, STARTS};
 use crate::publishing::Devices;
-use crate::sockets::{Sockets, with_tokio};
+use crate::sockets::{listen, with_tokio};
 use crate::status::StatusWriter;
-use crate::{http, watching};
+use crate::stop::Stop;
+use crate::{http, relay, watching};
 
 /// The same, while the runtime holds up every pod of the node.
 const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often an agent that stands by looks whether the other one has ended.
+const OWN_BEAT: Duration = Duration::from_millis(50);
+/// How long plugins that run may keep an agent that is told to stop; the next one undoes what they did not finish.
+const LAST_OPERATIONS: Duration = Duration::from_secs(5);
 
 /// Runs the agent until it is told to stop, or a part of it cannot go on.
 ///
 /// # Errors
 /// What could not be set up, or which part ended; a restart is the cure for the latter.
-pub(crate) fn start(args: Args, sockets: Sockets) -> Result<ExitCode> {
+pub(crate) fn start(args: Args) -> Result<ExitCode> {
+    // Where the parent is not the first process of a container, its end is not ours by itself.
+    set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;
     // Before anything is opened: CNI plugins inherit what our own parent left open.
     close_inherited_descriptors()?;
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("no TLS crypto provider"))?;
-    if !args.single_process {
-        // Where it is not the first process of a container, its end is not ours by itself.
-        set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;
-    }
     // Two threads: the work is in the plugins, and the agent's memory is counted.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(args, sockets))?;
+    runtime.block_on(run(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run(args: Args, sockets: Sockets) -> Result<()> {
-    let Sockets { calls, gate: gate_socket, registration, visible } = sockets;
-    let stop = stop_signal()?;
+async fn run(args: Args) -> Result<()> {
+    let mut stop = Stop::new()?;
     if let Err(error) = make_sysctls_writable() {
         tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
     }
     let client = client(args.kubeconfig.as_deref()).await?;
     let metrics = Arc::new(Metrics::default());
     let boot = boot_id().context("cannot read the boot id")?;
-
-    // One agent at a time: the next one starts while the last one ends.
+    let plugins = Arc::new(cni_network(&args)?);
     let journal = Journal::open(args.journal_dir())?;
-    tokio::pin!(stop);
+    make_run_dir(&args.run_dir)?;
+    io::stdout().write_all(FIT).context("cannot tell the parent that the agent is fit")?;
+
+    // One agent at a time: the next one stands by until the last one has ended.
     let _ownership = tokio::select! {
         ownership = own(&journal) => ownership?,
-        () = &mut stop => return Ok(()),
+        () = stop.told() => return Ok(()),
     };
 
     // What attaches, and what holds containers until it has.
@@ -99,9 +101,9 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
         .context("cannot use the CDI directory")?;
     let markers = Markers::new(&args.marker_dir()).context("cannot use the run directory")?;
     let (news, told) = mpsc::unbounded_channel();
-    let gate = GateKeeper::take_over(specs.clone(), markers, &loaded.records, &boot, news.clone());
+    let gate = GateKeeper::take_over(specs, markers, &loaded.records, &boot, news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
-    let plugins = Arc::new(cni_network(&args)?);
+    Failpoint::TakenOver.reach();
     let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
 
     let cancel = CancellationToken::new();
@@ -128,14 +130,19 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
     parts.spawn("writing statuses", writer.run(told));
 
     // Who asks.
-    let gate_socket = with_tokio(gate_socket).context("cannot listen for hooks")?;
+    let gate_socket = args.gate_socket();
+    let hooks = listen(&gate_socket).and_then(with_tokio);
+    let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", gate_socket.display()))?;
     let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), pods: LivePods(client.clone()) });
-    parts.spawn("answering hooks", server::serve(gate_socket, source));
+    let ended = cancel.clone();
+    parts.spawn("answering hooks", async move {
+        ended.run_until_cancelled(server::serve(hooks, source)).await;
+    });
     let (nri_connected, connected) = watch::channel(false);
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
         LivePods(client.clone()),
-        specs,
+        Arc::clone(&gate),
         hook,
         &boot,
         Arc::clone(&metrics),
@@ -147,33 +154,42 @@ async fn run(args: Args, sockets: Sockets) -> Result<()> {
         client,
         driver: args.driver_name.clone(),
         node_name: args.node_name.clone(),
-        attacher,
+        attacher: Arc::clone(&attacher),
         gate,
         inventory,
         plugins,
         news,
         metrics: Arc::clone(&metrics),
     };
-    let registered = serve_kubelet(&args, calls, registration, node, &mut parts, &cancel)?;
-    let (ready, seen) = (readiness(registered, connected.clone()), connected);
+    let agent_socket = args.agent_socket();
+    let calls = listen(&agent_socket).and_then(with_tokio);
+    let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
+    parts.spawn("answering the kubelet", relay::serve(calls, Arc::new(node), cancel.clone()));
+    let (ready, seen) = (readiness(connected.clone()), connected);
     parts.spawn("counting", count_connection(seen, Arc::clone(&metrics)));
-    let address = args.metrics_address;
+    let (address, ended) = (args.metrics_address, cancel.clone());
     parts.spawn("serving metrics", async move {
-        if let Err(error) = http::serve(address, metrics, ready).await {
+        if let Some(Err(error)) = ended.run_until_cancelled(http::serve(address, metrics, ready)).await {
             tracing::error!(%address, %error, "cannot serve metrics");
         }
     });
     tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
-        () = &mut stop => None,
+        () = stop.told() => None,
         part = parts.ended() => Some(part),
     };
+    tracing::info!("stopping");
+    // Nobody asks any more; the next agent makes sockets of its own as soon as it owns the journal.
     cancel.cancel();
-    // Registration first: no socket, no new calls. Plugins that run are finished by the next agent's DEL.
-    if let Some(visible) = visible {
-        visible.withdraw();
+    for socket in [agent_socket, gate_socket] {
+        let _ = fs::remove_file(socket);
     }
+    if tokio::time::timeout(LAST_OPERATIONS, attacher.drain()).await.is_err() {
+        tracing::warn!("plugins still run: what they do is undone and done again by the next agent");
+    }
+    // With the last of those who have news, the status writer ends.
+    drop(attacher);
     parts.finish().await;
     match ended {
         None => Ok(()),
@@ -225,29 +241,25 @@ impl Parts {
     }
 }
 
-/// Waits until no other agent has the journal: a node's agent may be deleted by force while it still ends.
+/// Waits until no other agent has the journal.
 async fn own(journal: &Journal) -> Result<Ownership> {
     let mut told = false;
     loop {
         match journal.own()? {
             Some(ownership) => return Ok(ownership),
             None if told => {}
-            None => tracing::warn!("another agent has the journal, waiting for its end"),
+            None => tracing::info!("another agent works on this node, standing by until it ends"),
         }
         told = true;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(OWN_BEAT).await;
     }
 }
 
-fn stop_signal() -> Result<impl Future<Output = ()>> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-        tracing::info!("stopping");
-    })
+/// Sockets and markers, for nobody but root.
+fn make_run_dir(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)
+        .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
+        .with_context(|| format!("cannot use the run directory {}", dir.display()))
 }
 
 async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
@@ -281,43 +293,13 @@ fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
     })
 }
 
-/// Listens for the kubelet: the calls first, the registration when they are answered.
-fn serve_kubelet(
-    args: &Args,
-    calls: UnixListener,
-    registration_socket: UnixListener,
-    node: NodeAgent,
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-) -> Result<watch::Receiver<bool>> {
-    let listener = with_tokio(calls).context("cannot listen for the kubelet's calls")?;
-    let cancelled = cancel.clone();
-    parts.spawn("serving the kubelet", async move {
-        if let Err(error) = dra::serve(listener, node, cancelled).await {
-            tracing::error!(%error, "serving the kubelet failed");
+fn readiness(connected: watch::Receiver<bool>) -> impl Fn() -> Result<(), String> + Clone {
+    move || {
+        if *connected.borrow() {
+            Ok(())
+        } else {
+            Err("not connected to the container runtime by NRI".to_owned())
         }
-    });
-    // The kubelet does not register anew by a socket that it knows.
-    let (registered, seen) = watch::channel(restarts() > 0);
-    let registration = Registration::new(&args.driver_name, args.calls_socket(), registered);
-    let listener = with_tokio(registration_socket).context("cannot listen for the kubelet's registration")?;
-    let cancelled = cancel.clone();
-    parts.spawn("registering with the kubelet", async move {
-        if let Err(error) = dra::register(listener, registration, cancelled).await {
-            tracing::error!(%error, "registering with the kubelet failed");
-        }
-    });
-    Ok(seen)
-}
-
-fn readiness(
-    registered: watch::Receiver<bool>,
-    connected: watch::Receiver<bool>,
-) -> impl Fn() -> Result<(), String> + Clone {
-    move || match (*registered.borrow(), *connected.borrow()) {
-        (true, true) => Ok(()),
-        (false, _) => Err("not registered with the kubelet".to_owned()),
-        (_, false) => Err("not connected to the container runtime by NRI".to_owned()),
     }
 }
 

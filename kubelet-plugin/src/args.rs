@@ -78,9 +78,14 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "127.0.0.1:9177")]
     pub metrics_address: SocketAddr,
 
-    /// Run without the parent process that holds the sockets while the agent restarts
-    #[arg(long, env = "NETCLAIM_SINGLE_PROCESS")]
-    pub single_process: bool,
+    /// Tells the sockets of this agent from those of another one on the node, while one takes over from the other; the
+    /// pod's UID is fine
+    #[arg(long, env = "NETCLAIM_INSTANCE")]
+    pub instance: Option<String>,
+
+    /// Say by the exit status whether the agent of this instance has registered with the kubelet, and do nothing else
+    #[arg(long)]
+    pub is_started: bool,
 
     /// Log as JSON, one object a line
     #[arg(long, env = "NETCLAIM_LOG_JSON")]
@@ -112,12 +117,29 @@ impl Args {
 
     /// Where the kubelet calls us.
     pub fn calls_socket(&self) -> PathBuf {
-        self.plugin_dir().join("dra.sock")
+        let instance = self.instance.iter().map(|instance| format!("-{instance}"));
+        self.plugin_dir().join(format!("dra{}.sock", instance.collect::<String>()))
+    }
+
+    /// Whether a file is called like the [`calls_socket`](Self::calls_socket) of any instance.
+    pub fn is_calls_socket(name: &str) -> bool {
+        name.starts_with("dra") && name.ends_with(".sock")
     }
 
     /// Where the kubelet finds us.
     pub fn registration_socket(&self) -> PathBuf {
-        self.registry_dir().join(Registration::socket_name(&self.driver_name))
+        let instance = self.instance.as_deref().unwrap_or_default();
+        self.registry_dir().join(Registration::socket_name(&self.driver_name, instance))
+    }
+
+    /// The note that the kubelet knows this instance.
+    pub fn started_note(&self) -> PathBuf {
+        self.run_dir.join("started").join(self.instance.as_deref().unwrap_or("agent"))
+    }
+
+    /// Where parents find the agent that works.
+    pub fn agent_socket(&self) -> PathBuf {
+        self.run_dir.join("agent.sock")
     }
 
     /// The driver's private directory under the kubelet's.
@@ -162,7 +184,7 @@ mod tests {
         Args::command().debug_assert();
         for arg in Args::command()
             .get_arguments()
-            .filter(|arg| arg.get_long().is_some_and(|l| l != "help" && l != "version"))
+            .filter(|arg| arg.get_long().is_some_and(|l| !["help", "version", "is-started"].contains(&l)))
         {
             let long = arg.get_long().unwrap_or_default();
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
@@ -174,9 +196,24 @@ mod tests {
     fn the_defaults_fit_a_stock_node() {
         let args = Args::parse_from(["netclaim-kubelet-plugin", "--node-name", "n"]);
         assert_eq!(args.registry_dir(), PathBuf::from("/var/lib/kubelet/plugins_registry"));
-        assert_eq!(args.plugin_dir(), PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev"));
+        assert_eq!(args.calls_socket(), PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev/dra.sock"));
         assert_eq!(args.cni_bin_dir, [PathBuf::from("/opt/cni/bin")]);
         assert_eq!(args.cni_env, [("GOMAXPROCS".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn two_instances_have_no_socket_in_common() {
+        let of = |instance: &str| {
+            let args = ["netclaim-kubelet-plugin", "--node-name", "n", "--instance", instance];
+            let args = Args::parse_from(args);
+            [args.calls_socket(), args.registration_socket(), args.started_note()]
+        };
+        assert!(of("a").iter().all(|path| !of("b").contains(path)));
+        let [calls, registration, _] = of("a").map(|path| path.file_name().map(|name| name.to_owned()));
+        assert!(calls.is_some_and(|name| Args::is_calls_socket(&name.to_string_lossy())));
+        assert!(
+            registration.is_some_and(|name| Registration::is_of("netclaim.dev", &name.to_string_lossy()))
+        );
     }
 
     #[test]

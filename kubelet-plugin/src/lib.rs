@@ -10,8 +10,9 @@
 //!
 //! * `claim`, `plan`, `devices` and `inventory` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
-//! * `parent` holds the sockets, and starts the agent again when it dies.
 //! * `agent` puts them together and is the only module that knows all of them.
+//! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
+//!   whichever agent works (`relay`).
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with us alive or dead.
@@ -27,6 +28,7 @@ mod devices;
 mod dra;
 #[cfg(test)]
 mod fixtures;
+mod front;
 mod gate;
 mod http;
 mod inventory;
@@ -36,8 +38,10 @@ mod nri;
 mod parent;
 mod plan;
 mod publishing;
+mod relay;
 mod sockets;
 mod status;
+mod stop;
 mod watching;
 
 use std::process::ExitCode;
@@ -49,12 +53,11 @@ pub use args::Args;
 /// # Errors
 /// What could not be set up, or which part of the agent ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match sockets::Sockets::inherited()? {
-        Some(sockets) => agent::start(args, sockets),
-        None if args.single_process => {
-            let sockets = sockets::Sockets::bind(&args)?;
-            agent::start(args, sockets)
-        }
-        None => parent::run(&args),
+    if args.is_started {
+        return Ok(if args.started_note().exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    match std::env::var_os(parent::STARTS) {
+        Some(_) => agent::start(args),
+        None => parent::start(&args),
     }
 }

@@ -13,6 +13,7 @@ use netclaim_api::IfName;
 use netclaim_driver::attach::record::Plan;
 use netclaim_driver::attach::{Attacher, CniNetwork};
 use netclaim_driver::error_chain;
+use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{mpsc, watch};
 
 use crate::claim::{Claim, ClaimError, Refusal};
@@ -52,6 +53,7 @@ pub struct NodeAgent {
 
 impl NodeResources for NodeAgent {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+        Failpoint::PrepareAsked.reach();
         let deadline = tokio::time::Instant::now() + PATIENCE;
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
@@ -79,6 +81,7 @@ impl NodeResources for NodeAgent {
     }
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
+        Failpoint::UnprepareAsked.reach();
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| failure.message);
         self.metrics.call(Call::Unprepare, result.is_ok());
         if let Err(error) = &result {
@@ -100,6 +103,7 @@ impl NodeAgent {
         let made = self.plan(&claim, &inventory).await;
         let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
         self.attacher.prepare(made.clone()).await.map_err(|failure| failure.message)?;
+        Failpoint::Planned.reach();
         Ok(self.prepared(&made))
     }
 

@@ -8,19 +8,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netclaim_driver::attach::record::Sandbox as Attachable;
-use netclaim_driver::attach::{Attacher, Gate, LiveSandbox, Network, Observer, PodState};
+use netclaim_driver::attach::{Attacher, Gate, LiveSandbox, Network, PodState};
 use netclaim_driver::error_chain;
+use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Netns;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork};
+use tokio::task::JoinHandle;
 
-use crate::gate::cdi::{CdiSpecs, HOOK_TIMEOUT, HookCommand};
+use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand};
+use crate::gate::keeper::GateKeeper;
 use crate::metrics::Metrics;
 
+/// Most pods are attached sooner, and nobody needs to know how they would wait.
+const LONG: Duration = Duration::from_millis(200);
+/// Pause before it is asked again what kind of pod one is.
+const ASK_AGAIN: Duration = Duration::from_secs(3);
+
 /// The agent as an NRI plugin.
-pub struct RuntimeEvents<N, O, P> {
-    attacher: Arc<Attacher<N, O>>,
-    pods: P,
-    specs: CdiSpecs,
+pub struct RuntimeEvents<N, P> {
+    attacher: Arc<Attacher<N, GateKeeper>>,
+    pods: Arc<P>,
+    gate: Arc<GateKeeper>,
     hook: HookCommand,
     boot_id: String,
     metrics: Arc<Metrics>,
@@ -45,17 +53,41 @@ enum Listed {
     Unclear(String),
 }
 
-impl<N: Network, O: Observer, P: Pods> RuntimeEvents<N, O, P> {
+impl<N: Network, P: Pods> RuntimeEvents<N, P> {
     /// Tells `attacher` about sandboxes of this boot, and gates containers with `hook`.
     pub fn new(
-        attacher: Arc<Attacher<N, O>>,
+        attacher: Arc<Attacher<N, GateKeeper>>,
         pods: P,
-        specs: CdiSpecs,
+        gate: Arc<GateKeeper>,
         hook: HookCommand,
         boot_id: &str,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { attacher, pods, specs, hook, boot_id: boot_id.to_owned(), metrics }
+        Self { attacher, pods: Arc::new(pods), gate, hook, boot_id: boot_id.to_owned(), metrics }
+    }
+
+    /// Lets the containers of a pod that takes `long` wait in a hook, unless it is one whose containers are never
+    /// started again. The task ends with that answer, or with the wait.
+    fn let_wait(&self, sandbox: &Sandbox, long: Duration) -> JoinHandle<()> {
+        let (attacher, pods, gate) =
+            (Arc::clone(&self.attacher), Arc::clone(&self.pods), Arc::clone(&self.gate));
+        let Sandbox { id, namespace, name, uid, .. } = sandbox.clone();
+        tokio::spawn(async move {
+            let Some(mut state) = attacher.watch(&uid) else { return };
+            let settled = |state: &PodState| state.gate(&id) != Gate::Wait;
+            let _ = tokio::time::timeout(long, state.wait_for(settled)).await;
+            let over = |state: &PodState| {
+                let other = state.sandbox.as_ref().is_none_or(|sandbox| sandbox.id != id);
+                other || state.closing || state.gate(&id) == Gate::Open
+            };
+            while !over(&state.borrow()) {
+                match pods.is_never_restarted(&namespace, &name, &uid).await {
+                    Some(true) => return,
+                    Some(false) => return gate.let_wait(&uid),
+                    None => drop(tokio::time::timeout(ASK_AGAIN, state.wait_for(over)).await),
+                }
+            }
+        })
     }
 
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
@@ -91,7 +123,7 @@ impl<N: Network, O: Observer, P: Pods> RuntimeEvents<N, O, P> {
 
     /// UIDs of the claims that a container names.
     fn claims_of<'a>(&'a self, container: &'a Container) -> impl Iterator<Item = &'a str> {
-        container.cdi_devices.iter().filter_map(|device| self.specs.claim_of(device))
+        container.cdi_devices.iter().filter_map(|device| self.gate.specs().claim_of(device))
     }
 
     /// Why a container may not have what it names. The kubelet prepares a claim once, for its first pod, and hands
@@ -111,6 +143,7 @@ impl<N: Network, O: Observer, P: Pods> RuntimeEvents<N, O, P> {
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
             return;
         };
+        Failpoint::SandboxStopped.reach();
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
         let nothing_owed = |state: &PodState| {
             state.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
@@ -125,16 +158,20 @@ impl<N: Network, O: Observer, P: Pods> RuntimeEvents<N, O, P> {
     }
 }
 
-impl<N: Network, O: Observer, P: Pods> Handler for RuntimeEvents<N, O, P> {
+impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
     fn configured(&self, runtime: &RuntimeInfo) {
         tracing::info!(name = runtime.name, version = runtime.version, timeout = ?runtime.request_timeout, "container runtime");
     }
 
     async fn synchronize(&self, sandboxes: Vec<Sandbox>, _containers: Vec<Container>) {
         let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
+        let mut waiting = Vec::new();
         for sandbox in sandboxes.iter().filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some()) {
             match self.look_at(sandbox) {
-                Listed::Live(sandbox) => live.push(sandbox),
+                Listed::Live(found) => {
+                    live.push(found);
+                    waiting.push(sandbox);
+                }
                 Listed::Gone => {}
                 Listed::Unfit(reason) => {
                     unclear.insert(sandbox.uid.clone());
@@ -156,12 +193,17 @@ impl<N: Network, O: Observer, P: Pods> Handler for RuntimeEvents<N, O, P> {
             self.attacher.sandbox_unfit(pod_uid, reason);
         }
         self.attacher.synchronize(live, &unclear);
+        // The runtime may have refused their containers already, and the kubelet asks once more within a second.
+        for sandbox in waiting {
+            self.let_wait(sandbox, Duration::ZERO);
+        }
     }
 
     async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
             return Ok(());
         };
+        Failpoint::SandboxSeen.reach();
         let timer = self.metrics.attach_seconds();
         match self.look_at(&sandbox) {
             Listed::Live(live) => self.attacher.sandbox_up(live),
@@ -173,14 +215,16 @@ impl<N: Network, O: Observer, P: Pods> Handler for RuntimeEvents<N, O, P> {
             }
         }
         // The gate is with the containers: whatever comes of this wait, the sandbox is let through.
+        let kind = self.let_wait(&sandbox, LONG);
         let settled = |state: &PodState| state.gate(&sandbox.id) != Gate::Wait;
-        match tokio::time::timeout(budget, state.wait_for(settled)).await {
-            Ok(_) => timer.observe(),
-            Err(_) => tracing::info!(
-                pod.uid = sandbox.uid,
-                sandbox = sandbox.id,
-                "attaching goes on behind the gate"
-            ),
+        let wait = async {
+            let _ = state.wait_for(settled).await;
+            timer.observe();
+            // Who has failed is told why when its containers come: they have to get that far.
+            let _ = kind.await;
+        };
+        if tokio::time::timeout(budget, wait).await.is_err() {
+            tracing::info!(pod.uid = sandbox.uid, sandbox = sandbox.id, "attaching goes on behind the gate");
         }
         Ok(())
     }
@@ -191,6 +235,9 @@ impl<N: Network, O: Observer, P: Pods> Handler for RuntimeEvents<N, O, P> {
         container: Container,
         _budget: Duration,
     ) -> Result<Adjustment, String> {
+        if self.claims_of(&container).next().is_some() {
+            Failpoint::ContainerSeen.reach();
+        }
         if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
             return Err(refusal);
         }
@@ -201,18 +248,15 @@ impl<N: Network, O: Observer, P: Pods> Handler for RuntimeEvents<N, O, P> {
         {
             // Its own event never came, or could not be followed then.
             self.attacher.sandbox_up(live);
+            self.let_wait(&sandbox, LONG);
         }
         match state.map(|state| state.gate(&sandbox.id)) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
             Some(Gate::Failed(error)) => Err(error),
-            // A hook that runs out of patience would end it for good. A container that is not created is tried again,
-            // if only after 10 to 15 s.
-            Some(Gate::Wait)
-                if self.pods.is_never_restarted(&sandbox.namespace, &sandbox.name, &sandbox.uid).await
-                    == Some(true) =>
-            {
-                Err("the pod's networks are still being attached: its containers are created when they are there".to_owned())
-            }
+            Some(Gate::Wait) if !self.gate.is_patient(&sandbox.uid) => Err(
+                "the pod's networks are still being attached: its containers are created when they are there"
+                    .to_owned(),
+            ),
             // Containers that name the claim have the hook by CDI, which works without us too.
             Some(Gate::Wait) if self.claims_of(&container).next().is_some() => Ok(Adjustment::default()),
             Some(Gate::Wait) => {

@@ -1,47 +1,47 @@
-//! The agent's parent: holds its listening sockets, and starts it again when it dies.
+//! The agent's parent: what the kubelet talks to, and what starts the agent again when it dies.
 //!
 //! ```text
-//!   kubelet, hooks ──> sockets ── held by ── parent (this file; PID 1 of the container)
-//!                         │                    │  starts, waits, starts again
-//!                         └── inherited by ─── agent
+//!   kubelet ──> front ──> relay ──> the agent that owns the node's journal
+//!                 parent (this file; PID 1 of the container) ── starts, waits, starts again ──> its own agent
 //! ```
 //!
-//! A connection that is made while there is no agent waits in the socket's queue for the next one. Without a socket it
-//! would be refused, and the kubelet tries a refused NodePrepareResources again after 60 to 90 s.
+//! The kubelet's calls wait here while there is no agent: refused or dropped, they would cost their pods 60 to 90 s.
+//! The agent of a parent need not be the one that works: during a rolling update it stands by until the other ends.
 //!
-//! It does as little as it can, so that there is nothing in it to die of: one thread, no network, no files but the
-//! sockets. Children that plugins left behind become its own, and are reaped.
+//! It does as little as it can, so that there is nothing in it to die of: one thread, no network. Children that
+//! plugins left behind become its own, and are reaped.
 
 use std::env;
 use std::ffi::OsString;
-use std::os::fd::AsFd as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use command_fds::{CommandFdExt as _, FdMapping};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Args;
-use crate::sockets::{COUNT, Sockets};
+use crate::front::Front;
+use crate::stop::Stop;
 
-/// How often the agent was started before, for the agent.
+/// How often the agent was started before, for the agent, which knows by it that it has a parent.
 pub(crate) const STARTS: &str = "NETCLAIM_STARTS";
+/// What the agent says on its standard output when it can take over: the kubelet may be told of us.
+pub(crate) const FIT: &[u8] = b"fit\n";
 
-/// First of the inherited descriptors, by the convention of `LISTEN_FDS`.
-const FIRST_FD: i32 = 3;
 /// Pause before the second start in a row; doubled for each further one. The first is at once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause: no longer than pods should wait for an agent that may be well again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// An agent that has lived so long is not in a row with the one before.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
+/// An agent that has lived so long is not in a row with the one before. Pods come and go in less.
+const GOOD_LIFE: Duration = Duration::from_secs(2);
 /// Agents in a row that give up by themselves before it is left to the kubelet, which shows it to people.
 const GIVE_UP: u32 = 5;
 
@@ -49,32 +49,52 @@ const GIVE_UP: u32 = 5;
 ///
 /// # Errors
 /// What could not be set up.
-pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
-        signals.add(signal);
-    }
-    signals.thread_block().context("cannot block signals")?;
-    let heard = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .context("cannot listen for signals")?;
-    let parent = Parent { sockets: Sockets::bind(args)?, heard };
+pub(crate) fn start(args: &Args) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(args))
+}
 
+async fn run(args: &Args) -> Result<ExitCode> {
+    let mut stop = Stop::new()?;
+    let mut children = signal(SignalKind::child()).context("cannot hear of the agent's end")?;
+    let mut front = Front::new(args)?;
     let mut row = 0;
     for starts in 0.. {
         let born = Instant::now();
-        let agent = parent.start(starts)?;
-        let (status, told) = parent.wait_for(agent)?;
-        if told {
-            return Ok(exit_code(status));
-        }
+        let mut agent = Agent::start(starts)?;
+        let mut told = false;
+        let status = loop {
+            if let Some(status) = reap(agent.pid) {
+                break status;
+            }
+            tokio::select! {
+                _ = children.recv() => {}
+                () = agent.fit(), if !front.is_shown() => front.show()?,
+                () = stop.told(), if !told => {
+                    told = true;
+                    // It is there until it is reaped.
+                    let _ = kill(agent.pid, Signal::SIGTERM);
+                }
+            }
+        };
         row = if born.elapsed() >= GOOD_LIFE { 0 } else { row + 1 };
-        if row >= GIVE_UP && status.code().is_some() {
-            tracing::error!(%status, "the agent ended {row} times in a row");
+        let given_up = row >= GIVE_UP && status.code().is_some();
+        if told || given_up {
+            if given_up {
+                tracing::error!(%status, "the agent ended {row} times in a row");
+            }
+            front.withdraw().await;
             return Ok(exit_code(status));
         }
         tracing::error!(%status, "the agent ended and is started again");
-        if row > 1 && parent.is_told_to_stop_within(pause(row))? {
-            return Ok(ExitCode::SUCCESS);
+        if row > 1 {
+            tokio::select! {
+                () = tokio::time::sleep(pause(row)) => {}
+                () = stop.told() => {
+                    front.withdraw().await;
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
         }
     }
     Ok(ExitCode::FAILURE)
@@ -84,81 +104,38 @@ fn pause(row: u32) -> Duration {
     PAUSE.saturating_mul(1 << row.saturating_sub(2).min(8)).min(LONGEST_PAUSE)
 }
 
-struct Parent {
-    sockets: Sockets,
-    heard: SignalFd,
+/// A running agent.
+struct Agent {
+    pid: Pid,
+    /// Its standard output, until it has said that it is fit.
+    output: Option<pipe::Receiver>,
 }
 
-impl Parent {
-    fn start(&self, starts: u32) -> Result<Pid> {
-        let mappings = self.sockets.copies().context("cannot copy the sockets")?;
-        let mappings = (FIRST_FD..)
-            .zip(mappings)
-            .map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd })
-            .collect();
+impl Agent {
+    fn start(starts: u32) -> Result<Self> {
         let args: Vec<OsString> = env::args_os().skip(1).collect();
-        let child = Command::new("/proc/self/exe")
+        let mut child = Command::new("/proc/self/exe")
             .args(args)
-            .env("LISTEN_FDS", COUNT.to_string())
-            .env_remove("LISTEN_PID")
             .env(STARTS, starts.to_string())
-            .fd_mappings(mappings)
-            .context("cannot pass the sockets")?
+            .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the agent")?;
-        Ok(Pid::from_raw(i32::try_from(child.id()).context("the agent's process id")?))
+        let output = child.stdout.take().map(|output| pipe::Receiver::from_owned_fd(OwnedFd::from(output)));
+        let output = output.transpose().context("cannot hear the agent")?;
+        Ok(Self { pid: Pid::from_raw(i32::try_from(child.id()).context("the agent's process id")?), output })
     }
 
-    /// How the agent ended, and whether it was told to.
-    fn wait_for(&self, agent: Pid) -> Result<(ExitStatus, bool)> {
-        let mut told = false;
-        loop {
-            if let Some(status) = reap(agent) {
-                return Ok((status, told));
-            }
-            self.wait(None)?;
-            if self.is_told_to_stop()? {
-                told = true;
-                // No socket, no new calls.
-                if let Some(visible) = &self.sockets.visible {
-                    visible.withdraw();
-                }
-                // It is there until it is reaped.
-                let _ = kill(agent, Signal::SIGTERM);
-            }
+    /// Waits until it has said that it is fit; for ever with one that ends without a word.
+    async fn fit(&mut self) {
+        let mut word = [0; FIT.len()];
+        if let Some(output) = &mut self.output
+            && output.read_exact(&mut word).await.is_ok()
+            && word == FIT
+        {
+            self.output = None;
+            return;
         }
-    }
-
-    fn is_told_to_stop_within(&self, time: Duration) -> Result<bool> {
-        let end = Instant::now() + time;
-        while let left @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() {
-            self.wait(Some(left))?;
-            if self.is_told_to_stop()? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Waits for a signal, for so many milliseconds or for ever.
-    fn wait(&self, milliseconds: Option<u128>) -> Result<()> {
-        let timeout = match milliseconds {
-            Some(time) => PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX),
-            None => PollTimeout::NONE,
-        };
-        match poll(&mut [PollFd::new(self.heard.as_fd(), PollFlags::POLLIN)], timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait for signals"),
-        }
-    }
-
-    /// Whether one of the signals that were heard is to stop.
-    fn is_told_to_stop(&self) -> Result<bool> {
-        let mut told = false;
-        while let Some(signal) = self.heard.read_signal().context("cannot read signals")? {
-            told |= signal.ssi_signo != Signal::SIGCHLD as u32;
-        }
-        Ok(told)
+        std::future::pending().await
     }
 }
 

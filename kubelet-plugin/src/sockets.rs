@@ -1,99 +1,12 @@
-//! The agent's listening sockets: made by the agent itself, or made by its [parent](crate::parent) and inherited.
+//! Unix sockets that nobody but root can use.
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixListener as StdListener;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
-use listenfd::ListenFd;
-use tokio::net::UnixListener;
-
-use crate::args::Args;
-
-/// Number of [`Sockets`].
-pub(crate) const COUNT: usize = 3;
-
-/// Where others find us. Nobody but root can connect.
-#[derive(Debug)]
-pub(crate) struct Sockets {
-    /// The kubelet's DRA calls.
-    pub(crate) calls: StdListener,
-    /// Waiting hooks.
-    pub(crate) gate: StdListener,
-    /// The kubelet's question who we are. The last one: who comes by it finds the others.
-    pub(crate) registration: StdListener,
-    /// For the process that made them.
-    pub(crate) visible: Option<Visible>,
-}
-
-/// The registration socket's file, by which the kubelet knows that we are here.
-#[derive(Debug)]
-pub(crate) struct Visible {
-    path: PathBuf,
-    inode: u64,
-}
-
-impl Visible {
-    fn of(path: PathBuf) -> io::Result<Self> {
-        let inode = path.symlink_metadata()?.ino();
-        Ok(Self { path, inode })
-    }
-
-    /// Takes the file away, and with it us from the kubelet's list; not the file of another agent that has come since.
-    pub(crate) fn withdraw(&self) {
-        if self.path.symlink_metadata().is_ok_and(|file| file.ino() == self.inode) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-impl Sockets {
-    /// Listens, in place of what an earlier process left there.
-    ///
-    /// # Errors
-    /// Which socket cannot be made.
-    pub(crate) fn bind(args: &Args) -> Result<Self> {
-        let listen =
-            |path: &Path| listen(path).with_context(|| format!("cannot listen on {}", path.display()));
-        let (calls, gate) = (listen(&args.calls_socket())?, listen(&args.gate_socket())?);
-        fs::set_permissions(&args.run_dir, Permissions::from_mode(0o700))
-            .with_context(|| format!("cannot close {} to others", args.run_dir.display()))?;
-        let path = args.registration_socket();
-        let registration = listen(&path)?;
-        let visible = Visible::of(path).context("cannot find the registration socket again")?;
-        Ok(Self { calls, gate, registration, visible: Some(visible) })
-    }
-
-    /// Those that the parent has passed, if it has.
-    ///
-    /// # Errors
-    /// When they are not what a parent passes.
-    pub(crate) fn inherited() -> Result<Option<Self>> {
-        let mut passed = ListenFd::from_env();
-        if passed.len() == 0 {
-            return Ok(None);
-        }
-        ensure!(passed.len() == COUNT, "LISTEN_FDS is {}, not {COUNT}", passed.len());
-        let mut take = |index| -> Result<StdListener> {
-            let socket =
-                passed.take_unix_listener(index).with_context(|| format!("inherited socket {index}"))?;
-            socket.with_context(|| format!("inherited socket {index} is missing"))
-        };
-        Ok(Some(Self { calls: take(0)?, gate: take(1)?, registration: take(2)?, visible: None }))
-    }
-
-    /// Copies to pass on, in the order in which [`Self::inherited`] takes them.
-    ///
-    /// # Errors
-    /// When there is no room for more descriptors.
-    pub(crate) fn copies(&self) -> io::Result<[OwnedFd; COUNT]> {
-        let copy = |socket: &StdListener| socket.as_fd().try_clone_to_owned();
-        Ok([copy(&self.calls)?, copy(&self.gate)?, copy(&self.registration)?])
-    }
-}
+use tokio::net::{UnixListener, UnixStream};
 
 /// For tokio.
 ///
@@ -121,20 +34,49 @@ pub(crate) fn listen(path: &Path) -> io::Result<StdListener> {
     Ok(socket)
 }
 
+/// Refuses a peer that is neither root nor the user we are: the file's mode should have, already.
+///
+/// # Errors
+/// For a stranger.
+pub(crate) fn is_ours(stream: &UnixStream) -> io::Result<()> {
+    let peer = stream.peer_cred()?.uid();
+    if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
+    }
+    Ok(())
+}
+
+/// Removes the sockets in `dir` with such names at which nobody listens any more.
+pub(crate) fn remove_dead(dir: &Path, ours: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let dead = || matches!(StdStream::connect(&path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        if entry.file_name().to_str().is_some_and(&ours) && dead() {
+            // One that cannot be removed is a nuisance and no more.
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_socket_of_a_later_agent_is_not_taken_away() {
+    fn only_sockets_that_nobody_listens_at_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("reg.sock");
-        let _first = listen(&path).expect("listens");
-        let visible = Visible::of(path.clone()).expect("is there");
-        let _second = listen(&path).expect("listens in its place");
-        visible.withdraw();
-        assert!(path.exists());
-        Visible::of(path.clone()).expect("is there").withdraw();
-        assert!(!path.exists());
+        let path = |name: &str| dir.path().join(name);
+        let _alive = listen(&path("a.sock")).expect("listens");
+        drop(listen(&path("b.sock")).expect("listened"));
+        drop(listen(&path("other")).expect("listened"));
+        fs::write(path("c.sock"), "no socket").expect("written");
+        remove_dead(dir.path(), |name| name.ends_with(".sock"));
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .expect("listed")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        left.sort();
+        // What is no socket refuses connections too; nobody needs it there.
+        assert_eq!(left, ["a.sock", "other"]);
     }
 }

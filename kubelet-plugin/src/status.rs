@@ -12,6 +12,7 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record};
 use netclaim_driver::attach::{PodState, made};
 use netclaim_driver::error_chain;
+use netclaim_driver::failpoint::Failpoint;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -215,6 +216,7 @@ impl StatusWriter {
                 next = Some(next.map_or(work.due, |next: Instant| next.min(work.due)));
                 continue;
             }
+            Failpoint::StatusDue.reach();
             self.busy.insert(uid.clone());
             let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &work.claim.namespace);
             let patch = Patch::Apply(patch(&self.driver, &work.claim, &work.entries));

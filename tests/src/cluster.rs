@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
+use netclaim_driver::failpoint::Failpoint;
 use serde_json::{Value, json};
 
 use crate::command::{output, output_of};
@@ -21,6 +22,9 @@ pub const AGENT: &str = "daemonset/netclaim-agent";
 const CONTROLLER: &str = "deployment/netclaim-controller";
 /// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
 const CNI_TIMEOUT: u32 = 10;
+
+/// Where a file arms a fail point of the agent (`netclaim_driver::failpoint`).
+const FAILPOINTS: &str = "/run/netclaim/failpoints";
 
 /// A running cluster of `tests/cluster/up.sh`.
 pub struct Cluster {
@@ -80,6 +84,7 @@ impl Cluster {
             SYSTEM,
             AGENT,
             &timeout,
+            &format!("NETCLAIM_FAILPOINTS={FAILPOINTS}"),
             "NETCLAIM_LOG=info,netclaim_driver=debug",
         ])?;
         if installed && new_image {
@@ -243,6 +248,21 @@ impl Cluster {
         signal(self.agent_pid()?, "KILL")
     }
 
+    /// Has the agent die where it next comes to `point`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn arm(&self, point: Failpoint) -> Result<()> {
+        let dir = self.node.path(FAILPOINTS);
+        std::fs::create_dir_all(&dir)?;
+        Ok(std::fs::write(dir.join(point.name()), "")?)
+    }
+
+    /// Whether the agent has yet to come to `point` and die.
+    pub fn is_armed(&self, point: Failpoint) -> bool {
+        self.node.path(FAILPOINTS).join(point.name()).exists()
+    }
+
     /// Holds the agent still, or lets it go on.
     ///
     /// # Errors
@@ -336,9 +356,10 @@ fn image() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
         return Ok(path.into());
     }
-    let path = project("target/netclaim.tar");
+    let path = project("target/netclaim-failpoints.tar");
     eprintln!("==> building the image {}", path.display());
-    let built = Command::new(project("deploy/image/build.sh")).arg(&path).status()?;
+    let features = ("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints");
+    let built = Command::new(project("deploy/image/build.sh")).envs([features]).arg(&path).status()?;
     ensure!(built.success(), "deploy/image/build.sh failed: see above");
     Ok(path)
 }

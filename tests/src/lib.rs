@@ -16,6 +16,8 @@ pub mod suite;
 mod test;
 mod wait;
 
+pub use netclaim_driver::failpoint::Failpoint;
+
 pub use cluster::{AGENT, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
 pub use test::Test;

@@ -288,6 +288,20 @@ impl<'a> Test<'a> {
         })
     }
 
+    /// Makes sure that the kubelet was not once refused a claim of a pod by us: it tries again after 60 to 90 s only.
+    /// What the API server refuses it is not our doing (kubernetes#139836).
+    ///
+    /// # Errors
+    /// When it was; with the pod's events.
+    pub fn claim_was_not_refused(&self, pod: &str) -> Result<()> {
+        let of_pod = format!("involvedObject.name={pod}");
+        let events = self.kubectl(&["get", "events", "--field-selector", &of_pod])?;
+        let ours =
+            |line: &&str| line.contains("FailedPrepareDynamicResources") && !line.contains("is forbidden");
+        ensure!(!events.lines().any(|line| ours(&line)), "{pod} was refused its claim:\n{events}");
+        Ok(())
+    }
+
     /// What of a pod runs on the node.
     ///
     /// # Errors

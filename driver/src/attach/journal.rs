@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::record::Record;
+use super::record::{Phase, Record};
+use crate::failpoint::Failpoint;
 use crate::hex;
 
 /// The format that this version writes; it reads this and older ones.
@@ -158,6 +159,9 @@ impl Journal {
         let tmp = self.dir.join(format!(".{}_{}.tmp", record.plan.pod.uid, record.key()));
         let mut file = File::create(&tmp).map_err(io_error("create", &tmp))?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &tmp))?;
+        if record.phase == Phase::Planned {
+            Failpoint::PlanHalfWritten.reach();
+        }
         fs::rename(&tmp, &path).map_err(io_error("rename", &path))?;
         self.sync()
     }

@@ -19,6 +19,7 @@ use super::machine::{self, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
 use super::{Failure, Network, Observer, PodState};
 use crate::error_chain;
+use crate::failpoint::Failpoint;
 use crate::links::Netns;
 
 /// First pause before a failed operation is tried again; doubled with each failure.
@@ -314,6 +315,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
             self.failed(&key, Verb::Add, error).await;
             return;
         }
+        Failpoint::AddDue.reach();
         let plan = record.plan.clone();
         self.replace(record);
         self.publish().await;
@@ -340,11 +342,13 @@ impl<N: Network, O: Observer> Pod<N, O> {
     async fn added(&mut self, key: &str, result: Value) {
         let Some(mut record) = self.record(key).cloned() else { return };
         let Phase::Adding { sandbox } = record.phase.clone() else { return };
+        Failpoint::Added.reach();
         record.phase = Phase::Attached { sandbox, result };
         record.error = None;
         // Not on disk means that a crash would detach a running pod: it counts as a failed ADD.
         match self.write(&record).await {
             Ok(()) => {
+                Failpoint::AddNoted.reach();
                 self.pauses.remove(key);
                 self.replace(record);
                 self.publish().await;
@@ -379,6 +383,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
             }
         };
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
+        Failpoint::DelDue.reach();
         let (network, plan) = (Arc::clone(&self.network), record.plan.clone());
         let operation = async move {
             let path = netns.as_ref().map(|(path, _)| path.as_path());
@@ -392,6 +397,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 
     async fn deleted(&mut self, key: &str) {
+        Failpoint::Deleted.reach();
         let Some(mut record) = self.record(key).cloned() else { return };
         record.phase = Phase::Planned;
         if self.want(&record) == Want::Forgotten {
@@ -420,6 +426,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let (journal, gone) = (self.journal.clone(), record.clone());
         match blocking(move || journal.remove(&gone)).await {
             Ok(()) => {
+                Failpoint::Forgotten.reach();
                 self.records.remove(index);
                 self.pauses.remove(&record.key());
                 self.publish().await;

@@ -25,6 +25,7 @@ mod proto {
 use std::future::Future;
 
 pub use registration::Registration;
+use serde::{Deserialize, Serialize};
 pub use service::DraService;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -32,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 /// A claim, as the kubelet names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct ClaimRef {
     pub namespace: String,
@@ -41,7 +42,8 @@ pub struct ClaimRef {
 }
 
 /// A device that is prepared.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PreparedDevice {
     /// The request, without the chosen alternative.
     pub request: String,

@@ -28,9 +28,18 @@ impl Registration {
         Self { driver: driver.to_owned(), endpoint, registered }
     }
 
-    /// File name of the registration socket.
-    pub fn socket_name(driver: &str) -> String {
-        format!("{driver}@reg.sock")
+    /// File name of the registration socket of an instance of `driver`, which may be the nameless one.
+    pub fn socket_name(driver: &str, instance: &str) -> String {
+        match instance {
+            "" => format!("{driver}@reg.sock"),
+            instance => format!("{driver}-{instance}@reg.sock"),
+        }
+    }
+
+    /// Whether a file is called like the registration socket of an instance of `driver`.
+    pub fn is_of(driver: &str, name: &str) -> bool {
+        let instance = name.strip_prefix(driver).and_then(|rest| rest.strip_suffix("@reg.sock"));
+        instance.is_some_and(|instance| instance.is_empty() || instance.starts_with('-'))
     }
 }
 

@@ -13,6 +13,20 @@ use serde_json::json;
 /// the kubelet's (2 min), past which the hook would be orphaned.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
 
+/// What a container that names the claim meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The runtime refuses to create it, with us alive or dead: the device has a node on the host that does not exist.
+    /// The path is what the user reads.
+    Shut,
+    /// It is created, and a hook holds it until the marker is there. A hook that runs out of patience ends a pod whose
+    /// containers are never started again.
+    Hook,
+}
+
+/// The name of no file: [`Form::Shut`] in the runtime's words is `failed to stat CDI host device "…"`.
+const SHUT: &str = "the networks of this pod are not attached yet, see its events and its ResourceClaims";
+
 /// The directory of specs, and what goes into them.
 #[derive(Debug, Clone)]
 pub struct CdiSpecs {
@@ -64,18 +78,25 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When it is not there afterwards.
-    pub fn write(&self, claim_uid: &str) -> io::Result<()> {
+    pub fn write(&self, claim_uid: &str, form: Form) -> io::Result<()> {
+        let edits = match form {
+            Form::Shut => json!({"deviceNodes": [{
+                "path": "/dev/netclaim",
+                "hostPath": self.hook.markers.with_file_name(SHUT),
+            }]}),
+            Form::Hook => json!({"hooks": [{
+                "hookName": "createRuntime",
+                "path": self.hook.path,
+                "args": self.hook.args(),
+                "timeout": HOOK_TIMEOUT.as_secs(),
+            }]}),
+        };
         let spec = json!({
             "cdiVersion": "0.5.0",
             "kind": format!("{}/claim", self.driver),
             "devices": [{
                 "name": claim_uid,
-                "containerEdits": {"hooks": [{
-                    "hookName": "createRuntime",
-                    "path": self.hook.path,
-                    "args": self.hook.args(),
-                    "timeout": HOOK_TIMEOUT.as_secs(),
-                }]},
+                "containerEdits": edits,
             }],
         });
         let path = self.path(claim_uid);
@@ -129,7 +150,8 @@ mod tests {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(dir.path(), "netclaim.dev", hook).expect("made");
         fs::write(dir.path().join("other.json"), "{}").expect("written");
-        specs.write("u1").expect("written");
+        specs.write("u1", Form::Shut).expect("written");
+        specs.write("u1", Form::Hook).expect("written over");
         assert_eq!(specs.claims().expect("listed"), ["u1"]);
         let text = fs::read_to_string(dir.path().join("netclaim.dev-claim_u1.json")).expect("read");
         let spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");

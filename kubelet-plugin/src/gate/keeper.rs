@@ -1,29 +1,37 @@
 //! Keeps CDI specs and markers in step with what is attached, and passes the news on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netclaim_driver::attach::record::Record;
 use netclaim_driver::attach::{Gate, Observer, PodState};
+use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
-use super::cdi::CdiSpecs;
+use super::cdi::{CdiSpecs, Form};
 use super::markers::Markers;
 use crate::status::News;
 
 /// What has been put on disk for a pod.
 #[derive(Default, PartialEq)]
 struct OnDisk {
-    specs: BTreeSet<String>,
+    specs: BTreeMap<String, Form>,
     marker: Option<String>,
+}
+
+#[derive(Default)]
+struct Pods {
+    on_disk: HashMap<String, OnDisk>,
+    /// Those whose containers may wait in a hook.
+    patient: HashSet<String>,
 }
 
 /// The observer of the attachments.
 pub struct GateKeeper {
     specs: CdiSpecs,
     markers: Markers,
-    pods: Mutex<HashMap<String, OnDisk>>,
+    pods: Mutex<Pods>,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -49,18 +57,18 @@ impl GateKeeper {
         }
         states.retain(|_, state| state.sandbox.as_ref().is_some_and(|s| state.gate(&s.id) == Gate::Open));
         let pods: HashMap<String, OnDisk> =
-            states.into_iter().map(|(uid, state)| (uid.to_owned(), OnDisk::wanted(&state))).collect();
+            states.into_iter().map(|(uid, state)| (uid.to_owned(), OnDisk::wanted(&state, false))).collect();
         for claim in specs.claims()? {
-            if !pods.values().any(|on_disk| on_disk.specs.contains(&claim)) {
+            if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
                 specs.remove(&claim)?;
             }
         }
         markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
         for on_disk in pods.values() {
-            on_disk.specs.iter().try_for_each(|claim| specs.write(claim))?;
+            on_disk.specs.iter().try_for_each(|(claim, form)| specs.write(claim, *form))?;
             on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
         }
-        Ok(Self { specs, markers, pods: Mutex::new(pods), news })
+        Ok(Self { specs, markers, pods: Mutex::new(Pods { on_disk: pods, patient: HashSet::new() }), news })
     }
 
     /// The specs, for those who need their names.
@@ -68,40 +76,74 @@ impl GateKeeper {
         &self.specs
     }
 
+    /// Whether containers of the pod may wait in a hook.
+    pub fn is_patient(&self, pod_uid: &str) -> bool {
+        self.lock().patient.contains(pod_uid)
+    }
+
+    /// The pod's containers may be started again after a hook that ran out of patience: from now on they wait in one.
+    pub fn let_wait(&self, pod_uid: &str) {
+        let mut pods = self.lock();
+        let pods = &mut *pods;
+        // Of one that is known no more there is nothing to note.
+        let Some(on_disk) = pods.on_disk.get_mut(pod_uid) else { return };
+        pods.patient.insert(pod_uid.to_owned());
+        for (claim, form) in &mut on_disk.specs {
+            match self.specs.write(claim, Form::Hook) {
+                Ok(()) => *form = Form::Hook,
+                Err(error) => {
+                    tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet tries again")
+                }
+            }
+        }
+    }
+
     fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
-        let wanted = OnDisk::wanted(state);
-        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let on_disk = pods.entry(pod_uid.to_owned()).or_default();
+        let mut pods = self.lock();
+        let wanted = OnDisk::wanted(state, pods.patient.contains(pod_uid));
+        let on_disk = pods.on_disk.entry(pod_uid.to_owned()).or_default();
         // Closing comes before opening. What fails stays noted as it was, for the next time.
         if let Some(old) = on_disk.marker.clone().filter(|old| wanted.marker.as_ref() != Some(old)) {
             self.markers.clear(&old)?;
             on_disk.marker = None;
         }
-        for claim in on_disk.specs.difference(&wanted.specs) {
+        for claim in on_disk.specs.keys().filter(|claim| !wanted.specs.contains_key(*claim)) {
             self.specs.remove(claim)?;
         }
-        for claim in wanted.specs.difference(&on_disk.specs) {
-            self.specs.write(claim)?;
-        }
+        // The marker before the hook that looks for it.
         if let Some(sandbox) = wanted.marker.as_ref().filter(|_| on_disk.marker.is_none()) {
             self.markers.set(sandbox)?;
+            on_disk.marker = Some(sandbox.clone());
+            Failpoint::MarkerSet.reach();
+        }
+        for (claim, form) in
+            wanted.specs.iter().filter(|(claim, form)| on_disk.specs.get(*claim) != Some(form))
+        {
+            self.specs.write(claim, *form)?;
         }
         if wanted == OnDisk::default() {
-            pods.remove(pod_uid);
+            pods.on_disk.remove(pod_uid);
+            pods.patient.remove(pod_uid);
         } else {
             *on_disk = wanted;
         }
         Ok(())
     }
+
+    fn lock(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl OnDisk {
-    /// What a pod in `state` is to have.
-    fn wanted(state: &PodState) -> Self {
+    /// What a pod in `state` is to have; `patient` when its containers may wait in a hook.
+    fn wanted(state: &PodState, patient: bool) -> Self {
         let Some(sandbox) = &state.sandbox else { return Self::default() };
+        let open = state.gate(&sandbox.id) == Gate::Open;
+        let form = if open || patient { Form::Hook } else { Form::Shut };
         Self {
-            specs: state.records.iter().map(|record| record.plan.claim.uid.clone()).collect(),
-            marker: (state.gate(&sandbox.id) == Gate::Open).then(|| sandbox.id.clone()),
+            specs: state.records.iter().map(|record| (record.plan.claim.uid.clone(), form)).collect(),
+            marker: open.then(|| sandbox.id.clone()),
         }
     }
 }
@@ -195,11 +237,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn nothing_waits_in_a_hook_before_it_is_known_to_have_a_second_chance() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let waiting = |id: &str| {
+            let records = vec![record("a", Phase::Planned)];
+            PodState { sandbox: Some(sandbox(id)), records, ..PodState::default() }
+        };
+        let has_hook = || {
+            let spec = std::fs::read_to_string(dir.path().join("cdi/netclaim.dev-claim_a.json")).unwrap();
+            assert_ne!(spec.contains("createRuntime"), spec.contains("not attached yet"), "{spec}");
+            spec.contains("createRuntime")
+        };
+        keeper.let_wait("p");
+        assert!(!keeper.is_patient("p"), "nothing is known of it");
+        keeper.observe("p", &waiting("s1")).await;
+        assert!(!has_hook());
+        keeper.let_wait("p");
+        assert!(has_hook() && keeper.is_patient("p"));
+        keeper.observe("p", &waiting("s2")).await;
+        assert!(has_hook(), "a pod does not change its mind");
+        keeper.observe("p", &PodState::default()).await;
+        assert!(!keeper.is_patient("p"));
+        keeper.observe("q", &waiting("s3")).await;
+        assert!(!has_hook());
+        let attached = PodState { records: vec![attached("a", "s3")], ..waiting("s3") };
+        keeper.observe("q", &attached).await;
+        assert!(has_hook(), "it looks for the marker, which is there");
+    }
+
+    #[tokio::test]
     async fn a_new_agent_keeps_what_is_attached_and_withdraws_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["adding", "unknown"] {
-            earlier.specs.write(claim).unwrap();
+            earlier.specs.write(claim, Form::Hook).unwrap();
         }
         earlier.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   Prepare            returns the CDI device DRIVER/claim=UID, of which no spec exists: the runtime refuses
-//!   sandbox in hand    cdi.rs writes the spec: a createRuntime hook that waits
-//!   all attached       markers.rs notes the sandbox: the hook leaves at once, also when the agent is dead
+//!   sandbox in hand    cdi.rs writes a spec that the runtime refuses, with words; when it is known that the pod's
+//!                      containers may be started again, and it takes long: a createRuntime hook that waits
+//!   all attached       markers.rs notes the sandbox, and the spec has the hook, which leaves at once, also when the
+//!                      agent is dead
 //!   sandbox gone       spec and marker are withdrawn
 //! ```
 //!

@@ -14,6 +14,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
+use crate::sockets::is_ours;
+
 /// A question is short; a longer one is not ours.
 const MAX_QUESTION: u64 = 4096;
 /// How long a hook may take to ask.
@@ -58,10 +60,7 @@ pub async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
 }
 
 async fn answer<S: Source>(mut stream: UnixStream, source: &S) -> io::Result<()> {
-    let peer = stream.peer_cred()?.uid();
-    if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
-    }
+    is_ours(&stream)?;
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = BufReader::new(reader.take(MAX_QUESTION));

@@ -11,20 +11,24 @@ use netclaim_tests::{scenarios, suite};
 mod agent_faults;
 mod attaching;
 mod churn;
+mod failpoints;
 mod node_faults;
 mod plugin_faults;
 mod refusals;
 mod rights;
 mod scheduling;
+mod updates;
 
 use agent_faults::*;
 use attaching::*;
 use churn::*;
+use failpoints::*;
 use node_faults::*;
 use plugin_faults::*;
 use refusals::*;
 use rights::*;
 use scheduling::*;
+use updates::*;
 
 fn main() -> ExitCode {
     suite::run(scenarios![
@@ -75,6 +79,9 @@ fn main() -> ExitCode {
             pods_that_are_deleted_leave_nothing,
             pods_that_are_deleted_by_force_without_an_agent_leave_nothing,
             pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies,
+            wherever_the_agent_dies_no_claim_is_refused_and_nothing_is_left,
+            pods_that_start_during_an_update_of_the_agent_get_their_networks,
+            an_agent_that_is_told_to_stop_finishes_the_add_that_runs,
             interfaces_outlive_the_agent,
             a_container_restarts_in_place_without_the_agent,
             pods_and_slices_outlive_a_kubelet_restart,

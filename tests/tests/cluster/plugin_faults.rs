@@ -133,6 +133,6 @@ pub fn a_pod_that_is_never_restarted_is_not_held_in_a_hook(test: &Test<'_>) -> R
     let mut pod = pod("p", &["p"]);
     pod["spec"]["restartPolicy"] = json!("Never");
     test.create([claim("p", &network), pod])?;
-    test.event("p", &["still being attached"])?;
+    test.event("p", &["Failed", "not attached yet, see its events and its ResourceClaims"])?;
     test.runs_with("p", &["net1"])
 }
