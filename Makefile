@@ -43,8 +43,13 @@ test-churn: ## 200 pods come and go while agent, runtime and kubelet are killed 
 	tests/cluster/build.sh
 	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --locked -- pods_come_and_go
 
+.PHONY: test-faults
+test-faults: ## Everything that goes wrong on a real node, with the long waits too (root; NETCLAIM_LONG=1)
+	tests/cluster/build.sh
+	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
+
 .PHONY: test-all
-test-all: test test-qemu test-churn ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

@@ -44,6 +44,8 @@ use crate::{http, relay, watching};
 const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often a state directory that takes nothing is looked at.
+const PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// How often an agent that stands by looks whether the other one has ended.
 const OWN_BEAT: Duration = Duration::from_millis(50);
 /// How long plugins that run may keep an agent that is told to stop; the next one undoes what they did not finish.
@@ -91,6 +93,7 @@ async fn run(args: Args) -> Result<()> {
         HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
     install_hook(args.hook.clone(), &hook.path)?;
     let loaded = journal.load()?;
+    let (probed, health) = (journal.clone(), journal.health());
     for file in &loaded.unreadable {
         let (path, reason) = (file.path.display(), &file.reason);
         tracing::error!(%path, reason, "a journal file is kept but not understood: a DEL may be owed");
@@ -165,7 +168,8 @@ async fn run(args: Args) -> Result<()> {
     let calls = listen(&agent_socket).and_then(with_tokio);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
     parts.spawn("answering the kubelet", relay::serve(calls, Arc::new(node), cancel.clone()));
-    let (ready, seen) = (readiness(connected.clone()), connected);
+    let (ready, seen) = (readiness(connected.clone(), health.clone()), connected);
+    parts.spawn("watching the journal", watch_journal(probed, health, Arc::clone(&metrics), cancel.clone()));
     parts.spawn("counting", count_connection(seen, Arc::clone(&metrics)));
     let (address, ended) = (args.metrics_address, cancel.clone());
     parts.spawn("serving metrics", async move {
@@ -293,14 +297,41 @@ fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
     })
 }
 
-fn readiness(connected: watch::Receiver<bool>) -> impl Fn() -> Result<(), String> + Clone {
-    move || {
-        if *connected.borrow() {
-            Ok(())
-        } else {
-            Err("not connected to the container runtime by NRI".to_owned())
-        }
+fn readiness(
+    connected: watch::Receiver<bool>,
+    health: watch::Receiver<Option<String>>,
+) -> impl Fn() -> Result<(), String> + Clone {
+    move || match (&*health.borrow(), *connected.borrow()) {
+        (Some(trouble), _) => Err(format!("no pod can be attached: {trouble}")),
+        (None, false) => Err("not connected to the container runtime by NRI".to_owned()),
+        (None, true) => Ok(()),
     }
+}
+
+/// Tells of a state directory that takes nothing, and looks whether it does again.
+async fn watch_journal(
+    journal: Journal,
+    mut health: watch::Receiver<Option<String>>,
+    metrics: Arc<Metrics>,
+    cancel: CancellationToken,
+) {
+    let watching = async {
+        loop {
+            let trouble = health.borrow_and_update().clone();
+            metrics.journal_writable.set(i64::from(trouble.is_none()));
+            let probe = tokio::time::sleep(PROBE_PERIOD);
+            tokio::select! {
+                changed = health.changed() => if changed.is_err() {
+                    return;
+                },
+                () = probe, if trouble.is_some() => {
+                    let journal = journal.clone();
+                    let _ = tokio::task::spawn_blocking(move || journal.probe()).await;
+                }
+            }
+        }
+    };
+    cancel.run_until_cancelled(watching).await;
 }
 
 async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Metrics>) {

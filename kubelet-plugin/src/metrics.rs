@@ -42,6 +42,8 @@ pub struct Metrics {
     pub nri_connected: Gauge,
     /// Journal files that nobody can read.
     pub unreadable: Gauge,
+    /// Whether the journal takes what is written.
+    pub journal_writable: Gauge,
     /// How often this agent's parent has started one before.
     pub restarts: Gauge,
 }
@@ -82,13 +84,27 @@ impl Default for Metrics {
             "Journal files that cannot be read and are kept",
             unreadable.clone(),
         );
+        let journal_writable = Gauge::default();
+        registry.register(
+            "journal_writable",
+            "0 while the state directory takes nothing, and no new pod is attached",
+            journal_writable.clone(),
+        );
         let restarts = Gauge::default();
         registry.register(
             "agent_restarts",
             "How often the agent died and was started again in this container, which the kubelet does not count",
             restarts.clone(),
         );
-        Self { registry: Mutex::new(registry), calls, attach, nri_connected, unreadable, restarts }
+        Self {
+            registry: Mutex::new(registry),
+            calls,
+            attach,
+            nri_connected,
+            unreadable,
+            journal_writable,
+            restarts,
+        }
     }
 }
 

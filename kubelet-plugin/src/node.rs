@@ -102,7 +102,9 @@ impl NodeAgent {
         let inventory = self.inventory().await?;
         let made = self.plan(&claim, &inventory).await;
         let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
-        self.attacher.prepare(made.clone()).await.map_err(|failure| failure.message)?;
+        let journalled = self.attacher.prepare(made.clone()).await;
+        journalled
+            .map_err(|failure| self.report(ClaimError::Final(Box::new(claim.refuse(failure.message)))))?;
         Failpoint::Planned.reach();
         Ok(self.prepared(&made))
     }

@@ -304,7 +304,7 @@ impl Cluster {
     /// The node as after its installation: every service runs, and so does the agent, with no restart that the
     /// kubelet would hold against it.
     pub(crate) fn mend(&self) -> Result<()> {
-        for name in ["containerd", "kubelet"] {
+        for name in ["apiserver", "containerd", "kubelet"] {
             // One that does not run is not paused.
             let _ = self.service("resume", name);
             self.service("start", name)?;

@@ -21,4 +21,4 @@ pub use netclaim_driver::failpoint::Failpoint;
 pub use cluster::{AGENT, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
 pub use test::Test;
-pub use wait::eventually;
+pub use wait::{eventually, long};

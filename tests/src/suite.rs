@@ -19,9 +19,9 @@ use crate::test::{LABEL, Skipped, Test};
 const AT_ONCE: usize = 4;
 
 /// What a scenario does.
-type Body = fn(&Test<'_>) -> Result<()>;
+type Body = Box<dyn Fn(&Test<'_>) -> Result<()> + Send + Sync>;
 
-/// A test, named by a sentence.
+/// A test, named like its function: a module, and a sentence.
 pub struct Scenario {
     name: &'static str,
     alone: bool,
@@ -30,21 +30,27 @@ pub struct Scenario {
 
 impl Scenario {
     /// One that others may run beside.
-    pub const fn beside(name: &'static str, body: Body) -> Self {
-        Self { name, alone: false, body }
+    pub fn beside<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
+        Self { name: name_of::<F>(), alone: false, body: Box::new(body) }
     }
 
     /// One that disturbs the node, the agent or the devices of others.
-    pub const fn alone(name: &'static str, body: Body) -> Self {
-        Self { name, alone: true, body }
+    pub fn alone<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
+        Self { alone: true, ..Self::beside(body) }
     }
 }
 
-/// Scenarios from the names of functions: `scenarios![beside: a, b; alone: c]`.
+/// A function's path without the crate.
+fn name_of<F>() -> &'static str {
+    let path = std::any::type_name::<F>();
+    path.split_once("::").map_or(path, |(_, name)| name)
+}
+
+/// Scenarios from functions: `scenarios![beside: a, b; alone: c]`.
 #[macro_export]
 macro_rules! scenarios {
-    ($($how:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
-        vec![$($($crate::suite::Scenario::$how(stringify!($name), $name)),+),+]
+    ($($how:ident: $($scenario:ident),+ $(,)?);+ $(;)?) => {
+        vec![$($($crate::suite::Scenario::$how($scenario)),+),+]
     };
 }
 
@@ -142,7 +148,7 @@ fn play(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
 /// Notes what was to be seen at the time of a failure; returns where.
 fn tell(test: &Test<'_>, scenario: &Scenario) -> String {
     let dir = test.cluster.dir().join("log/tests");
-    let file = dir.join(format!("{}.txt", scenario.name));
+    let file = dir.join(format!("{}.txt", scenario.name.replace("::", "-")));
     let text = test.tell();
     match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, &text)) {
         Ok(()) => {

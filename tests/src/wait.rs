@@ -7,6 +7,11 @@ use anyhow::{Context as _, Result};
 /// How often is looked. A look is a program or two; more often would slow down what is waited for.
 const BEAT: Duration = Duration::from_millis(300);
 
+/// Whether there is time for waits of minutes, which show no more than short ones do but do it better (`$NETCLAIM_LONG`).
+pub fn long() -> bool {
+    std::env::var_os("NETCLAIM_LONG").is_some()
+}
+
 /// Calls `look` until it succeeds, for at most `seconds`.
 ///
 /// # Errors

@@ -22,10 +22,11 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 
 use super::record::{Phase, Record};
 use crate::failpoint::Failpoint;
-use crate::hex;
+use crate::{error_chain, hex};
 
 /// The format that this version writes; it reads this and older ones.
 const VERSION: u32 = 1;
@@ -97,6 +98,8 @@ struct Envelope<'a> {
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
+    /// Why the last write failed; `None` after one that did not.
+    health: watch::Sender<Option<String>>,
 }
 
 impl Journal {
@@ -107,7 +110,7 @@ impl Journal {
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, Error> {
         let dir = dir.into();
         fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
-        Ok(Self { dir })
+        Ok(Self { dir, health: watch::Sender::new(None) })
     }
 
     /// Takes the journal over; `None` while another process has it.
@@ -154,6 +157,33 @@ impl Journal {
     /// # Errors
     /// When it is not certain that the record is on disk.
     pub fn write(&self, record: &Record) -> Result<(), Error> {
+        self.noted(self.replace(record))
+    }
+
+    /// Why nothing can be written now; `None` as long as it can. Whoever watches should [`probe`](Self::probe) meanwhile.
+    pub fn health(&self) -> watch::Receiver<Option<String>> {
+        self.health.subscribe()
+    }
+
+    /// Looks whether writing works, by a file that means nothing.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn probe(&self) -> Result<(), Error> {
+        let path = self.dir.join(".probe.tmp");
+        // As much as a record may take: a full disk has room for empty files.
+        let written = fs::write(&path, [0; 4096]).map_err(io_error("write", &path));
+        let removed = fs::remove_file(&path).map_err(io_error("remove", &path));
+        self.noted(written.and(removed))
+    }
+
+    fn noted(&self, result: Result<(), Error>) -> Result<(), Error> {
+        let trouble = result.as_ref().err().map(|error| error_chain(error));
+        self.health.send_if_modified(|health| std::mem::replace(health, trouble.clone()) != trouble);
+        result
+    }
+
+    fn replace(&self, record: &Record) -> Result<(), Error> {
         let path = self.path(record);
         let bytes = encode(record).map_err(|source| Error::Encode { path: path.clone(), source })?;
         let tmp = self.dir.join(format!(".{}_{}.tmp", record.plan.pod.uid, record.key()));
@@ -172,10 +202,11 @@ impl Journal {
     /// When it is not certain that the record is gone from disk.
     pub fn remove(&self, record: &Record) -> Result<(), Error> {
         let path = self.path(record);
-        match fs::remove_file(&path) {
+        let removed = match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(e)),
             _ => self.sync(),
-        }
+        };
+        self.noted(removed)
     }
 
     fn path(&self, record: &Record) -> PathBuf {
@@ -279,6 +310,18 @@ mod tests {
         let error = journal.write(&changed).expect_err("cannot write");
         assert!(error.to_string().starts_with("cannot create"), "{error}");
         assert_eq!(journal.load().expect("loads").records, [record]);
+    }
+
+    #[test]
+    fn trouble_with_the_disk_is_told_until_it_is_over() {
+        let (_dir, journal) = journal();
+        let health = journal.health();
+        fs::create_dir(journal.dir.join(".pod-uid_a-uid.0.tmp")).expect("made");
+        journal.write(&Record::new(plan("a", 0))).expect_err("cannot write");
+        assert!(health.borrow().as_ref().is_some_and(|why| why.starts_with("cannot create")));
+        journal.probe().expect("works for other files");
+        assert_eq!(*health.borrow(), None);
+        assert!(journal.load().expect("loads").unreadable.is_empty());
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::objects::{claim, pod};
+use netclaim_tests::{Test, eventually, long};
 use serde_json::json;
 
 /// Pods of the scenario with many.
@@ -198,4 +199,31 @@ pub fn pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies(test: &Tes
         ensure!(took < LATE, "{name} took {took:?}");
     }
     Ok(())
+}
+
+/// How long an agent is away in the middle of an attach; more than a hook has patience, where there is time for it.
+const AWAY: Duration = Duration::from_secs(20);
+const LONG_AWAY: Duration = Duration::from_secs(300);
+
+pub fn a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach(
+    test: &Test<'_>,
+) -> Result<()> {
+    let hanging =
+        "[ \"$CNI_COMMAND\" = ADD ] && exec /opt/cni/bin/busybox sleep 1000\nexec /opt/cni/bin/macvlan";
+    let plugin = test.plugin("plugin", hanging)?;
+    let network =
+        test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    test.create([claim("p", &network), pod])?;
+    eventually(20, "the pod has a sandbox", || test.sandbox("p"))?;
+    test.cluster.agent_away()?;
+    test.plugin("plugin", "exec /opt/cni/bin/macvlan")?;
+    std::thread::sleep(if long() { LONG_AWAY } else { AWAY });
+    let phase = test.get("pod", "p")?["status"]["phase"].clone();
+    ensure!(phase == "Pending", "without its network and without an agent the pod is {phase}");
+    test.has_not_started("p")?;
+    test.event("p", &["Failed", "not attached yet, see its events and its ResourceClaims"])?;
+    test.cluster.agent_back()?;
+    test.runs_with("p", &["net1"])
 }

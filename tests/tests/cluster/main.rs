@@ -11,7 +11,7 @@ use netclaim_tests::{scenarios, suite};
 mod agent_faults;
 mod attaching;
 mod churn;
-mod failpoints;
+mod crash_faults;
 mod node_faults;
 mod plugin_faults;
 mod refusals;
@@ -22,7 +22,7 @@ mod updates;
 use agent_faults::*;
 use attaching::*;
 use churn::*;
-use failpoints::*;
+use crash_faults::*;
 use node_faults::*;
 use plugin_faults::*;
 use refusals::*;
@@ -60,6 +60,9 @@ fn main() -> ExitCode {
             a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_mended,
             a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended,
             a_pod_of_whose_networks_one_fails_does_not_start,
+            a_plugin_that_is_killed_is_run_again,
+            a_plugin_whose_child_lives_on_holds_up_nobody,
+            a_pod_that_is_never_restarted_survives_a_plugin_that_fails_many_times,
             a_slow_plugin_holds_up_its_own_pod_only,
             containers_that_do_not_name_the_claim_wait_too,
             a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
@@ -87,6 +90,9 @@ fn main() -> ExitCode {
             pods_and_slices_outlive_a_kubelet_restart,
             a_pod_older_than_its_containerd_leaves_nothing,
             a_pod_whose_namespace_is_taken_away_leaves_nothing,
+            a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach,
+            a_pod_whose_uplink_is_removed_starts_again_when_it_is_back,
+            sandboxes_are_replaced_while_the_api_server_is_away,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{Test, eventually};
-use serde_json::Value;
+use netclaim_tests::{Test, eventually, long};
+use serde_json::{Value, json};
 
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
     let slices = test.cluster.get(&["resourceslices", "--field-selector", "spec.driver=netclaim.dev"])?;
@@ -86,15 +86,20 @@ pub fn a_new_sandbox_gets_the_interface_again(test: &Test<'_>) -> Result<()> {
 
 /// Kills the pod's sandbox; the kubelet makes another, in which the pod has its interface.
 fn replaced(test: &Test<'_>, pod: &str) -> Result<()> {
+    has_new_sandbox(test, pod)?;
+    test.began_with(pod, &["net1"])?;
+    test.interface(pod, "net1").map(drop)
+}
+
+/// Kills the pod's sandbox, and waits until its container runs in another one.
+fn has_new_sandbox(test: &Test<'_>, pod: &str) -> Result<()> {
     let old = test.sandbox(pod)?;
     test.kill(&old)?;
     eventually(60, "the container runs in a new sandbox", || {
         let container = test.container(pod, "shell")?;
         ensure!(container.sandbox != old.id, "it is the old one");
         Ok(())
-    })?;
-    test.began_with(pod, &["net1"])?;
-    test.interface(pod, "net1").map(drop)
+    })
 }
 
 pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Result<()> {
@@ -112,6 +117,13 @@ pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Re
     test.node_has_leases(0)
 }
 
+/// The HTTP status of the agent's `/readyz`.
+fn agent_is_ready(test: &Test<'_>) -> Result<String> {
+    let ask = "exec 3<>/dev/tcp/127.0.0.1/9177; printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
+    let answer = test.cluster.on_node(&["bash", "-c", ask])?;
+    answer.split(' ').nth(1).map(str::to_owned).context("no HTTP answer")
+}
+
 pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'_>) -> Result<()> {
     let journal = "/var/lib/netclaim/journal";
     let network = test.macvlan("a")?;
@@ -125,7 +137,9 @@ pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'
             "new",
             &["FailedPrepareDynamicResources", "is the state directory full, read-only or gone?"],
         )?;
+        test.claim_is_not_ready("new", &["is the state directory full, read-only or gone?"])?;
         test.has_not_started("new")?;
+        ensure!(agent_is_ready(test)? == "503", "an agent that can attach nothing says that it is ready");
         // Its DEL is run all the same; that it was is only believed when it is on disk.
         test.kubectl(&["delete", "pod", "old", "--wait=false"])?;
         eventually(30, "the address is given back", || {
@@ -136,9 +150,68 @@ pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'
     });
     test.cluster.on_node(&["chattr", "-i", journal])?;
     held?;
+    eventually(20, "the agent is ready again", || {
+        ensure!(agent_is_ready(test)? == "200", "it is not");
+        Ok(())
+    })?;
     test.delete_pod("old")?;
     test.delete_pod("new")?;
     test.pod("next", &network)?;
     test.runs_with("next", &["net1"])?;
     test.node_has_leases(1)
+}
+
+pub fn a_pod_whose_uplink_is_removed_starts_again_when_it_is_back(test: &Test<'_>) -> Result<()> {
+    let uplink = ["ip", "link", "add", "eth3", "type", "veth", "peer", "name", "peer3"];
+    test.cluster.on_node(&uplink)?;
+    let network = test.network("a", |network| network["spec"]["uplink"]["interfaces"] = json!(["eth3"]))?;
+    let shown = || -> Result<()> {
+        test.pod("p", &network)?;
+        test.runs_with("p", &["net1"])?;
+        test.cluster.on_node(&["ip", "link", "del", "eth3"])?;
+        ensure!(test.interface("p", "net1").is_err(), "the interface is there without its uplink");
+        let old = test.sandbox("p")?;
+        test.kill(&old)?;
+        test.event("p", &["NetworkAttachFailed", &network, "eth3"])?;
+        ensure!(test.container("p", "shell").is_err(), "the container runs without its network");
+        test.cluster.on_node(&uplink)?;
+        eventually(60, "the container runs in a new sandbox", || test.container("p", "shell"))?;
+        test.began_with("p", &["net1"])?;
+        test.delete_pod("p")?;
+        test.node_has_leases(0)
+    }();
+    // Both ends of it.
+    let _ = test.cluster.on_node(&["ip", "link", "del", "eth3"]);
+    shown
+}
+
+/// How long the API server is away.
+const AWAY: Duration = Duration::from_secs(10);
+const LONG_AWAY: Duration = Duration::from_secs(60);
+
+pub fn sandboxes_are_replaced_while_the_api_server_is_away(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    for pod in ["one", "two"] {
+        test.pod(pod, &network)?;
+        test.runs_with(pod, &["net1"])?;
+    }
+    // Paused: connections to it hang, which is worse than being refused.
+    test.cluster.service("pause", "apiserver")?;
+    let shown = || -> Result<()> {
+        std::thread::sleep(if long() { LONG_AWAY } else { AWAY });
+        has_new_sandbox(test, "one")?;
+        test.interface("one", "net1")?;
+        // An agent that has never seen the API server.
+        test.cluster.kill_agent()?;
+        has_new_sandbox(test, "two")?;
+        test.interface("two", "net1").map(drop)
+    }();
+    test.cluster.service("resume", "apiserver")?;
+    shown?;
+    for pod in ["one", "two"] {
+        test.began_with(pod, &["net1"])?;
+    }
+    test.pod("new", &network)?;
+    test.runs_with("new", &["net1"])?;
+    test.node_has_leases(3)
 }

@@ -1,10 +1,11 @@
 //! CNI plugins that fail, lie, hang or take their time, and what becomes of the pods meanwhile.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim, container, pod};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::{Test, eventually, long};
 use serde_json::json;
 
 /// Makes the scenario's plugin one that is macvlan, but for what `on_add` does first; returns its type.
@@ -134,5 +135,54 @@ pub fn a_pod_that_is_never_restarted_is_not_held_in_a_hook(test: &Test<'_>) -> R
     pod["spec"]["restartPolicy"] = json!("Never");
     test.create([claim("p", &network), pod])?;
     test.event("p", &["Failed", "not attached yet, see its events and its ResourceClaims"])?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn a_plugin_that_is_killed_is_run_again(test: &Test<'_>) -> Result<()> {
+    let note = format!("/var/lib/cni/{}", test.name("killed"));
+    let network = network_with(test, &format!("[ -e {note} ] || {{ : >{note}; kill -KILL $$; }}"))?;
+    test.pod("p", &network)?;
+    test.event("p", &[network.as_str(), "signal"])?;
+    test.runs_with("p", &["net1"])?;
+    Ok(fs::remove_file(test.cluster.node().path(&note))?)
+}
+
+pub fn a_plugin_whose_child_lives_on_holds_up_nobody(test: &Test<'_>) -> Result<()> {
+    // With the plugin's standard output; the number is for nobody else.
+    let network = network_with(test, "/opt/cni/bin/busybox sleep 98765 &")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    eventually(10, "the child is gone", || {
+        let children = fs::read_dir("/proc")?.filter_map(Result::ok).filter(|process| {
+            let command = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
+            command.contains("sleep\0") && command.contains("98765")
+        });
+        let children: Vec<_> = children.map(|process| process.file_name()).collect();
+        ensure!(children.is_empty(), "{children:?}");
+        Ok(())
+    })
+}
+
+/// How often the plugin fails: with ever longer pauses, ten times take more than a minute.
+const FAILURES: usize = 4;
+const MANY_FAILURES: usize = 10;
+
+pub fn a_pod_that_is_never_restarted_survives_a_plugin_that_fails_many_times(test: &Test<'_>) -> Result<()> {
+    let times = if long() { MANY_FAILURES } else { FAILURES };
+    let note = format!("/var/lib/cni/{}", test.name("failed"));
+    let network = network_with(
+        test,
+        &format!("echo >>{note}\n[ $(/opt/cni/bin/busybox wc -l <{note}) -gt {times} ] || {{ {FAIL}; }}"),
+    )?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    test.create([claim("p", &network), pod])?;
+    let file = test.cluster.node().path(&note);
+    eventually(150, "the plugin has failed often enough", || {
+        let tries = fs::read_to_string(&file).unwrap_or_default().lines().count();
+        ensure!(tries > times, "{tries} of {times} times");
+        Ok(())
+    })?;
+    fs::remove_file(file)?;
     test.runs_with("p", &["net1"])
 }
