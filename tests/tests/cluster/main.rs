@@ -92,7 +92,7 @@ fn main() -> ExitCode {
             a_pod_whose_namespace_is_taken_away_leaves_nothing,
             a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach,
             a_pod_whose_uplink_is_removed_starts_again_when_it_is_back,
-            sandboxes_are_replaced_while_the_api_server_is_away,
+            attaching_goes_on_while_the_api_server_is_away,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;
