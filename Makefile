@@ -9,7 +9,7 @@ deny := $(cache)/cargo-deny-$(deny_version)/bin/cargo-deny
 .PHONY: help
 help: ## This list
 	@echo 'netclaim: CNI networks as Kubernetes devices'
-	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time about 15 minutes)
@@ -48,8 +48,15 @@ test-faults: ## Everything that goes wrong on a real node, with the long waits t
 	tests/cluster/build.sh
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
 
+.PHONY: test-runtimes
+test-runtimes: ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
+	@failed=; for runtime in containerd-2.2 crio; do \
+	  echo "==> the cluster tests on $$runtime"; \
+	  NETCLAIM_RUNTIME=$$runtime cargo test --package netclaim-tests --locked || failed+=" $$runtime"; \
+	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
+
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-runtimes ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

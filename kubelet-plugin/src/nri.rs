@@ -15,7 +15,7 @@ use netclaim_driver::links::Netns;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork};
 use tokio::task::JoinHandle;
 
-use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand};
+use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand, of_another_pod};
 use crate::gate::keeper::GateKeeper;
 use crate::metrics::Metrics;
 
@@ -23,6 +23,9 @@ use crate::metrics::Metrics;
 const LONG: Duration = Duration::from_millis(200);
 /// Pause before it is asked again what kind of pod one is.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
+/// Why a pod on the node's network gets none of ours.
+const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
+                            remove hostNetwork or the claim";
 
 /// The agent as an NRI plugin.
 pub struct RuntimeEvents<N, P> {
@@ -93,11 +96,7 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
         let path = match &sandbox.network {
             SandboxNetwork::Namespace(path) => path,
-            SandboxNetwork::Host => {
-                let reason = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
-                              remove hostNetwork or the claim";
-                return Listed::Unfit(reason.to_owned());
-            }
+            SandboxNetwork::Host => return Listed::Unfit(HOST_NETWORK.to_owned()),
             SandboxNetwork::Unknown => return Listed::Gone,
         };
         let netns = match Netns::open(path) {
@@ -107,9 +106,8 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
         };
         match netns.is_own() {
             Ok(false) => {}
-            Ok(true) => {
-                return Listed::Unfit("the sandbox is in the node's own network namespace".to_owned());
-            }
+            // CRI-O names the node's namespace where containerd names none.
+            Ok(true) => return Listed::Unfit(HOST_NETWORK.to_owned()),
             Err(error) => return Listed::Unclear(error_chain(&error)),
         }
         let attachable = Attachable {
@@ -126,16 +124,12 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
         container.cdi_devices.iter().filter_map(|device| self.gate.specs().claim_of(device))
     }
 
-    /// Why a container may not have what it names. The kubelet prepares a claim once, for its first pod, and hands
-    /// the same CDI device to the next pod without asking.
+    /// Why a container may not have what it names. Where the runtime does not tell the container's CDI devices, the
+    /// hook says it.
     fn claim_of_another_pod(&self, sandbox: &Sandbox, container: &Container) -> Option<String> {
         let mut plans = self.claims_of(container).flat_map(|uid| self.attacher.plans_of_claim(uid));
         let plan = plans.find(|plan| plan.pod.uid != sandbox.uid)?;
-        Some(format!(
-            "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so give each pod its own \
-             claim, for example by resourceClaimTemplateName",
-            plan.claim, plan.pod.name
-        ))
+        Some(of_another_pod(&plan))
     }
 
     /// Waits until nothing is owed to the sandbox any more, at most for `budget`.

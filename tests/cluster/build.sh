@@ -1,11 +1,15 @@
 #!/bin/bash
 # Builds what a node needs that no package of Debian is fit for: Kubernetes and etcd,
-# containerd, the CNI plugins and two small images. Everything comes from Go modules
+# containerd, the CNI plugins, two small images, and another container runtime where $NETCLAIM_RUNTIME asks for it (see
+# runtime.sh). Everything comes from Go modules
 # pinned by the go.sum files beside this script, and from Debian (runc, busybox). The results are
 # kept in $NETCLAIM_CACHE (default ~/.cache/netclaim); a second run takes no time.
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
+use_runtime "${NETCLAIM_RUNTIME:-containerd}"
 
 packages runc:runc busybox:busybox-static jq:jq ip:iproute2 openssl:openssl nsenter:util-linux sysctl:procps
 command -v go >/dev/null || die "no Go: install Go $(awk '$1 == "go" { print $2 }' "$here/runtime/go.mod") or newer (https://go.dev/dl)"
@@ -21,18 +25,16 @@ build_kubernetes() {
   done
 }
 
-build_runtime() {
-  local containerd=github.com/containerd/containerd/v2 tools plugins
-  tools=$(cd "$here/runtime" && go mod edit -json | jq -r '.Tool[].Path')
-  plugins=$(grep containernetworking/plugins <<<"$tools")
-  # shellcheck disable=SC2046,SC2086 # lists of words
+# build_stock OUT: the newest containerd and, for every node, the CNI plugins.
+build_stock() {
+  build_containerd "$1" runtime
   (
     cd "$here/runtime"
     mkdir "$1/cni"
-    go build -o "$1/" -tags "$containerd_tags" \
-      -ldflags "-s -w -X $containerd/version.Version=v$containerd_version" $(grep containerd/containerd <<<"$tools")
+    # shellcheck disable=SC2046 # a list of words
     go build -o "$1/cni/" \
-      -ldflags "-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v$plugins_version" $plugins
+      -ldflags "-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v$plugins_version" \
+      $(go mod edit -json | jq -r '.Tool[].Path' | grep containernetworking/plugins)
   )
 }
 
@@ -57,5 +59,6 @@ build_images() {
 }
 
 make_once "$kubernetes_bin" "building Kubernetes $kubernetes_version (first time: about 6 minutes)" build_kubernetes
-make_once "$runtime_bin" "building containerd $containerd_version and the CNI plugins $plugins_version (first time: about 1 minute)" build_runtime
+make_once "${plugins_bin%/cni}" "building containerd $(module_version runtime github.com/containerd/containerd/v2) and the CNI plugins $plugins_version (first time: about 1 minute)" build_stock
+build_runtime
 make_once "$images" "making the images pause and busybox" build_images

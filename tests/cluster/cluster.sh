@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with the scripts that source this after lib.sh
-# The parts of a running cluster; sourced after lib.sh, never run.
+# The parts of a running cluster; sourced after lib.sh and runtime.sh, never run.
 #
 # A cluster is a folder (DIR) and a slot, a number that no other cluster of this machine
 # has. The slot names everything outside of DIR:
@@ -12,7 +12,7 @@
 # The link to DIR in $slots is the reservation. It is gone after a reboot, like all the rest.
 
 slots=/run/netclaim-clusters
-services=(wire node etcd apiserver kcm scheduler containerd kubelet)
+services=(wire node etcd apiserver kcm scheduler runtime kubelet)
 
 # cluster_dir DIR: sets dir, and the names of its slot when it has one.
 cluster_dir() {
@@ -30,8 +30,10 @@ holds_slot() { [[ -n $slot && $(readlink "$slots/$slot") == "$dir" ]]; }
 cluster_of() {
   cluster_dir "$1"
   holds_slot || die "no cluster in $dir: start one with $here/up.sh $dir"
+  use_runtime "$(<"$dir/runtime")"
   PATH=$kubernetes_bin:$runtime_bin:$PATH
-  export PATH KUBECONFIG=$dir/kubeconfig CONTAINERD_NAMESPACE=k8s.io NO_PROXY=$services_net
+  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
+  export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl
   unset XDG_RUNTIME_DIR # the login session's, which the node has not
 }
 
@@ -50,6 +52,29 @@ cgroup_tracker() {
   all=$(cgroup_dirs)
   grep -m1 '/pids/' <<<"$all" || head -n1 <<<"$all"
 }
+
+# Every process of the cluster is in its cgroup: the services, the pods, and what either started and lost.
+processes() {
+  local c
+  for c in $(cgroup_dirs); do
+    [[ ! -d $c ]] || find "$c" -name cgroup.procs -exec cat {} +
+  done 2>/dev/null | sort -un
+}
+
+# kill_processes [PID...]: kills all but these; fails while there was one left to kill.
+kill_processes() {
+  local pids c
+  for c in $(cgroup_dirs); do
+    # A frozen process cannot die.
+    [[ ! -d $c ]] || find "$c" -name freezer.state -exec sh -c 'for f; do echo THAWED >"$f"; done' - {} + 2>/dev/null || true
+  done
+  pids=$(processes | grep -vxF "$(printf '%s\n' none "$@")") || return 0
+  # shellcheck disable=SC2086 # a list
+  kill -KILL $pids 2>/dev/null
+  return 1
+}
+
+no_link() { ! ip link show "$link" &>/dev/null; }
 
 # started PID: its start time in clock ticks; a pid is used again, the pair is not.
 started() {

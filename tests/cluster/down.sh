@@ -4,31 +4,14 @@
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
 # shellcheck source=cluster.sh
 . "$here/cluster.sh"
 [[ $# == 1 ]] || die "usage: down.sh DIR"
 cluster_dir "$1"
 [[ -e $dir/slot ]] || exit 0
 
-# Every process of the cluster is in its cgroup: the services, the pods, and what either started and lost.
-processes() {
-  local c
-  for c in $(cgroup_dirs); do
-    [[ ! -d $c ]] || find "$c" -name cgroup.procs -exec cat {} +
-  done 2>/dev/null | sort -un
-}
-kill_all() {
-  local pids c
-  for c in $(cgroup_dirs); do
-    # A frozen process cannot die.
-    [[ ! -d $c ]] || find "$c" -name freezer.state -exec sh -c 'for f; do echo THAWED >"$f"; done' - {} + 2>/dev/null || true
-  done
-  pids=$(processes)
-  [[ -n $pids ]] || return 0
-  # shellcheck disable=SC2086 # a list
-  kill -KILL $pids 2>/dev/null
-  return 1
-}
 remove_cgroups() {
   local c left=0
   for c in $(cgroup_dirs); do
@@ -36,11 +19,10 @@ remove_cgroups() {
   done
   return $left
 }
-no_link() { ! ip link show "$link" &>/dev/null; }
 
 if holds_slot; then
   # The mounts, the links and the addresses of the node go with its last process.
-  wait_for 20 kill_all || die "processes that do not die: $(processes | tr '\n' ' ')"
+  wait_for 20 kill_processes || die "processes that do not die: $(processes | tr '\n' ' ')"
   wait_for 20 remove_cgroups || die "cgroups that cannot be removed: $(cgroup_dirs | tr '\n' ' ')"
   ip link del "$link" 2>/dev/null || true
   wait_for 10 no_link || die "link $link cannot be removed"

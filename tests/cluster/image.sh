@@ -1,14 +1,15 @@
 #!/bin/bash
-# image.sh DIR ARCHIVE.tar...: loads image archives into the node's containerd.
+# image.sh DIR ARCHIVE.tar...: loads image archives into the node's container runtime.
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
 # shellcheck source=cluster.sh
 . "$here/cluster.sh"
 [[ $# -ge 2 ]] || die "usage: image.sh DIR ARCHIVE.tar..."
 cluster_of "$1"
 shift
 for archive; do
-  # By its content on standard input: the node has another view of the file system.
-  in_node ctr images import - <"$archive" >>"$dir/log/images.log" 2>&1 || failed images "cannot import $archive"
+  runtime_import "$archive" >>"$dir/log/images.log" 2>&1 || failed images "cannot import $archive"
 done

@@ -109,14 +109,13 @@ module_version() {
     "$here/$1/go.mod"
 }
 kubernetes_version=$(module_version kubernetes k8s.io/kubernetes)
-containerd_version=$(module_version runtime github.com/containerd/containerd/v2)
 plugins_version=$(module_version runtime github.com/containernetworking/plugins)
-# No C compiler, no paths of this machine, modules exactly as committed.
+# No paths of this machine, modules exactly as committed.
 go_flags="-trimpath -buildvcs=false -mod=readonly"
 containerd_tags=no_btrfs,no_devmapper,no_zfs
+crio_tags=containers_image_openpgp,containers_image_ostree_stub,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper,seccomp
 
 machine=$(uname -m)
 kubernetes_bin=$(artifact kubernetes "$here"/kubernetes/{go.mod,go.sum,main.go} -- "$go_flags" "$machine")
-runtime_bin=$(artifact runtime "$here"/runtime/{go.mod,go.sum} -- "$go_flags" "$containerd_tags" "$machine")
-plugins_bin=$runtime_bin/cni
+plugins_bin=$(artifact runtime "$here"/runtime/{go.mod,go.sum} -- "$go_flags" "$containerd_tags" "$machine")/cni
 images=$(artifact images "$here/pause/main.go" "$here/build.sh" "$root"/deploy/image/archive/main.go -- "$machine")

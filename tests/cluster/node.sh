@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
 # shellcheck source=cluster.sh
 . "$here/cluster.sh"
 [[ $# -ge 2 ]] || die "usage: node.sh DIR COMMAND..."

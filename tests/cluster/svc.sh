@@ -6,6 +6,8 @@
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
 # shellcheck source=cluster.sh
 . "$here/cluster.sh"
 [[ $# == 3 ]] || die "usage: svc.sh DIR start|stop|restart|kill|pause|resume|pid SERVICE"

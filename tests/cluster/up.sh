@@ -5,16 +5,21 @@
 #
 # The node is a mount and a network namespace (node.sh enters them), not a machine. Programs with
 # fixed paths find the usual ones there, private to the node: /run, /etc/cni, /etc/cdi, /opt/cni/bin,
-# /var/lib/{containerd,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's links: eth0
+# /var/lib/{containerd or containers,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's links: eth0
 # with the default route, and the uplinks eth1 and eth2, whose other ends are up in
 # a network namespace of their own (service "wire").
 #
-# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), else a free one is taken.
+# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), else a free one is taken. NETCLAIM_RUNTIME chooses the
+# container runtime of a new cluster (see runtime.sh).
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
 # shellcheck source=cluster.sh
 . "$here/cluster.sh"
+# shellcheck source=machine.sh
+. "$here/machine.sh"
 [[ $# == 1 ]] || die "usage: up.sh DIR"
 ((EUID == 0)) || die "run me as root: a node needs namespaces, mounts and cgroups"
 node=node0
@@ -27,14 +32,17 @@ esac
 if [[ ! -e $dir/slot && -n $(ls -A "$dir" 2>/dev/null) && ! ($(ls -A "$dir") == log && -e $dir/log/node.log) ]]; then
   die "$dir holds other files: choose a new folder"
 fi
-"$here/build.sh"
-
 if holds_slot; then
   svc_gone node || svc_gone wire || running=yes
 fi
-if [[ -z ${running:-} && -e $dir/slot ]]; then
-  "$here/down.sh" "$dir"
+if [[ -n ${running:-} ]]; then
+  use_runtime "$(<"$dir/runtime")"
+  [[ ${NETCLAIM_RUNTIME:-$runtime} == "$runtime" ]] || die "the cluster in $dir has $runtime: $here/down.sh $dir first"
+else
+  use_runtime "${NETCLAIM_RUNTIME:-containerd}"
+  [[ ! -e $dir/slot ]] || "$here/down.sh" "$dir"
 fi
+NETCLAIM_RUNTIME=$runtime "$here/build.sh"
 
 # free_slot N: nobody has it, and no route of this machine leads there.
 free_slot() {
@@ -94,73 +102,6 @@ share_controllers() {
   return $failed
 }
 
-# The node's file system. Folders that hold much are DIR/node's; the rest is in memory, over the host's.
-mount_node() {
-  mkdir -p "$dir"/node/{root,containerd,kubelet,cni/bin,cni/lib,cni/net.d,netclaim} "$dir/log/node"
-  cp "$plugins_bin"/* "$dir/node/cni/bin/"
-  # shellcheck disable=SC2016 # a script for another shell
-  in_node bash -euc '
-    dir=$1 node=$1/node/root
-    # A new sysfs shows the links of this network namespace; it needs the cgroups again.
-    mount -t tmpfs -o mode=755 netclaim "$node"
-    mkdir "$node/cgroup"
-    mount --rbind /sys/fs/cgroup "$node/cgroup"
-    mount -t sysfs sysfs /sys
-    mount --rbind "$node/cgroup" /sys/fs/cgroup
-    umount -l "$node/cgroup"
-    for d in /etc /opt /var/lib; do
-      mkdir -p "$node/upper$d" "$node/work$d"
-      mount -t overlay -o "lowerdir=$d,upperdir=$node/upper$d,workdir=$node/work$d" netclaim "$d"
-    done
-    bind() { mkdir -p "$2"; mount --bind "$1" "$2"; }
-    bind "$dir/node/containerd" /var/lib/containerd
-    bind "$dir/node/kubelet" /var/lib/kubelet
-    bind "$dir/node/cni/lib" /var/lib/cni
-    bind "$dir/node/netclaim" /var/lib/netclaim
-    bind "$dir/node/cni/bin" /opt/cni/bin
-    bind "$dir/node/cni/net.d" /etc/cni/net.d
-    bind "$dir/log/node" /var/log
-    mkdir -p /etc/cdi
-    # The kubelet sets these for the whole machine: it is shown a copy that has them already.
-    mkdir "$node/sysctl"
-    while read -r name value; do
-      [[ -e /proc/sys/$name ]] || continue
-      echo "$value" >"$node/sysctl/${name//\//.}"
-      mount --bind "$node/sysctl/${name//\//.}" "/proc/sys/$name"
-    done <<<"vm/overcommit_memory 1
-vm/panic_on_oom 0
-kernel/panic 10
-kernel/panic_on_oops 1
-kernel/keys/root_maxkeys 1000000
-kernel/keys/root_maxbytes 25000000"
-    [[ /var/run -ef /run ]] || mount --bind /run /var/run
-    mount -t tmpfs -o mode=755 netclaim /run
-    mkdir -p /run/netns /run/cdi /run/lock
-    # As systemd does it: what is mounted here later shows in pods that ask for it (HostToContainer).
-    mount --make-rshared /' - "$dir"
-}
-
-link_node() {
-  local node_pid wire_pid name
-  node_pid=$(svc_pid node) wire_pid=$(svc_pid wire)
-  ip link del "$link" 2>/dev/null || true
-  ip link add "$link" type veth peer name eth0 netns "$node_pid"
-  ip link set "$link" up
-  ip addr add "$api_ip/32" peer "$node_ip/32" dev "$link"
-  ip route add "$pods_net" via "$node_ip" dev "$link"
-  in_node sysctl -qw net.ipv4.ip_forward=1
-  in_node ip link set lo up
-  in_node ip link set eth0 up
-  in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
-  in_node ip route add default via "$api_ip" dev eth0
-  for name in eth1 eth2; do
-    # An index that no link of a pod has: busybox's ip takes it for one of the pod's own.
-    in_node ip link add "$name" index "10${name#eth}" type veth peer name "$name" netns "$wire_pid"
-    in_node ip link set "$name" up
-    nsenter --target "$wire_pid" --net ip link set "$name" up
-  done
-}
-
 # certificate NAME SUBJECT USAGE [ALTERNATIVE_NAMES]: DIR/pki/NAME.{key,crt} by the cluster's CA.
 certificate() {
   local file=$dir/pki/$1
@@ -214,21 +155,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 X
-  # Stock paths. restrict_oom_score_adj: without CAP_SYS_RESOURCE runc may not lower the score, and dies.
-  cat >"$dir/containerd.toml" <<X
-version = 3
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = 'localhost/pause:1'
-[plugins.'io.containerd.cri.v1.runtime']
-  enable_cdi = true
-  cdi_spec_dirs = ['/etc/cdi', '/run/cdi']
-  restrict_oom_score_adj = true
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-    runtime_type = 'io.containerd.runc.v2'
-[plugins.'io.containerd.nri.v1.nri']
-  disable = false
-  socket_path = '/run/nri/nri.sock'
-X
+  runtime_configuration >"$dir/runtime.toml"
   cat >"$dir/node/cni/net.d/10-pods.conflist" <<X
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
  "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "10.97.$slot.16"}]]}}]}
@@ -242,7 +169,7 @@ failSwapOn: false
 cgroupDriver: cgroupfs
 cgroupRoot: /$cgroup
 enforceNodeAllocatable: []
-containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+containerRuntimeEndpoint: unix://$runtime_socket
 volumePluginDir: /var/lib/kubelet/volumeplugins
 syncFrequency: 10s
 clusterDomain: cluster.local
@@ -279,7 +206,8 @@ define_services() {
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
     --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
-  svc_define containerd env "PATH=$runtime_bin:$PATH" "$runtime_bin/containerd" --config "$dir/containerd.toml"
+  mapfile -t words < <(runtime_command)
+  svc_define runtime env "PATH=$runtime_bin:$PATH" "${words[@]}"
   svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
     --hostname-override "$node" --node-ip "$node_ip"
 }
@@ -297,28 +225,24 @@ if [[ -z ${running:-} ]]; then
   take_slot
   rm -rf "$dir/log" # of the cluster before this one
   mkdir -p "$dir"/{cmd,pid,log}
+  echo "$runtime" >"$dir/runtime"
   echo "==> starting a cluster in $dir (slot $slot)" >&2
   make_cgroup
   svc_define node sleep infinity
   svc_define wire sleep infinity
   svc_start wire
-  svc_start node
-  # The namespaces are there once the programs are.
-  for s in wire node; do
-    wait_for 5 grep -qx sleep "/proc/$(svc_pid "$s")/comm" || failed "$s" "no namespaces"
-  done
-  mount_node
-  link_node
+  namespaces wire
+  boot_node
   make_identities &>"$dir/log/identities.log" || failed identities "openssl cannot make the certificates"
   write_configuration
   define_services
 fi
 
 cluster_of "$dir"
-for s in etcd apiserver containerd; do svc_start "$s"; done
+for s in etcd apiserver runtime; do svc_start "$s"; done
 ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
 ready apiserver 60 "not ready" kubectl get --raw /readyz
-ready containerd 30 "does not answer" in_node "$runtime_bin/ctr" version
+ready runtime 30 "does not answer" runtime_answers
 "$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
 for s in kcm scheduler kubelet; do svc_start "$s"; done
 ready kubelet 60 "node $node is not Ready" kubectl wait --for=condition=Ready "node/$node" --timeout=1s

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_driver::failpoint::Failpoint;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::command::{output, output_of};
 use crate::node::Node;
+use crate::runtime::Runtime;
 use crate::wait::eventually;
 
 /// The namespace that netclaim runs in.
@@ -30,7 +32,8 @@ const FAILPOINTS: &str = "/run/netclaim/failpoints";
 pub struct Cluster {
     dir: PathBuf,
     kubectl: PathBuf,
-    node: Node,
+    /// Another one after a reboot.
+    node: RwLock<Arc<Node>>,
     /// The agent is where the DaemonSet wants it; see [`Self::agent_away`].
     agent_wanted: AtomicBool,
 }
@@ -53,11 +56,10 @@ impl Cluster {
         ensure!(up.success(), "tests/cluster/up.sh failed: see above, and {}/log", dir.display());
         let kubectl =
             output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
-        let node_pid = output(Command::new(project("tests/cluster/svc.sh")).arg(dir).args(["pid", "node"]))?;
         let cluster = Self {
             dir: dir.to_owned(),
             kubectl: kubectl.trim().into(),
-            node: Node::new(node_pid.trim().parse()?),
+            node: RwLock::new(node(dir)?),
             agent_wanted: AtomicBool::new(true),
         };
         cluster.install(&image).inspect_err(|_| cluster.tell_system())?;
@@ -126,8 +128,45 @@ impl Cluster {
     }
 
     /// What is really on the node.
-    pub fn node(&self) -> &Node {
-        &self.node
+    pub fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.node.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the power from the node (`tests/cluster/power.sh`).
+    ///
+    /// # Errors
+    /// When something of it goes on.
+    pub fn power_off(&self) -> Result<()> {
+        output(Command::new(project("tests/cluster/power.sh")).arg(&self.dir).arg("off")).map(drop)
+    }
+
+    /// Gives the node its power back: its runtime and its kubelet run when this returns, and nothing else of it yet.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn power_on(&self) -> Result<()> {
+        output(Command::new(project("tests/cluster/power.sh")).arg(&self.dir).arg("on"))?;
+        *self.node.write().unwrap_or_else(PoisonError::into_inner) = node(&self.dir)?;
+        Ok(())
+    }
+
+    /// Has the agent in its present container read `id` for the kernel's boot id, by a file that is mounted over
+    /// the kernel's, and waits until one does. The next container's agent reads the kernel's own again.
+    ///
+    /// # Errors
+    /// When it cannot be mounted, or no new agent starts.
+    pub fn agent_reads_boot_id(&self, id: &str) -> Result<()> {
+        std::fs::write(self.node().path("/run/netclaim/boot_id"), format!("{id}\n"))?;
+        let old = self.agent_pid()?;
+        let mount = ["/opt/cni/bin/busybox", "mount", "-o", "bind"];
+        let files = ["/run/netclaim/boot_id", "/proc/sys/kernel/random/boot_id"];
+        let target = old.to_string();
+        output(Command::new("nsenter").args(["--target", &target, "--mount"]).args(mount).args(files))?;
+        self.kill_agent()?;
+        eventually(20, "another agent runs", || {
+            ensure!(self.agent_pid()? != old, "it is the old one");
+            Ok(())
+        })
     }
 
     /// Runs kubectl as the cluster's admin.
@@ -193,7 +232,7 @@ impl Cluster {
     }
 
     fn program(&self, name: &str, content: &[u8]) -> Result<()> {
-        let bin = self.node.path("/opt/cni/bin");
+        let bin = self.node().path("/opt/cni/bin");
         let new = bin.join(format!(".{name}"));
         std::fs::write(&new, content)?;
         std::fs::set_permissions(&new, Permissions::from_mode(0o755))?;
@@ -203,7 +242,7 @@ impl Cluster {
 
     /// Removes the plugins that an earlier run left.
     pub(crate) fn remove_plugins(&self, prefix: &str) -> Result<()> {
-        for entry in std::fs::read_dir(self.node.path("/opt/cni/bin"))? {
+        for entry in std::fs::read_dir(self.node().path("/opt/cni/bin"))? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(prefix) {
                 std::fs::remove_file(entry.path())?;
@@ -225,11 +264,11 @@ impl Cluster {
 
     /// The process that holds the agent's sockets.
     fn parent_pid(&self) -> Result<i32> {
-        let tasks = self.node.tasks()?;
+        let tasks = self.node().tasks()?;
         let agent = tasks
             .into_iter()
             .find(|task| task.namespace == SYSTEM && task.container.as_deref() == Some("agent"));
-        Ok(agent.context("no agent runs")?.pid)
+        agent.and_then(|agent| agent.pid).context("no agent runs")
     }
 
     /// Waits until the agent runs in its newest version and is ready.
@@ -253,14 +292,14 @@ impl Cluster {
     /// # Errors
     /// When the file cannot be written.
     pub fn arm(&self, point: Failpoint) -> Result<()> {
-        let dir = self.node.path(FAILPOINTS);
+        let dir = self.node().path(FAILPOINTS);
         std::fs::create_dir_all(&dir)?;
         Ok(std::fs::write(dir.join(point.name()), "")?)
     }
 
     /// Whether the agent has yet to come to `point` and die.
     pub fn is_armed(&self, point: Failpoint) -> bool {
-        self.node.path(FAILPOINTS).join(point.name()).exists()
+        self.node().path(FAILPOINTS).join(point.name()).exists()
     }
 
     /// Holds the agent still, or lets it go on.
@@ -304,7 +343,10 @@ impl Cluster {
     /// The node as after its installation: every service runs, and so does the agent, with no restart that the
     /// kubelet would hold against it.
     pub(crate) fn mend(&self) -> Result<()> {
-        for name in ["apiserver", "containerd", "kubelet"] {
+        if self.service("pid", "node").is_err() {
+            self.power_on()?;
+        }
+        for name in ["apiserver", "runtime", "kubelet"] {
             // One that does not run is not paused.
             let _ = self.service("resume", name);
             self.service("start", name)?;
@@ -329,7 +371,7 @@ impl Cluster {
             let patch = project("deploy/host-mounts/agent.yaml");
             self.kubectl(&["patch", "-n", SYSTEM, AGENT, "--patch-file", &patch.to_string_lossy()])?;
             // The node's first process is none of its own: its processes are the machine's.
-            let namespace = format!("{variable}=/proc/{}/ns/mnt", self.node.pid());
+            let namespace = format!("{variable}=/proc/{}/ns/mnt", self.node().pid());
             self.kubectl(&["set", "env", "-n", SYSTEM, AGENT, &namespace])?;
         } else {
             let patch = r#"{"spec": {"template": {"spec": {"hostPID": null}}}}"#;
@@ -349,6 +391,13 @@ impl Cluster {
 /// Sends a signal to a process of the node; its processes are the machine's too.
 pub(crate) fn signal(pid: i32, name: &str) -> Result<()> {
     output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
+}
+
+/// The node of the cluster in `dir`.
+fn node(dir: &Path) -> Result<Arc<Node>> {
+    let pid = output(Command::new(project("tests/cluster/svc.sh")).arg(dir).args(["pid", "node"]))?;
+    let runtime = Runtime::parse(std::fs::read_to_string(dir.join("runtime"))?.trim())?;
+    Ok(Arc::new(Node::new(pid.trim().parse()?, runtime)))
 }
 
 /// The image archive: of `$NETCLAIM_IMAGE`, or built.

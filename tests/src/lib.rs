@@ -12,6 +12,7 @@ mod cluster;
 mod command;
 mod node;
 pub mod objects;
+mod runtime;
 pub mod suite;
 mod test;
 mod wait;
@@ -20,5 +21,6 @@ pub use netclaim_driver::failpoint::Failpoint;
 
 pub use cluster::{AGENT, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
+pub use runtime::Runtime;
 pub use test::Test;
 pub use wait::{eventually, long};

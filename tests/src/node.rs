@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::command::output;
+use crate::runtime::Runtime;
 
 /// Links of the node that are nobody's leftovers.
 const OWN_LINKS: [&str; 4] = ["lo", "eth0", "eth1", "eth2"];
@@ -18,15 +19,18 @@ const OWN_LINKS: [&str; 4] = ["lo", "eth0", "eth1", "eth2"];
 pub struct Node {
     pid: i32,
     root: PathBuf,
+    runtime: Runtime,
 }
 
-/// A running process of a container or a sandbox.
+/// A running container or sandbox.
 #[derive(Debug, Clone)]
 pub struct Task {
     /// The runtime's id of the container, or of the sandbox.
     pub id: String,
-    /// Its first process.
-    pub pid: i32,
+    /// Its first process. Some runtimes' sandboxes have none.
+    pub pid: Option<i32>,
+    /// Its network namespace.
+    pub netns: PathBuf,
     /// The sandbox that it belongs to, or is.
     pub sandbox: String,
     /// The pod's namespace.
@@ -53,8 +57,13 @@ pub struct Interface {
 }
 
 impl Node {
-    pub(crate) fn new(pid: i32) -> Self {
-        Self { pid, root: format!("/proc/{pid}/root").into() }
+    pub(crate) fn new(pid: i32, runtime: Runtime) -> Self {
+        Self { pid, root: format!("/proc/{pid}/root").into(), runtime }
+    }
+
+    /// Its container runtime.
+    pub fn runtime(&self) -> Runtime {
+        self.runtime
     }
 
     /// A process that is in the node's namespaces as long as the node is there.
@@ -67,51 +76,21 @@ impl Node {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Everything that containerd's shims run, also while containerd is away.
+    /// Every container and sandbox that runs, also while the container runtime is away.
     ///
     /// # Errors
     /// When the node is gone.
     pub fn tasks(&self) -> Result<Vec<Task>> {
-        let mut tasks = Vec::new();
-        for dir in names(&self.path("/run/containerd/io.containerd.runtime.v2.task/k8s.io"))? {
-            let bundle = self.path("/run/containerd/io.containerd.runtime.v2.task/k8s.io").join(&dir);
-            // What is coming or going has not all of its files.
-            let Ok(pid) = fs::read_to_string(bundle.join("init.pid")) else { continue };
-            let Ok(config) = fs::read(bundle.join("config.json")) else { continue };
-            let (Ok(pid), Ok(config)) = (pid.trim().parse(), serde_json::from_slice::<Value>(&config)) else {
-                continue;
-            };
-            let annotation = |name: &str| {
-                config["annotations"][format!("io.kubernetes.cri.{name}")].as_str().map(str::to_owned)
-            };
-            if !is_alive(pid) {
-                continue;
-            }
-            tasks.push(Task {
-                id: dir,
-                pid,
-                sandbox: annotation("sandbox-id").unwrap_or_default(),
-                namespace: annotation("sandbox-namespace").unwrap_or_default(),
-                pod: annotation("sandbox-name").unwrap_or_default(),
-                container: annotation("container-name"),
-            });
-        }
-        Ok(tasks)
+        self.runtime.tasks(&self.root)
     }
 
-    /// The interfaces of the network namespace that a process is in.
+    /// The interfaces of a network namespace.
     ///
     /// # Errors
-    /// When the process is gone.
-    pub fn interfaces_of(&self, pid: i32) -> Result<BTreeMap<String, Interface>> {
-        let text = output(Command::new("nsenter").args([
-            "--target",
-            &pid.to_string(),
-            "--net",
-            "ip",
-            "-j",
-            "addr",
-        ]))?;
+    /// When it is gone.
+    pub fn interfaces_of(&self, netns: &Path) -> Result<BTreeMap<String, Interface>> {
+        let net = format!("--net={}", netns.display());
+        let text = output(Command::new("nsenter").args([&net, "ip", "-j", "addr"]))?;
         let links: Vec<Value> = serde_json::from_str(&text)?;
         let interface = |link: &Value| {
             let text = |field: &str| link[field].as_str().unwrap_or_default().to_owned();
@@ -137,7 +116,8 @@ impl Node {
     /// # Errors
     /// When the node is gone.
     pub fn links(&self) -> Result<BTreeSet<String>> {
-        Ok(self.interfaces_of(self.pid)?.into_keys().collect())
+        let netns = PathBuf::from(format!("/proc/{}/ns/net", self.pid));
+        Ok(self.interfaces_of(&netns)?.into_keys().collect())
     }
 
     /// Addresses that host-local has given away for networks of netclaim, with the sandbox that has each.
@@ -181,11 +161,8 @@ impl Node {
         let mut left = Vec::new();
         let tasks = self.tasks()?;
         let sandboxes: BTreeSet<&str> = tasks.iter().map(|task| task.sandbox.as_str()).collect();
-        let namespaces: BTreeSet<u64> = tasks
-            .iter()
-            .filter_map(|task| fs::metadata(format!("/proc/{}/ns/net", task.pid)).ok())
-            .map(|ns| ns.ino())
-            .collect();
+        let namespaces: BTreeSet<u64> =
+            tasks.iter().filter_map(|task| fs::metadata(&task.netns).ok()).map(|ns| ns.ino()).collect();
         for (lease, sandbox) in self.leases()? {
             if !sandboxes.contains(sandbox.as_str()) {
                 left.push(format!("lease {lease} of sandbox {sandbox}"));
@@ -247,16 +224,11 @@ impl Node {
     }
 }
 
-fn names(dir: &Path) -> Result<Vec<String>> {
+/// The names in a folder; none when there is no such folder.
+pub(crate) fn names(dir: &Path) -> Result<Vec<String>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", dir.display())),
     }
-}
-
-/// Whether a process runs; one that its parent has not asked for does not.
-fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
 }

@@ -70,5 +70,7 @@ pub fn container(name: &str) -> Value {
     json!({
         "name": name, "image": "localhost/busybox:1", "imagePullPolicy": "Never",
         "command": ["sh", "-c", "trap 'exit 0' TERM; ls /sys/class/net; sleep 1000000 & wait"],
+        // For ping: not every runtime gives it by default.
+        "securityContext": {"capabilities": {"add": ["NET_RAW"]}},
     })
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, SYSTEM, signal};
 use crate::node::{Interface, Task};
 use crate::objects;
+use crate::runtime::Runtime;
 use crate::wait::eventually;
 
 /// The label of everything that is made for tests.
@@ -349,7 +350,18 @@ impl<'a> Test<'a> {
     /// # Errors
     /// When it is gone already.
     pub fn kill(&self, task: &Task) -> Result<()> {
-        signal(task.pid, "KILL")
+        signal(task.pid.with_context(|| format!("{} has no process", task.id))?, "KILL")
+    }
+
+    /// Ends a sandbox behind the kubelet's back, which makes another.
+    ///
+    /// # Errors
+    /// When it is gone already.
+    pub fn end_sandbox(&self, sandbox: &Task) -> Result<()> {
+        match self.cluster.node().runtime() {
+            Runtime::Containerd => self.kill(sandbox),
+            Runtime::CriO => self.cluster.on_node(&["crictl", "stopp", &sandbox.id]).map(drop),
+        }
     }
 
     /// The interfaces in a pod's network namespace.
@@ -357,7 +369,7 @@ impl<'a> Test<'a> {
     /// # Errors
     /// When the pod does not run.
     pub fn interfaces(&self, pod: &str) -> Result<BTreeMap<String, Interface>> {
-        self.cluster.node().interfaces_of(self.sandbox(pod)?.pid)
+        self.cluster.node().interfaces_of(&self.sandbox(pod)?.netns)
     }
 
     /// One interface in a pod's network namespace.

@@ -50,7 +50,7 @@ pub struct Container {
     pub name: String,
     /// How far it has got.
     pub state: ContainerState,
-    /// Fully qualified names of the CDI devices that it asks for. Runtimes with NRI 0.8 (containerd up to 2.1) do not
+    /// Fully qualified names of the CDI devices that it asks for. containerd up to 2.2 and CRI-O up to 1.36 do not
     /// tell them: an empty list proves nothing.
     pub cdi_devices: Vec<String>,
 }

@@ -4,19 +4,22 @@
 //! and an empty environment:
 //!
 //! ```text
-//! netclaim-hook GATE-SOCKET MARKER-DIR
+//! netclaim-hook GATE-SOCKET MARKER-DIR [POD REFUSAL]
 //! ```
 //!
+//! * Where it comes by a claim's CDI device, POD is the UID of the pod that the claim is attached to: another pod's
+//!   container is refused with the words REFUSAL, whatever else its sandbox has.
 //! * It leaves at once when MARKER-DIR has a file named like the sandbox: all attached, whether or not the agent
 //!   lives.
 //! * Else it asks the agent and waits, also for an agent that is away.
-//! * It exits non-zero only when the outcome is final (the pod goes away, or patience has run out), because that
-//!   fails a pod with `restartPolicy: Never` for good.
+//! * It exits non-zero only when the outcome is final (the claim is another pod's, the pod goes away, or patience has
+//!   run out), because that fails a pod with `restartPolicy: Never` for good.
 //! * It ends with its parent: a runtime that is restarted forgets its hooks and starts new ones.
 //!
 //! Several may run for one pod; it changes nothing.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
@@ -68,8 +71,12 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let mut args = std::env::args_os().skip(1);
-    let (Some(socket), Some(markers), None) = (args.next(), args.next(), args.next()) else {
-        return Err("usage: netclaim-hook GATE-SOCKET MARKER-DIR".to_owned());
+    let usage = || "usage: netclaim-hook GATE-SOCKET MARKER-DIR [POD REFUSAL]".to_owned();
+    let (Some(socket), Some(markers)) = (args.next(), args.next()) else { return Err(usage()) };
+    let owner = match (args.next(), args.next(), args.next()) {
+        (None, ..) => None,
+        (Some(pod), Some(refusal), None) => Some((pod, refusal)),
+        _ => return Err(usage()),
     };
     let mut state = String::new();
     io::stdin()
@@ -77,8 +84,16 @@ fn run() -> Result<(), String> {
         .read_to_string(&mut state)
         .map_err(|e| format!("cannot read the OCI state: {e}"))?;
     let question = question(&state)?;
+    if let Some((pod, refusal)) = owner {
+        is_of(&pod, &refusal, &question)?;
+    }
     let marker = Path::new(&markers).join(&question.sandbox);
     wait(&question, Path::new(&socket), &marker)
+}
+
+/// Fails with `refusal` unless the claim's pod is the one that asks.
+fn is_of(pod: &OsStr, refusal: &OsStr, question: &Question) -> Result<(), String> {
+    if pod == question.pod.as_str() { Ok(()) } else { Err(refusal.to_string_lossy().into_owned()) }
 }
 
 fn question(state: &str) -> Result<Question, String> {
@@ -191,6 +206,12 @@ mod tests {
         ] {
             assert!(question(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn another_pods_claim_is_refused() {
+        assert_eq!(is_of("p1".as_ref(), "no".as_ref(), &asking()), Ok(()));
+        assert_eq!(is_of("p2".as_ref(), "no".as_ref(), &asking()), Err("no".to_owned()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netclaim_driver::attach::record::Plan;
 use serde_json::json;
 
 /// The hook may block this long before the runtime kills it. Longer than the hook's own patience, shorter than
@@ -22,6 +23,25 @@ pub enum Form {
     /// It is created, and a hook holds it until the marker is there. A hook that runs out of patience ends a pod whose
     /// containers are never started again.
     Hook,
+}
+
+/// What the spec of a claim says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// What a container meets.
+    pub form: Form,
+    /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and hands the same device to
+    /// the next pod without asking.
+    pub pod_uid: String,
+    /// What the hook tells the containers of another pod.
+    pub refusal: String,
+}
+
+impl Spec {
+    /// For the claim of a plan.
+    pub fn new(plan: &Plan, form: Form) -> Self {
+        Self { form, pod_uid: plan.pod.uid.clone(), refusal: of_another_pod(plan) }
+    }
 }
 
 /// The name of no file: [`Form::Shut`] in the runtime's words is `failed to stat CDI host device "…"`.
@@ -78,8 +98,10 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When it is not there afterwards.
-    pub fn write(&self, claim_uid: &str, form: Form) -> io::Result<()> {
-        let edits = match form {
+    pub fn write(&self, claim_uid: &str, spec: &Spec) -> io::Result<()> {
+        let mut args = self.hook.args();
+        args.extend([spec.pod_uid.clone(), spec.refusal.clone()]);
+        let edits = match spec.form {
             Form::Shut => json!({"deviceNodes": [{
                 "path": "/dev/netclaim",
                 "hostPath": self.hook.markers.with_file_name(SHUT),
@@ -87,7 +109,7 @@ impl CdiSpecs {
             Form::Hook => json!({"hooks": [{
                 "hookName": "createRuntime",
                 "path": self.hook.path,
-                "args": self.hook.args(),
+                "args": args,
                 "timeout": HOOK_TIMEOUT.as_secs(),
             }]}),
         };
@@ -140,9 +162,21 @@ impl CdiSpecs {
     }
 }
 
+/// Why no other pod can use the claim.
+pub fn of_another_pod(plan: &Plan) -> String {
+    format!(
+        "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so give each pod its own claim, for \
+         example by resourceClaimTemplateName",
+        plan.claim, plan.pod.name
+    )
+}
+
 #[cfg(test)]
 mod tests {
+    use netclaim_driver::attach::record::Phase;
+
     use super::*;
+    use crate::fixtures::record;
 
     #[test]
     fn a_spec_is_there_from_write_to_remove() {
@@ -150,14 +184,15 @@ mod tests {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(dir.path(), "netclaim.dev", hook).expect("made");
         fs::write(dir.path().join("other.json"), "{}").expect("written");
-        specs.write("u1", Form::Shut).expect("written");
-        specs.write("u1", Form::Hook).expect("written over");
+        let plan = record("u1", Phase::Planned).plan;
+        specs.write("u1", &Spec::new(&plan, Form::Shut)).expect("written");
+        specs.write("u1", &Spec::new(&plan, Form::Hook)).expect("written over");
         assert_eq!(specs.claims().expect("listed"), ["u1"]);
         let text = fs::read_to_string(dir.path().join("netclaim.dev-claim_u1.json")).expect("read");
         let spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
             spec["devices"][0]["containerEdits"]["hooks"][0]["args"],
-            json!(["netclaim-hook", "/s", "/m"])
+            json!(["netclaim-hook", "/s", "/m", "p", of_another_pod(&plan)])
         );
         specs.remove("u1").expect("removed");
         specs.remove("u1").expect("removed again");

@@ -9,14 +9,14 @@ use netclaim_driver::attach::{Gate, Observer, PodState};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
-use super::cdi::{CdiSpecs, Form};
+use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
 use crate::status::News;
 
 /// What has been put on disk for a pod.
 #[derive(Default, PartialEq)]
 struct OnDisk {
-    specs: BTreeMap<String, Form>,
+    specs: BTreeMap<String, Spec>,
     marker: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl GateKeeper {
         }
         markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
         for on_disk in pods.values() {
-            on_disk.specs.iter().try_for_each(|(claim, form)| specs.write(claim, *form))?;
+            on_disk.specs.iter().try_for_each(|(claim, spec)| specs.write(claim, spec))?;
             on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
         }
         Ok(Self { specs, markers, pods: Mutex::new(Pods { on_disk: pods, patient: HashSet::new() }), news })
@@ -88,9 +88,10 @@ impl GateKeeper {
         // Of one that is known no more there is nothing to note.
         let Some(on_disk) = pods.on_disk.get_mut(pod_uid) else { return };
         pods.patient.insert(pod_uid.to_owned());
-        for (claim, form) in &mut on_disk.specs {
-            match self.specs.write(claim, Form::Hook) {
-                Ok(()) => *form = Form::Hook,
+        for (claim, spec) in &mut on_disk.specs {
+            let waiting = Spec { form: Form::Hook, ..spec.clone() };
+            match self.specs.write(claim, &waiting) {
+                Ok(()) => *spec = waiting,
                 Err(error) => {
                     tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet tries again")
                 }
@@ -116,10 +117,10 @@ impl GateKeeper {
             on_disk.marker = Some(sandbox.clone());
             Failpoint::MarkerSet.reach();
         }
-        for (claim, form) in
-            wanted.specs.iter().filter(|(claim, form)| on_disk.specs.get(*claim) != Some(form))
+        for (claim, spec) in
+            wanted.specs.iter().filter(|(claim, spec)| on_disk.specs.get(*claim) != Some(spec))
         {
-            self.specs.write(claim, *form)?;
+            self.specs.write(claim, spec)?;
         }
         if wanted == OnDisk::default() {
             pods.on_disk.remove(pod_uid);
@@ -142,7 +143,11 @@ impl OnDisk {
         let open = state.gate(&sandbox.id) == Gate::Open;
         let form = if open || patient { Form::Hook } else { Form::Shut };
         Self {
-            specs: state.records.iter().map(|record| (record.plan.claim.uid.clone(), form)).collect(),
+            specs: state
+                .records
+                .iter()
+                .map(|record| (record.plan.claim.uid.clone(), Spec::new(&record.plan, form)))
+                .collect(),
             marker: open.then(|| sandbox.id.clone()),
         }
     }
@@ -271,7 +276,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["adding", "unknown"] {
-            earlier.specs.write(claim, Form::Hook).unwrap();
+            earlier.specs.write(claim, &Spec::new(&record(claim, Phase::Planned).plan, Form::Hook)).unwrap();
         }
         earlier.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });

@@ -21,7 +21,7 @@ const TRIES: usize = 3;
 fn prepared_only(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
     for left in (0..TRIES).rev() {
         let before = test.cluster.node().journal()?.len();
-        test.cluster.service("pause", "containerd")?;
+        test.cluster.service("pause", "runtime")?;
         let prepared = test.pod(pod, network).and_then(|()| {
             eventually(15, "the claim is prepared", || {
                 ensure!(test.cluster.node().journal()?.len() > before, "nothing new in the journal");
@@ -29,7 +29,7 @@ fn prepared_only(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
             })
         });
         let Err(error) = prepared else { return Ok(()) };
-        test.cluster.service("resume", "containerd")?;
+        test.cluster.service("resume", "runtime")?;
         ensure!(left > 0, error);
         test.delete_pod(pod)?;
     }
@@ -40,7 +40,7 @@ pub fn a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox(test: &Test<'
     let network = test.macvlan("a")?;
     prepared_only(test, "p", &network)?;
     test.cluster.kill_agent()?;
-    test.cluster.service("resume", "containerd")?;
+    test.cluster.service("resume", "runtime")?;
     test.runs_with("p", &["net1"])?;
     test.claim_is_ready("p").map(drop)
 }
@@ -49,7 +49,7 @@ pub fn a_pod_waits_for_an_agent_that_does_not_answer(test: &Test<'_>) -> Result<
     let network = test.macvlan("a")?;
     prepared_only(test, "p", &network)?;
     test.cluster.pause_agent(true)?;
-    test.cluster.service("resume", "containerd")?;
+    test.cluster.service("resume", "runtime")?;
     // The runtime has made the sandbox without us, has given us up and refuses the container.
     test.event("p", &["Failed", "unresolvable CDI device"])?;
     test.has_not_started("p")?;

@@ -59,8 +59,8 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
             // It may be dead still.
             0..4 => drop(test.cluster.kill_agent()),
             4 => {
-                test.cluster.service("kill", "containerd")?;
-                test.cluster.service("start", "containerd")?;
+                test.cluster.service("kill", "runtime")?;
+                test.cluster.service("start", "runtime")?;
             }
             5 => test.cluster.service("restart", "kubelet").map(drop)?,
             6 | 7 => remove(test, &mut there, &mut dice)?,

@@ -1,4 +1,4 @@
-//! netclaim on a real node: API server, scheduler, kubelet and containerd are the real ones, the agent is installed
+//! netclaim on a real node: API server, scheduler, kubelet and container runtime are the real ones, the agent is installed
 //! from `deploy/` and runs under its own service account.
 //!
 //! All: `make test`. One, on a cluster that goes on running for the next one:
@@ -14,6 +14,7 @@ mod churn;
 mod crash_faults;
 mod node_faults;
 mod plugin_faults;
+mod reboot_faults;
 mod refusals;
 mod rights;
 mod scheduling;
@@ -25,6 +26,7 @@ use churn::*;
 use crash_faults::*;
 use node_faults::*;
 use plugin_faults::*;
+use reboot_faults::*;
 use refusals::*;
 use rights::*;
 use scheduling::*;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
             a_value_that_the_plugin_would_refuse_is_named_with_its_place,
             a_plugin_that_is_not_installed_is_named,
             a_claim_of_two_pods_is_refused_with_the_way_out,
+            a_claim_of_its_own_does_not_let_a_pod_use_anothers_too,
             a_pod_on_the_nodes_network_is_refused_with_the_reason,
             a_plugin_that_fails_is_quoted_and_the_pod_starts_when_it_is_mended,
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails,
@@ -88,13 +91,14 @@ fn main() -> ExitCode {
             interfaces_outlive_the_agent,
             a_container_restarts_in_place_without_the_agent,
             pods_and_slices_outlive_a_kubelet_restart,
-            a_pod_older_than_its_containerd_leaves_nothing,
+            a_pod_older_than_its_runtime_leaves_nothing,
             a_pod_whose_namespace_is_taken_away_leaves_nothing,
             a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach,
             a_pod_whose_uplink_is_removed_starts_again_when_it_is_back,
             attaching_goes_on_while_the_api_server_is_away,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
+            after_a_reboot_addresses_are_given_back_and_pods_come_up_with_their_networks,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;
     ])
 }

@@ -44,7 +44,7 @@ pub fn pods_and_slices_outlive_a_kubelet_restart(test: &Test<'_>) -> Result<()> 
     test.node_has_leases(1)
 }
 
-pub fn a_pod_older_than_its_containerd_leaves_nothing(test: &Test<'_>) -> Result<()> {
+pub fn a_pod_older_than_its_runtime_leaves_nothing(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     for pod in ["one", "two", "three"] {
         test.pod(pod, &network)?;
@@ -53,8 +53,8 @@ pub fn a_pod_older_than_its_containerd_leaves_nothing(test: &Test<'_>) -> Result
         test.runs_with(pod, &["net1"])?;
     }
     let before = test.interface("one", "net1")?;
-    test.cluster.service("kill", "containerd")?;
-    test.cluster.service("start", "containerd")?;
+    test.cluster.service("kill", "runtime")?;
+    test.cluster.service("start", "runtime")?;
     test.cluster.agent_ready()?;
     test.pod("new", &network)?;
     test.runs_with("new", &["net1"])?;
@@ -94,7 +94,7 @@ fn replaced(test: &Test<'_>, pod: &str) -> Result<()> {
 /// Kills the pod's sandbox, and waits until its container runs in another one.
 fn has_new_sandbox(test: &Test<'_>, pod: &str) -> Result<()> {
     let old = test.sandbox(pod)?;
-    test.kill(&old)?;
+    test.end_sandbox(&old)?;
     eventually(60, "the container runs in a new sandbox", || {
         let container = test.container(pod, "shell")?;
         ensure!(container.sandbox != old.id, "it is the old one");
@@ -106,12 +106,13 @@ pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Re
     let network = test.macvlan("a")?;
     test.pod("p", &network)?;
     test.runs_with("p", &["net1"])?;
-    let inode = fs::metadata(format!("/proc/{}/ns/net", test.sandbox("p")?.pid))?.ino();
+    let inode = fs::metadata(test.sandbox("p")?.netns)?.ino();
     let names = fs::read_dir(test.cluster.node().path("/run/netns"))?;
     let is_its = |entry: &fs::DirEntry| fs::metadata(entry.path()).is_ok_and(|file| file.ino() == inode);
     let entry = names.filter_map(Result::ok).find(is_its).context("the sandbox's namespace has no name")?;
     let path = format!("/run/netns/{}", entry.file_name().to_string_lossy());
-    test.cluster.on_node(&["umount", &path])?;
+    // CRI-O holds it open.
+    test.cluster.on_node(&["umount", "--lazy", &path])?;
     test.cluster.on_node(&["rm", &path])?;
     test.delete_pod("p")?;
     test.node_has_leases(0)
@@ -171,7 +172,7 @@ pub fn a_pod_whose_uplink_is_removed_starts_again_when_it_is_back(test: &Test<'_
         test.cluster.on_node(&["ip", "link", "del", "eth3"])?;
         ensure!(test.interface("p", "net1").is_err(), "the interface is there without its uplink");
         let old = test.sandbox("p")?;
-        test.kill(&old)?;
+        test.end_sandbox(&old)?;
         test.event("p", &["NetworkAttachFailed", &network, "Link not found"])?;
         ensure!(test.container("p", "shell").is_err(), "the container runs without its network");
         test.cluster.on_node(&uplink)?;

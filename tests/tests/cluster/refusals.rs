@@ -142,6 +142,15 @@ pub fn a_claim_of_two_pods_is_refused_with_the_way_out(test: &Test<'_>) -> Resul
     test.runs_with("one", &["net1"])
 }
 
+pub fn a_claim_of_its_own_does_not_let_a_pod_use_anothers_too(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    test.create([claim("shared", &class), pod("one", &["shared"])])?;
+    test.runs_with("one", &["net1"])?;
+    test.create([claim("own", &class), pod("two", &["own", "shared"])])?;
+    test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
+    test.has_not_started("two")
+}
+
 pub fn a_pod_on_the_nodes_network_is_refused_with_the_reason(test: &Test<'_>) -> Result<()> {
     let name = test.name("a");
     test.create([network(&name, "macvlan", "eth1", &test.subnet(0)), class_of_network(&name, &name)])?;
