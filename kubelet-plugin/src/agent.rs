@@ -215,7 +215,8 @@ fn cni_network(args: &Args) -> Result<CniNetwork> {
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }
-    Ok(CniNetwork::new(runtime, Cache::new(args.cni_cache_dir()).beside_a_journal(), args.cni_timeout))
+    let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
+    Ok(CniNetwork::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
 }
 
 /// The agent's tasks by what they do. The end of one is the end of the agent.

@@ -35,7 +35,7 @@ use journal::{Journal, Loaded, Unreadable};
 use pod::{Command, Pod};
 use record::{Phase, Plan, Record, Sandbox};
 
-use crate::links::Netns;
+use crate::links::{HostLink, Netns};
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,17 +60,23 @@ impl Failure {
 
 /// The outside world in which interfaces are made and removed.
 pub trait Network: Send + Sync + 'static {
+    /// The link of the host that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or
+    /// there is none to move.
+    fn lends(&self, plan: &Plan) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
+
     /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
     fn add(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Result<Value, Failure>> + Send;
 
     /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone; then
-    /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up.
+    /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up. The link that
+    /// was `lent` is then on the host as it was, unless it is gone.
     fn del(
         &self,
         plan: &Plan,
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        lent: Option<&HostLink>,
         tries: u32,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 }

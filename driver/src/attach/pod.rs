@@ -311,6 +311,13 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let Some(mut record) = self.records.get(index).cloned() else { return };
         let key = record.key();
         record.phase = Phase::Adding { sandbox: sandbox.clone() };
+        match self.network.lends(&record.plan).await {
+            Ok(lent) => record.lent = lent,
+            Err(failure) => {
+                self.failed(&key, Verb::Add, failure.message).await;
+                return;
+            }
+        }
         if let Err(error) = self.write(&record).await {
             self.failed(&key, Verb::Add, error).await;
             return;
@@ -383,11 +390,13 @@ impl<N: Network, O: Observer> Pod<N, O> {
             }
         };
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
+        // A host that boots sets its links up itself.
+        let lent = record.lent.clone().filter(|_| sandbox.boot_id == *self.boot_id);
         Failpoint::DelDue.reach();
         let (network, plan) = (Arc::clone(&self.network), record.plan.clone());
         let operation = async move {
             let path = netns.as_ref().map(|(path, _)| path.as_path());
-            network.del(&plan, &sandbox.id, path, result.as_ref(), tries).await
+            network.del(&plan, &sandbox.id, path, result.as_ref(), lent.as_ref(), tries).await
         };
         match self.attend(operation, commands, |_| true).await {
             Outcome::Done(Ok(())) => self.deleted(&key).await,
@@ -400,6 +409,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         Failpoint::Deleted.reach();
         let Some(mut record) = self.record(key).cloned() else { return };
         record.phase = Phase::Planned;
+        record.lent = None;
         if self.want(&record) == Want::Forgotten {
             // Straight to the end: there is nothing to come back to.
             self.replace(record);

@@ -8,7 +8,7 @@ use netclaim_api::IfName;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::links::NetnsId;
+use crate::links::{HostLink, NetnsId};
 
 /// A named object with a UID, as the orchestrator knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -132,6 +132,10 @@ pub struct Record {
     /// How far it is.
     #[serde(flatten)]
     pub phase: Phase,
+    /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
+    /// ADD until after the last DEL, which gives the link back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<HostLink>,
     /// The last failure, cleared by the next success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -140,7 +144,7 @@ pub struct Record {
 impl Record {
     /// A record for a plan of which nothing has been done yet.
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Planned, error: None }
+        Self { plan, phase: Phase::Planned, lent: None, error: None }
     }
 
     /// What tells the record from all others, for the claim's lifetime and beyond.

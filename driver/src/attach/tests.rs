@@ -26,6 +26,8 @@ struct Plugins {
     calls: Mutex<Vec<String>>,
     add: Mutex<VecDeque<Script>>,
     del: Mutex<VecDeque<Script>>,
+    /// The link that an ADD takes from the host.
+    link: Mutex<Option<HostLink>>,
     called: Notify,
 }
 
@@ -51,6 +53,10 @@ impl Plugins {
 }
 
 impl Network for Plugins {
+    async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
+        Ok(self.link.lock().unwrap().clone())
+    }
+
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         self.run(format!("add {} {}", plan.if_name, sandbox.id), &self.add).await?;
         Ok(json!({"cniVersion": "1.1.0"}))
@@ -62,11 +68,14 @@ impl Network for Plugins {
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        lent: Option<&HostLink>,
         _tries: u32,
     ) -> Result<(), Failure> {
         let netns = if netns.is_some() { "" } else { " without netns" };
         let result = if result.is_some() { " with result" } else { "" };
-        self.run(format!("del {} {sandbox_id}{netns}{result}", plan.if_name), &self.del).await
+        let lent =
+            lent.map_or_else(String::new, |lent| format!(" giving back {} with {}", lent.name, lent.mtu));
+        self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await
     }
 }
 
@@ -306,6 +315,46 @@ async fn after_a_reboot_everything_is_released_and_nothing_is_attached_unasked()
     assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_between() {
+    let lent = |mtu: u32| {
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": mtu, "up": true})).unwrap()
+    };
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() = lent(1500);
+    node.plugins.add.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("add a0 s1").await;
+    // Half moved, and the agent dies: twice in the ADD, once in the DEL.
+    *node.plugins.link.lock().unwrap() = lent(9);
+    node.restart("boot");
+    node.plugins.del.lock().unwrap().push_back(Script::Hang);
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until_called("del a0 s1 giving back eth2 with 1500").await;
+    node.restart("boot");
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    *node.plugins.link.lock().unwrap() = lent(1400);
+    node.until("open", open("s1")).await;
+    // Given back once, it is noted anew: somebody may have changed it since.
+    node.attacher.release("a-uid").await.unwrap();
+    let calls = node.plugins.calls();
+    assert_eq!(calls[1..4], ["del a0 s1 giving back eth2 with 1500"; 3]);
+    assert_eq!(calls[4..], ["add a0 s1", "del a0 s1 with result giving back eth2 with 1400"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_links_are_left_to_the_host() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() =
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": 1500, "up": true})).unwrap();
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.restart("another boot");
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
 }
 
 #[tokio::test(start_paused = true)]
