@@ -99,19 +99,20 @@ impl Node {
         Ok(tasks)
     }
 
+    /// Runs a command in the network namespace that a process is in.
+    ///
+    /// # Errors
+    /// When the process is gone, or the command fails; with what it said.
+    pub fn in_network_of(&self, pid: i32, command: &[&str]) -> Result<String> {
+        output(Command::new("nsenter").args(["--target", &pid.to_string(), "--net"]).args(command))
+    }
+
     /// The interfaces of the network namespace that a process is in.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn interfaces_of(&self, pid: i32) -> Result<BTreeMap<String, Interface>> {
-        let text = output(Command::new("nsenter").args([
-            "--target",
-            &pid.to_string(),
-            "--net",
-            "ip",
-            "-j",
-            "addr",
-        ]))?;
+        let text = self.in_network_of(pid, &["ip", "-j", "addr"])?;
         let links: Vec<Value> = serde_json::from_str(&text)?;
         let interface = |link: &Value| {
             let text = |field: &str| link[field].as_str().unwrap_or_default().to_owned();

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use netclaim_api::IfName;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
-use super::{Failure, Network};
+use super::{Checked, Failure, Network};
 use crate::cni::{
     self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
     TraceContext,
@@ -24,12 +25,12 @@ use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 /// be written or locked is logged, and stops nothing.
 #[derive(Debug)]
 pub struct CniNetwork {
-    runtime: Runtime,
-    cache: Cache,
+    pub(super) runtime: Runtime,
+    pub(super) cache: Cache,
     links: Links,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
-    turns: Semaphore,
+    pub(super) turns: Semaphore,
 }
 
 /// Operations at a time, for each processor: plugins mostly wait for the kernel.
@@ -64,7 +65,11 @@ impl CniNetwork {
     }
 
     /// Keeps other programs away from the container and from GC of the network.
-    async fn lock(&self, list: &NetworkList, attachment: &Attachment) -> Result<Option<FileLock>, Failure> {
+    pub(super) async fn lock(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+    ) -> Result<Option<FileLock>, Failure> {
         let until = Instant::now() + self.timeout;
         match self.cache.lock(&attachment.container_id, list.name(), until).await {
             Ok(Some(lock)) => Ok(Some(lock)),
@@ -166,7 +171,11 @@ impl CniNetwork {
         Ok(())
     }
 
-    fn attachment(plan: &Plan, sandbox_id: &str, netns: Option<&Path>) -> Result<Attachment, Failure> {
+    pub(super) fn attachment(
+        plan: &Plan,
+        sandbox_id: &str,
+        netns: Option<&Path>,
+    ) -> Result<Attachment, Failure> {
         let name = |error: &dyn std::error::Error| Failure::new(error_chain(error));
         let container_id = sandbox_id.to_owned().try_into().map_err(|e| name(&e))?;
         let if_name = plan.if_name.to_string().try_into().map_err(|e| name(&e))?;
@@ -215,12 +224,12 @@ pub fn made(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Made {
     read().unwrap_or_default()
 }
 
-fn list(plan: &Plan) -> Result<NetworkList, Failure> {
+pub(super) fn list(plan: &Plan) -> Result<NetworkList, Failure> {
     let text = Value::Object(plan.conflist.clone()).to_string();
     NetworkList::parse(text.as_bytes()).map_err(|error| Failure::new(error_chain(&error)))
 }
 
-fn stored(list: &NetworkList, result: &Value) -> Option<CniResult> {
+pub(super) fn stored(list: &NetworkList, result: &Value) -> Option<CniResult> {
     CniResult::parse(&result.to_string(), list.version()).ok()
 }
 
@@ -240,6 +249,18 @@ fn span(plan: &Plan, sandbox_id: &str, attachment: &Attachment) -> tracing::Span
 }
 
 impl Network for CniNetwork {
+    async fn check(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> Checked {
+        self.check_plan(plan, sandbox, result).await
+    }
+
+    async fn collect(
+        &self,
+        plan: &Plan,
+        valid: impl Fn() -> Vec<(String, IfName)> + Send,
+    ) -> Result<usize, Failure> {
+        self.collect_plan(plan, valid).await
+    }
+
     async fn lends(&self, plan: &Plan) -> Result<Option<HostLink>, Failure> {
         let Some(which) = lent_by(plan) else { return Ok(None) };
         self.links.note(which).await.map_err(|error| Failure::new(error_chain(&error)))

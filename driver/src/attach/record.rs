@@ -69,6 +69,13 @@ pub struct Plan {
     pub capability_args: Map<String, Value>,
 }
 
+impl Plan {
+    /// The CNI network's name, by which plugins keep what they have on the node.
+    pub fn network_name(&self) -> Option<&str> {
+        self.conflist.get("name").and_then(Value::as_str)
+    }
+}
+
 /// The pod's sandbox that an attachment was, or is being, made in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -139,12 +146,15 @@ pub struct Record {
     /// The last failure, cleared by the next success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds it again.
+    #[serde(skip)]
+    pub check: Option<String>,
 }
 
 impl Record {
     /// A record for a plan of which nothing has been done yet.
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Planned, lent: None, error: None }
+        Self { plan, phase: Phase::Planned, lent: None, error: None, check: None }
     }
 
     /// What tells the record from all others, for the claim's lifetime and beyond.
