@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
+use netclaim_driver::attach::record::ObjectRef;
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::failpoint::Failpoint;
@@ -38,7 +39,8 @@ use crate::publishing::Devices;
 use crate::sockets::{listen, with_tokio};
 use crate::status::StatusWriter;
 use crate::stop::Stop;
-use crate::{http, relay, watching};
+use crate::sweep::Sweep;
+use crate::{http, relay, sweep, watching};
 
 /// The same, while the runtime holds up every pod of the node.
 const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
@@ -132,6 +134,18 @@ async fn run(args: Args) -> Result<()> {
         StatusWriter::new(client.clone(), &args.driver_name, Recorder::new(client.clone(), reporter));
     parts.spawn("writing statuses", writer.run(told));
 
+    // What nobody tells about.
+    let periods =
+        sweep::Periods { gc: args.gc_period, check: args.check_period, orphan_after: args.orphan_after };
+    let sweep = Sweep {
+        attacher: Arc::clone(&attacher),
+        pods: LivePods(client.clone()),
+        boot_id: boot.clone(),
+        periods,
+        metrics: Arc::clone(&metrics),
+    };
+    parts.spawn("sweeping", sweep.run(cancel.clone()));
+
     // Who asks.
     let gate_socket = args.gate_socket();
     let hooks = listen(&gate_socket).and_then(with_tokio);
@@ -215,7 +229,8 @@ fn cni_network(args: &Args) -> Result<CniNetwork> {
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }
-    Ok(CniNetwork::new(runtime, Cache::new(args.cni_cache_dir()).beside_a_journal(), args.cni_timeout))
+    let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
+    Ok(CniNetwork::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
 }
 
 /// The agent's tasks by what they do. The end of one is the end of the agent.
@@ -364,6 +379,14 @@ impl Pods for LivePods {
         let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, pods.get_opt(name)).await.ok()?.ok()??;
         let is_it = pod.metadata.uid.as_deref() == Some(uid);
         is_it.then(|| pod.spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never")))
+    }
+}
+
+impl sweep::Pods for LivePods {
+    async fn is_there(&self, pod: &ObjectRef) -> Option<bool> {
+        let pods = self.of(&pod.namespace);
+        let found = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(&pod.name)).await.ok()?.ok()?;
+        Some(found.is_some_and(|found| found.metadata.uid.as_deref() == Some(pod.uid.as_str())))
     }
 }
 

@@ -60,6 +60,19 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CNI_TIMEOUT", default_value = "40", value_parser = seconds)]
     pub cni_timeout: Duration,
 
+    /// How often each network is collected (CNI GC), in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_GC_PERIOD", default_value = "600", value_parser = period)]
+    pub gc_period: Duration,
+
+    /// How often each attachment is checked (CNI CHECK), in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_CHECK_PERIOD", default_value = "300", value_parser = period)]
+    pub check_period: Duration,
+
+    /// How long a pod must be gone, its object and its sandbox, before its claims are released without the kubelet, in
+    /// seconds; 0: never
+    #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = period)]
+    pub orphan_after: Duration,
+
     /// What must survive a reboot: the journal, and the hook that the runtime executes. The same path inside
     /// and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
@@ -106,6 +119,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 1..=600) => Ok(Duration::from_secs(seconds)),
         _ => Err("give whole seconds from 1 to 600".to_owned()),
+    }
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err("give whole seconds up to 86400, a day; 0 switches it off".to_owned()),
     }
 }
 

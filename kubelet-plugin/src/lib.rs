@@ -10,6 +10,7 @@
 //!
 //! * `claim`, `plan`, `devices` and `inventory` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
+//! * `sweep` looks after what nobody tells about.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
 //!   whichever agent works (`relay`).
@@ -42,6 +43,7 @@ mod relay;
 mod sockets;
 mod status;
 mod stop;
+mod sweep;
 mod watching;
 
 use std::process::ExitCode;

@@ -27,6 +27,34 @@ pub enum CallResult {
     Error,
 }
 
+/// What the sweep does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(missing_docs, reason = "see crate::sweep")]
+pub enum Sweep {
+    Gc,
+    Check,
+    Orphan,
+}
+
+/// How it ended for one network, attachment or claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum SweepResult {
+    /// All is well, or is now.
+    Ok,
+    /// A CHECK found something.
+    Failed,
+    /// It could not be done.
+    Error,
+    /// There was no way to know.
+    Skipped,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SweepLabels {
+    sweep: Sweep,
+    result: SweepResult,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     call: Call,
@@ -37,6 +65,7 @@ struct CallLabels {
 pub struct Metrics {
     registry: Mutex<Registry>,
     calls: Family<CallLabels, Counter>,
+    sweeps: Family<SweepLabels, Counter>,
     attach: Histogram,
     /// Whether the container runtime tells us of sandboxes.
     pub nri_connected: Gauge,
@@ -66,6 +95,12 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("netclaim");
         let calls = Family::<CallLabels, Counter>::default();
         registry.register("claims", "Claims that the kubelet asked to prepare or unprepare", calls.clone());
+        let sweeps = Family::<SweepLabels, Counter>::default();
+        registry.register(
+            "sweeps",
+            "Networks collected, attachments checked, claims of pods that are gone released",
+            sweeps.clone(),
+        );
         let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
         registry.register(
             "attach_seconds",
@@ -99,6 +134,7 @@ impl Default for Metrics {
         Self {
             registry: Mutex::new(registry),
             calls,
+            sweeps,
             attach,
             nri_connected,
             unreadable,
@@ -113,6 +149,11 @@ impl Metrics {
     pub fn call(&self, call: Call, ok: bool) {
         let result = if ok { CallResult::Ok } else { CallResult::Error };
         self.calls.get_or_create(&CallLabels { call, result }).inc();
+    }
+
+    /// Counts something that was swept.
+    pub fn sweep(&self, sweep: Sweep, result: SweepResult) {
+        self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
     }
 
     /// Starts measuring an attachment.

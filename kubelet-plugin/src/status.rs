@@ -54,10 +54,26 @@ struct Entry {
     outcome: Outcome,
 }
 
+impl Entry {
+    fn is_broken(&self) -> bool {
+        matches!(self.outcome, Outcome::Attached { broken: Some(_), .. })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
-    Ready { if_name: String, mac: Option<String>, ips: Vec<String>, data: Option<Value> },
-    NotReady { reason: &'static str, message: String },
+    /// `broken` is what a CHECK has found since.
+    Attached {
+        if_name: String,
+        mac: Option<String>,
+        ips: Vec<String>,
+        data: Option<Value>,
+        broken: Option<String>,
+    },
+    NotReady {
+        reason: &'static str,
+        message: String,
+    },
 }
 
 /// What is to be written for a claim.
@@ -134,9 +150,13 @@ impl StatusWriter {
                 continue;
             };
             let claim = records.first().map(|record| record.plan.claim.clone());
+            let known_broken =
+                self.work.get(uid).is_some_and(|work| work.entries.iter().any(Entry::is_broken));
             if let Some(claim) = claim
                 && self.want(uid, claim, entries.clone())
                 && let Some(plan) = records.first().map(|record| &record.plan)
+                // Once: the plugin may word it differently each time.
+                && !(known_broken && entries.iter().any(Entry::is_broken))
             {
                 self.tell_pod(plan, &entries).await;
             }
@@ -169,20 +189,21 @@ impl StatusWriter {
     /// The kubelet tells the pod's events only what the runtime answers; a failure while the gate waits is ours to
     /// tell.
     async fn tell_pod(&self, plan: &Plan, entries: &[Entry]) {
-        let failed = entries.iter().find_map(|entry| match &entry.outcome {
-            Outcome::NotReady { message, .. } => Some(message),
-            Outcome::Ready { .. } => None,
-        });
-        let Some(message) = failed else { return };
+        let Some((reason, action, message)) = entries.iter().find_map(|entry| match &entry.outcome {
+            Outcome::NotReady { message, .. } => Some(("NetworkAttachFailed", "Attach", message)),
+            Outcome::Attached { broken, .. } => Some(("NetworkCheckFailed", "Check", broken.as_ref()?)),
+        }) else {
+            return;
+        };
         let mut note = format!("network {}: {message}", plan.network);
         while note.len() > 1000 {
             note.pop();
         }
         let event = Event {
             type_: EventType::Warning,
-            reason: "NetworkAttachFailed".to_owned(),
+            reason: reason.to_owned(),
             note: Some(note),
-            action: "Attach".to_owned(),
+            action: action.to_owned(),
             secondary: None,
         };
         let pod = k8s_openapi::api::core::v1::ObjectReference {
@@ -276,12 +297,13 @@ fn entry(record: &Record) -> Option<Entry> {
     let outcome = match (&record.phase, &record.error) {
         (Phase::Attached { sandbox, result }, _) => {
             let made = made(&record.plan, sandbox, result);
-            Outcome::Ready {
+            Outcome::Attached {
                 if_name: record.plan.if_name.to_string(),
                 mac: made.mac,
                 ips: made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect(),
                 data: Some(result.clone())
                     .filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
+                broken: record.check.clone(),
             }
         }
         (_, Some(error)) => Outcome::NotReady { reason: "AttachFailed", message: error.clone() },
@@ -314,8 +336,11 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
         status["shareID"] = json!(share);
     }
     match &entry.outcome {
-        Outcome::Ready { if_name, mac, ips, data } => {
-            status["conditions"] = condition("True", "Attached", &format!("attached as {if_name}"));
+        Outcome::Attached { if_name, mac, ips, data, broken } => {
+            status["conditions"] = match broken {
+                None => condition("True", "Attached", &format!("attached as {if_name}")),
+                Some(error) => condition("False", "CheckFailed", error),
+            };
             let mut network = json!({"interfaceName": if_name});
             if let Some(mac) = mac {
                 network["hardwareAddress"] = json!(mac);
@@ -349,12 +374,7 @@ mod tests {
 
     #[test]
     fn a_ready_device_shows_interface_addresses_and_result() {
-        let ready = Outcome::Ready {
-            if_name: "data0".into(),
-            mac: Some("02:00:00:00:00:01".into()),
-            ips: vec!["10.20.0.2/24".into()],
-            data: Some(json!({"cniVersion": "1.1.0"})),
-        };
+        let ready = attached(None);
         let status = device_status("netclaim.dev", &entry(ready), "now");
         assert_eq!(
             status["networkData"],
@@ -363,6 +383,24 @@ mod tests {
         assert_eq!(status["conditions"][0]["status"], "True");
         assert_eq!(status["shareID"], "s");
         assert_eq!(status["data"]["cniVersion"], "1.1.0");
+    }
+
+    fn attached(broken: Option<&str>) -> Outcome {
+        Outcome::Attached {
+            if_name: "data0".into(),
+            mac: Some("02:00:00:00:00:01".into()),
+            ips: vec!["10.20.0.2/24".into()],
+            data: Some(json!({"cniVersion": "1.1.0"})),
+            broken: broken.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_device_that_a_check_found_broken_says_so_and_what_it_was() {
+        let status = device_status("netclaim.dev", &entry(attached(Some("no link"))), "now");
+        let expected = json!([{"type": "Ready", "status": "False", "reason": "CheckFailed", "message": "no link", "lastTransitionTime": "now"}]);
+        assert_eq!(status["conditions"], expected);
+        assert_eq!(status["networkData"]["interfaceName"], "data0");
     }
 
     #[test]

@@ -84,13 +84,20 @@ impl Node {
         self.runtime.tasks(&self.root)
     }
 
+    /// Runs a command in a network namespace.
+    ///
+    /// # Errors
+    /// When the namespace is gone, or the command fails; with what it said.
+    pub fn in_network(&self, netns: &Path, command: &[&str]) -> Result<String> {
+        output(Command::new("nsenter").arg(format!("--net={}", netns.display())).args(command))
+    }
+
     /// The interfaces of a network namespace.
     ///
     /// # Errors
     /// When it is gone.
     pub fn interfaces_of(&self, netns: &Path) -> Result<BTreeMap<String, Interface>> {
-        let net = format!("--net={}", netns.display());
-        let text = output(Command::new("nsenter").args([&net, "ip", "-j", "addr"]))?;
+        let text = self.in_network(netns, &["ip", "-j", "addr"])?;
         let links: Vec<Value> = serde_json::from_str(&text)?;
         let interface = |link: &Value| {
             let text = |field: &str| link[field].as_str().unwrap_or_default().to_owned();

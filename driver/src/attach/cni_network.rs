@@ -4,18 +4,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use netclaim_api::IfName;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
-use super::{Failure, Network};
+use super::{Checked, Failure, Network};
 use crate::cni::{
     self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
     TraceContext,
 };
 use crate::error_chain;
+use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 
 /// Runs the chain of each plan's conflist.
 ///
@@ -23,25 +25,28 @@ use crate::error_chain;
 /// be written or locked is logged, and stops nothing.
 #[derive(Debug)]
 pub struct CniNetwork {
-    runtime: Runtime,
-    cache: Cache,
-    timeout: Duration,
+    pub(super) runtime: Runtime,
+    pub(super) cache: Cache,
+    links: Links,
+    pub(super) timeout: Duration,
     /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
-    turns: Semaphore,
+    pub(super) turns: Semaphore,
 }
 
 /// Operations at a time, for each processor: plugins mostly wait for the kernel.
 const TURNS_PER_CPU: usize = 4;
 /// How often a DEL without a namespace is tried when a plugin fails: some always do.
 const TRIES: u32 = 3;
-/// How often, when it could not be run or did not end: what is missing may be installed yet.
+/// How often, when it could not be run or did not end: what is missing may be installed yet. And how often a link is
+/// tried to be given back: the kernel takes a namespace apart in its own time.
 const TRIES_TO_RUN: u32 = 8;
 
 impl CniNetwork {
-    /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation.
-    pub fn new(runtime: Runtime, cache: Cache, timeout: Duration) -> Self {
+    /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation. `links`
+    /// are those of the host.
+    pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { runtime, cache, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
+        Self { runtime, cache, links, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
     }
 
     /// The plan as it will be carried out: in the one CNI version that every plugin supports, of those that its
@@ -60,7 +65,11 @@ impl CniNetwork {
     }
 
     /// Keeps other programs away from the container and from GC of the network.
-    async fn lock(&self, list: &NetworkList, attachment: &Attachment) -> Result<Option<FileLock>, Failure> {
+    pub(super) async fn lock(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+    ) -> Result<Option<FileLock>, Failure> {
         let until = Instant::now() + self.timeout;
         match self.cache.lock(&attachment.container_id, list.name(), until).await {
             Ok(Some(lock)) => Ok(Some(lock)),
@@ -90,7 +99,83 @@ impl CniNetwork {
         }
     }
 
-    fn attachment(plan: &Plan, sandbox_id: &str, netns: Option<&Path>) -> Result<Attachment, Failure> {
+    /// DEL in a namespace that is there.
+    ///
+    /// `host-device` fails when the link is not in the pod: again after a DEL that succeeded and was not noted, and
+    /// after an ADD that did not come so far. Its IPAM plugin has been called by then. With the link on the host, or none
+    /// that was to be moved, nothing is left to do.
+    async fn del_in(
+        &self,
+        netns: &Path,
+        plan: &Plan,
+        list: &NetworkList,
+        attachment: &Attachment,
+        result: Option<&CniResult>,
+        lent: Option<&HostLink>,
+    ) -> Result<(), Failure> {
+        let by_lender = |error: &cni::Error| error.plugin().as_str() == LENDER && error.reported().is_some();
+        let failed = |error: &cni::Error| Failure::new(error_chain(error));
+        let Err(error) = self.runtime.del(list, attachment, result, self.timeout).await else {
+            return Ok(());
+        };
+        if !by_lender(&error) || !self.is_out(netns, plan, lent).await.unwrap_or(false) {
+            return Err(failed(&error));
+        }
+        let errors = self.runtime.release(list, attachment, result, self.timeout).await;
+        match errors.iter().find(|error| !by_lender(error)) {
+            Some(error) => Err(failed(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it.
+    async fn is_out(
+        &self,
+        netns: &Path,
+        plan: &Plan,
+        lent: Option<&HostLink>,
+    ) -> Result<bool, crate::links::Error> {
+        let if_name = plan.if_name.as_str();
+        if Netns::open(netns)?.link_names().await?.contains(if_name) {
+            return Ok(false);
+        }
+        match lent {
+            Some(lent) => self.links.has(lent, if_name, false).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Makes a link what it was; that it cannot be done is an error until it is given up.
+    async fn give_back(&self, plan: &Plan, lent: &HostLink, gone: bool, tries: u32) -> Result<(), Failure> {
+        let message = match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
+            Ok(GivenBack::AsItWas) => return Ok(()),
+            Ok(GivenBack::Missing) if !lent.outlives_namespaces() => {
+                tracing::error!(
+                    link = lent.name,
+                    "the link is gone: a virtual one ends with the pod's network namespace, or the pod removed it"
+                );
+                return Ok(());
+            }
+            Ok(GivenBack::Missing) => {
+                format!(
+                    "link {} that the pod had is not back on the node: was the device removed?",
+                    lent.name
+                )
+            }
+            Err(error) => error_chain(&error),
+        };
+        if tries + 1 < TRIES_TO_RUN {
+            return Err(Failure::new(message));
+        }
+        tracing::error!(link = lent.name, error = message, "given up: the link is not as it was");
+        Ok(())
+    }
+
+    pub(super) fn attachment(
+        plan: &Plan,
+        sandbox_id: &str,
+        netns: Option<&Path>,
+    ) -> Result<Attachment, Failure> {
         let name = |error: &dyn std::error::Error| Failure::new(error_chain(error));
         let container_id = sandbox_id.to_owned().try_into().map_err(|e| name(&e))?;
         let if_name = plan.if_name.to_string().try_into().map_err(|e| name(&e))?;
@@ -101,6 +186,22 @@ impl CniNetwork {
         attachment.trace = Some(TraceContext::of_attachment(&attachment.container_id, &attachment.if_name));
         Ok(attachment)
     }
+}
+
+/// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
+const LENDER: &str = "host-device";
+
+/// The link that the plan moves into the pod, as the plugin reads its configuration (release 1.9.1): the first key
+/// that is there counts.
+fn lent_by(plan: &Plan) -> Option<Which> {
+    let plugins = plan.conflist.get("plugins")?.as_array()?;
+    let plugin = plugins.iter().find(|plugin| plugin["type"] == LENDER)?;
+    let key = |name: &str| plugin[name].as_str().filter(|value| !value.is_empty()).map(str::to_owned);
+    key("device")
+        .map(Which::Name)
+        .or_else(|| key("hwaddr").map(Which::Mac))
+        .or_else(|| key("kernelpath").map(|path| Which::KernelPath(path.into())))
+        .or_else(|| key("pciBusID").map(Which::PciBusId))
 }
 
 /// What an attachment looks like from inside the pod.
@@ -123,12 +224,12 @@ pub fn made(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Made {
     read().unwrap_or_default()
 }
 
-fn list(plan: &Plan) -> Result<NetworkList, Failure> {
+pub(super) fn list(plan: &Plan) -> Result<NetworkList, Failure> {
     let text = Value::Object(plan.conflist.clone()).to_string();
     NetworkList::parse(text.as_bytes()).map_err(|error| Failure::new(error_chain(&error)))
 }
 
-fn stored(list: &NetworkList, result: &Value) -> Option<CniResult> {
+pub(super) fn stored(list: &NetworkList, result: &Value) -> Option<CniResult> {
     CniResult::parse(&result.to_string(), list.version()).ok()
 }
 
@@ -148,6 +249,23 @@ fn span(plan: &Plan, sandbox_id: &str, attachment: &Attachment) -> tracing::Span
 }
 
 impl Network for CniNetwork {
+    async fn check(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> Checked {
+        self.check_plan(plan, sandbox, result).await
+    }
+
+    async fn collect(
+        &self,
+        plan: &Plan,
+        valid: impl Fn() -> Vec<(String, IfName)> + Send,
+    ) -> Result<usize, Failure> {
+        self.collect_plan(plan, valid).await
+    }
+
+    async fn lends(&self, plan: &Plan) -> Result<Option<HostLink>, Failure> {
+        let Some(which) = lent_by(plan) else { return Ok(None) };
+        self.links.note(which).await.map_err(|error| Failure::new(error_chain(&error)))
+    }
+
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, &sandbox.id, Some(&sandbox.netns))?;
@@ -185,6 +303,7 @@ impl Network for CniNetwork {
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        lent: Option<&HostLink>,
         tries: u32,
     ) -> Result<(), Failure> {
         let list = list(plan)?;
@@ -194,9 +313,8 @@ impl Network for CniNetwork {
         let del = async {
             let _lock = self.lock(&list, &attachment).await?;
             let _turn = self.turns.acquire().await;
-            if netns.is_some() {
-                let done = self.runtime.del(&list, &attachment, result.as_ref(), self.timeout).await;
-                done.map_err(|error| Failure::new(error_chain(&error)))?;
+            if let Some(netns) = netns {
+                self.del_in(netns, plan, &list, &attachment, result.as_ref(), lent).await?;
             } else {
                 // The kernel has taken the links with the namespace; what is left is on the host, above all addresses,
                 // and some plugins do not get that far without a namespace.
@@ -219,9 +337,42 @@ impl Network for CniNetwork {
                     None => {}
                 }
             }
+            if let Some(lent) = lent {
+                self.give_back(plan, lent, netns.is_none(), tries).await?;
+            }
             self.forget(&list, &attachment);
             Ok(())
         };
         del.instrument(span).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::record::tests::plan;
+    use super::*;
+
+    fn lends(plugins: Value) -> Option<Which> {
+        let mut plan = plan("c", 0);
+        plan.conflist.insert("plugins".into(), plugins);
+        lent_by(&plan)
+    }
+
+    #[test]
+    fn a_host_device_lends_the_link_that_its_first_key_names() {
+        let conf = |keys: Value| {
+            let mut conf = json!({"type": "host-device"});
+            conf.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+            json!([{"type": "tuning"}, conf])
+        };
+        let both = conf(json!({"pciBusID": "0000:3b:00.0", "hwaddr": "02:00:00:00:00:01", "device": ""}));
+        assert_eq!(lends(both), Some(Which::Mac("02:00:00:00:00:01".into())));
+        assert_eq!(lends(conf(json!({"device": "eth2"}))), Some(Which::Name("eth2".into())));
+        let path = "/sys/devices/pci0000:00/0000:00:19.0";
+        assert_eq!(lends(conf(json!({"kernelpath": path}))), Some(Which::KernelPath(path.into())));
+        assert_eq!(lends(conf(json!({}))), None);
+        assert_eq!(lends(json!([{"type": "macvlan", "device": "eth2", "master": "eth2"}])), None);
     }
 }

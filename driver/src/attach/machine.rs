@@ -19,6 +19,9 @@
 //! | `Attached` | the interface with its result | nothing while its sandbox lives |
 //! | `Deleting` | parts of a DEL, or all of it | DEL again, then `Planned` |
 //!
+//! A link of the host that an ADD moves into the pod is noted with `Adding`, and giving it back is a part of the DEL,
+//! repeated with it.
+//!
 //! Invariants, which the tests below hold against random histories: a DEL follows every ADD that was started; no
 //! second ADD before that DEL; a record is forgotten only when nothing is owed.
 

@@ -13,18 +13,21 @@
 //!   proven gone is a DEL given up, after a bounded number of tries and with an error in the log.
 
 mod cni_network;
+mod cni_sweep;
 pub mod journal;
 pub mod machine;
 mod pod;
 pub mod record;
+pub mod sweep;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use netclaim_api::IfName;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +38,7 @@ use journal::{Journal, Loaded, Unreadable};
 use pod::{Command, Pod};
 use record::{Phase, Plan, Record, Sandbox};
 
-use crate::links::Netns;
+use crate::links::{HostLink, Netns};
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,19 +63,47 @@ impl Failure {
 
 /// The outside world in which interfaces are made and removed.
 pub trait Network: Send + Sync + 'static {
+    /// The link of the host that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or
+    /// there is none to move.
+    fn lends(&self, plan: &Plan) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
+
     /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
     fn add(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Result<Value, Failure>> + Send;
 
     /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone; then
-    /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up.
+    /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up. The link that
+    /// was `lent` is then on the host as it was, unless it is gone.
     fn del(
         &self,
         plan: &Plan,
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        lent: Option<&HostLink>,
         tries: u32,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Looks whether an attachment is what its ADD made. Dropping the future ends what it started.
+    fn check(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> impl Future<Output = Checked> + Send;
+
+    /// Removes what is left in the network of `plan` of attachments that are not `valid`: ids of sandboxes with
+    /// interface names. `valid` is called when nobody works on the network. Returns how many were found.
+    fn collect(
+        &self,
+        plan: &Plan,
+        valid: impl Fn() -> Vec<(String, IfName)> + Send,
+    ) -> impl Future<Output = Result<usize, Failure>> + Send;
+}
+
+/// What came of a CHECK.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checked {
+    /// The attachment is as it should be.
+    Fine,
+    /// It is not; what a plugin says of it.
+    Failed(String),
+    /// Nothing can be said, and why: its CNI version has no CHECK, it is switched off, or a plugin could not be run.
+    Unknown(String),
 }
 
 /// The outside world that wants to know. Called after every change, before it is visible elsewhere; what it does
@@ -107,6 +138,16 @@ pub enum Gate {
 }
 
 impl PodState {
+    /// Whether a sandbox that is known of the pod is still there, whatever the runtime lists: its namespace is where it
+    /// was. Blocks for a moment.
+    pub fn sandbox_lives(&self, boot_id: &str) -> bool {
+        let recorded = self.records.iter().filter_map(|record| record.phase.sandbox());
+        recorded.chain(&self.sandbox).any(|sandbox| {
+            sandbox.boot_id == boot_id
+                && Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id)
+        })
+    }
+
     /// Whether containers of `sandbox_id` may start: only when every attachment of every claim that is known of
     /// the pod is there and made in this sandbox.
     pub fn gate(&self, sandbox_id: &str) -> Gate {
@@ -274,6 +315,42 @@ impl<N: Network, O: Observer> Attacher<N, O> {
                 .collect::<Vec<_>>()
         };
         pods.by_uid.values().flat_map(ids).collect()
+    }
+
+    /// Every pod that anything is journalled for, with what is known of it.
+    pub fn pods(&self) -> BTreeMap<String, PodState> {
+        self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
+    }
+
+    /// The CNI networks of everything that is journalled, by name, each with one of its plans.
+    pub fn networks(&self) -> BTreeMap<String, Plan> {
+        let records = self.pods().into_values().flat_map(|state| state.records);
+        records.filter_map(|record| Some((record.plan.network_name()?.to_owned(), record.plan))).collect()
+    }
+
+    /// Removes what is left in the network of `plan` of attachments that nothing is known of; returns how many.
+    ///
+    /// # Errors
+    /// What a plugin says. And while a journal file cannot be read: what it stands for is not known.
+    pub async fn collect(&self, plan: &Plan) -> Result<usize, Failure> {
+        if let Some(reason) = self.damage.pods.values().next() {
+            return Err(Failure::new(format!("it is not known what is attached: {reason}")));
+        }
+        let valid = || {
+            let records = self.pods().into_values().flat_map(|state| state.records);
+            let same = records.filter(|record| record.plan.network_name() == plan.network_name());
+            same.filter_map(|record| Some((record.phase.sandbox()?.id.clone(), record.plan.if_name)))
+                .collect()
+        };
+        self.network.collect(plan, valid).await
+    }
+
+    /// Checks the attachment of a pod that has this [key](Record::key), and has it known what was found. `None` when it
+    /// is not attached, or its pod is being changed: that goes before, and cuts a CHECK short.
+    pub async fn check(&self, pod_uid: &str, key: &str) -> Option<Checked> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().send(pod_uid, Command::Check { key: key.to_owned(), reply });
+        answer.await.ok()
     }
 
     /// What is known of a pod; `None` when it has no attachments.

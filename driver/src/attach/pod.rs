@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::Journal;
 use super::machine::{self, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
-use super::{Failure, Network, Observer, PodState};
+use super::{Checked, Failure, Network, Observer, PodState};
 use crate::error_chain;
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
@@ -43,6 +43,8 @@ pub(super) enum Command {
     SandboxUnfit(String),
     /// This sandbox, or with `None` whatever sandbox there was, is gone.
     SandboxGone(Option<String>),
+    /// Check this attachment, if it is made and nothing is to be done; no answer if not.
+    Check { key: String, reply: oneshot::Sender<Checked> },
     /// The claim is over: DEL what is owed, forget the rest, then answer.
     Release { claim_uid: String, reply: oneshot::Sender<Result<(), String>> },
 }
@@ -90,6 +92,7 @@ pub(super) struct Pod<N, O> {
     /// When the observer wants to hear the state again.
     tell_again: Option<Instant>,
     waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
+    checks: Vec<(String, oneshot::Sender<Checked>)>,
 }
 
 /// What came of an operation that could be interrupted.
@@ -127,6 +130,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
             damaged,
             tell_again: None,
             waiting: Vec::new(),
+            checks: Vec::new(),
         }
     }
 
@@ -149,6 +153,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
             match self.next_step() {
                 Some((index, step)) => self.perform(index, step, &mut commands).await,
                 None => {
+                    if let Some((key, reply)) = self.checks.pop() {
+                        self.check(&key, reply, &mut commands).await;
+                        continue;
+                    }
                     self.drop_idle_pins();
                     let now = Instant::now();
                     if self.tell_again.is_some_and(|due| due <= now) {
@@ -213,6 +221,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                     self.publish().await;
                 }
             }
+            Command::Check { key, reply } => self.checks.push((key, reply)),
             Command::Release { claim_uid, reply } => {
                 self.released.insert(claim_uid.clone());
                 self.closing = true;
@@ -233,14 +242,12 @@ impl<N: Network, O: Observer> Pod<N, O> {
 
     /// Whether a sandbox that is known of the pod is still there, whatever the runtime lists.
     fn lives(&self) -> bool {
-        let current = match &self.sandbox {
-            Known::Sandbox(sandbox) => Some(sandbox),
+        let sandbox = match &self.sandbox {
+            Known::Sandbox(sandbox) => Some(sandbox.clone()),
             Known::Unknown | Known::None => None,
         };
-        self.records.iter().filter_map(|record| record.phase.sandbox()).chain(current).any(|sandbox| {
-            sandbox.boot_id == *self.boot_id
-                && Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id)
-        })
+        let records = self.records.clone();
+        PodState { sandbox, records, ..PodState::default() }.sandbox_lives(&self.boot_id)
     }
 
     async fn prepare(&mut self, plans: Vec<Plan>) -> Result<(), String> {
@@ -311,6 +318,13 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let Some(mut record) = self.records.get(index).cloned() else { return };
         let key = record.key();
         record.phase = Phase::Adding { sandbox: sandbox.clone() };
+        match self.network.lends(&record.plan).await {
+            Ok(lent) => record.lent = lent,
+            Err(failure) => {
+                self.failed(&key, Verb::Add, failure.message).await;
+                return;
+            }
+        }
         if let Err(error) = self.write(&record).await {
             self.failed(&key, Verb::Add, error).await;
             return;
@@ -362,6 +376,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let key = record.key();
         if !matches!(record.phase, Phase::Deleting { .. }) {
             record.phase = machine::deleting(record.phase);
+            record.check = None;
             // The journal owes this DEL already; that it cannot be written is no reason not to pay.
             if let Err(error) = self.write(&record).await {
                 tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "deleting all the same");
@@ -383,11 +398,13 @@ impl<N: Network, O: Observer> Pod<N, O> {
             }
         };
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
+        // A host that boots sets its links up itself.
+        let lent = record.lent.clone().filter(|_| sandbox.boot_id == *self.boot_id);
         Failpoint::DelDue.reach();
         let (network, plan) = (Arc::clone(&self.network), record.plan.clone());
         let operation = async move {
             let path = netns.as_ref().map(|(path, _)| path.as_path());
-            network.del(&plan, &sandbox.id, path, result.as_ref(), tries).await
+            network.del(&plan, &sandbox.id, path, result.as_ref(), lent.as_ref(), tries).await
         };
         match self.attend(operation, commands, |_| true).await {
             Outcome::Done(Ok(())) => self.deleted(&key).await,
@@ -400,6 +417,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         Failpoint::Deleted.reach();
         let Some(mut record) = self.record(key).cloned() else { return };
         record.phase = Phase::Planned;
+        record.lent = None;
         if self.want(&record) == Want::Forgotten {
             // Straight to the end: there is nothing to come back to.
             self.replace(record);
@@ -434,6 +452,47 @@ impl<N: Network, O: Observer> Pod<N, O> {
             }
             Err(error) => self.failed(&record.key(), Verb::Del, error).await,
         }
+    }
+
+    /// Whether there is nothing to do, now or later.
+    fn is_settled(&self) -> bool {
+        let rests = |record| machine::next(record, &self.want(record), &self.boot_id) == Step::Rest;
+        self.records.iter().all(rests)
+    }
+
+    async fn check(
+        &mut self,
+        key: &str,
+        mut reply: oneshot::Sender<Checked>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) {
+        let Some(record) = self.record(key).filter(|_| self.is_settled()).cloned() else { return };
+        let Phase::Attached { sandbox, result } = record.phase else { return };
+        let (network, plan) = (Arc::clone(&self.network), record.plan);
+        let operation = async move {
+            tokio::select! {
+                checked = network.check(&plan, &sandbox, &result) => Ok((checked, reply)),
+                // Nobody wants to know any more: the agent ends.
+                () = reply.closed() => Err(Failure::new("nobody waits for the CHECK")),
+            }
+        };
+        let Outcome::Done(Ok((checked, reply))) = self.attend(operation, commands, Self::is_settled).await
+        else {
+            return;
+        };
+        let found = match &checked {
+            Checked::Fine => Some(None),
+            Checked::Failed(error) => Some(Some(error.clone())),
+            Checked::Unknown(_) => None,
+        };
+        if let Some(found) = found
+            && let Some(record) = self.records.iter_mut().find(|record| record.key() == key)
+            && record.check != found
+        {
+            record.check = found;
+            self.publish().await;
+        }
+        let _ = reply.send(checked);
     }
 
     /// Runs `operation` while taking commands; gives it up when `wanted` says so.

@@ -8,7 +8,7 @@ use netclaim_api::IfName;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::links::NetnsId;
+use crate::links::{HostLink, NetnsId};
 
 /// A named object with a UID, as the orchestrator knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,6 +67,13 @@ pub struct Plan {
     /// Capability arguments by capability.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capability_args: Map<String, Value>,
+}
+
+impl Plan {
+    /// The CNI network's name, by which plugins keep what they have on the node.
+    pub fn network_name(&self) -> Option<&str> {
+        self.conflist.get("name").and_then(Value::as_str)
+    }
 }
 
 /// The pod's sandbox that an attachment was, or is being, made in.
@@ -132,15 +139,22 @@ pub struct Record {
     /// How far it is.
     #[serde(flatten)]
     pub phase: Phase,
+    /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
+    /// ADD until after the last DEL, which gives the link back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<HostLink>,
     /// The last failure, cleared by the next success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds it again.
+    #[serde(skip)]
+    pub check: Option<String>,
 }
 
 impl Record {
     /// A record for a plan of which nothing has been done yet.
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Planned, error: None }
+        Self { plan, phase: Phase::Planned, lent: None, error: None, check: None }
     }
 
     /// What tells the record from all others, for the claim's lifetime and beyond.

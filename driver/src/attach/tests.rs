@@ -26,6 +26,10 @@ struct Plugins {
     calls: Mutex<Vec<String>>,
     add: Mutex<VecDeque<Script>>,
     del: Mutex<VecDeque<Script>>,
+    check: Mutex<VecDeque<Script>>,
+    collect: Mutex<VecDeque<Script>>,
+    /// The link that an ADD takes from the host.
+    link: Mutex<Option<HostLink>>,
     called: Notify,
 }
 
@@ -51,6 +55,28 @@ impl Plugins {
 }
 
 impl Network for Plugins {
+    async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
+        Ok(self.link.lock().unwrap().clone())
+    }
+
+    async fn check(&self, plan: &Plan, sandbox: &Sandbox, _: &Value) -> Checked {
+        match self.run(format!("check {} {}", plan.if_name, sandbox.id), &self.check).await {
+            Ok(()) => Checked::Fine,
+            Err(failure) => Checked::Failed(failure.message),
+        }
+    }
+
+    async fn collect(
+        &self,
+        plan: &Plan,
+        valid: impl Fn() -> Vec<(String, IfName)> + Send,
+    ) -> Result<usize, Failure> {
+        let valid: Vec<String> = valid().iter().map(|(id, name)| format!("{id}/{name}")).collect();
+        let call = format!("collect {} but {}", plan.network_name().unwrap_or_default(), valid.join(" "));
+        self.run(call, &self.collect).await?;
+        Ok(0)
+    }
+
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         self.run(format!("add {} {}", plan.if_name, sandbox.id), &self.add).await?;
         Ok(json!({"cniVersion": "1.1.0"}))
@@ -62,11 +88,14 @@ impl Network for Plugins {
         sandbox_id: &str,
         netns: Option<&Path>,
         result: Option<&Value>,
+        lent: Option<&HostLink>,
         _tries: u32,
     ) -> Result<(), Failure> {
         let netns = if netns.is_some() { "" } else { " without netns" };
         let result = if result.is_some() { " with result" } else { "" };
-        self.run(format!("del {} {sandbox_id}{netns}{result}", plan.if_name), &self.del).await
+        let lent =
+            lent.map_or_else(String::new, |lent| format!(" giving back {} with {}", lent.name, lent.mtu));
+        self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await
     }
 }
 
@@ -306,6 +335,104 @@ async fn after_a_reboot_everything_is_released_and_nothing_is_attached_unasked()
     assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_between() {
+    let lent = |mtu: u32| {
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": mtu, "up": true})).unwrap()
+    };
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() = lent(1500);
+    node.plugins.add.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("add a0 s1").await;
+    // Half moved, and the agent dies: twice in the ADD, once in the DEL.
+    *node.plugins.link.lock().unwrap() = lent(9);
+    node.restart("boot");
+    node.plugins.del.lock().unwrap().push_back(Script::Hang);
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until_called("del a0 s1 giving back eth2 with 1500").await;
+    node.restart("boot");
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    *node.plugins.link.lock().unwrap() = lent(1400);
+    node.until("open", open("s1")).await;
+    // Given back once, it is noted anew: somebody may have changed it since.
+    node.attacher.release("a-uid").await.unwrap();
+    let calls = node.plugins.calls();
+    assert_eq!(calls[1..4], ["del a0 s1 giving back eth2 with 1500"; 3]);
+    assert_eq!(calls[4..], ["add a0 s1", "del a0 s1 with result giving back eth2 with 1400"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_links_are_left_to_the_host() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() =
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": 1500, "up": true})).unwrap();
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.restart("another boot");
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
+}
+
+fn checked(state: &PodState) -> Option<&str> {
+    state.records[0].check.as_deref()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_check_finds_is_told_until_the_next_one_finds_nothing() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    assert_eq!(node.attacher.check(POD, "a-uid.0").await, None, "it is not attached");
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.check.lock().unwrap().push_back(Script::Fail);
+    assert_eq!(node.attacher.check(POD, "a-uid.0").await, Some(Checked::Failed("no".into())));
+    let state = node.attacher.watch(POD).unwrap();
+    assert_eq!((checked(&state.borrow()), state.borrow().gate("s1")), (Some("no"), Gate::Open));
+    assert_eq!(node.attacher.check(POD, "a-uid.0").await, Some(Checked::Fine));
+    assert_eq!(checked(&state.borrow()), None);
+    assert_eq!(node.attacher.check(POD, "b-uid.0").await, None);
+    assert_eq!(node.attacher.check("nobody", "a-uid.0").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_never_holds_up_the_pod() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.check.lock().unwrap().push_back(Script::Hang);
+    let check = node.attacher.check(POD, "a-uid.0");
+    let release = async {
+        node.until_called("check a0 s1").await;
+        node.attacher.release("a-uid").await
+    };
+    assert_eq!(tokio::join!(check, release), (None, Ok(())));
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "check a0 s1", "del a0 s1 with result"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn gc_keeps_everything_that_was_begun() {
+    let node = Node::prepared(&[("a", 0), ("a", 1), ("b", 0)]).await;
+    node.plugins.add.lock().unwrap().extend([Script::Succeed, Script::Hang]);
+    node.up("s1");
+    node.until_called("add a1 s1").await;
+    let networks = node.attacher.networks();
+    assert_eq!(networks.keys().collect::<Vec<_>>(), ["n"]);
+    node.attacher.collect(&networks["n"]).await.unwrap();
+    assert_eq!(node.plugins.calls().last().map(String::as_str), Some("collect n but s1/a0 s1/a1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_collected_while_a_journal_file_cannot_be_read() {
+    let mut node = Node::prepared(&[("a", 0), ("b", 0)]).await;
+    std::fs::write(node.dir.path().join("pod-uid_b-uid.0.json"), "torn").unwrap();
+    node.restart("boot");
+    let plan = node.attacher.networks().remove("n").unwrap();
+    let error = node.attacher.collect(&plan).await.expect_err("somebody's address may be in use").message;
+    assert!(error.contains("pod-uid_b-uid.0.json"), "{error}");
+    assert!(node.plugins.calls().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

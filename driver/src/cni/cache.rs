@@ -187,7 +187,7 @@ pub enum CacheError {
 
 impl CacheError {
     /// Whether this may hide an attachment to the network.
-    pub(super) fn may_be_of(&self, network: &NetworkName) -> bool {
+    pub(crate) fn may_be_of(&self, network: &NetworkName) -> bool {
         let Self::Entry { path, .. } = self else { return true };
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         name.starts_with(prefix(network).as_bytes())
@@ -280,6 +280,19 @@ impl Cache {
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
         file_locks::attachment(&self.dir, container_id, network, until).await
+    }
+
+    /// Waits for all operations on the network, of other processes too, and keeps them waiting until the lock is
+    /// dropped. `None` if `until` comes first.
+    ///
+    /// # Errors
+    /// [`CacheError::Io`].
+    pub async fn lock_network(
+        &self,
+        network: &NetworkName,
+        until: Instant,
+    ) -> Result<Option<FileLock>, CacheError> {
+        file_locks::whole_network(&self.dir, network, until).await
     }
 
     /// Stores what is known of an attachment in place of what was known before.

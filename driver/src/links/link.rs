@@ -11,11 +11,15 @@ pub struct Link {
     pub name: String,
     /// Alternative names (`ip link property add … altname`). They share one name space with `name`.
     pub alt_names: Vec<String>,
+    /// Free text that somebody gave the link (`ip link set … alias`).
+    pub alias: Option<String>,
     /// rtnetlink kind (`veth`, `bridge`, `macvlan`, `bond`, `vlan` …); `None` for a device that a driver
     /// made, such as a NIC or a VF.
     pub kind: Option<String>,
     /// Hardware address, lower-case and colon-separated; `None` if the link has none or it is all zeros.
     pub mac: Option<String>,
+    /// The hardware address that the device came with, where a driver tells; written like `mac`.
+    pub permanent_mac: Option<String>,
     /// MTU in bytes.
     pub mtu: u32,
     /// Somebody has set the link up (`IFF_UP`).

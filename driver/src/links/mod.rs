@@ -5,9 +5,12 @@
 //!   to.
 //! * [`Netns`] pins a pod's network namespace and works inside it.
 //!
-//! Nothing here changes a link, and no thread but a fresh one ever enters another namespace.
+//! * [`HostLink`] is a link that is lent to a pod, and given back as it was: the one thing here that changes links.
+//!
+//! No thread but a fresh one ever enters another namespace.
 
 mod changes;
+mod host_link;
 mod link;
 mod netlink;
 mod netns;
@@ -16,9 +19,10 @@ mod uplinks;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use changes::Changes;
+pub use host_link::{Address, GivenBack, HostLink, Which};
 pub use link::{Link, OperState};
 pub use netns::{Netns, NetnsId};
 pub use uplinks::{NotUplink, classify, uplinks};
@@ -61,19 +65,8 @@ impl Links {
         let sysfs = self.sysfs.clone();
         blocking(move || {
             let mut socket = netlink::Socket::open()?;
-            let mut links = socket.links()?;
-            let default_route_links = socket.default_route_links()?;
-            // Reading a speed takes the rtnl lock; the hundreds of pods' ends are not worth it.
-            for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name))
-            {
-                let hardware = sysfs::hardware(&sysfs, &link.name, link.index);
-                link.speed = hardware.speed;
-                link.driver = hardware.driver;
-                link.pci_bus_id = hardware.pci_bus_id;
-                link.pcie_root = hardware.pcie_root;
-                link.numa_node = hardware.numa_node;
-            }
-            Ok(Snapshot { links, default_route_links })
+            let links = read_links(&mut socket, &sysfs)?;
+            Ok(Snapshot { links, default_route_links: socket.default_route_links()? })
         })
         .await
     }
@@ -95,6 +88,21 @@ impl Links {
         let kind = kind.to_owned();
         blocking(move || netlink::Socket::open()?.kernel_has(&kind)).await
     }
+}
+
+/// All links, with what `sysfs` knows of them. Blocks.
+fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<Vec<Link>, Error> {
+    let mut links = socket.links()?;
+    // Reading a speed takes the rtnl lock; the hundreds of pods' ends are not worth it.
+    for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name)) {
+        let hardware = sysfs::hardware(sysfs, &link.name, link.index);
+        link.speed = hardware.speed;
+        link.driver = hardware.driver;
+        link.pci_bus_id = hardware.pci_bus_id;
+        link.pcie_root = hardware.pcie_root;
+        link.numa_node = hardware.numa_node;
+    }
+    Ok(links)
 }
 
 async fn blocking<T: Send + 'static>(
@@ -123,7 +131,7 @@ pub enum Error {
     /// The kernel did not answer a dump.
     #[error("cannot list the {what} of the network namespace")]
     Dump {
-        /// `links` or `routes`.
+        /// `links`, `addresses` or `routes`.
         what: &'static str,
         /// The kernel's error.
         source: io::Error,
@@ -131,7 +139,7 @@ pub enum Error {
     /// Every one of the dumps was disturbed by a change.
     #[error("the {what} changed during each of {tries} attempts to list them")]
     Interrupted {
-        /// `links` or `routes`.
+        /// `links`, `addresses` or `routes`.
         what: &'static str,
         /// How many dumps were taken.
         tries: u32,
@@ -149,6 +157,24 @@ pub enum Error {
         kind: String,
         /// The kernel's error.
         source: io::Error,
+    },
+    /// The kernel refused to change a link.
+    #[error("link {link}: cannot {change}")]
+    Change {
+        /// Its name at the time.
+        link: String,
+        /// What was to be done.
+        change: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// Changes of a link do not last: a driver ignores them, or somebody else changes it too.
+    #[error("link {link} does not stay as it was before it was lent; still to do: {left}")]
+    NotAsItWas {
+        /// Its name.
+        link: String,
+        /// What is to be done.
+        left: String,
     },
     /// The runtime stopped, or a bug panicked, while links were read.
     #[error("reading the links was cut short")]

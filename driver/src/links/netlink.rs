@@ -8,7 +8,9 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer,
     NlasIterator,
@@ -17,7 +19,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use nix::libc;
 
-use super::{Error, Link};
+use super::{Address, Error, Link};
 
 /// How often an interrupted dump is taken before giving up.
 const MAX_DUMPS: u32 = 5;
@@ -33,17 +35,21 @@ const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
+const IFLA_PERM_ADDRESS: u16 = 54;
 const IFLA_INFO_KIND: u16 = 1;
+const IFA_RT_PRIORITY: u16 = 9;
 const RTA_NH_ID: u16 = 30;
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 const NLMSG_HEADER: usize = 16;
 const IFINFOMSG: usize = 16;
+const IFADDRMSG: usize = 8;
 const RTMSG: usize = 12;
 
 /// Index of a link that a default route leads through, or `None` when the kernel hides it.
@@ -85,6 +91,19 @@ impl Socket {
             self.dump("links", libc::RTM_GETLINK, &body, |message, links| links.extend(parse_link(message)))?;
         links.sort_by_key(|link: &Link| link.index);
         Ok(links)
+    }
+
+    /// The addresses of a link, IPv4 and IPv6.
+    pub(super) fn addresses(&mut self, index: u32) -> Result<Vec<Address>, Error> {
+        // struct ifaddrmsg: family, prefix length, flags, scope, link index.
+        let mut body = [0; IFADDRMSG];
+        body[4..].copy_from_slice(&index.to_ne_bytes());
+        self.dump("addresses", libc::RTM_GETADDR, &body, |message, addresses| {
+            // Where a kernel does not filter by the link.
+            if u32_at(message, 4) == Some(index) {
+                addresses.extend(parse_address(message));
+            }
+        })
     }
 
     /// The indices of the links that default routes of IPv4 and IPv6 lead through, from every table: policy
@@ -242,8 +261,10 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         index,
         name: String::new(),
         alt_names: Vec::new(),
+        alias: None,
         kind: None,
         mac: None,
+        permanent_mac: None,
         mtu: 0,
         admin_up: flags & libc::IFF_UP != 0,
         oper: 0.into(),
@@ -262,6 +283,8 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         match kind {
             IFLA_IFNAME => link.name = text(value),
             IFLA_ADDRESS => link.mac = hardware_address(value),
+            IFLA_PERM_ADDRESS => link.permanent_mac = hardware_address(value),
+            IFLA_IFALIAS => link.alias = Some(text(value)).filter(|alias| !alias.is_empty()),
             IFLA_MTU => link.mtu = u32_at(value, 0)?,
             IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0 && *parent != index),
             IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
@@ -284,6 +307,34 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         link.parent = None;
     }
     (!link.name.is_empty()).then_some(link)
+}
+
+/// `None` for families other than IPv4 and IPv6.
+fn parse_address(message: &[u8]) -> Option<Address> {
+    let ip = |value: &[u8]| match i32::from(*message.first()?) {
+        libc::AF_INET => Some(IpAddr::from(Ipv4Addr::from(*value.first_chunk()?))),
+        libc::AF_INET6 => Some(IpAddr::from(Ipv6Addr::from(*value.first_chunk()?))),
+        _ => None,
+    };
+    // The flags of the header are the first eight of those in the attribute.
+    let (mut flags, scope) = (u32::from(*message.get(2)?), *message.get(3)?);
+    let (mut address, mut local, mut broadcast, mut label, mut metric) = (None, None, None, None, None);
+    for (kind, value) in attributes(message.get(IFADDRMSG..)?) {
+        match kind {
+            libc::IFA_ADDRESS => address = ip(value),
+            libc::IFA_LOCAL => local = ip(value),
+            libc::IFA_BROADCAST => broadcast = value.first_chunk().map(|four| Ipv4Addr::from(*four)),
+            libc::IFA_LABEL => label = Some(text(value)),
+            libc::IFA_FLAGS => flags = u32_at(value, 0)?,
+            IFA_RT_PRIORITY => metric = u32_at(value, 0),
+            _ => {}
+        }
+    }
+    // With a peer, IFA_ADDRESS is the peer's.
+    let own = local.or(address)?;
+    let local = IpNet::new(own, *message.get(1)?).ok()?;
+    let peer = address.filter(|address| *address != own);
+    Some(Address { local, peer, broadcast, label, scope, flags, metric })
 }
 
 fn parse_default_route(message: &[u8], links: &mut Vec<RouteLink>) {
@@ -433,6 +484,7 @@ mod tests {
                 is_change(&message);
             }
             parse_link(&bytes);
+            parse_address(&bytes);
             // A default route, in the fields that make one.
             let mut route = bytes;
             if let Some(prefix_length) = route.get_mut(1) { *prefix_length = 0; }

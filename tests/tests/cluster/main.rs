@@ -12,24 +12,28 @@ mod agent_faults;
 mod attaching;
 mod churn;
 mod crash_faults;
+mod host_links;
 mod node_faults;
 mod plugin_faults;
 mod reboot_faults;
 mod refusals;
 mod rights;
 mod scheduling;
+mod sweep;
 mod updates;
 
 use agent_faults::*;
 use attaching::*;
 use churn::*;
 use crash_faults::*;
+use host_links::*;
 use node_faults::*;
 use plugin_faults::*;
 use reboot_faults::*;
 use refusals::*;
 use rights::*;
 use scheduling::*;
+use sweep::*;
 use updates::*;
 
 fn main() -> ExitCode {
@@ -98,6 +102,9 @@ fn main() -> ExitCode {
             attaching_goes_on_while_the_api_server_is_away,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
+            a_nic_is_given_back_as_it_was,
+            an_address_of_a_sandbox_that_never_was_is_collected,
+            an_interface_that_lost_its_address_is_told_until_it_has_it_again,
             after_a_reboot_addresses_are_given_back_and_pods_come_up_with_their_networks,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;
     ])

@@ -1,0 +1,135 @@
+//! GC and CHECK by CNI plugins.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::cni_network::{CniNetwork, list, stored};
+use super::record::{Plan, Sandbox};
+use super::{Checked, Failure};
+use crate::cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
+use crate::cni::{self, Attachment, NetworkList, ValidAttachment};
+use crate::error_chain;
+use crate::links::Netns;
+
+/// What the names of our networks begin with, unless an admin chose another name: what is kept under those is nobody
+/// else's.
+const OURS: &str = "netclaim-";
+
+/// Invalid necessary environment variables (specification, section 5, "Error").
+const INVALID_ENVIRONMENT: u64 = 4;
+
+impl CniNetwork {
+    /// CHECK of an attachment. Only what a plugin reports is a finding; that it could not be asked says nothing.
+    pub(super) async fn check_plan(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> Checked {
+        let unknown = |failure: Failure| Checked::Unknown(failure.message);
+        let list = match list(plan) {
+            Ok(list) => list,
+            Err(failure) => return unknown(failure),
+        };
+        // Plugins compare the path with the one in the result.
+        if !Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id) {
+            return Checked::Unknown("the sandbox is not where it was".to_owned());
+        }
+        let attachment = match Self::attachment(plan, &sandbox.id, Some(&sandbox.netns)) {
+            Ok(attachment) => attachment,
+            Err(failure) => return unknown(failure),
+        };
+        let Some(result) = stored(&list, result) else {
+            return Checked::Unknown("the stored result cannot be read".to_owned());
+        };
+        let _lock = match self.lock(&list, &attachment).await {
+            Ok(lock) => lock,
+            Err(failure) => return unknown(failure),
+        };
+        let _turn = self.turns.acquire().await;
+        match self.runtime.check(&list, &attachment, &result, self.timeout).await {
+            Ok(()) if list.disable_check() => Checked::Unknown("the network has disableCheck".to_owned()),
+            Ok(()) => Checked::Fine,
+            Err(error) if error.reported().is_some() => Checked::Failed(error_chain(&error)),
+            Err(error) => Checked::Unknown(error_chain(&error)),
+        }
+    }
+
+    /// GC of the network of `plan`: has its plugins remove what is of none of the attachments that `valid` tells, nor
+    /// of those that other programs made. Nobody can work on the network meanwhile, and `valid` is asked then.
+    ///
+    /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that are none of
+    /// those, and undo what was made for them by DEL. Returns how many.
+    pub(super) async fn collect_plan(
+        &self,
+        plan: &Plan,
+        valid: impl Fn() -> Vec<(String, netclaim_api::IfName)> + Send,
+    ) -> Result<usize, Failure> {
+        let list = list(plan)?;
+        if list.disable_gc() {
+            return Ok(0);
+        }
+        let failed = |error: &dyn std::error::Error| Failure::new(error_chain(error));
+        let until = Instant::now() + self.timeout;
+        let lock = self.cache.lock_network(list.name(), until).await.map_err(|e| failed(&e))?;
+        let _lock = lock.ok_or_else(|| Failure::new("the network was busy all the time"))?;
+        let _turn = self.turns.acquire().await;
+        let mut valid: Vec<ValidAttachment> = valid()
+            .into_iter()
+            .filter_map(|(sandbox, if_name)| {
+                let (container_id, if_name) = (sandbox.parse().ok()?, if_name.as_str().parse().ok()?);
+                Some(ValidAttachment { container_id, if_name })
+            })
+            .collect();
+        let (known, unusable) = self.cache.attachments().map_err(|e| failed(&e))?;
+        if let Some(error) = unusable.iter().find(|error| error.may_be_of(list.name())) {
+            return Err(failed(error));
+        }
+        let of_network = known.into_iter().filter(|known| known.list.name() == list.name());
+        valid.extend(of_network.map(|known| known.attachment.key()));
+        let gc = self.runtime.gc(&list, &valid, self.timeout).await;
+        let mut released = 0;
+        for stale in stale_leases(&list, &valid) {
+            released += usize::from(self.release_lease(plan, &list, &stale).await?);
+        }
+        // Plugins that do not know the verb say that CNI_COMMAND is invalid.
+        let knows_gc =
+            |error: &&cni::Error| error.reported().is_none_or(|said| said.code != INVALID_ENVIRONMENT);
+        match gc.err().unwrap_or_default().iter().find(knows_gc) {
+            Some(error) => Err(failed(error)),
+            None => Ok(released),
+        }
+    }
+
+    async fn release_lease(
+        &self,
+        plan: &Plan,
+        list: &NetworkList,
+        stale: &Reservation,
+    ) -> Result<bool, Failure> {
+        let Ok(container_id) = stale.container_id.parse() else { return Ok(false) };
+        let if_name = stale.if_name.as_deref().unwrap_or(plan.if_name.as_str()).parse();
+        let Ok(if_name) = if_name else { return Ok(false) };
+        tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of a sandbox that nothing is known of");
+        let attachment = Attachment::new(container_id, None::<PathBuf>, if_name);
+        let errors = self.runtime.release(list, &attachment, None, self.timeout).await;
+        match errors.first() {
+            Some(error) => Err(Failure::new(error_chain(error))),
+            None => Ok(true),
+        }
+    }
+}
+
+/// Leases in a network of ours of containers that have no attachment in it, one for each attachment that had them.
+fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservation> {
+    if !list.name().as_str().starts_with(OURS) {
+        return Vec::new();
+    }
+    let ipams = list.plugins().filter(|plugin| plugin.ipam().is_some_and(|ipam| ipam.as_str() == HOST_LOCAL));
+    let ipams = ipams.filter_map(|plugin| HostLocal::parse(plugin.ipam_conf()?.get()).ok());
+    let mut stale: Vec<Reservation> = ipams
+        .filter_map(|ipam| reservations(&ipam.reservations_dir(list.name())).ok())
+        .flatten()
+        .filter(|lease| valid.iter().all(|valid| valid.container_id.as_str() != lease.container_id))
+        .collect();
+    stale.sort_by(|a, b| (&a.container_id, &a.if_name).cmp(&(&b.container_id, &b.if_name)));
+    stale.dedup_by(|a, b| (&a.container_id, &a.if_name) == (&b.container_id, &b.if_name));
+    stale
+}

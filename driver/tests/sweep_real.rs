@@ -1,0 +1,127 @@
+//! GC and CHECK by the real plugins, in network namespaces of this test's own.
+//!
+//! Needs root, and `NETCLAIM_CNI_BIN`, the directory of the plugins.
+
+// The lints know tests by their attribute only, not the functions that tests share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod plugin_host;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use netclaim_driver::attach::record::{Plan, Sandbox};
+use netclaim_driver::attach::{Checked, CniNetwork, Network as _};
+use netclaim_driver::cni::{Cache, Runtime};
+use netclaim_driver::links::Links;
+use serde_json::{Map, Value, json};
+
+use plugin_host::{Host, LONG, Netns, on_a_host, run};
+
+fn network(host: &Host) -> CniNetwork {
+    let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
+    let runtime = Runtime::new(vec![bin.into()]).unwrap();
+    CniNetwork::new(runtime, Cache::new(host.data.path().join("cache")), Links::new("/sys"), LONG)
+}
+
+/// A plan for `net1` in a network of this name, with `more` in its conflist.
+fn plan(host: &Host, name: &str, more: Value) -> Plan {
+    let object = |name: &str| json!({"namespace": "default", "name": name, "uid": format!("{name}-uid")});
+    let mut conflist: Map<String, Value> = serde_json::from_value(json!({
+        "cniVersion": "1.1.0", "name": name,
+        "plugins": [{"type": "ptp", "ipam": host.subnet("10.9.0.0/24")}, {"type": "tuning", "mtu": 1400}]
+    }))
+    .unwrap();
+    conflist.extend(more.as_object().unwrap().clone());
+    let plan = json!({
+        "claim": object("c"), "index": 0, "of": 1, "pod": object("p"), "network": "n", "ifName": "net1",
+        "device": {"request": "net", "pool": "node0", "device": "net-n"}, "conflist": conflist
+    });
+    serde_json::from_value(plan).unwrap()
+}
+
+fn sandbox(netns: &Netns) -> Sandbox {
+    let file = fs::metadata(netns.path()).unwrap();
+    let id = json!({"dev": file.dev(), "ino": file.ino()});
+    serde_json::from_value(json!({"id": "s1", "netns": netns.path(), "netnsId": id, "bootId": "b"})).unwrap()
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn gc_releases_what_nobody_has_in_a_network_of_ours() {
+    on_a_host(&[], async |host| {
+        let network = network(&host);
+        for (name, more, collected) in [
+            ("netclaim-n", json!({}), 1),
+            ("netclaim-off", json!({"disableGC": true}), 0),
+            ("somebodys", json!({}), 0),
+        ] {
+            let (plan, netns) = (plan(&host, name, more), Netns::new());
+            network.add(&plan, &sandbox(&netns)).await.unwrap();
+            let lease = host.data.path().join(name).join("10.9.0.77");
+            fs::write(&lease, "never-was\r\nnet1").unwrap();
+            let mine = || vec![("s1".to_owned(), "net1".parse().unwrap())];
+            assert_eq!(network.collect(&plan, mine).await, Ok(collected), "{name}");
+            assert_eq!(lease.exists(), collected == 0, "{name}");
+            assert_eq!(host.reserved(name)[0], "10.9.0.2 s1 net1");
+            assert_eq!(network.collect(&plan, mine).await, Ok(0), "{name}");
+            assert!(netns.has_link("net1"));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn what_other_programs_attached_is_kept() {
+    on_a_host(&[], async |host| {
+        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
+        // It is in the cache, as `netclaimctl cni add` leaves it, and in no journal.
+        network.add(&plan, &sandbox(&netns)).await.unwrap();
+        assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));
+        assert_eq!(host.reserved("netclaim-n"), ["10.9.0.2 s1 net1"]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_check_finds_what_is_missing_and_what_is_there_again() {
+    on_a_host(&[], async |host| {
+        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
+        let sandbox = sandbox(&netns);
+        let result = network.add(&plan, &sandbox).await.unwrap();
+        assert_eq!(network.check(&plan, &sandbox, &result).await, Checked::Fine);
+        netns.inside(|| run("ip link set net1 mtu 1300"));
+        let Checked::Failed(found) = network.check(&plan, &sandbox, &result).await else {
+            panic!("a wrong MTU was not found")
+        };
+        assert!(found.contains("tuning") && found.contains("MTU"), "{found}");
+        netns.inside(|| run("ip link set net1 mtu 1400"));
+        assert_eq!(network.check(&plan, &sandbox, &result).await, Checked::Fine);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_check_that_cannot_be_made_says_nothing() {
+    on_a_host(&[], async |host| {
+        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
+        let there = sandbox(&netns);
+        let result = network.add(&plan, &there).await.unwrap();
+        let unknown = async |plan: &Plan, sandbox: &Sandbox| match network.check(plan, sandbox, &result).await
+        {
+            Checked::Unknown(reason) => reason,
+            other => panic!("{other:?}"),
+        };
+        let mut off = plan.clone();
+        off.conflist.insert("disableCheck".into(), json!(true));
+        assert_eq!(unknown(&off, &there).await, "the network has disableCheck");
+        let mut old = plan.clone();
+        old.conflist.insert("cniVersion".into(), json!("0.3.1"));
+        assert!(unknown(&old, &there).await.contains("0.3.1"));
+        let mut missing = plan.clone();
+        missing.conflist["plugins"][1]["type"] = json!("no-such-plugin");
+        assert!(unknown(&missing, &there).await.contains("no-such-plugin"));
+        let gone = Sandbox { netns: "/run/netns/none".into(), ..there };
+        assert_eq!(unknown(&plan, &gone).await, "the sandbox is not where it was");
+    });
+}
