@@ -8,7 +8,7 @@
 //!  netlink, Networks, node labels ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices` and `inventory` are pure: from values to values.
+//! * `claim`, `plan`, `devices`, `inventory` and `metadata` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
@@ -32,6 +32,7 @@ mod front;
 mod gate;
 mod http;
 mod inventory;
+mod metadata;
 mod metrics;
 mod node;
 mod nri;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
-use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record};
+use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record, Sandbox};
 use netclaim_driver::attach::{PodState, made};
 use netclaim_driver::error_chain;
 use netclaim_driver::failpoint::Failpoint;
@@ -56,7 +56,7 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
-    Ready { if_name: String, mac: Option<String>, ips: Vec<String>, data: Option<Value> },
+    Ready { network: Value, data: Option<Value> },
     NotReady { reason: &'static str, message: String },
 }
 
@@ -274,20 +274,28 @@ enum WriteError {
 /// What there is to say of a record; `None` while it is under way.
 fn entry(record: &Record) -> Option<Entry> {
     let outcome = match (&record.phase, &record.error) {
-        (Phase::Attached { sandbox, result }, _) => {
-            let made = made(&record.plan, sandbox, result);
-            Outcome::Ready {
-                if_name: record.plan.if_name.to_string(),
-                mac: made.mac,
-                ips: made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect(),
-                data: Some(result.clone())
-                    .filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
-            }
-        }
+        (Phase::Attached { sandbox, result }, _) => Outcome::Ready {
+            network: network_data(&record.plan, sandbox, result),
+            data: Some(result.clone()).filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
+        },
         (_, Some(error)) => Outcome::NotReady { reason: "AttachFailed", message: error.clone() },
         (_, None) => return None,
     };
     Some(Entry { device: record.plan.device.clone(), outcome })
+}
+
+/// What became of a plan in a sandbox, as the API's `NetworkDeviceData`.
+pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Value {
+    let made = made(plan, sandbox, result);
+    let mut network = json!({"interfaceName": plan.if_name});
+    if let Some(mac) = made.mac {
+        network["hardwareAddress"] = json!(mac);
+    }
+    let ips: Vec<String> = made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect();
+    if !ips.is_empty() {
+        network["ips"] = json!(ips);
+    }
+    network
 }
 
 fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
@@ -314,16 +322,10 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
         status["shareID"] = json!(share);
     }
     match &entry.outcome {
-        Outcome::Ready { if_name, mac, ips, data } => {
+        Outcome::Ready { network, data } => {
+            let if_name = network["interfaceName"].as_str().unwrap_or_default();
             status["conditions"] = condition("True", "Attached", &format!("attached as {if_name}"));
-            let mut network = json!({"interfaceName": if_name});
-            if let Some(mac) = mac {
-                network["hardwareAddress"] = json!(mac);
-            }
-            if !ips.is_empty() {
-                network["ips"] = json!(ips);
-            }
-            status["networkData"] = network;
+            status["networkData"] = network.clone();
             if let Some(data) = data {
                 status["data"] = data.clone();
             }
@@ -349,17 +351,11 @@ mod tests {
 
     #[test]
     fn a_ready_device_shows_interface_addresses_and_result() {
-        let ready = Outcome::Ready {
-            if_name: "data0".into(),
-            mac: Some("02:00:00:00:00:01".into()),
-            ips: vec!["10.20.0.2/24".into()],
-            data: Some(json!({"cniVersion": "1.1.0"})),
-        };
+        let network = json!({"interfaceName": "data0", "ips": ["10.20.0.2/24"]});
+        let ready = Outcome::Ready { network: network.clone(), data: Some(json!({"cniVersion": "1.1.0"})) };
         let status = device_status("netclaim.dev", &entry(ready), "now");
-        assert_eq!(
-            status["networkData"],
-            json!({"interfaceName": "data0", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.20.0.2/24"]})
-        );
+        assert_eq!(status["networkData"], network);
+        assert_eq!(status["conditions"][0]["message"], "attached as data0");
         assert_eq!(status["conditions"][0]["status"], "True");
         assert_eq!(status["shareID"], "s");
         assert_eq!(status["data"]["cniVersion"], "1.1.0");

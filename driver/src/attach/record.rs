@@ -40,6 +40,13 @@ pub struct DeviceRef {
     pub share_id: Option<String>,
 }
 
+impl DeviceRef {
+    /// The request that containers name: of `main/sub` it is `main`.
+    pub fn main_request(&self) -> &str {
+        self.request.split('/').next().unwrap_or_default()
+    }
+}
+
 /// Everything an ADD needs but the sandbox. It does not change between the first ADD and the last DEL, whatever
 /// happens to the objects it was made from (CNI specification, section 3, "Lifecycle & Ordering").
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -214,7 +221,10 @@ pub(crate) mod tests {
     fn a_plan_of_an_agent_that_told_pods_nothing_is_read() {
         let mut old = serde_json::to_value(plan("c", 0)).expect("JSON");
         for later in ["podClaimName", "attributes"] {
-            assert!(old.as_object_mut().is_some_and(|old| old.remove(later).is_none()), "{later} is left out");
+            assert!(
+                old.as_object_mut().is_some_and(|old| old.remove(later).is_none()),
+                "{later} is left out"
+            );
         }
         assert_eq!(serde_json::from_value::<Plan>(old).expect("reads"), plan("c", 0));
     }

@@ -12,6 +12,7 @@ mod agent_faults;
 mod attaching;
 mod churn;
 mod crash_faults;
+mod metadata;
 mod node_faults;
 mod plugin_faults;
 mod refusals;
@@ -23,6 +24,7 @@ use agent_faults::*;
 use attaching::*;
 use churn::*;
 use crash_faults::*;
+use metadata::*;
 use node_faults::*;
 use plugin_faults::*;
 use refusals::*;
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         beside:
             two_pods_of_a_template_get_an_interface_each_and_reach_one_another,
             a_claim_tells_what_is_in_the_pod,
+            a_container_reads_at_once_what_it_was_given,
+            a_container_that_waits_in_its_hook_reads_what_came_of_it,
             a_pod_with_two_claims_has_two_interfaces,
             a_claim_with_two_requests_gives_two_interfaces,
             two_pods_share_an_uplink_through_two_networks,
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
             sandboxes_are_replaced_while_the_api_server_is_away,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
+            a_new_sandbox_has_new_metadata,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;
     ])
 }
