@@ -9,7 +9,7 @@ deny := $(cache)/cargo-deny-$(deny_version)/bin/cargo-deny
 .PHONY: help
 help: ## This list
 	@echo 'netclaim: CNI networks as Kubernetes devices'
-	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time about 15 minutes)
@@ -48,8 +48,13 @@ test-faults: ## Everything that goes wrong on a real node, with the long waits t
 	tests/cluster/build.sh
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
 
+.PHONY: test-density
+test-density: ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
+	tests/cluster/build.sh
+	cargo test --package netclaim-tests --test density --locked
+
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-density ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
 use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record, Sandbox};
@@ -64,6 +64,8 @@ enum Outcome {
 struct Work {
     claim: ObjectRef,
     entries: Vec<Entry>,
+    /// An earlier agent may have written the same.
+    inherited: bool,
     written: bool,
     failures: u32,
     due: Instant,
@@ -120,9 +122,8 @@ impl StatusWriter {
             by_claim.entry(&record.plan.claim.uid).or_default().push(record);
         }
         let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
-        for gone in
-            self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default().difference(&now)
-        {
+        let before = self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default();
+        for gone in before.difference(&now) {
             self.work.remove(gone);
         }
         if now.is_empty() {
@@ -135,7 +136,8 @@ impl StatusWriter {
             };
             let claim = records.first().map(|record| record.plan.claim.clone());
             if let Some(claim) = claim
-                && self.want(uid, claim, entries.clone())
+                // The first that is heard of a claim that is prepared now is that nothing has been done yet.
+                && self.want(uid, claim, entries.clone(), !before.contains(uid))
                 && let Some(plan) = records.first().map(|record| &record.plan)
             {
                 self.tell_pod(plan, &entries).await;
@@ -151,17 +153,17 @@ impl StatusWriter {
             .map(|device| Entry { device: device.clone(), outcome: outcome.clone() })
             .collect();
         // No pod's record leads to it: it is forgotten when it is written.
-        self.want(&refusal.claim.uid, refusal.claim.clone(), entries);
+        self.want(&refusal.claim.uid, refusal.claim.clone(), entries, false);
     }
 
     /// Notes what is to be written; `true` when that is new.
-    fn want(&mut self, uid: &str, claim: ObjectRef, entries: Vec<Entry>) -> bool {
+    fn want(&mut self, uid: &str, claim: ObjectRef, entries: Vec<Entry>, inherited: bool) -> bool {
         if entries.is_empty() || self.work.get(uid).is_some_and(|work| work.entries == entries) {
             return false;
         }
         self.work.insert(
             uid.to_owned(),
-            Work { claim, entries, written: false, failures: 0, due: Instant::now() },
+            Work { claim, entries, inherited, written: false, failures: 0, due: Instant::now() },
         );
         true
     }
@@ -220,9 +222,21 @@ impl StatusWriter {
             self.busy.insert(uid.clone());
             let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &work.claim.namespace);
             let patch = Patch::Apply(patch(&self.driver, &work.claim, &work.entries));
-            let (uid, name, entries, driver) =
-                (uid.clone(), work.claim.name.clone(), work.entries.clone(), self.driver.clone());
+            let (uid, name, entries, driver, inherited) = (
+                uid.clone(),
+                work.claim.name.clone(),
+                work.entries.clone(),
+                self.driver.clone(),
+                work.inherited,
+            );
             writes.spawn(async move {
+                // That it cannot be read is no yes.
+                if inherited
+                    && let Ok(Ok(claim)) = tokio::time::timeout(WRITE_TIMEOUT, api.get(&name)).await
+                    && says(claim.status, &driver, &entries)
+                {
+                    return (uid, entries, Ok(()));
+                }
                 let params = PatchParams::apply(&driver).force();
                 let write = api.patch_status(&name, &params, &patch);
                 let result = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
@@ -310,6 +324,24 @@ fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
     })
 }
 
+/// Whether a claim's status has exactly these entries of ours.
+fn says(status: Option<ResourceClaimStatus>, driver: &str, entries: &[Entry]) -> bool {
+    let devices = status.and_then(|status| status.devices).unwrap_or_default();
+    let found = devices.iter().filter(|device| device.driver == driver);
+    let found: Vec<Value> =
+        found.filter_map(|device| serde_json::to_value(device).ok()).map(timeless).collect();
+    let wanted: Vec<Value> = entries.iter().map(|entry| timeless(device_status(driver, entry, ""))).collect();
+    found.len() == wanted.len() && wanted.iter().all(|device| found.contains(device))
+}
+
+/// A device's status without the times of its conditions.
+fn timeless(mut status: Value) -> Value {
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        condition.as_object_mut().map(|condition| condition.remove("lastTransitionTime"));
+    }
+    status
+}
+
 fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
     let DeviceRef { pool, device, share_id, .. } = &entry.device;
     let condition = |status: &str, reason: &str, message: &str| {
@@ -359,6 +391,25 @@ mod tests {
         assert_eq!(status["conditions"][0]["status"], "True");
         assert_eq!(status["shareID"], "s");
         assert_eq!(status["data"]["cniVersion"], "1.1.0");
+    }
+
+    #[test]
+    fn what_an_earlier_agent_wrote_is_known_again() {
+        let ready = |ip: &str| {
+            let network = json!({"interfaceName": "data0", "ips": [ip]});
+            entry(Outcome::Ready { network, data: Some(json!({"cniVersion": "1.1.0", "ips": []})) })
+        };
+        let now = ready("10.20.0.2/24");
+        let ours = device_status("netclaim.dev", &now, "2026-01-01T00:00:00Z");
+        let mut others = ours.clone();
+        others["driver"] = json!("other.dev");
+        let status = |devices: Value| serde_json::from_value(json!({"devices": devices})).unwrap();
+        let says = |status, entries: &[Entry]| says(status, "netclaim.dev", entries);
+        assert!(says(status(json!([others, ours])), std::slice::from_ref(&now)));
+        assert!(!says(status(json!([others, ours])), &[ready("10.20.0.3/24")]), "another address");
+        assert!(!says(status(json!([others])), std::slice::from_ref(&now)), "nothing of ours");
+        assert!(!says(status(json!([ours, ours])), std::slice::from_ref(&now)), "one too many");
+        assert!(!says(None, &[now]));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod objects;
 pub mod suite;
 mod test;
 mod wait;
+mod watch;
 
 pub use netclaim_driver::failpoint::Failpoint;
 
@@ -22,3 +23,4 @@ pub use cluster::{AGENT, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
 pub use test::Test;
 pub use wait::{eventually, long};
+pub use watch::PodWatch;
