@@ -93,6 +93,7 @@ fn a_hundred_pods_with_two_networks_each_start_at_once(test: &Test<'_>) -> Resul
     end(test)?;
     report.held(Held::now(test, "end")?)?;
     report.requests(&requests.end()?, AT_ONCE)?;
+    report.cpu(AT_ONCE)?;
     report.latencies(&plain, &with)
 }
 
@@ -117,6 +118,7 @@ fn two_thousand_rounds_leave_the_agent_as_it_was(test: &Test<'_>) -> Result<()> 
     report.held(Held::now(test, &format!("{} rounds", BATCHES * BATCH * NETWORKS))?)?;
     let requests = requests.context("one batch only")?;
     report.requests(&requests.end()?, (BATCHES - 1) * BATCH)?;
+    report.cpu(BATCHES * BATCH)?;
     report.latencies(&plain, &with)?;
     report.is_flat()
 }

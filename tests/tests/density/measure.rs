@@ -7,14 +7,16 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::Test;
 use serde_json::Value;
 
 /// The agent, as the API server knows it.
 const USER: &str = "system:serviceaccount:netclaim-system:netclaim-agent";
 /// KiB that the agent may hold more at the end than after the first quarter: pages that the allocator keeps.
-const DRIFT: u64 = 1024;
+const DRIFT: u64 = 2048;
+/// Clock ticks in a second, as `/proc` counts them for programs.
+const TICKS: u64 = 100;
 /// Descriptors that may come and go: connections to the API server.
 const FD_DRIFT: usize = 4;
 
@@ -46,6 +48,10 @@ struct Process {
     rss: u64,
     /// Open descriptors.
     fds: usize,
+    /// Milliseconds of CPU that it has used.
+    cpu: u64,
+    /// The same of programs that it has run, CNI plugins.
+    programs: u64,
 }
 
 impl Process {
@@ -53,7 +59,14 @@ impl Process {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         let rss = line.trim().trim_end_matches(" kB").parse()?;
-        Ok(Self { rss, fds: fs::read_dir(format!("/proc/{pid}/fd"))?.count() })
+        let fds = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+        // After the name in parentheses; utime, stime, cutime and cstime are the fields 14 to 17 of proc(5).
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
+        let times: Vec<u64> = times.map(str::parse).collect::<Result<_, _>>()?;
+        let [user, system, of_user, of_system] = times.as_slice() else { bail!("no times in {stat}") };
+        let millis = |ticks: u64| ticks * 1000 / TICKS;
+        Ok(Self { rss, fds, cpu: millis(user + system), programs: millis(of_user + of_system) })
     }
 }
 
@@ -142,9 +155,11 @@ impl Report {
         self.held.push(held);
         let line = |held: &Held| {
             let Held { when, pid, agent, parent } = held;
-            format!("{when},{pid},{},{},{},{}", agent.rss, agent.fds, parent.rss, parent.fds)
+            let of = |Process { rss, fds, cpu, programs }: &Process| format!("{rss},{fds},{cpu},{programs}");
+            format!("{when},{pid},{},{}", of(agent), of(parent))
         };
-        let head = "when,agent_pid,agent_rss_kib,agent_fds,parent_rss_kib,parent_fds";
+        let head = "when,agent_pid,agent_rss_kib,agent_fds,agent_cpu_ms,plugins_cpu_ms,\
+                    parent_rss_kib,parent_fds,parent_cpu_ms,programs_cpu_ms";
         self.write("held.csv", head, self.held.iter().map(line))
     }
 
@@ -155,6 +170,24 @@ impl Report {
         say(&format!("requests: {}.{:02} for each pod: {counts:?}", hundredths / 100, hundredths % 100));
         let lines = counts.iter().map(|(what, count)| format!("{what},{count},{pods}"));
         self.write("requests.csv", "request,count,pods", lines)
+    }
+
+    /// Says what CPU the agent used for `pods` pods since the first time that it was looked at.
+    pub fn cpu(&self, pods: usize) -> Result<()> {
+        let (Some(first), Some(last)) = (self.held.first(), self.held.last()) else {
+            bail!("nothing was measured");
+        };
+        ensure!(first.pid == last.pid, "the agent was restarted");
+        let each = |of: fn(&Held) -> u64| {
+            let micros = (of(last) - of(first)) * 1000 / pods as u64;
+            format!("{}.{:03} ms", micros / 1000, micros % 1000)
+        };
+        let (own, plugins) = (each(|held| held.agent.cpu), each(|held| held.agent.programs));
+        say(&format!(
+            "CPU for each pod: agent {own}, plugins {plugins}, parent {}",
+            each(|held| held.parent.cpu)
+        ));
+        Ok(())
     }
 
     /// Notes how long pods took.
@@ -174,7 +207,7 @@ impl Report {
     /// Makes sure that the agent was one process all the time, and holds no more at the end than after a quarter.
     pub fn is_flat(&self) -> Result<()> {
         let (Some(early), Some(last)) = (self.held.get(self.held.len() / 4), self.held.last()) else {
-            anyhow::bail!("nothing was measured");
+            bail!("nothing was measured");
         };
         ensure!(self.held.iter().all(|held| held.pid == last.pid), "the agent was restarted");
         for (who, early, last) in [("agent", early.agent, last.agent), ("parent", early.parent, last.parent)]
