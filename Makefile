@@ -52,11 +52,16 @@ test-faults: ## Everything that goes wrong on a real node, with the long waits t
 test-runtimes: ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
 	@failed=; for runtime in containerd-2.2 crio; do \
 	  echo "==> the cluster tests on $$runtime"; \
-	  NETCLAIM_RUNTIME=$$runtime cargo test --package netclaim-tests --locked || failed+=" $$runtime"; \
+	  NETCLAIM_RUNTIME=$$runtime cargo test --package netclaim-tests --test cluster --locked || failed+=" $$runtime"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
+.PHONY: test-density
+test-density: ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
+	tests/cluster/build.sh
+	cargo test --package netclaim-tests --test density --locked
+
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn test-runtimes ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-density test-runtimes ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

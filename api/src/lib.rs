@@ -35,7 +35,7 @@ pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping,
 pub use cni::IfName;
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, shorten};
-pub use names::{MacAddr, NetworkName};
+pub use names::{MacAddr, NetworkName, is_dns_label};
 pub use quantity::Quantity;
 
 /// The driver's name unless `--driver-name` says otherwise; also the domain of its attributes.

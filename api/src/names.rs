@@ -39,7 +39,7 @@ impl TryFrom<String> for NetworkName {
 }
 
 /// RFC 1123 label, as Kubernetes checks device names.
-pub(crate) fn is_dns_label(text: &str) -> bool {
+pub fn is_dns_label(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let edge = |c: Option<&u8>| c.is_some_and(|c| *c != b'-');
     let bytes = text.as_bytes();

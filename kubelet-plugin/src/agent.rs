@@ -30,6 +30,7 @@ use crate::container::make_sysctls_writable;
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
+use crate::gate::metadata::MetadataFiles;
 use crate::gate::server;
 use crate::metrics::Metrics;
 use crate::node::NodeAgent;
@@ -105,8 +106,10 @@ async fn run(args: Args) -> Result<()> {
     let specs = CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook.clone())
         .context("cannot use the CDI directory")?;
     let markers = Markers::new(&args.marker_dir()).context("cannot use the run directory")?;
+    let metadata = MetadataFiles::new(&args.metadata_dir(), &args.cdi_dir, &args.driver_name)
+        .context("cannot use the run directory")?;
     let (news, told) = mpsc::unbounded_channel();
-    let gate = GateKeeper::take_over(specs, markers, &loaded.records, &boot, news.clone());
+    let gate = GateKeeper::take_over(specs, metadata, markers, &loaded.records, &boot, news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
     Failpoint::TakenOver.reach();
     let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);

@@ -78,7 +78,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 
-    /// What must not survive a reboot: the gate's socket and its markers. The same path inside and outside of
+    /// What must not survive a reboot: the gate's socket, its markers, and the files that containers read about their
+    /// devices. The same path inside and outside of
     /// the agent's container
     #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
     pub run_dir: PathBuf,
@@ -185,6 +186,11 @@ impl Args {
     /// Where hooks ask.
     pub fn gate_socket(&self) -> PathBuf {
         self.run_dir.join("gate.sock")
+    }
+
+    /// Where the files are that containers read about their devices.
+    pub fn metadata_dir(&self) -> PathBuf {
+        self.run_dir.join("metadata")
     }
 
     /// Where hooks look first.

@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 
 use netclaim_api::merge::{Author, Layer};
 use netclaim_api::opaque::Opaque;
-use netclaim_api::{Quantity, attributes};
+use netclaim_api::{Quantity, attributes, is_dns_label};
 use netclaim_driver::attach::record::{DeviceRef, ObjectRef};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+/// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a template.
+const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// Why a claim cannot be prepared.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +44,8 @@ pub struct Claim {
     pub object: ObjectRef,
     /// The one pod that uses it.
     pub pod: ObjectRef,
+    /// The name by which the pod's specification calls it, where it was made from a template.
+    pub pod_claim_name: Option<String>,
     /// Our devices, in the order of the allocation.
     pub devices: Vec<AllocatedDevice>,
 }
@@ -68,6 +73,8 @@ struct Metadata {
     namespace: String,
     name: String,
     uid: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -134,7 +141,7 @@ impl Claim {
     pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ClaimError> {
         let document: Document = serde_json::from_str(text)
             .map_err(|e| ClaimError::NotYet(format!("the API server's ResourceClaim cannot be read: {e}")))?;
-        let Metadata { namespace, name, uid: found } = document.metadata;
+        let Metadata { namespace, name, uid: found, mut annotations } = document.metadata;
         let object = ObjectRef { namespace, name, uid: found };
         if object.uid != uid {
             let message = format!(
@@ -152,8 +159,14 @@ impl Claim {
         let mut devices = allocation.devices;
         devices.results.retain(|result| result.driver == driver);
         let refs = devices.results.iter().map(ResultEntry::device).collect();
-        Self::understand(&object, document.status.reserved_for, devices, driver)
-            .map_err(|message| ClaimError::Final(Box::new(Refusal { claim: object, devices: refs, message })))
+        // A tenant may write anything there, and it becomes part of a path: only what can be a name counts.
+        let pod_claim_name = annotations.remove(POD_CLAIM_NAME).filter(|name| is_dns_label(name));
+        match Self::understand(&object, document.status.reserved_for, devices, driver) {
+            Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, devices }),
+            Err(message) => {
+                Err(ClaimError::Final(Box::new(Refusal { claim: object, devices: refs, message })))
+            }
+        }
     }
 
     fn understand(
@@ -161,7 +174,7 @@ impl Claim {
         reserved_for: Vec<Consumer>,
         devices: Devices,
         driver: &str,
-    ) -> Result<Self, String> {
+    ) -> Result<(ObjectRef, Vec<AllocatedDevice>), String> {
         let pod = one_pod(object, reserved_for)?;
         let layers =
             layers(devices.config, driver).map_err(|problem| format!("ResourceClaim {object}: {problem}"))?;
@@ -170,7 +183,7 @@ impl Claim {
             .iter()
             .map(|result| allocated(object, result, &layers))
             .collect::<Result<_, _>>()?;
-        Ok(Self { object: object.clone(), pod, devices })
+        Ok((pod, devices))
     }
 
     /// A refusal of this claim.
@@ -307,6 +320,16 @@ mod tests {
         assert_eq!(claim.devices[0].bandwidth, Some(Quantity::new(1_000_000_000)));
         assert_eq!(claim.devices[1].device.device, "nic-eth2");
         assert_eq!(claim.pod.uid, "pu");
+    }
+
+    #[test]
+    fn a_claim_from_a_template_knows_the_name_that_the_pod_gave_it() {
+        assert_eq!(read(&claim()).expect("readable").pod_claim_name, None);
+        for (name, known) in [("net", Some("net")), ("../../etc", None)] {
+            let mut generated = claim();
+            generated["metadata"]["annotations"] = json!({"resource.kubernetes.io/pod-claim-name": name});
+            assert_eq!(read(&generated).expect("readable").pod_claim_name.as_deref(), known);
+        }
     }
 
     #[test]

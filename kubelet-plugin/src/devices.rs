@@ -15,6 +15,7 @@ use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{IfName, NetworkName, Quantity};
 use netclaim_driver::links::Link;
 use netclaim_slices::{Placement, Pool};
+use serde_json::{Map, Value};
 
 use crate::inventory::Inventory;
 
@@ -63,6 +64,24 @@ pub fn pool(
         placement: Placement::Node(node.to_owned()),
         devices: candidates.into_iter().map(|candidate| candidate.device).collect(),
         counters,
+    }
+}
+
+/// What is published of a device, by its name; nothing when the node does not have it.
+pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
+    let candidates = match netclaim_api::device::network_of(name) {
+        Some(network) => {
+            let network = inventory.networks.get_key_value(&network).into_iter();
+            network
+                .map(|(name, spec)| network_device(name, spec, inventory.uplink_of(spec), None))
+                .collect::<Vec<_>>()
+        }
+        None => inventory.uplinks.iter().flat_map(|link| uplink_devices(link, inventory)).collect(),
+    };
+    let device = candidates.into_iter().map(|candidate| candidate.device).find(|device| device.name == name);
+    match serde_json::to_value(device.and_then(|device| device.attributes)) {
+        Ok(Value::Object(attributes)) => attributes,
+        _ => Map::new(),
     }
 }
 

@@ -16,12 +16,14 @@ pub(crate) fn record(claim: &str, phase: Phase) -> Record {
         index: 0,
         of: 1,
         pod: object("p"),
+        pod_claim_name: None,
         device: DeviceRef { request: "net".into(), pool: "n".into(), device: "d".into(), share_id: None },
         network: "storage".into(),
         if_name: "net1".parse().expect("a name"),
         conflist: serde_json::Map::new(),
         args: Default::default(),
         capability_args: serde_json::Map::new(),
+        attributes: serde_json::Map::new(),
     };
     Record { phase, ..Record::new(plan) }
 }

@@ -8,7 +8,7 @@
 //!  netlink, Networks, node labels ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices` and `inventory` are pure: from values to values.
+//! * `claim`, `plan`, `devices`, `inventory` and `metadata` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
 //! * `sweep` looks after what nobody tells about.
 //! * `agent` puts them together and is the only module that knows all of them.
@@ -33,6 +33,7 @@ mod front;
 mod gate;
 mod http;
 mod inventory;
+mod metadata;
 mod metrics;
 mod node;
 mod nri;

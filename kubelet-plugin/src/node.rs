@@ -159,10 +159,10 @@ impl NodeAgent {
 
     fn prepared(&self, plans: &[Plan]) -> Vec<PreparedDevice> {
         let device = |plan: &Plan| PreparedDevice {
-            request: plan.device.request.split('/').next().unwrap_or_default().to_owned(),
+            request: plan.device.main_request().to_owned(),
             pool: plan.device.pool.clone(),
             device: plan.device.device.clone(),
-            cdi_devices: vec![self.gate.specs().device(&plan.claim.uid)],
+            cdi_devices: vec![self.gate.specs().device(&plan.claim.uid), self.gate.metadata().device(plan)],
             share_id: plan.device.share_id.clone(),
         };
         plans.iter().map(device).collect()

@@ -11,6 +11,7 @@ use netclaim_driver::links::Link;
 use serde_json::{Value, json};
 
 use crate::claim::{AllocatedDevice, Claim};
+use crate::devices;
 use crate::inventory::Inventory;
 
 /// What every plan on this node is made with.
@@ -72,12 +73,14 @@ fn plan(
         index,
         of: 1,
         pod: claim.pod.clone(),
+        pod_claim_name: claim.pod_claim_name.clone(),
         device: allocated.device.clone(),
         network: network.to_owned(),
         if_name,
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args: merged.capability_args,
+        attributes: devices::attributes(name, node.inventory),
     })
 }
 
@@ -201,7 +204,8 @@ mod tests {
                 layers: vec![Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(config) }],
             }
         };
-        Claim { object: object("c"), pod: object("p"), devices: devices.iter().map(device).collect() }
+        let devices = devices.iter().map(device).collect();
+        Claim { object: object("c"), pod: object("p"), pod_claim_name: None, devices }
     }
 
     fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, String> {
@@ -218,6 +222,8 @@ mod tests {
         assert_eq!(plan.conflist["plugins"][0]["node"], "node0");
         assert_eq!(plan.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
         assert_eq!(plan.args["K8S_POD_UID"], "p-uid");
+        assert_eq!(plan.attributes["network"], json!({"string": "storage"}));
+        assert_eq!(plan.attributes["uplink"], json!({"string": "eth1"}));
     }
 
     #[test]

@@ -6,10 +6,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
-use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record};
+use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record, Sandbox};
 use netclaim_driver::attach::{PodState, made};
 use netclaim_driver::error_chain;
 use netclaim_driver::failpoint::Failpoint;
@@ -64,9 +64,7 @@ impl Entry {
 enum Outcome {
     /// `broken` is what a CHECK has found since.
     Attached {
-        if_name: String,
-        mac: Option<String>,
-        ips: Vec<String>,
+        network: Value,
         data: Option<Value>,
         broken: Option<String>,
     },
@@ -80,6 +78,8 @@ enum Outcome {
 struct Work {
     claim: ObjectRef,
     entries: Vec<Entry>,
+    /// An earlier agent may have written the same.
+    inherited: bool,
     written: bool,
     failures: u32,
     due: Instant,
@@ -136,9 +136,8 @@ impl StatusWriter {
             by_claim.entry(&record.plan.claim.uid).or_default().push(record);
         }
         let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
-        for gone in
-            self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default().difference(&now)
-        {
+        let before = self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default();
+        for gone in before.difference(&now) {
             self.work.remove(gone);
         }
         if now.is_empty() {
@@ -153,7 +152,8 @@ impl StatusWriter {
             let known_broken =
                 self.work.get(uid).is_some_and(|work| work.entries.iter().any(Entry::is_broken));
             if let Some(claim) = claim
-                && self.want(uid, claim, entries.clone())
+                // The first that is heard of a claim that is prepared now is that nothing has been done yet.
+                && self.want(uid, claim, entries.clone(), !before.contains(uid))
                 && let Some(plan) = records.first().map(|record| &record.plan)
                 // Once: the plugin may word it differently each time.
                 && !(known_broken && entries.iter().any(Entry::is_broken))
@@ -171,17 +171,17 @@ impl StatusWriter {
             .map(|device| Entry { device: device.clone(), outcome: outcome.clone() })
             .collect();
         // No pod's record leads to it: it is forgotten when it is written.
-        self.want(&refusal.claim.uid, refusal.claim.clone(), entries);
+        self.want(&refusal.claim.uid, refusal.claim.clone(), entries, false);
     }
 
     /// Notes what is to be written; `true` when that is new.
-    fn want(&mut self, uid: &str, claim: ObjectRef, entries: Vec<Entry>) -> bool {
+    fn want(&mut self, uid: &str, claim: ObjectRef, entries: Vec<Entry>, inherited: bool) -> bool {
         if entries.is_empty() || self.work.get(uid).is_some_and(|work| work.entries == entries) {
             return false;
         }
         self.work.insert(
             uid.to_owned(),
-            Work { claim, entries, written: false, failures: 0, due: Instant::now() },
+            Work { claim, entries, inherited, written: false, failures: 0, due: Instant::now() },
         );
         true
     }
@@ -241,9 +241,21 @@ impl StatusWriter {
             self.busy.insert(uid.clone());
             let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &work.claim.namespace);
             let patch = Patch::Apply(patch(&self.driver, &work.claim, &work.entries));
-            let (uid, name, entries, driver) =
-                (uid.clone(), work.claim.name.clone(), work.entries.clone(), self.driver.clone());
+            let (uid, name, entries, driver, inherited) = (
+                uid.clone(),
+                work.claim.name.clone(),
+                work.entries.clone(),
+                self.driver.clone(),
+                work.inherited,
+            );
             writes.spawn(async move {
+                // That it cannot be read is no yes.
+                if inherited
+                    && let Ok(Ok(claim)) = tokio::time::timeout(WRITE_TIMEOUT, api.get(&name)).await
+                    && says(claim.status, &driver, &entries)
+                {
+                    return (uid, entries, Ok(()));
+                }
                 let params = PatchParams::apply(&driver).force();
                 let write = api.patch_status(&name, &params, &patch);
                 let result = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
@@ -295,21 +307,29 @@ enum WriteError {
 /// What there is to say of a record; `None` while it is under way.
 fn entry(record: &Record) -> Option<Entry> {
     let outcome = match (&record.phase, &record.error) {
-        (Phase::Attached { sandbox, result }, _) => {
-            let made = made(&record.plan, sandbox, result);
-            Outcome::Attached {
-                if_name: record.plan.if_name.to_string(),
-                mac: made.mac,
-                ips: made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect(),
-                data: Some(result.clone())
-                    .filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
-                broken: record.check.clone(),
-            }
-        }
+        (Phase::Attached { sandbox, result }, _) => Outcome::Attached {
+            network: network_data(&record.plan, sandbox, result),
+            data: Some(result.clone()).filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
+            broken: record.check.clone(),
+        },
         (_, Some(error)) => Outcome::NotReady { reason: "AttachFailed", message: error.clone() },
         (_, None) => return None,
     };
     Some(Entry { device: record.plan.device.clone(), outcome })
+}
+
+/// What became of a plan in a sandbox, as the API's `NetworkDeviceData`.
+pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Value {
+    let made = made(plan, sandbox, result);
+    let mut network = json!({"interfaceName": plan.if_name});
+    if let Some(mac) = made.mac {
+        network["hardwareAddress"] = json!(mac);
+    }
+    let ips: Vec<String> = made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect();
+    if !ips.is_empty() {
+        network["ips"] = json!(ips);
+    }
+    network
 }
 
 fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
@@ -324,6 +344,24 @@ fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
     })
 }
 
+/// Whether a claim's status has exactly these entries of ours.
+fn says(status: Option<ResourceClaimStatus>, driver: &str, entries: &[Entry]) -> bool {
+    let devices = status.and_then(|status| status.devices).unwrap_or_default();
+    let found = devices.iter().filter(|device| device.driver == driver);
+    let found: Vec<Value> =
+        found.filter_map(|device| serde_json::to_value(device).ok()).map(timeless).collect();
+    let wanted: Vec<Value> = entries.iter().map(|entry| timeless(device_status(driver, entry, ""))).collect();
+    found.len() == wanted.len() && wanted.iter().all(|device| found.contains(device))
+}
+
+/// A device's status without the times of its conditions.
+fn timeless(mut status: Value) -> Value {
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        condition.as_object_mut().map(|condition| condition.remove("lastTransitionTime"));
+    }
+    status
+}
+
 fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
     let DeviceRef { pool, device, share_id, .. } = &entry.device;
     let condition = |status: &str, reason: &str, message: &str| {
@@ -336,19 +374,13 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
         status["shareID"] = json!(share);
     }
     match &entry.outcome {
-        Outcome::Attached { if_name, mac, ips, data, broken } => {
+        Outcome::Attached { network, data, broken } => {
+            let if_name = network["interfaceName"].as_str().unwrap_or_default();
             status["conditions"] = match broken {
                 None => condition("True", "Attached", &format!("attached as {if_name}")),
                 Some(error) => condition("False", "CheckFailed", error),
             };
-            let mut network = json!({"interfaceName": if_name});
-            if let Some(mac) = mac {
-                network["hardwareAddress"] = json!(mac);
-            }
-            if !ips.is_empty() {
-                network["ips"] = json!(ips);
-            }
-            status["networkData"] = network;
+            status["networkData"] = network.clone();
             if let Some(data) = data {
                 status["data"] = data.clone();
             }
@@ -376,10 +408,8 @@ mod tests {
     fn a_ready_device_shows_interface_addresses_and_result() {
         let ready = attached(None);
         let status = device_status("netclaim.dev", &entry(ready), "now");
-        assert_eq!(
-            status["networkData"],
-            json!({"interfaceName": "data0", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.20.0.2/24"]})
-        );
+        assert_eq!(status["networkData"], json!({"interfaceName": "data0", "ips": ["10.20.0.2/24"]}));
+        assert_eq!(status["conditions"][0]["message"], "attached as data0");
         assert_eq!(status["conditions"][0]["status"], "True");
         assert_eq!(status["shareID"], "s");
         assert_eq!(status["data"]["cniVersion"], "1.1.0");
@@ -387,9 +417,7 @@ mod tests {
 
     fn attached(broken: Option<&str>) -> Outcome {
         Outcome::Attached {
-            if_name: "data0".into(),
-            mac: Some("02:00:00:00:00:01".into()),
-            ips: vec!["10.20.0.2/24".into()],
+            network: json!({"interfaceName": "data0", "ips": ["10.20.0.2/24"]}),
             data: Some(json!({"cniVersion": "1.1.0"})),
             broken: broken.map(str::to_owned),
         }
@@ -401,6 +429,26 @@ mod tests {
         let expected = json!([{"type": "Ready", "status": "False", "reason": "CheckFailed", "message": "no link", "lastTransitionTime": "now"}]);
         assert_eq!(status["conditions"], expected);
         assert_eq!(status["networkData"]["interfaceName"], "data0");
+    }
+
+    #[test]
+    fn what_an_earlier_agent_wrote_is_known_again() {
+        let ready = |ip: &str| {
+            let network = json!({"interfaceName": "data0", "ips": [ip]});
+            let data = Some(json!({"cniVersion": "1.1.0", "ips": []}));
+            entry(Outcome::Attached { network, data, broken: None })
+        };
+        let now = ready("10.20.0.2/24");
+        let ours = device_status("netclaim.dev", &now, "2026-01-01T00:00:00Z");
+        let mut others = ours.clone();
+        others["driver"] = json!("other.dev");
+        let status = |devices: Value| serde_json::from_value(json!({"devices": devices})).unwrap();
+        let says = |status, entries: &[Entry]| says(status, "netclaim.dev", entries);
+        assert!(says(status(json!([others, ours])), std::slice::from_ref(&now)));
+        assert!(!says(status(json!([others, ours])), &[ready("10.20.0.3/24")]), "another address");
+        assert!(!says(status(json!([others])), std::slice::from_ref(&now)), "nothing of ours");
+        assert!(!says(status(json!([ours, ours])), std::slice::from_ref(&now)), "one too many");
+        assert!(!says(None, &[now]));
     }
 
     #[test]

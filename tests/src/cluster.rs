@@ -182,10 +182,14 @@ impl Cluster {
     /// # Errors
     /// As [`Self::kubectl`].
     pub fn kubectl_with(&self, args: &[&str], input: &str) -> Result<String> {
-        output_of(
-            Command::new(&self.kubectl).env("KUBECONFIG", self.dir.join("kubeconfig")).args(args),
-            input,
-        )
+        output_of(self.kubectl_command().args(args), input)
+    }
+
+    /// kubectl as the cluster's admin, to be run.
+    pub(crate) fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", self.dir.join("kubeconfig"));
+        command
     }
 
     /// Runs kubectl with a token instead of the admin's certificate.
@@ -263,7 +267,10 @@ impl Cluster {
     }
 
     /// The process that holds the agent's sockets.
-    fn parent_pid(&self) -> Result<i32> {
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn parent_pid(&self) -> Result<i32> {
         let tasks = self.node().tasks()?;
         let agent = tasks
             .into_iter()

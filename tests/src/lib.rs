@@ -16,6 +16,7 @@ mod runtime;
 pub mod suite;
 mod test;
 mod wait;
+mod watch;
 
 pub use netclaim_driver::failpoint::Failpoint;
 
@@ -24,3 +25,4 @@ pub use node::{Interface, Node, Task};
 pub use runtime::Runtime;
 pub use test::Test;
 pub use wait::{eventually, long};
+pub use watch::PodWatch;

@@ -197,10 +197,17 @@ impl Node {
                 left.push(format!("CNI cache file {name}"));
             }
         }
+        let of_request = |file: &str| file.split('_').next().unwrap_or_default().to_owned();
         for name in names(&self.path("/run/cdi"))? {
-            let claim = name.strip_prefix("netclaim.dev-claim_").map(claim_of);
+            let gate = name.strip_prefix("netclaim.dev-claim_").map(claim_of);
+            let claim = gate.or_else(|| name.strip_prefix("netclaim.dev_metadata_").map(of_request));
             if claim.is_none_or(|claim| !claims.contains(&claim)) {
                 left.push(format!("CDI spec {name}"));
+            }
+        }
+        for name in names(&self.path("/run/netclaim/metadata"))? {
+            if !claims.contains(&of_request(&name)) {
+                left.push(format!("metadata file {name}"));
             }
         }
         let mut netns = 0;

@@ -11,6 +11,7 @@ use crate::node::{Interface, Task};
 use crate::objects;
 use crate::runtime::Runtime;
 use crate::wait::eventually;
+use crate::watch::PodWatch;
 
 /// The label of everything that is made for tests.
 pub(crate) const LABEL: &str = "netclaim.dev/test";
@@ -56,8 +57,11 @@ impl<'a> Test<'a> {
         self.cluster.kubectl(&["delete", kinds, "-l", &label, "--wait=false"]).map(drop)
     }
 
-    /// What is left on the node of pods that are gone.
-    pub(crate) fn node_is_clean(&self) -> Result<()> {
+    /// Waits until nothing is left on the node of pods that are gone.
+    ///
+    /// # Errors
+    /// What is left.
+    pub fn node_is_clean(&self) -> Result<()> {
         eventually(20, "the node is clean", || {
             let all = self.cluster.get(&["resourceclaims", "--all-namespaces"])?;
             let held = list(&all["items"]).filter(|claim| claim["status"]["reservedFor"].is_array());
@@ -102,6 +106,14 @@ impl<'a> Test<'a> {
         self.cluster.kubectl(&[&["-n", &self.namespace], args].concat())
     }
 
+    /// Watches the scenario's pods from now on.
+    ///
+    /// # Errors
+    /// When kubectl cannot be run.
+    pub fn watch_pods(&self) -> Result<PodWatch> {
+        PodWatch::start(self.cluster.kubectl_command().args(["-n", &self.namespace]))
+    }
+
     /// Reads an object of the scenario's namespace.
     ///
     /// # Errors
@@ -114,11 +126,12 @@ impl<'a> Test<'a> {
     ///
     /// # Errors
     /// When the API server refuses one.
-    pub fn create<const N: usize>(&self, mut objects: [Value; N]) -> Result<()> {
+    pub fn create(&self, objects: impl IntoIterator<Item = Value>) -> Result<()> {
+        let mut objects: Vec<Value> = objects.into_iter().collect();
         for object in &mut objects {
             object["metadata"]["labels"][LABEL] = json!(self.namespace);
         }
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects.to_vec()}).to_string();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         self.cluster.kubectl_with(&["-n", &self.namespace, "create", "-f", "-"], &list).map(drop)
     }
 

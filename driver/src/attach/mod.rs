@@ -109,8 +109,11 @@ pub enum Checked {
 /// The outside world that wants to know. Called after every change, before it is visible elsewhere; what it does
 /// delays the pod, so it must not wait for anything slow.
 pub trait Observer: Send + Sync + 'static {
-    /// `pod_uid` is now in `state`. `false` asks to be told again in a moment.
-    fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = bool> + Send;
+    /// `pod_uid` is now in `state`.
+    ///
+    /// # Errors
+    /// Why containers of the pod must not start, whatever is attached. It is told again in a moment.
+    fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = Result<(), String>> + Send;
 }
 
 /// What is known of one pod's attachments.
@@ -124,6 +127,8 @@ pub struct PodState {
     pub closing: bool,
     /// Why nothing can be said: a file of its journal cannot be read.
     pub damaged: Option<String>,
+    /// Why containers must wait all the same: what the observer has not done yet.
+    pub held: Option<String>,
 }
 
 /// Whether a container of a sandbox may start.
@@ -149,7 +154,7 @@ impl PodState {
     }
 
     /// Whether containers of `sandbox_id` may start: only when every attachment of every claim that is known of
-    /// the pod is there and made in this sandbox.
+    /// the pod is there and made in this sandbox, and the observer has done its part.
     pub fn gate(&self, sandbox_id: &str) -> Gate {
         if let Some(reason) = &self.damaged {
             return Gate::Failed(reason.clone());
@@ -163,7 +168,7 @@ impl PodState {
         };
         let attached = |record: &Record| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == sandbox_id);
         if self.records.iter().all(|record| attached(record) && complete(record)) {
-            return Gate::Open;
+            return self.held.clone().map_or(Gate::Open, Gate::Failed);
         }
         let failed = self.records.iter().filter(|record| !attached(record)).find_map(|record| {
             record.error.as_ref().map(|error| format!("network {}: {error}", record.plan.network))

@@ -24,7 +24,7 @@ use crate::links::Netns;
 
 /// First pause before a failed operation is tried again; doubled with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Pause before an observer that asked for it is told again.
+/// Pause before an observer that failed is told again.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot succeed in
 /// it may do without it, and pods must be able to go.
@@ -89,7 +89,7 @@ pub(super) struct Pod<N, O> {
     /// A claim was released; until the next Prepare the pod is on its way out.
     closing: bool,
     damaged: Option<String>,
-    /// When the observer wants to hear the state again.
+    /// When the observer, which failed, is told the state again.
     tell_again: Option<Instant>,
     waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
     checks: Vec<(String, oneshot::Sender<Checked>)>,
@@ -593,7 +593,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 
     async fn publish(&mut self) {
-        let state = PodState {
+        let mut state = PodState {
             sandbox: match &self.sandbox {
                 Known::Sandbox(sandbox) => Some(sandbox.clone()),
                 // Until the runtime tells, a pod that was attached is believed to be.
@@ -603,9 +603,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
             records: self.records.clone(),
             closing: self.closing,
             damaged: self.damaged.clone(),
+            held: None,
         };
-        let told = self.observer.observe(&self.uid, &state).await;
-        self.tell_again = (!told).then(|| Instant::now() + TELL_AGAIN);
+        state.held = self.observer.observe(&self.uid, &state).await.err();
+        self.tell_again = state.held.is_some().then(|| Instant::now() + TELL_AGAIN);
         self.state.send_replace(state);
     }
 

@@ -40,6 +40,13 @@ pub struct DeviceRef {
     pub share_id: Option<String>,
 }
 
+impl DeviceRef {
+    /// The request that containers name: of `main/sub` it is `main`.
+    pub fn main_request(&self) -> &str {
+        self.request.split('/').next().unwrap_or_default()
+    }
+}
+
 /// Everything an ADD needs but the sandbox. It does not change between the first ADD and the last DEL, whatever
 /// happens to the objects it was made from (CNI specification, section 3, "Lifecycle & Ordering").
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +60,9 @@ pub struct Plan {
     pub of: u32,
     /// The pod that gets it.
     pub pod: ObjectRef,
+    /// The name by which the pod's specification calls the claim, where it was made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_claim_name: Option<String>,
     /// What was allocated.
     pub device: DeviceRef,
     /// The network's name, for people.
@@ -67,6 +77,9 @@ pub struct Plan {
     /// Capability arguments by capability.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capability_args: Map<String, Value>,
+    /// Attributes of the device as it is published, for the pod to read.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub attributes: Map<String, Value>,
 }
 
 impl Plan {
@@ -184,6 +197,7 @@ pub(crate) mod tests {
             index,
             of: 1,
             pod: object("pod"),
+            pod_claim_name: None,
             device,
             network: "storage".into(),
             if_name: format!("net{}", index + 1).parse().expect("a name"),
@@ -193,6 +207,7 @@ pub(crate) mod tests {
             .expect("JSON"),
             args: BTreeMap::new(),
             capability_args: Map::new(),
+            attributes: Map::new(),
         }
     }
 
@@ -214,6 +229,18 @@ pub(crate) mod tests {
             read = serde_json::from_str(&serde_json::to_string(&read).expect("JSON")).expect("reads back");
         }
         assert_eq!(read, record);
+    }
+
+    #[test]
+    fn a_plan_of_an_agent_that_told_pods_nothing_is_read() {
+        let mut old = serde_json::to_value(plan("c", 0)).expect("JSON");
+        for later in ["podClaimName", "attributes"] {
+            assert!(
+                old.as_object_mut().is_some_and(|old| old.remove(later).is_none()),
+                "{later} is left out"
+            );
+        }
+        assert_eq!(serde_json::from_value::<Plan>(old).expect("reads"), plan("c", 0));
     }
 
     #[test]

@@ -99,11 +99,18 @@ impl Network for Plugins {
     }
 }
 
-struct Nobody;
+/// An observer that fails this many times when everything is attached.
+#[derive(Default)]
+struct Watcher(Mutex<u32>);
 
-impl Observer for Nobody {
-    async fn observe(&self, _: &str, _: &PodState) -> bool {
-        true
+impl Observer for Watcher {
+    async fn observe(&self, _: &str, state: &PodState) -> Result<(), String> {
+        let mut failures = self.0.lock().unwrap();
+        if state.gate("s1") == Gate::Open && *failures > 0 {
+            *failures -= 1;
+            return Err("disk full".to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -111,7 +118,8 @@ impl Observer for Nobody {
 struct Node {
     dir: tempfile::TempDir,
     plugins: Arc<Plugins>,
-    attacher: Arc<Attacher<Plugins, Nobody>>,
+    watcher: Arc<Watcher>,
+    attacher: Arc<Attacher<Plugins, Watcher>>,
 }
 
 const POD: &str = "pod-uid";
@@ -119,15 +127,20 @@ const POD: &str = "pod-uid";
 impl Node {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let plugins = Arc::new(Plugins::default());
-        let attacher = Self::agent(&dir, &plugins, "boot");
-        Self { dir, plugins, attacher }
+        let (plugins, watcher) = (Arc::new(Plugins::default()), Arc::new(Watcher::default()));
+        let attacher = Self::agent(&dir, &plugins, &watcher, "boot");
+        Self { dir, plugins, watcher, attacher }
     }
 
-    fn agent(dir: &tempfile::TempDir, plugins: &Arc<Plugins>, boot: &str) -> Arc<Attacher<Plugins, Nobody>> {
+    fn agent(
+        dir: &tempfile::TempDir,
+        plugins: &Arc<Plugins>,
+        watcher: &Arc<Watcher>,
+        boot: &str,
+    ) -> Arc<Attacher<Plugins, Watcher>> {
         let journal = Journal::open(dir.path()).unwrap();
         let loaded = journal.load().unwrap();
-        Attacher::start(Arc::clone(plugins), Arc::new(Nobody), journal, loaded, boot)
+        Attacher::start(Arc::clone(plugins), Arc::clone(watcher), journal, loaded, boot)
     }
 
     async fn prepared(claims: &[(&str, u32)]) -> Self {
@@ -142,7 +155,7 @@ impl Node {
     }
 
     fn restart(&mut self, boot: &str) {
-        self.attacher = Self::agent(&self.dir, &self.plugins, boot);
+        self.attacher = Self::agent(&self.dir, &self.plugins, &self.watcher, boot);
     }
 
     fn live(id: &str) -> LiveSandbox {
@@ -215,6 +228,16 @@ async fn the_gate_stays_shut_while_one_of_two_networks_fails() {
     node.until("open", open("s1")).await;
     let calls = node.plugins.calls();
     assert_eq!(calls, ["add a0 s1", "add a1 s1", "del a1 s1", "add a1 s1", "del a1 s1", "add a1 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_stays_shut_until_the_observer_has_done_its_part() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    *node.watcher.0.lock().unwrap() = 2;
+    node.up("s1");
+    node.until("held", |state| state.gate("s1") == Gate::Failed("disk full".into())).await;
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1"], "what is attached stays so");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
-//! Keeps CDI specs and markers in step with what is attached, and passes the news on.
+//! Keeps CDI specs, metadata files and markers in step with what is attached, and passes the news on.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,11 +11,14 @@ use tokio::sync::mpsc;
 
 use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
+use super::metadata::MetadataFiles;
+use crate::metadata::RequestKey;
 use crate::status::News;
 
 /// What has been put on disk for a pod.
 #[derive(Default, PartialEq)]
 struct OnDisk {
+    metadata: BTreeSet<RequestKey>,
     specs: BTreeMap<String, Spec>,
     marker: Option<String>,
 }
@@ -30,6 +33,7 @@ struct Pods {
 /// The observer of the attachments.
 pub struct GateKeeper {
     specs: CdiSpecs,
+    metadata: MetadataFiles,
     markers: Markers,
     pods: Mutex<Pods>,
     news: mpsc::UnboundedSender<News>,
@@ -37,13 +41,15 @@ pub struct GateKeeper {
 
 impl GateKeeper {
     /// Takes over what an earlier agent left: `records` is what the journal holds. What is attached in this boot gets
-    /// its spec and marker, whatever is on disk; those of anything else are withdrawn until a sandbox is in hand.
+    /// its spec and marker, whatever is on disk; those of anything else are withdrawn until a sandbox is in hand. Metadata
+    /// files stay as long as their claims: a container that waits may have one mounted.
     ///
     /// # Errors
     /// When the directories cannot be read or written: a spec too many would hold a container for minutes, a marker
     /// too many would let one through.
     pub fn take_over(
         specs: CdiSpecs,
+        metadata: MetadataFiles,
         markers: Markers,
         records: &[Record],
         boot_id: &str,
@@ -55,25 +61,40 @@ impl GateKeeper {
             state.records.push(record.clone());
             state.sandbox = record.phase.sandbox().filter(|sandbox| sandbox.boot_id == boot_id).cloned();
         }
-        states.retain(|_, state| state.sandbox.as_ref().is_some_and(|s| state.gate(&s.id) == Gate::Open));
+        for state in states.values_mut() {
+            state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
+        }
         let pods: HashMap<String, OnDisk> =
-            states.into_iter().map(|(uid, state)| (uid.to_owned(), OnDisk::wanted(&state, false))).collect();
+            states.iter().map(|(uid, state)| ((*uid).to_owned(), OnDisk::wanted(state, false))).collect();
         for claim in specs.claims()? {
             if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
                 specs.remove(&claim)?;
             }
         }
+        metadata.retain(&pods.values().flat_map(|on_disk| on_disk.metadata.clone()).collect())?;
         markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
+        for record in records {
+            metadata.provide(&record.plan)?;
+        }
+        for state in states.values().filter(|state| state.sandbox.is_some()) {
+            metadata.write_all(&state.records)?;
+        }
         for on_disk in pods.values() {
             on_disk.specs.iter().try_for_each(|(claim, spec)| specs.write(claim, spec))?;
             on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
         }
-        Ok(Self { specs, markers, pods: Mutex::new(Pods { on_disk: pods, patient: HashSet::new() }), news })
+        let pods = Mutex::new(Pods { on_disk: pods, patient: HashSet::new() });
+        Ok(Self { specs, metadata, markers, pods, news })
     }
 
     /// The specs, for those who need their names.
     pub fn specs(&self) -> &CdiSpecs {
         &self.specs
+    }
+
+    /// The metadata files, likewise.
+    pub fn metadata(&self) -> &MetadataFiles {
+        &self.metadata
     }
 
     /// Whether containers of the pod may wait in a hook.
@@ -111,8 +132,16 @@ impl GateKeeper {
         for claim in on_disk.specs.keys().filter(|claim| !wanted.specs.contains_key(*claim)) {
             self.specs.remove(claim)?;
         }
+        for key in on_disk.metadata.difference(&wanted.metadata) {
+            self.metadata.remove(key)?;
+        }
+        let plans = state.records.iter().map(|record| &record.plan);
+        for plan in plans.filter(|plan| !on_disk.metadata.contains(&RequestKey::of(plan))) {
+            self.metadata.provide(plan)?;
+        }
         // The marker before the hook that looks for it.
         if let Some(sandbox) = wanted.marker.as_ref().filter(|_| on_disk.marker.is_none()) {
+            self.metadata.write_all(&state.records)?;
             self.markers.set(sandbox)?;
             on_disk.marker = Some(sandbox.clone());
             Failpoint::MarkerSet.reach();
@@ -139,10 +168,12 @@ impl GateKeeper {
 impl OnDisk {
     /// What a pod in `state` is to have; `patient` when its containers may wait in a hook.
     fn wanted(state: &PodState, patient: bool) -> Self {
-        let Some(sandbox) = &state.sandbox else { return Self::default() };
+        let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
+        let Some(sandbox) = &state.sandbox else { return Self { metadata, ..Self::default() } };
         let open = state.gate(&sandbox.id) == Gate::Open;
         let form = if open || patient { Form::Hook } else { Form::Shut };
         Self {
+            metadata,
             specs: state
                 .records
                 .iter()
@@ -155,16 +186,13 @@ impl OnDisk {
 
 impl Observer for GateKeeper {
     /// A few small files, most of them on a file system in memory.
-    async fn observe(&self, pod_uid: &str, state: &PodState) -> bool {
+    async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), String> {
         let _ = self.news.send(News::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
-        match self.put_on_disk(pod_uid, state) {
-            Ok(()) => true,
-            Err(error) => {
-                // Without its files the gate stays shut, which is the safe side.
-                tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec or marker: the pod waits");
-                false
-            }
-        }
+        // Without its files the gate stays shut, which is the safe side.
+        self.put_on_disk(pod_uid, state).map_err(|error| {
+            tracing::error!(pod.uid = pod_uid, %error, "cannot write what the pod's containers need: the pod waits");
+            format!("cannot write what the pod's containers need: {error}")
+        })
     }
 }
 
@@ -183,6 +211,7 @@ mod tests {
         let specs = CdiSpecs::new(&dir.join("cdi"), "netclaim.dev", hook).unwrap();
         GateKeeper::take_over(
             specs,
+            MetadataFiles::new(&dir.join("metadata"), &dir.join("cdi"), "netclaim.dev").unwrap(),
             Markers::new(&dir.join("ready")).unwrap(),
             records,
             "b",
@@ -199,6 +228,7 @@ mod tests {
             .into_iter()
             .chain(list("ready"))
             .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+            .filter(|name| !name.contains("_metadata_"))
             .collect();
         names.sort();
         names
@@ -236,7 +266,8 @@ mod tests {
             (None, vec![], vec![]),
         ];
         for (i, (id, records, expected)) in steps.into_iter().enumerate() {
-            keeper.observe("p", &PodState { sandbox: id.map(sandbox), records, ..PodState::default() }).await;
+            let state = PodState { sandbox: id.map(sandbox), records, ..PodState::default() };
+            keeper.observe("p", &state).await.unwrap();
             assert_eq!(files(dir.path()), expected, "step {i}");
         }
     }
@@ -256,19 +287,60 @@ mod tests {
         };
         keeper.let_wait("p");
         assert!(!keeper.is_patient("p"), "nothing is known of it");
-        keeper.observe("p", &waiting("s1")).await;
+        keeper.observe("p", &waiting("s1")).await.unwrap();
         assert!(!has_hook());
         keeper.let_wait("p");
         assert!(has_hook() && keeper.is_patient("p"));
-        keeper.observe("p", &waiting("s2")).await;
+        keeper.observe("p", &waiting("s2")).await.unwrap();
         assert!(has_hook(), "a pod does not change its mind");
-        keeper.observe("p", &PodState::default()).await;
+        keeper.observe("p", &PodState::default()).await.unwrap();
         assert!(!keeper.is_patient("p"));
-        keeper.observe("q", &waiting("s3")).await;
+        keeper.observe("q", &waiting("s3")).await.unwrap();
         assert!(!has_hook());
         let attached = PodState { records: vec![attached("a", "s3")], ..waiting("s3") };
-        keeper.observe("q", &attached).await;
+        keeper.observe("q", &attached).await.unwrap();
         assert!(has_hook(), "it looks for the marker, which is there");
+    }
+
+    #[tokio::test]
+    async fn containers_wait_until_their_metadata_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let state =
+            |record| PodState { sandbox: Some(sandbox("s1")), records: vec![record], ..PodState::default() };
+        let file = dir.path().join("metadata/a_net.json");
+        keeper.observe("p", &state(record("a", Phase::Planned))).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "", "there to be mounted");
+        // Not to be written: a directory in its place.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let error = keeper.observe("p", &state(attached("a", "s1"))).await.unwrap_err();
+        assert!(error.contains("a_net.json"), "{error}");
+        assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json"], "no marker");
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::write(&file, "").unwrap();
+        keeper.observe("p", &state(attached("a", "s1"))).await.unwrap();
+        assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json", "s1"]);
+        assert!(std::fs::read_to_string(&file).unwrap().contains("\"interfaceName\": \"net1\""));
+        keeper.observe("p", &PodState::default()).await.unwrap();
+        assert!(!file.exists());
+    }
+
+    #[tokio::test]
+    async fn a_new_agent_writes_the_metadata_that_the_old_one_did_not_come_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let file =
+            |claim: &str| std::fs::read_to_string(dir.path().join(format!("metadata/{claim}_net.json")));
+        let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
+        adding.plan.pod.uid = "q".into();
+        let earlier = keeper(dir.path(), &[]);
+        for claim in ["attached", "adding", "gone"] {
+            earlier.metadata.provide(&record(claim, Phase::Planned).plan).unwrap();
+        }
+        keeper(dir.path(), &[attached("attached", "s1"), adding]);
+        assert!(file("attached").unwrap().contains("\"generation\": 1"));
+        assert_eq!(file("adding").unwrap(), "", "a waiting container may have it mounted");
+        assert!(file("gone").is_err());
     }
 
     #[tokio::test]

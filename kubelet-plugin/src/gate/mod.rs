@@ -14,4 +14,5 @@
 pub mod cdi;
 pub mod keeper;
 pub mod markers;
+pub mod metadata;
 pub mod server;

@@ -143,13 +143,16 @@ pub fn interfaces_outlive_the_agent(test: &Test<'_>) -> Result<()> {
         test.runs_with(pod, &["net1"])?;
     }
     let before = test.interfaces("one")?;
+    test.claim_is_ready("one")?;
+    let written = test.get("resourceclaim", "one")?["metadata"]["resourceVersion"].clone();
     test.cluster.kill_agent()?;
     test.cluster.agent_ready()?;
     // What an agent that has just heard of the sandboxes does, it does at once.
     std::thread::sleep(Duration::from_secs(2));
     ensure!(test.interfaces("one")? == before, "before: {before:?}, now: {:?}", test.interfaces("one")?);
     test.ping("one", "two", "net1")?;
-    test.claim_is_ready("one")?;
+    let now = test.get("resourceclaim", "one")?;
+    ensure!(now["metadata"]["resourceVersion"] == written, "its status was written once more: {now}");
     test.delete_pod("one")?;
     test.node_has_leases(1)
 }

@@ -13,6 +13,7 @@ mod attaching;
 mod churn;
 mod crash_faults;
 mod host_links;
+mod metadata;
 mod node_faults;
 mod plugin_faults;
 mod reboot_faults;
@@ -27,6 +28,7 @@ use attaching::*;
 use churn::*;
 use crash_faults::*;
 use host_links::*;
+use metadata::*;
 use node_faults::*;
 use plugin_faults::*;
 use reboot_faults::*;
@@ -41,6 +43,8 @@ fn main() -> ExitCode {
         beside:
             two_pods_of_a_template_get_an_interface_each_and_reach_one_another,
             a_claim_tells_what_is_in_the_pod,
+            a_container_reads_at_once_what_it_was_given,
+            a_container_that_waits_in_its_hook_reads_what_came_of_it,
             a_pod_with_two_claims_has_two_interfaces,
             a_claim_with_two_requests_gives_two_interfaces,
             two_pods_share_an_uplink_through_two_networks,
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
             attaching_goes_on_while_the_api_server_is_away,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
+            a_new_sandbox_has_new_metadata,
             a_nic_is_given_back_as_it_was,
             an_address_of_a_sandbox_that_never_was_is_collected,
             an_interface_that_lost_its_address_is_told_until_it_has_it_again,

@@ -1,0 +1,191 @@
+//! What a container reads about its devices: the device metadata of KEP-5304. Pure: from records to text.
+//!
+//! One file for each request of a claim, with the same object once in each version, the newest first, for readers of
+//! all ages. Names and layout are those of `k8s.io/dynamic-resource-allocation/api/metadata` 0.37.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use netclaim_driver::attach::record::{Phase, Plan, Record};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::status::network_data;
+
+/// Where readers look in a container (`metadata.ContainerDir`).
+const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";
+/// Versions of the format, the newest first; they do not differ but in name.
+const VERSIONS: [&str; 2] = ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"];
+
+/// A request of a claim, which containers name; written `CLAIM-UID_REQUEST`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestKey(String);
+
+impl RequestKey {
+    /// The request that a plan is for.
+    pub fn of(plan: &Plan) -> Self {
+        Self(format!("{}_{}", plan.claim.uid, plan.device.main_request()))
+    }
+}
+
+impl fmt::Display for RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The records of a pod by request.
+pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
+    let mut requests: BTreeMap<RequestKey, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        requests.entry(RequestKey::of(&record.plan)).or_default().push(record);
+    }
+    requests
+}
+
+/// Where the containers that name the plan's request find their file. A claim from a template has another name in each
+/// pod, so its file is where the pod's own name for it leads.
+pub fn path_in_container(driver: &str, plan: &Plan) -> String {
+    let claim = match &plan.pod_claim_name {
+        Some(name) => format!("resourceclaimtemplates/{name}"),
+        None => format!("resourceclaims/{}", plan.claim.name),
+    };
+    format!("{CONTAINER_DIR}/{claim}/{}/{driver}-metadata.json", plan.device.main_request())
+}
+
+/// The file for `records`, which are all of one request. `generation` is to grow with each change.
+pub fn file(driver: &str, records: &[&Record], generation: u64) -> String {
+    let Some(plan) = records.first().map(|record| &record.plan) else { return String::new() };
+    let devices: Vec<Value> = records.iter().map(|record| device(driver, record)).collect();
+    let mut object = json!({
+        "kind": "DeviceMetadata",
+        "metadata": {
+            "name": plan.claim.name,
+            "namespace": plan.claim.namespace,
+            "uid": plan.claim.uid,
+            "generation": generation,
+        },
+        "requests": [{"name": plan.device.request, "devices": devices}],
+    });
+    if let Some(name) = &plan.pod_claim_name {
+        object["podClaimName"] = json!(name);
+    }
+    let version = |version| {
+        object["apiVersion"] = json!(version);
+        format!("{object:#}\n")
+    };
+    VERSIONS.map(version).concat()
+}
+
+fn device(driver: &str, record: &Record) -> Value {
+    let Plan { device, attributes, .. } = &record.plan;
+    let mut entry = json!({"driver": driver, "pool": device.pool, "name": device.device});
+    if !attributes.is_empty() {
+        entry["attributes"] = json!(attributes);
+    }
+    if let Phase::Attached { sandbox, result } = &record.phase {
+        entry["networkData"] = network_data(&record.plan, sandbox, result);
+    }
+    entry
+}
+
+/// The generation of a file; `None` where it has never been written whole.
+pub fn generation(file: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        generation: u64,
+    }
+    let first = serde_json::Deserializer::from_str(file).into_iter::<Object>().next()?;
+    first.ok().map(|object| object.metadata.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{record, sandbox};
+
+    /// Two devices of one request, attached.
+    fn attached() -> [Record; 2] {
+        [("net1", "02:00:00:00:00:01", "10.20.0.2/24"), ("net2", "02:00:00:00:00:02", "10.20.0.3/24")].map(
+            |(name, mac, ip)| {
+                let result = json!({
+                    "cniVersion": "1.0.0",
+                    "interfaces": [{"name": name, "mac": mac, "sandbox": "/n"}],
+                    "ips": [{"address": ip, "interface": 0}],
+                });
+                let mut record = record("c", Phase::Attached { sandbox: sandbox("s1"), result });
+                record.plan.if_name = name.parse().unwrap();
+                record.plan.device.request = "net/fast".into();
+                record.plan.conflist = serde_json::from_value(
+                    json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "macvlan"}]}),
+                )
+                .unwrap();
+                record.plan.attributes = serde_json::from_value(json!({"mtu": {"int": 1500}})).unwrap();
+                record
+            },
+        )
+    }
+
+    #[test]
+    fn a_file_tells_every_device_of_the_request_in_each_version() {
+        let records = attached();
+        let text = file("netclaim.dev", &records.each_ref(), 3);
+        assert_eq!(text, include_str!("../tests/metadata.json"));
+        assert_eq!(generation(&text), Some(3));
+    }
+
+    #[test]
+    #[ignore = "needs Go and its module cache or proxy"]
+    fn upstreams_reader_finds_the_file_and_understands_it_in_each_version() {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let output = std::process::Command::new("go")
+            .args(["run", "-mod=readonly", "."])
+            .current_dir(format!("{root}/tests/metadata-reader"))
+            .stdin(std::fs::File::open(format!("{root}/tests/metadata.json")).unwrap())
+            .output()
+            .expect("this test needs Go on the PATH");
+        let (told, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{error}");
+        let mut lines = told.lines();
+        let object: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+        assert_eq!(object["generation"], 3);
+        let devices = &object["Requests"][0]["Devices"];
+        assert_eq!(devices[0]["Attributes"]["mtu"], json!({"int": 1500}));
+        assert_eq!(
+            devices[1]["NetworkData"],
+            json!({"interfaceName": "net2", "hardwareAddress": "02:00:00:00:00:02", "ips": ["10.20.0.3/24"]})
+        );
+        let [mut record, _] = attached();
+        assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
+        record.plan.pod_claim_name = Some("lan".into());
+        assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
+    }
+
+    #[test]
+    fn a_claim_from_a_template_goes_by_the_pods_name_for_it() {
+        let [mut record, _] = attached();
+        assert_eq!(
+            path_in_container("netclaim.dev", &record.plan),
+            "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/net/netclaim.dev-metadata.json"
+        );
+        record.plan.pod_claim_name = Some("lan".into());
+        assert_eq!(
+            path_in_container("netclaim.dev", &record.plan),
+            "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/lan/net/netclaim.dev-metadata.json"
+        );
+        assert!(file("netclaim.dev", &[&record], 1).contains("\"podClaimName\": \"lan\""));
+    }
+
+    #[test]
+    fn a_file_that_is_empty_or_cut_short_has_no_generation() {
+        let records = attached();
+        let text = file("netclaim.dev", &records.each_ref(), 3);
+        assert_eq!(generation(""), None);
+        assert_eq!(generation(&text[..100]), None);
+    }
+}

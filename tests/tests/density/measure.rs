@@ -1,0 +1,229 @@
+//! What is measured, and where it is written.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use netclaim_tests::Test;
+use serde_json::Value;
+
+/// The agent, as the API server knows it.
+const USER: &str = "system:serviceaccount:netclaim-system:netclaim-agent";
+/// KiB that the agent may hold more at the end than after the first quarter: pages that the allocator keeps.
+const DRIFT: u64 = 2048;
+/// Clock ticks in a second, as `/proc` counts them for programs.
+const TICKS: u64 = 100;
+/// Descriptors that may come and go: connections to the API server.
+const FD_DRIFT: usize = 4;
+
+/// How long pods took from being scheduled to running.
+#[derive(Default)]
+pub struct Latencies(pub Vec<(String, Duration)>);
+
+impl Latencies {
+    /// Milliseconds that `percent` of the pods did not exceed.
+    fn percentile(&self, percent: usize) -> u128 {
+        let mut all: Vec<u128> = self.0.iter().map(|(_, took)| took.as_millis()).collect();
+        all.sort_unstable();
+        let place = (all.len() * percent).div_ceil(100).saturating_sub(1);
+        all.get(place).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (p50, p99) = (self.percentile(50), self.percentile(99));
+        write!(f, "p50 {p50} ms, p99 {p99} ms ({} pods)", self.0.len())
+    }
+}
+
+/// What a process holds.
+#[derive(Clone, Copy)]
+struct Process {
+    /// Resident memory in KiB.
+    rss: u64,
+    /// Open descriptors.
+    fds: usize,
+    /// Milliseconds of CPU that it has used.
+    cpu: u64,
+    /// The same of programs that it has run, CNI plugins.
+    programs: u64,
+}
+
+impl Process {
+    fn of(pid: i32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let rss = line.trim().trim_end_matches(" kB").parse()?;
+        let fds = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+        // After the name in parentheses; utime, stime, cutime and cstime are the fields 14 to 17 of proc(5).
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
+        let times: Vec<u64> = times.map(str::parse).collect::<Result<_, _>>()?;
+        let [user, system, of_user, of_system] = times.as_slice() else { bail!("no times in {stat}") };
+        let millis = |ticks: u64| ticks * 1000 / TICKS;
+        Ok(Self { rss, fds, cpu: millis(user + system), programs: millis(of_user + of_system) })
+    }
+}
+
+/// What the agent and its parent hold at one moment.
+pub struct Held {
+    when: String,
+    pid: i32,
+    agent: Process,
+    parent: Process,
+}
+
+impl Held {
+    /// Looks now; `when` is for the reader.
+    pub fn now(test: &Test<'_>, when: &str) -> Result<Self> {
+        let pid = test.cluster.agent_pid()?;
+        let parent = Process::of(test.cluster.parent_pid()?)?;
+        Ok(Self { when: when.to_owned(), pid, agent: Process::of(pid)?, parent })
+    }
+}
+
+/// The agent's requests from a moment on, by the API server's audit log.
+pub struct Requests {
+    log: PathBuf,
+    from: u64,
+}
+
+impl Requests {
+    /// Counts from now on.
+    pub fn begin(test: &Test<'_>) -> Result<Self> {
+        let log = test.cluster.dir().join("log/audit.log");
+        let from = fs::metadata(&log).context("no audit log")?.len();
+        Ok(Self { log, from })
+    }
+
+    /// How many there were until now, by verb, resource and status code.
+    pub fn end(&self) -> Result<BTreeMap<String, usize>> {
+        let mut file = File::open(&self.log)?;
+        file.seek(SeekFrom::Start(self.from))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let mut counts = BTreeMap::new();
+        // The last line may be half written.
+        for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            if event["user"]["username"] == USER && event["stage"] == "ResponseComplete" {
+                let word = |path: &str| event.pointer(path).and_then(Value::as_str).unwrap_or_default();
+                let kind = [word("/verb"), word("/objectRef/resource"), word("/objectRef/subresource")];
+                let code = &event["responseStatus"]["code"];
+                *counts.entry(format!("{} {code}", kind.join(" ").trim_end())).or_default() += 1;
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Numbers of one scenario: to files for programs, and to standard error for people.
+pub struct Report {
+    dir: PathBuf,
+    held: Vec<Held>,
+}
+
+impl Report {
+    /// A report in a new folder below `target/density`.
+    pub fn new(name: &str) -> Result<Self> {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("density");
+        let dir = target.join(format!("{seconds}-{name}"));
+        fs::create_dir_all(&dir)?;
+        say(&format!("raw numbers: {}", dir.display()));
+        Ok(Self { dir, held: Vec::new() })
+    }
+
+    fn write(&self, file: &str, head: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
+        let mut file = File::create(self.dir.join(file))?;
+        writeln!(file, "{head}")?;
+        lines.into_iter().try_for_each(|line| writeln!(file, "{line}"))?;
+        Ok(())
+    }
+
+    /// Notes what is held at a moment.
+    pub fn held(&mut self, held: Held) -> Result<()> {
+        let Held { when, agent, parent, .. } = &held;
+        say(&format!(
+            "{when}: agent {} KiB, {} descriptors; parent {} KiB, {} descriptors",
+            agent.rss, agent.fds, parent.rss, parent.fds
+        ));
+        self.held.push(held);
+        let line = |held: &Held| {
+            let Held { when, pid, agent, parent } = held;
+            let of = |Process { rss, fds, cpu, programs }: &Process| format!("{rss},{fds},{cpu},{programs}");
+            format!("{when},{pid},{},{}", of(agent), of(parent))
+        };
+        let head = "when,agent_pid,agent_rss_kib,agent_fds,agent_cpu_ms,plugins_cpu_ms,\
+                    parent_rss_kib,parent_fds,parent_cpu_ms,programs_cpu_ms";
+        self.write("held.csv", head, self.held.iter().map(line))
+    }
+
+    /// Notes requests that were made for `pods` pods, from their beginning to their end.
+    pub fn requests(&self, counts: &BTreeMap<String, usize>, pods: usize) -> Result<()> {
+        let all: usize = counts.values().sum();
+        let hundredths = all * 100 / pods;
+        say(&format!("requests: {}.{:02} for each pod: {counts:?}", hundredths / 100, hundredths % 100));
+        let lines = counts.iter().map(|(what, count)| format!("{what},{count},{pods}"));
+        self.write("requests.csv", "request,count,pods", lines)
+    }
+
+    /// Says what CPU the agent used for `pods` pods since the first time that it was looked at.
+    pub fn cpu(&self, pods: usize) -> Result<()> {
+        let (Some(first), Some(last)) = (self.held.first(), self.held.last()) else {
+            bail!("nothing was measured");
+        };
+        ensure!(first.pid == last.pid, "the agent was restarted");
+        let each = |of: fn(&Held) -> u64| {
+            let micros = (of(last) - of(first)) * 1000 / pods as u64;
+            format!("{}.{:03} ms", micros / 1000, micros % 1000)
+        };
+        let (own, plugins) = (each(|held| held.agent.cpu), each(|held| held.agent.programs));
+        say(&format!(
+            "CPU for each pod: agent {own}, plugins {plugins}, parent {}",
+            each(|held| held.parent.cpu)
+        ));
+        Ok(())
+    }
+
+    /// Notes how long pods took.
+    pub fn latencies(&self, plain: &Latencies, with: &Latencies) -> Result<()> {
+        say(&format!("scheduled to running without networks: {plain}"));
+        say(&format!("scheduled to running with two networks: {with}"));
+        let of = |kind: &'static str, latencies: &'_ Latencies| -> Vec<String> {
+            latencies.0.iter().map(|(pod, took)| format!("{kind},{pod},{}", took.as_millis())).collect()
+        };
+        self.write(
+            "latencies.csv",
+            "kind,pod,milliseconds",
+            of("plain", plain).into_iter().chain(of("with", with)),
+        )
+    }
+
+    /// Makes sure that the agent was one process all the time, and holds no more at the end than after a quarter.
+    pub fn is_flat(&self) -> Result<()> {
+        let (Some(early), Some(last)) = (self.held.get(self.held.len() / 4), self.held.last()) else {
+            bail!("nothing was measured");
+        };
+        ensure!(self.held.iter().all(|held| held.pid == last.pid), "the agent was restarted");
+        for (who, early, last) in [("agent", early.agent, last.agent), ("parent", early.parent, last.parent)]
+        {
+            ensure!(last.rss <= early.rss + DRIFT, "the {who} grew from {} to {} KiB", early.rss, last.rss);
+            ensure!(
+                last.fds <= early.fds + FD_DRIFT,
+                "the {who} had {} descriptors, now {}",
+                early.fds,
+                last.fds
+            );
+        }
+        Ok(())
+    }
+}
+
+fn say(text: &str) {
+    eprintln!("         {text}");
+}
