@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::command::{output, output_of};
 use crate::node::Node;
+use crate::process::{command_line, signal};
 use crate::runtime::Runtime;
 use crate::wait::eventually;
 
@@ -262,8 +263,9 @@ impl Cluster {
     pub fn agent_pid(&self) -> Result<i32> {
         let parent = self.parent_pid()?;
         let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
-        // CNI plugins that lost their parent are younger.
-        Ok(children.split(' ').next().filter(|pid| !pid.is_empty()).context("no agent runs")?.parse()?)
+        // Others are what CNI plugins have left behind.
+        let mut pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.find(|pid| command_line(*pid).contains("netclaim-kubelet-plugin")).context("no agent runs")
     }
 
     /// The process that holds the agent's sockets.
@@ -393,11 +395,6 @@ impl Cluster {
         let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
         self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", &patch]).map(drop)
     }
-}
-
-/// Sends a signal to a process of the node; its processes are the machine's too.
-pub(crate) fn signal(pid: i32, name: &str) -> Result<()> {
-    output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
 }
 
 /// The node of the cluster in `dir`.

@@ -12,6 +12,7 @@ mod cluster;
 mod command;
 mod node;
 pub mod objects;
+mod process;
 mod runtime;
 pub mod suite;
 mod test;
@@ -22,6 +23,7 @@ pub use netclaim_driver::failpoint::Failpoint;
 
 pub use cluster::{AGENT, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
+pub use process::{Process, processes};
 pub use runtime::Runtime;
 pub use test::Test;
 pub use wait::{eventually, long};

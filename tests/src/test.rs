@@ -6,9 +6,10 @@ use std::fmt;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, SYSTEM, signal};
+use crate::cluster::{Cluster, SYSTEM};
 use crate::node::{Interface, Task};
 use crate::objects;
+use crate::process::signal;
 use crate::runtime::Runtime;
 use crate::wait::eventually;
 use crate::watch::PodWatch;
