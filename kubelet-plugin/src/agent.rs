@@ -18,7 +18,7 @@ use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
-use netclaim_driver::nri::{self, PluginConfig};
+use netclaim_driver::nri::{self, PluginConfig, SandboxNetwork};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, watch};
@@ -37,6 +37,7 @@ use crate::node::NodeAgent;
 use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::{FIT, STARTS};
 use crate::publishing::Devices;
+use crate::sandboxes::{self, Listed};
 use crate::sockets::{listen, with_tokio};
 use crate::status::StatusWriter;
 use crate::stop::Stop;
@@ -49,6 +50,8 @@ const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a state directory that takes nothing is looked at.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
+/// How long a runtime may be away, which restarts in 3 s or so, before NRI counts as off.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How often an agent that stands by looks whether the other one has ended.
 const OWN_BEAT: Duration = Duration::from_millis(50);
 /// How long plugins that run may keep an agent that is told to stop; the next one undoes what they did not finish.
@@ -153,12 +156,29 @@ async fn run(args: Args) -> Result<()> {
     let gate_socket = args.gate_socket();
     let hooks = listen(&gate_socket).and_then(with_tokio);
     let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", gate_socket.display()))?;
-    let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), pods: LivePods(client.clone()) });
+    let (nri_connected, connected) = watch::channel(false);
+    let (runtime_silent, silent) = watch::channel(false);
+    parts.spawn(
+        "listening for silence",
+        watch_silence(
+            connected.clone(),
+            runtime_silent,
+            Arc::clone(&gate),
+            Arc::clone(&attacher),
+            cancel.clone(),
+        ),
+    );
+    let silence = silent.clone();
+    let source = Arc::new(GateSource {
+        attacher: Arc::clone(&attacher),
+        pods: LivePods(client.clone()),
+        silent,
+        boot_id: boot.clone(),
+    });
     let ended = cancel.clone();
     parts.spawn("answering hooks", async move {
         ended.run_until_cancelled(server::serve(hooks, source)).await;
     });
-    let (nri_connected, connected) = watch::channel(false);
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
         LivePods(client.clone()),
@@ -185,7 +205,7 @@ async fn run(args: Args) -> Result<()> {
     let calls = listen(&agent_socket).and_then(with_tokio);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
     parts.spawn("answering the kubelet", relay::serve(calls, Arc::new(node), cancel.clone()));
-    let (ready, seen) = (readiness(connected.clone(), health.clone()), connected);
+    let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn("watching the journal", watch_journal(probed, health, Arc::clone(&metrics), cancel.clone()));
     parts.spawn("counting", count_connection(seen, Arc::clone(&metrics)));
     let (address, ended) = (args.metrics_address, cancel.clone());
@@ -317,9 +337,10 @@ fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
 
 fn readiness(
     connected: watch::Receiver<bool>,
+    silent: watch::Receiver<bool>,
     health: watch::Receiver<Option<String>>,
 ) -> impl Fn() -> Result<(), String> + Clone {
-    move || match (&*health.borrow(), *connected.borrow()) {
+    move || match (&*health.borrow(), *connected.borrow() || *silent.borrow()) {
         (Some(trouble), _) => Err(format!("no pod can be attached: {trouble}")),
         (None, false) => Err("not connected to the container runtime by NRI".to_owned()),
         (None, true) => Ok(()),
@@ -352,6 +373,41 @@ async fn watch_journal(
     cancel.run_until_cancelled(watching).await;
 }
 
+/// Notices a runtime that tells of nothing, because NRI is off: then the hooks of containers tell of their sandboxes.
+async fn watch_silence(
+    mut connected: watch::Receiver<bool>,
+    silent: watch::Sender<bool>,
+    gate: Arc<GateKeeper>,
+    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    cancel: CancellationToken,
+) {
+    let set = |now: bool| {
+        if silent.send_if_modified(|known| std::mem::replace(known, now) != now) {
+            gate.runtime_is_silent(now);
+            attacher.tell_again();
+        }
+    };
+    let watching = async {
+        loop {
+            // Not connected yet is the same as not connected any more.
+            if tokio::time::timeout(SILENCE, connected.wait_for(|connected| *connected)).await.is_err() {
+                tracing::warn!(
+                    "the container runtime tells of no sandbox, is NRI off? The hooks of containers tell then"
+                );
+                set(true);
+            }
+            if connected.wait_for(|connected| *connected).await.is_err() {
+                return;
+            }
+            set(false);
+            if connected.wait_for(|connected| !*connected).await.is_err() {
+                return;
+            }
+        }
+    };
+    cancel.run_until_cancelled(watching).await;
+}
+
 async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Metrics>) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
@@ -365,6 +421,9 @@ async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Met
 struct GateSource {
     attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
     pods: LivePods,
+    /// The runtime tells of nothing: see [`watch_silence`].
+    silent: watch::Receiver<bool>,
+    boot_id: String,
 }
 
 /// Pods as the API server knows them.
@@ -396,6 +455,23 @@ impl sweep::Pods for LivePods {
 impl server::Source for GateSource {
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
         self.attacher.watch(pod_uid)
+    }
+
+    fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>) {
+        let known = |state: &PodState| state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == sandbox_id);
+        if !*self.silent.borrow() || self.watch(pod_uid).is_none_or(|state| known(&state.borrow())) {
+            return;
+        }
+        let Some(netns) = netns else {
+            let reason = "the pod's network namespace has no name in /run/netns, and the container runtime does not tell \
+                          of it: is NRI off? A pod with hostNetwork: true cannot be attached";
+            return self.attacher.sandbox_unfit(pod_uid, reason.to_owned());
+        };
+        match sandboxes::look_at(pod_uid, sandbox_id, &SandboxNetwork::Namespace(netns), &self.boot_id) {
+            Listed::Live(live) => self.attacher.sandbox_up(live),
+            Listed::Gone => {}
+            Listed::Unfit(reason) | Listed::Unclear(reason) => self.attacher.sandbox_unfit(pod_uid, reason),
+        }
     }
 
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {

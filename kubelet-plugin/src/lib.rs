@@ -41,6 +41,7 @@ mod parent;
 mod plan;
 mod publishing;
 mod relay;
+mod sandboxes;
 mod sockets;
 mod status;
 mod stop;

@@ -7,26 +7,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netclaim_driver::attach::record::Sandbox as Attachable;
-use netclaim_driver::attach::{Attacher, Gate, LiveSandbox, Network, PodState};
-use netclaim_driver::error_chain;
+use netclaim_driver::attach::{Attacher, Gate, Network, PodState};
 use netclaim_driver::failpoint::Failpoint;
-use netclaim_driver::links::Netns;
-use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork};
+use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox};
 use tokio::task::JoinHandle;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand, of_another_pod};
 use crate::gate::keeper::GateKeeper;
 use crate::metrics::Metrics;
+use crate::sandboxes::{self, Listed};
 
 /// Most pods are attached sooner, and nobody needs to know how they would wait.
 const LONG: Duration = Duration::from_millis(200);
 /// Pause before it is asked again what kind of pod one is.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
-/// Why a pod on the node's network gets none of ours.
-const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
-                            remove hostNetwork or the claim";
-
 /// The agent as an NRI plugin.
 pub struct RuntimeEvents<N, P> {
     attacher: Arc<Attacher<N, GateKeeper>>,
@@ -46,14 +40,6 @@ pub trait Pods: Send + Sync + 'static {
         name: &str,
         uid: &str,
     ) -> impl Future<Output = Option<bool>> + Send;
-}
-
-/// Whether a listed sandbox lives.
-enum Listed {
-    Live(LiveSandbox),
-    Gone,
-    Unfit(String),
-    Unclear(String),
 }
 
 impl<N: Network, P: Pods> RuntimeEvents<N, P> {
@@ -94,29 +80,7 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
     }
 
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
-        let path = match &sandbox.network {
-            SandboxNetwork::Namespace(path) => path,
-            SandboxNetwork::Host => return Listed::Unfit(HOST_NETWORK.to_owned()),
-            SandboxNetwork::Unknown => return Listed::Gone,
-        };
-        let netns = match Netns::open(path) {
-            Ok(netns) => netns,
-            Err(error) if error.is_gone() => return Listed::Gone,
-            Err(error) => return Listed::Unclear(error_chain(&error)),
-        };
-        match netns.is_own() {
-            Ok(false) => {}
-            // CRI-O names the node's namespace where containerd names none.
-            Ok(true) => return Listed::Unfit(HOST_NETWORK.to_owned()),
-            Err(error) => return Listed::Unclear(error_chain(&error)),
-        }
-        let attachable = Attachable {
-            id: sandbox.id.clone(),
-            netns: path.clone(),
-            netns_id: netns.id(),
-            boot_id: self.boot_id.clone(),
-        };
-        Listed::Live(LiveSandbox { pod_uid: sandbox.uid.clone(), sandbox: attachable, netns })
+        sandboxes::look_at(&sandbox.uid, &sandbox.id, &sandbox.network, &self.boot_id)
     }
 
     /// UIDs of the claims that a container names.

@@ -12,9 +12,8 @@
 //! plugins left behind become its own, and are reaped.
 
 use std::env;
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -113,8 +112,10 @@ struct Agent {
 
 impl Agent {
     fn start(starts: u32) -> Result<Self> {
-        let args: Vec<OsString> = env::args_os().skip(1).collect();
+        let mut args = env::args_os();
+        let name = args.next().unwrap_or_else(|| "netclaim-kubelet-plugin".into());
         let mut child = Command::new("/proc/self/exe")
+            .arg0(name)
             .args(args)
             .env(STARTS, starts.to_string())
             .stdout(Stdio::piped())

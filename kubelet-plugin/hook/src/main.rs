@@ -20,10 +20,12 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,8 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How often to look for the marker, the agent and the parent.
 const BEAT: Duration = Duration::from_millis(250);
+/// Where runtimes give names to network namespaces.
+const NAMESPACES: &str = "/run/netns";
 /// The OCI state is small; what is longer is something else.
 const MAX_STATE: u64 = 1 << 20;
 
@@ -40,6 +44,8 @@ const MAX_STATE: u64 = 1 << 20;
 /// container with its sandbox each in its own words.
 #[derive(Deserialize)]
 struct State {
+    /// The container's first process, which waits for us.
+    pid: Option<u32>,
     #[serde(default)]
     annotations: Annotations,
 }
@@ -56,6 +62,9 @@ struct Annotations {
 struct Question {
     sandbox: String,
     pod: String,
+    /// Where the sandbox's network namespace is, for an agent that the runtime does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    netns: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -103,11 +112,20 @@ fn question(state: &str) -> Result<Question, String> {
         (Some(sandbox), Some(pod))
             if !matches!(sandbox.as_str(), "" | "." | "..") && !sandbox.contains(['/', '\0']) =>
         {
-            Ok(Question { sandbox, pod })
+            Ok(Question { sandbox, pod, netns: state.pid.and_then(netns_of) })
         }
         _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported"
             .to_owned()),
     }
+}
+
+/// The name of the network namespace that a process is in, among those that runtimes give.
+fn netns_of(pid: u32) -> Option<PathBuf> {
+    let is = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
+    let named = fs::read_dir(NAMESPACES).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let same =
+        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (is.dev(), is.ino()));
+    named.into_iter().find(same)
 }
 
 fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), String> {
@@ -189,12 +207,12 @@ mod tests {
     use super::*;
 
     fn asking() -> Question {
-        Question { sandbox: "s1".into(), pod: "p1".into() }
+        Question { sandbox: "s1".into(), pod: "p1".into(), netns: None }
     }
 
     #[test]
     fn both_runtimes_name_the_sandbox() {
-        let containerd = r#"{"id":"c","pid":1,"annotations":{"io.kubernetes.cri.sandbox-id":"s1","io.kubernetes.cri.sandbox-uid":"p1"}}"#;
+        let containerd = r#"{"id":"c","annotations":{"io.kubernetes.cri.sandbox-id":"s1","io.kubernetes.cri.sandbox-uid":"p1"}}"#;
         let crio =
             r#"{"id":"c","annotations":{"io.kubernetes.cri-o.SandboxID":"s1","io.kubernetes.pod.uid":"p1"}}"#;
         assert_eq!(question(containerd), Ok(asking()));

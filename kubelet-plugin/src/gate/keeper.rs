@@ -28,6 +28,8 @@ struct Pods {
     on_disk: HashMap<String, OnDisk>,
     /// Those whose containers may wait in a hook.
     patient: HashSet<String>,
+    /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers.
+    silent: bool,
 }
 
 /// The observer of the attachments.
@@ -64,8 +66,10 @@ impl GateKeeper {
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         }
-        let pods: HashMap<String, OnDisk> =
-            states.iter().map(|(uid, state)| ((*uid).to_owned(), OnDisk::wanted(state, false))).collect();
+        let pods: HashMap<String, OnDisk> = states
+            .iter()
+            .map(|(uid, state)| ((*uid).to_owned(), OnDisk::wanted(state, Waiting::Refused)))
+            .collect();
         for claim in specs.claims()? {
             if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
                 specs.remove(&claim)?;
@@ -83,7 +87,7 @@ impl GateKeeper {
             on_disk.specs.iter().try_for_each(|(claim, spec)| specs.write(claim, spec))?;
             on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
         }
-        let pods = Mutex::new(Pods { on_disk: pods, patient: HashSet::new() });
+        let pods = Mutex::new(Pods { on_disk: pods, ..Pods::default() });
         Ok(Self { specs, metadata, markers, pods, news })
     }
 
@@ -95,6 +99,11 @@ impl GateKeeper {
     /// The metadata files, likewise.
     pub fn metadata(&self) -> &MetadataFiles {
         &self.metadata
+    }
+
+    /// From now on the runtime tells of sandboxes, or does not. Whoever says so has every pod told again.
+    pub fn runtime_is_silent(&self, silent: bool) {
+        self.lock().silent = silent;
     }
 
     /// Whether containers of the pod may wait in a hook.
@@ -122,7 +131,7 @@ impl GateKeeper {
 
     fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
         let mut pods = self.lock();
-        let wanted = OnDisk::wanted(state, pods.patient.contains(pod_uid));
+        let wanted = OnDisk::wanted(state, pods.waiting(pod_uid));
         let on_disk = pods.on_disk.entry(pod_uid.to_owned()).or_default();
         // Closing comes before opening. What fails stays noted as it was, for the next time.
         if let Some(old) = on_disk.marker.clone().filter(|old| wanted.marker.as_ref() != Some(old)) {
@@ -165,22 +174,43 @@ impl GateKeeper {
     }
 }
 
-impl OnDisk {
-    /// What a pod in `state` is to have; `patient` when its containers may wait in a hook.
-    fn wanted(state: &PodState, patient: bool) -> Self {
-        let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
-        let Some(sandbox) = &state.sandbox else { return Self { metadata, ..Self::default() } };
-        let open = state.gate(&sandbox.id) == Gate::Open;
-        let form = if open || patient { Form::Hook } else { Form::Shut };
-        Self {
-            metadata,
-            specs: state
-                .records
-                .iter()
-                .map(|record| (record.plan.claim.uid.clone(), Spec::new(&record.plan, form)))
-                .collect(),
-            marker: open.then(|| sandbox.id.clone()),
+/// How containers of a pod wait that is not attached.
+#[derive(Clone, Copy, PartialEq)]
+enum Waiting {
+    /// They are not created.
+    Refused,
+    /// In a hook, once there is a sandbox.
+    InHook,
+    /// In a hook, which is who tells of the sandbox.
+    InTellingHook,
+}
+
+impl Pods {
+    fn waiting(&self, pod_uid: &str) -> Waiting {
+        match (self.silent, self.patient.contains(pod_uid)) {
+            (true, _) => Waiting::InTellingHook,
+            (false, true) => Waiting::InHook,
+            (false, false) => Waiting::Refused,
         }
+    }
+}
+
+impl OnDisk {
+    /// What a pod in `state` is to have.
+    fn wanted(state: &PodState, waiting: Waiting) -> Self {
+        let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
+        let specs = |form| {
+            let spec = |record: &Record| (record.plan.claim.uid.clone(), Spec::new(&record.plan, form));
+            state.records.iter().map(spec).collect()
+        };
+        let Some(sandbox) = &state.sandbox else {
+            let told = waiting == Waiting::InTellingHook;
+            let specs = if told { specs(Form::Hook) } else { BTreeMap::new() };
+            return Self { metadata, specs, marker: None };
+        };
+        let open = state.gate(&sandbox.id) == Gate::Open;
+        let form = if open || waiting != Waiting::Refused { Form::Hook } else { Form::Shut };
+        Self { metadata, specs: specs(form), marker: open.then(|| sandbox.id.clone()) }
     }
 }
 
@@ -341,6 +371,20 @@ mod tests {
         assert!(file("attached").unwrap().contains("\"generation\": 1"));
         assert_eq!(file("adding").unwrap(), "", "a waiting container may have it mounted");
         assert!(file("gone").is_err());
+    }
+
+    #[tokio::test]
+    async fn while_the_runtime_tells_nothing_the_hook_is_there_before_the_sandbox() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let prepared = PodState { records: vec![record("a", Phase::Planned)], ..PodState::default() };
+        keeper.runtime_is_silent(true);
+        keeper.observe("p", &prepared).await.unwrap();
+        let spec = dir.path().join("cdi/netclaim.dev-claim_a.json");
+        assert!(std::fs::read_to_string(&spec).unwrap().contains("createRuntime"));
+        keeper.runtime_is_silent(false);
+        keeper.observe("p", &prepared).await.unwrap();
+        assert!(!spec.exists());
     }
 
     #[tokio::test]

@@ -1,10 +1,11 @@
 //! Where waiting hooks ask whether their sandbox is ready.
 //!
-//! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…}`, the agent
+//! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…,"netns":…}`, the agent
 //! answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
 //! waits; it outlives the agent and asks the next one.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +28,17 @@ const LOOK_PERIOD: Duration = Duration::from_secs(3);
 struct Question {
     sandbox: String,
     pod: String,
+    /// Name of the sandbox's network namespace, where it has one.
+    netns: Option<PathBuf>,
 }
 
 /// What the gate needs to know.
 pub trait Source: Send + Sync + 'static {
     /// The state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
+
+    /// A hook has told of a sandbox, which nobody else may tell of.
+    fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>);
 
     /// Whether the pod is being deleted, or gone. Errors count as no.
     fn is_going(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
@@ -79,6 +85,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> String {
     let Some(mut state) = source.watch(&question.pod) else {
         return gone("its ResourceClaims are no longer prepared on this node");
     };
+    source.sandbox_found(&question.pod, &question.sandbox, question.netns.clone());
     let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_PERIOD, LOOK_PERIOD);
     loop {
         let pod = {
@@ -125,6 +132,8 @@ mod tests {
             (pod_uid == "p").then(|| self.state.clone())
         }
 
+        fn sandbox_found(&self, _: &str, _: &str, _: Option<PathBuf>) {}
+
         async fn is_going(&self, _: &str, _: &str, _: &str) -> bool {
             self.going.load(Ordering::Relaxed)
         }
@@ -135,7 +144,7 @@ mod tests {
     }
 
     fn question() -> Question {
-        Question { sandbox: "s1".into(), pod: "p".into() }
+        Question { sandbox: "s1".into(), pod: "p".into(), netns: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -104,6 +104,7 @@ fn main() -> ExitCode {
             a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach,
             a_pod_whose_uplink_is_removed_starts_again_when_it_is_back,
             attaching_goes_on_while_the_api_server_is_away,
+            pods_get_their_networks_from_a_runtime_without_nri,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
             a_new_sandbox_has_new_metadata,

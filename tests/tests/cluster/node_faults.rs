@@ -223,3 +223,37 @@ pub fn attaching_goes_on_while_the_api_server_is_away(test: &Test<'_>) -> Result
     test.delete_pod("old")?;
     test.node_has_leases(1)
 }
+
+pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Result<()> {
+    let (on, off) = ("disable = false", "disable = true");
+    let file = test.cluster.dir().join("runtime.toml");
+    let config = fs::read_to_string(&file)?;
+    if !config.contains(on) {
+        return test.skip("only containerd's configuration is changed here");
+    }
+    let network = test.macvlan("a")?;
+    test.pod("old", &network)?;
+    test.runs_with("old", &["net1"])?;
+    let before = test.interface("old", "net1")?;
+    fs::write(&file, config.replace(on, off))?;
+    let shown = || -> Result<()> {
+        test.cluster.service("restart", "runtime")?;
+        test.pod("new", &network)?;
+        test.runs_with("new", &["net1"])?;
+        ensure!(test.interface("old", "net1")? == before, "it was {before:?}");
+        ensure!(agent_is_ready(test)? == "200", "the agent is not ready");
+        test.cluster.kill_agent()?;
+        test.pod("next", &network)?;
+        test.runs_with("next", &["net1"])?;
+        replaced(test, "old")?;
+        test.delete_pod("new")?;
+        test.delete_pod("old")?;
+        test.node_has_leases(1)
+    }();
+    fs::write(&file, config)?;
+    test.cluster.service("restart", "runtime")?;
+    shown?;
+    test.pod("last", &network)?;
+    test.runs_with("last", &["net1"])?;
+    test.node_has_leases(2)
+}

@@ -1,0 +1,51 @@
+//! What a sandbox is that somebody tells of: one that can be attached to, or why not.
+
+use std::path::Path;
+
+use netclaim_driver::attach::LiveSandbox;
+use netclaim_driver::attach::record::Sandbox;
+use netclaim_driver::error_chain;
+use netclaim_driver::links::Netns;
+use netclaim_driver::nri::SandboxNetwork;
+
+const ON_THE_NODE: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
+                           remove hostNetwork or the claim";
+
+/// What was found.
+pub enum Listed {
+    /// It lives, and its network namespace is held open.
+    Live(LiveSandbox),
+    /// It has ended.
+    Gone,
+    /// Nothing can be attached to it, for this reason.
+    Unfit(String),
+    /// It could not be looked at, for this reason.
+    Unclear(String),
+}
+
+/// Looks at the sandbox `id` of a pod, in the boot `boot_id`.
+pub fn look_at(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str) -> Listed {
+    let path: &Path = match network {
+        SandboxNetwork::Namespace(path) => path,
+        SandboxNetwork::Host => return Listed::Unfit(ON_THE_NODE.to_owned()),
+        SandboxNetwork::Unknown => return Listed::Gone,
+    };
+    let netns = match Netns::open(path) {
+        Ok(netns) => netns,
+        Err(error) if error.is_gone() => return Listed::Gone,
+        Err(error) => return Listed::Unclear(error_chain(&error)),
+    };
+    match netns.is_own() {
+        Ok(false) => {}
+        // CRI-O names the node's own namespace for such pods.
+        Ok(true) => return Listed::Unfit(ON_THE_NODE.to_owned()),
+        Err(error) => return Listed::Unclear(error_chain(&error)),
+    }
+    let sandbox = Sandbox {
+        id: id.to_owned(),
+        netns: path.to_owned(),
+        netns_id: netns.id(),
+        boot_id: boot_id.to_owned(),
+    };
+    Listed::Live(LiveSandbox { pod_uid: pod_uid.to_owned(), sandbox, netns })
+}
