@@ -171,7 +171,7 @@ impl<'a> Test<'a> {
     /// # Errors
     /// When it does not go.
     pub fn delete_pod(&self, name: &str) -> Result<()> {
-        self.kubectl(&["delete", "pod", name, "--timeout=60s"])?;
+        self.kubectl(&["delete", "pod", name, "--ignore-not-found", "--timeout=60s"])?;
         self.kubectl(&["delete", "resourceclaim", name, "--ignore-not-found", "--timeout=60s"]).map(drop)
     }
 

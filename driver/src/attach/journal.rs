@@ -246,7 +246,7 @@ fn sha256(raw: &RawValue) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::tests::plan;
+    use super::super::record::tests::{plan, sandbox};
     use super::*;
 
     fn journal() -> (tempfile::TempDir, Journal) {
@@ -289,6 +289,37 @@ mod tests {
         assert_eq!(records, [record]);
         assert_eq!(unreadable.len(), bad.len(), "{unreadable:?}");
         assert!(unreadable.iter().all(|file| file.path.exists()));
+    }
+
+    /// What the first agent wrote for an attachment. Never change it: there are such files on nodes.
+    const FIRST: &str = concat!(
+        r#"{"version":1,"sha256":"09cd3be2e3455dfe00c304f4c7609db9a21ad5af90be630d6579b2c5da100e34","#,
+        r#""record":"#,
+        r#"{"plan":{"claim":{"namespace":"default","name":"a","uid":"a-uid"},"index":0,"of":1,"pod""#,
+        r#":{"namespace":"default","name":"pod","uid":"pod-uid"},"device":{"request":"net","pool":""#,
+        r#"node0","device":"net-storage"},"network":"storage","ifName":"net1","conflist":{"cniVersi"#,
+        r#"on":"1.1.0","name":"n","plugins":[{"type":"noop"}]}},"phase":"attached","sandbox":{"id":"#,
+        r#""s1","netns":"/run/netns/s1","netnsId":{"dev":4,"ino":1},"bootId":"boot"},"result":null}"#,
+        "}"
+    );
+
+    #[test]
+    fn the_first_agents_file_is_read_by_every_later_one() {
+        let record = decode(FIRST.as_bytes()).expect("readable");
+        let phase = Phase::Attached { sandbox: sandbox("s1"), result: serde_json::Value::Null };
+        assert_eq!(record, Record { phase, ..Record::new(plan("a", 0)) });
+        assert_eq!(String::from_utf8(encode(&record).expect("writable")).expect("text"), FIRST);
+    }
+
+    #[test]
+    fn a_file_with_what_a_later_agent_has_to_say_is_read_by_an_earlier_one() {
+        let record = Record::new(plan("a", 0));
+        let mut later = serde_json::to_value(&record).expect("JSON");
+        later["invented"] = serde_json::json!({"later": true});
+        later["plan"]["invented"] = serde_json::json!(1);
+        let raw = serde_json::value::to_raw_value(&later).expect("JSON");
+        let file = Envelope { version: VERSION, sha256: sha256(&raw), record: &raw };
+        assert_eq!(decode(&serde_json::to_vec(&file).expect("JSON")), Ok(record));
     }
 
     #[test]
