@@ -193,13 +193,13 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
         container: Container,
         _budget: Duration,
     ) -> Result<Adjustment, String> {
-        if self.claims_of(&container).next().is_some() {
-            Failpoint::ContainerSeen.reach();
-        }
         if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
             return Err(refusal);
         }
         let state = self.attacher.watch(&sandbox.uid).map(|state| state.borrow().clone());
+        if state.is_some() {
+            Failpoint::ContainerSeen.reach();
+        }
         if let Some(state) = &state
             && state.sandbox.as_ref().is_none_or(|known| known.id != sandbox.id)
             && let Listed::Live(live) = self.look_at(&sandbox)
