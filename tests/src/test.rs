@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -376,6 +378,22 @@ impl<'a> Test<'a> {
             Runtime::Containerd => self.kill(sandbox),
             Runtime::CriO => self.cluster.on_node(&["crictl", "stopp", &sandbox.id]).map(drop),
         }
+    }
+
+    /// Removes the name of a pod's network namespace, as a runtime does at the pod's end.
+    ///
+    /// # Errors
+    /// When the pod does not run, or the namespace has no name.
+    pub fn take_namespace_away(&self, pod: &str) -> Result<()> {
+        let inode = fs::metadata(self.sandbox(pod)?.netns)?.ino();
+        let names = fs::read_dir(self.cluster.node().path("/run/netns"))?;
+        let is_its = |entry: &fs::DirEntry| fs::metadata(entry.path()).is_ok_and(|file| file.ino() == inode);
+        let entry =
+            names.filter_map(Result::ok).find(is_its).context("the sandbox's namespace has no name")?;
+        let path = format!("/run/netns/{}", entry.file_name().to_string_lossy());
+        // CRI-O holds it open.
+        self.cluster.on_node(&["umount", "--lazy", &path])?;
+        self.cluster.on_node(&["rm", &path]).map(drop)
     }
 
     /// The interfaces in a pod's network namespace.

@@ -111,6 +111,7 @@ fn main() -> ExitCode {
             a_nic_is_given_back_as_it_was,
             an_address_of_a_sandbox_that_never_was_is_collected,
             an_interface_that_lost_its_address_is_told_until_it_has_it_again,
+            a_pod_that_is_gone_is_released_without_the_kubelet,
             after_a_reboot_addresses_are_given_back_and_pods_come_up_with_their_networks,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;
     ])

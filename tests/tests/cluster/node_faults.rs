@@ -1,7 +1,6 @@
 //! The kubelet, the container runtime and sandboxes come and go.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -106,14 +105,7 @@ pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Re
     let network = test.macvlan("a")?;
     test.pod("p", &network)?;
     test.runs_with("p", &["net1"])?;
-    let inode = fs::metadata(test.sandbox("p")?.netns)?.ino();
-    let names = fs::read_dir(test.cluster.node().path("/run/netns"))?;
-    let is_its = |entry: &fs::DirEntry| fs::metadata(entry.path()).is_ok_and(|file| file.ino() == inode);
-    let entry = names.filter_map(Result::ok).find(is_its).context("the sandbox's namespace has no name")?;
-    let path = format!("/run/netns/{}", entry.file_name().to_string_lossy());
-    // CRI-O holds it open.
-    test.cluster.on_node(&["umount", "--lazy", &path])?;
-    test.cluster.on_node(&["rm", &path])?;
+    test.take_namespace_away("p")?;
     test.delete_pod("p")?;
     test.node_has_leases(0)
 }

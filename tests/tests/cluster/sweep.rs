@@ -57,3 +57,32 @@ pub fn an_interface_that_lost_its_address_is_told_until_it_has_it_again(test: &T
         eventually(60, "the claim is ready again", || test.claim_is_ready("p").map(drop))
     })
 }
+
+pub fn a_pod_that_is_gone_is_released_without_the_kubelet(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("stays", &network)?;
+    test.pod("goes", &network)?;
+    test.runs_with("stays", &["net1"])?;
+    test.runs_with("goes", &["net1"])?;
+    with_beat(test, "NETCLAIM_ORPHAN_AFTER", || {
+        test.cluster.service("stop", "kubelet")?;
+        let released = || {
+            // Of this one only the object is gone: it runs on.
+            test.kubectl(&["delete", "pod", "stays", "--grace-period=0", "--force", "--timeout=60s"])?;
+            test.kubectl(&["delete", "pod", "goes", "--grace-period=0", "--force", "--timeout=60s"])?;
+            test.take_namespace_away("goes")?;
+            test.node_has_leases(1)?;
+            eventually(20, "the journal has forgotten it", || {
+                let journal = test.cluster.node().journal()?;
+                ensure!(journal.len() == 1, "{journal:?}");
+                Ok(())
+            })?;
+            test.interface("stays", "net1").map(drop)
+        };
+        let result = released();
+        test.cluster.service("start", "kubelet")?;
+        result?;
+        // It ends the other one too, and comes to its claim a minute later.
+        test.node_has_leases(0)
+    })
+}
