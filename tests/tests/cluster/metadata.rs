@@ -90,7 +90,7 @@ pub fn a_new_sandbox_has_new_metadata(test: &Test<'_>) -> Result<()> {
     test.runs("p")?;
     let [before] = read(test, "p")?;
     let old = test.sandbox("p")?;
-    test.kill(&old)?;
+    test.end_sandbox(&old)?;
     let [after] = eventually(60, "a container of a new sandbox has read", || {
         let container = test.container("p", "shell")?;
         ensure!(container.sandbox != old.id, "it is the old one");
