@@ -8,7 +8,7 @@
 mod plugin_host;
 
 use netclaim_driver::attach::record::{Plan, Sandbox};
-use netclaim_driver::attach::{CniNetwork, Failure, Network as _};
+use netclaim_driver::attach::{CniNetwork, Failure, Network as _, Undone};
 use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::{HostLink, Links};
 use serde_json::{Value, json};
@@ -97,7 +97,9 @@ impl Pod {
     }
 
     async fn del(&self, lent: Option<&HostLink>) -> Result<(), Failure> {
-        self.network.del(&self.plan, "s1", Some(&self.netns.path()), None, lent, 0).await
+        let undone = self.network.del(&self.plan, "s1", Some(&self.netns.path()), None, lent, 0).await?;
+        assert_eq!(undone, Undone::All);
+        Ok(())
     }
 
     /// Does what a pod with `NET_ADMIN` may.
@@ -203,7 +205,8 @@ fn a_virtual_link_that_ended_with_its_namespace_holds_nobody_up() {
         // Somebody else's of that name is not touched.
         run("ip link add up0 mtu 1300 type veth peer name sw0");
         let other = state("up0");
-        pod.network.del(&pod.plan, "s1", None, None, Some(&lent), 0).await.unwrap();
+        let undone = pod.network.del(&pod.plan, "s1", None, None, Some(&lent), 0).await.unwrap();
+        assert!(matches!(undone, Undone::GivenUp(why) if why.contains("link up0 is gone")));
         assert_eq!(state("up0"), other);
         assert_eq!(host.reserved("h"), [""; 0]);
     });
@@ -220,7 +223,7 @@ fn hardware_that_is_not_back_yet_is_waited_for() {
         let del = async |tries| pod.network.del(&pod.plan, "s1", None, None, Some(&lent), tries).await;
         let error = del(0).await.unwrap_err().message;
         assert!(error.contains("link up0 that the pod had is not back on the node"), "{error}");
-        del(100).await.unwrap();
+        assert!(matches!(del(100).await, Ok(Undone::GivenUp(why)) if why == error));
     });
 }
 

@@ -43,6 +43,13 @@ pub enum News {
         /// Its state now.
         state: PodState,
     },
+    /// What was made for a plan could not be undone, and will not be tried again.
+    GivenUp {
+        /// The plan.
+        plan: Box<Plan>,
+        /// Why.
+        why: String,
+    },
     /// A claim cannot be prepared.
     Refused(Box<Refusal>),
 }
@@ -118,6 +125,9 @@ impl StatusWriter {
                 told = news.recv() => match told {
                     Some(News::Attachments { pod_uid, state }) => self.attachments(&pod_uid, &state).await,
                     Some(News::Refused(refusal)) => self.refused(&refusal),
+                    Some(News::GivenUp { plan, why }) => {
+                        self.publish(&plan, "NetworkDetachGivenUp", "Detach", &format!("something may be left on the node: {why}"));
+                    }
                     None => break,
                 },
                 Some(done) = writes.join_next() => if let Ok((uid, entries, result)) = done {
@@ -158,7 +168,7 @@ impl StatusWriter {
                 // Once: the plugin may word it differently each time.
                 && !(known_broken && entries.iter().any(Entry::is_broken))
             {
-                self.tell_pod(plan, &entries).await;
+                self.tell_pod(plan, &entries);
             }
         }
     }
@@ -188,13 +198,18 @@ impl StatusWriter {
 
     /// The kubelet tells the pod's events only what the runtime answers; a failure while the gate waits is ours to
     /// tell.
-    async fn tell_pod(&self, plan: &Plan, entries: &[Entry]) {
+    fn tell_pod(&self, plan: &Plan, entries: &[Entry]) {
         let Some((reason, action, message)) = entries.iter().find_map(|entry| match &entry.outcome {
             Outcome::NotReady { message, .. } => Some(("NetworkAttachFailed", "Attach", message)),
             Outcome::Attached { broken, .. } => Some(("NetworkCheckFailed", "Check", broken.as_ref()?)),
         }) else {
             return;
         };
+        self.publish(plan, reason, action, message);
+    }
+
+    /// Publishes an event on the plan's pod, which may be lost.
+    fn publish(&self, plan: &Plan, reason: &str, action: &str, message: &str) {
         let mut note = format!("network {}: {message}", plan.network);
         while note.len() > 1000 {
             note.pop();

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
-use super::{Checked, Failure, Network};
+use super::{Checked, Failure, Network, Undone};
 use crate::cni::{
     self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
     TraceContext,
@@ -146,15 +146,20 @@ impl CniNetwork {
     }
 
     /// Makes a link what it was; that it cannot be done is an error until it is given up.
-    async fn give_back(&self, plan: &Plan, lent: &HostLink, gone: bool, tries: u32) -> Result<(), Failure> {
+    async fn give_back(
+        &self,
+        plan: &Plan,
+        lent: &HostLink,
+        gone: bool,
+        tries: u32,
+    ) -> Result<Undone, Failure> {
         let message = match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
-            Ok(GivenBack::AsItWas) => return Ok(()),
+            Ok(GivenBack::AsItWas) => return Ok(Undone::All),
             Ok(GivenBack::Missing) if !lent.outlives_namespaces() => {
-                tracing::error!(
-                    link = lent.name,
-                    "the link is gone: a virtual one ends with the pod's network namespace, or the pod removed it"
-                );
-                return Ok(());
+                return Ok(Undone::GivenUp(format!(
+                    "link {} is gone: a virtual one ends with the pod's network namespace, or the pod removed it",
+                    lent.name
+                )));
             }
             Ok(GivenBack::Missing) => {
                 format!(
@@ -167,8 +172,7 @@ impl CniNetwork {
         if tries + 1 < TRIES_TO_RUN {
             return Err(Failure::new(message));
         }
-        tracing::error!(link = lent.name, error = message, "given up: the link is not as it was");
-        Ok(())
+        Ok(Undone::GivenUp(message))
     }
 
     pub(super) fn attachment(
@@ -305,7 +309,7 @@ impl Network for CniNetwork {
         result: Option<&Value>,
         lent: Option<&HostLink>,
         tries: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<Undone, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
         let span = span(plan, sandbox_id, &attachment);
@@ -313,6 +317,7 @@ impl Network for CniNetwork {
         let del = async {
             let _lock = self.lock(&list, &attachment).await?;
             let _turn = self.turns.acquire().await;
+            let mut undone = Undone::All;
             if let Some(netns) = netns {
                 self.del_in(netns, plan, &list, &attachment, result.as_ref(), lent).await?;
             } else {
@@ -328,20 +333,17 @@ impl Network for CniNetwork {
                 let limit = if errors.iter().any(not_run) { TRIES_TO_RUN } else { TRIES };
                 match errors.first() {
                     Some(error) if tries + 1 < limit => return Err(Failure::new(error_chain(error))),
-                    Some(error) => {
-                        tracing::error!(
-                            error = error_chain(error),
-                            "given up: something may be left on the node"
-                        );
-                    }
+                    Some(error) => undone = Undone::GivenUp(error_chain(error)),
                     None => {}
                 }
             }
-            if let Some(lent) = lent {
-                self.give_back(plan, lent, netns.is_none(), tries).await?;
+            if let Some(lent) = lent
+                && let lost @ Undone::GivenUp(_) = self.give_back(plan, lent, netns.is_none(), tries).await?
+            {
+                undone = lost;
             }
             self.forget(&list, &attachment);
-            Ok(())
+            Ok(undone)
         };
         del.instrument(span).await
     }

@@ -61,6 +61,15 @@ impl Failure {
     }
 }
 
+/// How a DEL ended that need not be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undone {
+    /// Nothing is left.
+    All,
+    /// Something may be left, for this reason; trying again would not help.
+    GivenUp(String),
+}
+
 /// The outside world in which interfaces are made and removed.
 pub trait Network: Send + Sync + 'static {
     /// The link of the host that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or
@@ -81,7 +90,7 @@ pub trait Network: Send + Sync + 'static {
         result: Option<&Value>,
         lent: Option<&HostLink>,
         tries: u32,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<Undone, Failure>> + Send;
 
     /// Looks whether an attachment is what its ADD made. Dropping the future ends what it started.
     fn check(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> impl Future<Output = Checked> + Send;
@@ -114,6 +123,9 @@ pub trait Observer: Send + Sync + 'static {
     /// # Errors
     /// Why containers of the pod must not start, whatever is attached. It is told again in a moment.
     fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Something that was made for `plan` may be left, for good, and why. Nobody will hear of it again.
+    fn given_up(&self, plan: &Plan, why: &str);
 }
 
 /// What is known of one pod's attachments.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::Journal;
 use super::machine::{self, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
-use super::{Checked, Failure, Network, Observer, PodState};
+use super::{Checked, Failure, Network, Observer, PodState, Undone};
 use crate::error_chain;
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
@@ -410,7 +410,13 @@ impl<N: Network, O: Observer> Pod<N, O> {
             network.del(&plan, &sandbox.id, path, result.as_ref(), lent.as_ref(), tries).await
         };
         match self.attend(operation, commands, |_| true).await {
-            Outcome::Done(Ok(())) => self.deleted(&key).await,
+            Outcome::Done(Ok(undone)) => {
+                if let Undone::GivenUp(why) = undone {
+                    tracing::error!(pod.uid = %self.uid, attachment = %key, why, "given up: something may be left on the node");
+                    self.observer.given_up(&record.plan, &why);
+                }
+                self.deleted(&key).await;
+            }
             Outcome::Done(Err(failure)) => self.failed(&key, Verb::Del, failure.message).await,
             Outcome::CutShort => {}
         }

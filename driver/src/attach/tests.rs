@@ -31,6 +31,8 @@ struct Plugins {
     /// The link that an ADD takes from the host.
     link: Mutex<Option<HostLink>>,
     called: Notify,
+    /// What the next DEL leaves.
+    left: Mutex<Option<String>>,
 }
 
 impl Plugins {
@@ -90,18 +92,19 @@ impl Network for Plugins {
         result: Option<&Value>,
         lent: Option<&HostLink>,
         _tries: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<Undone, Failure> {
         let netns = if netns.is_some() { "" } else { " without netns" };
         let result = if result.is_some() { " with result" } else { "" };
         let lent =
             lent.map_or_else(String::new, |lent| format!(" giving back {} with {}", lent.name, lent.mtu));
-        self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await
+        self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await?;
+        Ok(self.left.lock().unwrap().take().map_or(Undone::All, Undone::GivenUp))
     }
 }
 
-/// An observer that fails this many times when everything is attached.
+/// An observer that fails this many times when everything is attached, and keeps what it was told was given up.
 #[derive(Default)]
-struct Watcher(Mutex<u32>);
+struct Watcher(Mutex<u32>, Mutex<Vec<String>>);
 
 impl Observer for Watcher {
     async fn observe(&self, _: &str, state: &PodState) -> Result<(), String> {
@@ -111,6 +114,10 @@ impl Observer for Watcher {
             return Err("disk full".to_owned());
         }
         Ok(())
+    }
+
+    fn given_up(&self, plan: &Plan, why: &str) {
+        self.1.lock().unwrap().push(format!("{}: {why}", plan.network));
     }
 }
 
@@ -262,6 +269,17 @@ async fn a_del_that_fails_keeps_the_claim_and_goes_on_by_itself() {
     assert_eq!(node.journalled(), 1);
     // The kubelet asks again.
     while node.attacher.release("a-uid").await.is_err() {}
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_del_gives_up_is_told_once_and_lets_the_claim_go() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    *node.plugins.left.lock().unwrap() = Some("the IPAM plugin is not there".to_owned());
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(*node.watcher.1.lock().unwrap(), ["storage: the IPAM plugin is not there"]);
     assert_eq!(node.journalled(), 0);
 }
 

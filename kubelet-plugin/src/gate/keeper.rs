@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netclaim_driver::attach::record::Record;
+use netclaim_driver::attach::record::{Plan, Record};
 use netclaim_driver::attach::{Gate, Observer, PodState};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
@@ -223,6 +223,10 @@ impl Observer for GateKeeper {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write what the pod's containers need: the pod waits");
             format!("cannot write what the pod's containers need: {error}")
         })
+    }
+
+    fn given_up(&self, plan: &Plan, why: &str) {
+        let _ = self.news.send(News::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
     }
 }
 
