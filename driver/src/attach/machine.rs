@@ -23,7 +23,8 @@
 //! repeated with it.
 //!
 //! Invariants, which the tests below hold against random histories: a DEL follows every ADD that was started; no
-//! second ADD before that DEL; a record is forgotten only when nothing is owed.
+//! second ADD before that DEL; a record is forgotten only when nothing is owed; the gate is open for no sandbox but the
+//! one in which the ADD has succeeded and no DEL has begun.
 
 use super::record::{Phase, Record, Sandbox};
 
@@ -89,6 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::record::tests::{plan, sandbox};
+    use super::super::{Gate, PodState};
     use super::*;
 
     #[derive(Debug, Clone, Copy)]
@@ -119,12 +121,14 @@ mod tests {
         prop::collection::vec(event, 0..60)
     }
 
-    /// A node with one record: `owed` is the sandbox to which an ADD was started without a finished DEL.
+    /// A node with one record: `owed` is the sandbox to which an ADD was started without a finished DEL, `made` the
+    /// one in which the interface is whole.
     struct World {
         record: Option<Record>,
         want: Want,
         boot: u32,
         owed: Option<String>,
+        made: Option<String>,
         released: bool,
     }
 
@@ -138,6 +142,7 @@ mod tests {
                     prop_assert!(!self.released, "ADD for a released claim");
                     record.phase = Phase::Adding { sandbox: sandbox.clone() };
                     self.owed = Some(sandbox.id.clone());
+                    self.made = Some(sandbox.id.clone()).filter(|_| succeeds);
                     if succeeds && !cut_short {
                         record.phase =
                             Phase::Attached { sandbox: sandbox.clone(), result: serde_json::Value::Null };
@@ -146,6 +151,7 @@ mod tests {
                 Step::Del(sandbox) => {
                     prop_assert_eq!(self.owed.as_ref(), Some(&sandbox.id), "DEL for what was never added");
                     record.phase = deleting(record.phase.clone());
+                    self.made = None;
                     if succeeds && !cut_short {
                         record.phase = Phase::Planned;
                         self.owed = None;
@@ -159,12 +165,30 @@ mod tests {
             }
             Ok(step)
         }
+
+        /// The gate is open for no sandbox but the one in which the interface is whole.
+        fn gate_is_honest(&self, sandboxes: u8) -> Result<(), TestCaseError> {
+            let records = self.record.iter().cloned().collect();
+            let state = PodState { records, closing: self.released, ..PodState::default() };
+            for boot in 0..=self.boot {
+                for id in (0..sandboxes).map(|id| format!("{boot}-{id}")) {
+                    if state.gate(&id) == Gate::Open {
+                        prop_assert_eq!(
+                            self.made.as_ref(),
+                            Some(&id),
+                            "open for a sandbox without its network"
+                        );
+                    }
+                }
+            }
+            Ok(())
+        }
     }
 
     proptest! {
         #[test]
         fn every_started_add_gets_its_del_and_no_second_add_comes_before(events in events()) {
-            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Unknown, boot: 0, owed: None, released: false };
+            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Unknown, boot: 0, owed: None, made: None, released: false };
             let restarted = |world: &mut World| world.want = if world.released { Want::Forgotten } else { Want::Unknown };
             for event in events {
                 match event {
@@ -180,6 +204,7 @@ mod tests {
                     Event::Step(succeeds) => { world.step(succeeds, false)?; }
                     Event::StepCutShort => { world.step(true, true)?; restarted(&mut world); }
                 }
+                world.gate_is_honest(3)?;
             }
             // However it went: release, and three good steps later nothing is left.
             world.released = true;
@@ -192,7 +217,7 @@ mod tests {
 
         #[test]
         fn a_wanted_attachment_is_reached_from_anywhere(events in events()) {
-            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Detached, boot: 0, owed: None, released: false };
+            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Detached, boot: 0, owed: None, made: None, released: false };
             for event in events {
                 match event {
                     Event::SandboxUp(id) => world.want = Want::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
