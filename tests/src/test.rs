@@ -262,7 +262,11 @@ impl<'a> Test<'a> {
         })
     }
 
-    fn events(&self, pod: &str) -> Result<Vec<String>> {
+    /// The events of a pod, each with its reason.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub fn events(&self, pod: &str) -> Result<Vec<String>> {
         let events = self.cluster.get(&["-n", &self.namespace, "events"])?;
         let of_pod = list(&events["items"]).filter(|event| event["involvedObject"]["name"] == pod);
         Ok(of_pod.map(|event| format!("{}: {}", text(&event["reason"]), text(&event["message"]))).collect())

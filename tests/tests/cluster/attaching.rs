@@ -152,3 +152,23 @@ pub fn a_chain_of_plugins_sets_sysctls_of_the_pod(test: &Test<'_>) -> Result<()>
     ensure!(value.trim() == "1", "arp_notify is {value}");
     Ok(())
 }
+
+pub fn a_pod_with_users_of_its_own_gets_its_network(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["hostUsers"] = json!(false);
+    test.create([claim("p", &network), pod])?;
+    let unfit = ["user namespace", "userns", "idmap", "ID map"];
+    let refused = eventually(60, "the pod runs, or the node says why it has no user namespaces", || {
+        let events = test.events("p")?;
+        if let Some(event) = events.iter().find(|event| unfit.iter().any(|word| event.contains(word))) {
+            return Ok(Some(event.clone()));
+        }
+        ensure!(test.get("pod", "p")?["status"]["phase"] == "Running", "{events:#?}");
+        Ok(None)
+    })?;
+    match refused {
+        Some(reason) => test.skip(&format!("no user namespaces for pods here: {reason}")),
+        None => test.runs_with("p", &["net1"]),
+    }
+}

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
             a_claim_with_two_requests_gives_two_interfaces,
             two_pods_share_an_uplink_through_two_networks,
             a_chain_of_plugins_sets_sysctls_of_the_pod,
+            a_pod_with_users_of_its_own_gets_its_network,
             a_class_gives_defaults_that_a_claim_may_change,
             a_whole_nic_and_macvlan_on_it_wait_for_each_other,
             macvlan_and_ipvlan_on_one_uplink_wait_for_each_other,
