@@ -53,6 +53,7 @@ impl Front {
                 Registration::is_of(&args.driver_name, name) || Args::is_calls_socket(name)
             });
         }
+        remove_files(&stale_notes(args));
         let listener = listen(&front.calls).and_then(with_tokio);
         let listener = listener.with_context(|| format!("cannot listen on {}", front.calls.display()))?;
         let (relay, cancel) = (front.relay.clone(), front.cancel.clone());
@@ -106,6 +107,16 @@ async fn note_when(mut registered: watch::Receiver<bool>, note: PathBuf) {
     {
         tracing::error!(path = %note.display(), %error, "the startup probe will not hear that the agent has started");
     }
+}
+
+/// Notes of instances that the kubelet no longer finds: they were killed.
+fn stale_notes(args: &Args) -> Vec<PathBuf> {
+    let found = |instance: &str| {
+        args.registry_dir().join(Registration::socket_name(&args.driver_name, instance)).exists()
+    };
+    let notes = args.started_note().parent().and_then(|dir| dir.read_dir().ok());
+    let stale = |note: &fs::DirEntry| !note.file_name().to_str().is_some_and(found);
+    notes.into_iter().flatten().flatten().filter(stale).map(|note| note.path()).collect()
 }
 
 fn write_note(note: &Path) -> io::Result<()> {

@@ -62,6 +62,8 @@ struct Annotations {
 struct Question {
     sandbox: String,
     pod: String,
+    #[serde(skip)]
+    pid: Option<u32>,
     /// Where the sandbox's network namespace is, for an agent that the runtime does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     netns: Option<PathBuf>,
@@ -92,11 +94,15 @@ fn run() -> Result<(), String> {
         .take(MAX_STATE)
         .read_to_string(&mut state)
         .map_err(|e| format!("cannot read the OCI state: {e}"))?;
-    let question = question(&state)?;
+    let mut question = question(&state)?;
     if let Some((pod, refusal)) = owner {
         is_of(&pod, &refusal, &question)?;
     }
     let marker = Path::new(&markers).join(&question.sandbox);
+    if marker.exists() {
+        return Ok(());
+    }
+    question.netns = question.pid.and_then(netns_of);
     wait(&question, Path::new(&socket), &marker)
 }
 
@@ -112,7 +118,7 @@ fn question(state: &str) -> Result<Question, String> {
         (Some(sandbox), Some(pod))
             if !matches!(sandbox.as_str(), "" | "." | "..") && !sandbox.contains(['/', '\0']) =>
         {
-            Ok(Question { sandbox, pod, netns: state.pid.and_then(netns_of) })
+            Ok(Question { sandbox, pod, pid: state.pid, netns: None })
         }
         _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported"
             .to_owned()),
@@ -207,7 +213,7 @@ mod tests {
     use super::*;
 
     fn asking() -> Question {
-        Question { sandbox: "s1".into(), pod: "p1".into(), netns: None }
+        Question { sandbox: "s1".into(), pod: "p1".into(), pid: None, netns: None }
     }
 
     #[test]
