@@ -48,6 +48,8 @@ use crate::{http, relay, sweep, watching};
 const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How old a metric may be.
+const COUNT_PERIOD: Duration = Duration::from_secs(10);
 /// How often a state directory that takes nothing is looked at.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// How long a runtime may be away, which restarts in 3 s or so, before NRI counts as off.
@@ -207,7 +209,7 @@ async fn run(args: Args) -> Result<()> {
     parts.spawn("answering the kubelet", relay::serve(calls, Arc::new(node), cancel.clone()));
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn("watching the journal", watch_journal(probed, health, Arc::clone(&metrics), cancel.clone()));
-    parts.spawn("counting", count_connection(seen, Arc::clone(&metrics)));
+    parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
     let (address, ended) = (args.metrics_address, cancel.clone());
     parts.spawn("serving metrics", async move {
         if let Some(Err(error)) = ended.run_until_cancelled(http::serve(address, metrics, ready)).await {
@@ -408,10 +410,16 @@ async fn watch_silence(
     cancel.run_until_cancelled(watching).await;
 }
 
-async fn count_connection(mut connected: watch::Receiver<bool>, metrics: Arc<Metrics>) {
+/// Keeps the metrics that follow something else, until the runtime is let go of.
+async fn count(
+    mut connected: watch::Receiver<bool>,
+    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    metrics: Arc<Metrics>,
+) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
-        if connected.changed().await.is_err() {
+        metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
+        if let Ok(Err(_)) = tokio::time::timeout(COUNT_PERIOD, connected.changed()).await {
             return;
         }
     }

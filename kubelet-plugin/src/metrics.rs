@@ -73,6 +73,8 @@ pub struct Metrics {
     pub unreadable: Gauge,
     /// Whether the journal takes what is written.
     pub journal_writable: Gauge,
+    /// What happened to attachments and cannot.
+    pub illegal_moves: Gauge,
     /// How often this agent's parent has started one before.
     pub restarts: Gauge,
 }
@@ -125,6 +127,12 @@ impl Default for Metrics {
             "0 while the state directory takes nothing, and no new pod is attached",
             journal_writable.clone(),
         );
+        let illegal_moves = Gauge::default();
+        registry.register(
+            "attachment_illegal_moves",
+            "Moves of attachments that their state machine refused: bugs, see the log",
+            illegal_moves.clone(),
+        );
         let restarts = Gauge::default();
         registry.register(
             "agent_restarts",
@@ -139,6 +147,7 @@ impl Default for Metrics {
             nri_connected,
             unreadable,
             journal_writable,
+            illegal_moves,
             restarts,
         }
     }

@@ -26,6 +26,8 @@
 //! second ADD before that DEL; a record is forgotten only when nothing is owed; the gate is open for no sandbox but the
 //! one in which the ADD has succeeded and no DEL has begun.
 
+use serde_json::Value;
+
 use super::record::{Phase, Record, Sandbox};
 
 /// What the world wants of a pod's attachments.
@@ -76,12 +78,70 @@ pub fn next(record: &Record, want: &Want, boot_id: &str) -> Step {
     }
 }
 
-/// The phase after [`Step::Del`] was decided and before it runs: what was known of the result is kept for it.
-pub fn deleting(phase: Phase) -> Phase {
-    match phase {
-        Phase::Adding { sandbox } => Phase::Deleting { sandbox, result: None },
-        Phase::Attached { sandbox, result } => Phase::Deleting { sandbox, result: Some(result) },
-        same @ (Phase::Planned | Phase::Deleting { .. }) => same,
+/// What has happened to an attachment, or is about to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// An ADD is about to start in this sandbox.
+    AddDue(Sandbox),
+    /// The ADD has succeeded with this result.
+    Added(Value),
+    /// The ADD has failed, after this result of a part of the chain.
+    AddFailed(Option<Value>),
+    /// A DEL is about to start, perhaps not for the first time.
+    DelDue,
+    /// The DEL has succeeded.
+    Deleted,
+}
+
+/// An event that cannot happen to an attachment in this phase: a bug, after which nothing is done and nothing forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{event} cannot happen to an attachment that is {phase}")]
+pub struct Illegal {
+    event: &'static str,
+    phase: &'static str,
+}
+
+/// The phase of an attachment after an event. The picture above has every move there is.
+///
+/// # Errors
+/// When there is no such move.
+pub fn after(phase: Phase, event: Event) -> Result<Phase, Illegal> {
+    let illegal = Illegal { event: event.name(), phase: phase.name() };
+    match (phase, event) {
+        (Phase::Planned, Event::AddDue(sandbox)) => Ok(Phase::Adding { sandbox }),
+        (Phase::Adding { sandbox }, Event::Added(result)) => Ok(Phase::Attached { sandbox, result }),
+        (Phase::Adding { sandbox }, Event::AddFailed(result)) => Ok(Phase::Deleting { sandbox, result }),
+        (Phase::Adding { sandbox }, Event::DelDue) => Ok(Phase::Deleting { sandbox, result: None }),
+        // What was known of the result is kept for the DEL.
+        (Phase::Attached { sandbox, result }, Event::DelDue) => {
+            Ok(Phase::Deleting { sandbox, result: Some(result) })
+        }
+        (deleting @ Phase::Deleting { .. }, Event::DelDue) => Ok(deleting),
+        (Phase::Deleting { .. }, Event::Deleted) => Ok(Phase::Planned),
+        _ => Err(illegal),
+    }
+}
+
+impl Event {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::AddDue(_) => "the start of an ADD",
+            Self::Added(_) => "the success of an ADD",
+            Self::AddFailed(_) => "the failure of an ADD",
+            Self::DelDue => "the start of a DEL",
+            Self::Deleted => "the success of a DEL",
+        }
+    }
+}
+
+impl Phase {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Adding { .. } => "being added",
+            Self::Attached { .. } => "attached",
+            Self::Deleting { .. } => "being deleted",
+        }
     }
 }
 
@@ -93,8 +153,9 @@ mod tests {
     use super::super::{Gate, PodState};
     use super::*;
 
+    /// What happens to a node.
     #[derive(Debug, Clone, Copy)]
-    enum Event {
+    enum Happening {
         SandboxUp(u8),
         SandboxGone,
         Released,
@@ -107,16 +168,16 @@ mod tests {
         StepCutShort,
     }
 
-    fn events() -> impl Strategy<Value = Vec<Event>> {
+    fn events() -> impl Strategy<Value = Vec<Happening>> {
         let event = prop_oneof![
-            (0..3u8).prop_map(Event::SandboxUp),
-            Just(Event::SandboxGone),
-            Just(Event::Released),
-            Just(Event::Crash),
-            Just(Event::Reboot),
-            any::<bool>().prop_map(Event::Step),
-            any::<bool>().prop_map(Event::Step),
-            Just(Event::StepCutShort),
+            (0..3u8).prop_map(Happening::SandboxUp),
+            Just(Happening::SandboxGone),
+            Just(Happening::Released),
+            Just(Happening::Crash),
+            Just(Happening::Reboot),
+            any::<bool>().prop_map(Happening::Step),
+            any::<bool>().prop_map(Happening::Step),
+            Just(Happening::StepCutShort),
         ];
         prop::collection::vec(event, 0..60)
     }
@@ -132,6 +193,10 @@ mod tests {
         released: bool,
     }
 
+    fn moved(record: &Record, event: Event) -> Result<Phase, TestCaseError> {
+        after(record.phase.clone(), event).map_err(|illegal| TestCaseError::fail(illegal.to_string()))
+    }
+
     impl World {
         fn step(&mut self, succeeds: bool, cut_short: bool) -> Result<Step, TestCaseError> {
             let Some(record) = self.record.as_mut() else { return Ok(Step::Rest) };
@@ -140,20 +205,20 @@ mod tests {
                 Step::Add(sandbox) => {
                     prop_assert_eq!(&self.owed, &None, "ADD while a DEL is owed");
                     prop_assert!(!self.released, "ADD for a released claim");
-                    record.phase = Phase::Adding { sandbox: sandbox.clone() };
+                    record.phase = moved(record, Event::AddDue(sandbox.clone()))?;
                     self.owed = Some(sandbox.id.clone());
                     self.made = Some(sandbox.id.clone()).filter(|_| succeeds);
-                    if succeeds && !cut_short {
-                        record.phase =
-                            Phase::Attached { sandbox: sandbox.clone(), result: serde_json::Value::Null };
+                    if !cut_short {
+                        let event = if succeeds { Event::Added(Value::Null) } else { Event::AddFailed(None) };
+                        record.phase = moved(record, event)?;
                     }
                 }
                 Step::Del(sandbox) => {
                     prop_assert_eq!(self.owed.as_ref(), Some(&sandbox.id), "DEL for what was never added");
-                    record.phase = deleting(record.phase.clone());
+                    record.phase = moved(record, Event::DelDue)?;
                     self.made = None;
                     if succeeds && !cut_short {
-                        record.phase = Phase::Planned;
+                        record.phase = moved(record, Event::Deleted)?;
                         self.owed = None;
                     }
                 }
@@ -192,17 +257,17 @@ mod tests {
             let restarted = |world: &mut World| world.want = if world.released { Want::Forgotten } else { Want::Unknown };
             for event in events {
                 match event {
-                    Event::SandboxUp(id) if !world.released => {
+                    Happening::SandboxUp(id) if !world.released => {
                         let boot_id = world.boot.to_string();
                         world.want = Want::Attached(Sandbox { boot_id, ..sandbox(&format!("{}-{id}", world.boot)) });
                     }
-                    Event::SandboxUp(_) => {}
-                    Event::SandboxGone => if !world.released { world.want = Want::Detached },
-                    Event::Released => { world.released = true; world.want = Want::Forgotten; }
-                    Event::Crash => restarted(&mut world),
-                    Event::Reboot => { world.boot += 1; restarted(&mut world); }
-                    Event::Step(succeeds) => { world.step(succeeds, false)?; }
-                    Event::StepCutShort => { world.step(true, true)?; restarted(&mut world); }
+                    Happening::SandboxUp(_) => {}
+                    Happening::SandboxGone => if !world.released { world.want = Want::Detached },
+                    Happening::Released => { world.released = true; world.want = Want::Forgotten; }
+                    Happening::Crash => restarted(&mut world),
+                    Happening::Reboot => { world.boot += 1; restarted(&mut world); }
+                    Happening::Step(succeeds) => { world.step(succeeds, false)?; }
+                    Happening::StepCutShort => { world.step(true, true)?; restarted(&mut world); }
                 }
                 world.gate_is_honest(3)?;
             }
@@ -220,11 +285,11 @@ mod tests {
             let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Detached, boot: 0, owed: None, made: None, released: false };
             for event in events {
                 match event {
-                    Event::SandboxUp(id) => world.want = Want::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
-                    Event::SandboxGone => world.want = Want::Detached,
-                    Event::Step(succeeds) => { world.step(succeeds, false)?; }
-                    Event::StepCutShort => { world.step(true, true)?; }
-                    Event::Released | Event::Crash | Event::Reboot => {}
+                    Happening::SandboxUp(id) => world.want = Want::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
+                    Happening::SandboxGone => world.want = Want::Detached,
+                    Happening::Step(succeeds) => { world.step(succeeds, false)?; }
+                    Happening::StepCutShort => { world.step(true, true)?; }
+                    Happening::Released | Happening::Crash | Happening::Reboot => {}
                 }
             }
             let wanted = Sandbox { boot_id: "0".into(), ..sandbox("last") };
@@ -241,5 +306,31 @@ mod tests {
         let record = Record { phase: attached, ..Record::new(plan("c", 0)) };
         assert_eq!(next(&record, &Want::Unknown, "boot"), Step::Rest);
         assert_eq!(next(&record, &Want::Attached(sandbox("a")), "boot"), Step::Rest);
+    }
+
+    #[test]
+    fn every_other_move_is_refused_by_name() {
+        let phases = [
+            Phase::Planned,
+            Phase::Adding { sandbox: sandbox("a") },
+            Phase::Attached { sandbox: sandbox("a"), result: Value::Null },
+            Phase::Deleting { sandbox: sandbox("a"), result: None },
+        ];
+        let events = [
+            Event::AddDue(sandbox("b")),
+            Event::Added(Value::Null),
+            Event::AddFailed(None),
+            Event::DelDue,
+            Event::Deleted,
+        ];
+        let legal = |phase: &Phase| {
+            events.iter().filter(|event| after(phase.clone(), (*event).clone()).is_ok()).count()
+        };
+        assert_eq!(phases.each_ref().map(legal), [1, 3, 1, 2]);
+        let illegal = after(Phase::Planned, Event::Deleted).unwrap_err();
+        assert_eq!(
+            illegal.to_string(),
+            "the success of a DEL cannot happen to an attachment that is planned"
+        );
     }
 }

@@ -25,6 +25,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netclaim_api::IfName;
@@ -245,6 +246,7 @@ pub struct Attacher<N, O> {
     pods: Arc<Mutex<Pods>>,
     tasks: TaskTracker,
     ending: CancellationToken,
+    illegal: Arc<AtomicU64>,
 }
 
 impl<N: Network, O: Observer> Attacher<N, O> {
@@ -268,6 +270,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             pods: Arc::default(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
+            illegal: Arc::default(),
         });
         for record in loaded.records {
             by_pod.entry(record.plan.pod.uid.clone()).or_default().push(record);
@@ -433,6 +436,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         self.answered(answer).await
     }
 
+    /// How often something happened to an attachment that cannot: bugs, each of them.
+    pub fn illegal_moves(&self) -> u64 {
+        self.illegal.load(Ordering::Relaxed)
+    }
+
     /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
     /// agent; calls that wait for it are never answered.
     pub async fn drain(&self) {
@@ -460,15 +468,15 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let damaged = self.damage.pods.get(uid).cloned();
         let first = PodState { records, damaged, ..PodState::default() };
-        let (state, watch) = watch::channel(first.clone());
+        let (state, watch) = watch::channel(first);
         let pod = Pod::new(
             uid.to_owned(),
-            first,
             Arc::clone(&self.network),
             Arc::clone(&self.observer),
             self.journal.clone(),
             Arc::clone(&self.boot_id),
             state,
+            Arc::clone(&self.illegal),
         );
         let (pods, retired) = (Arc::clone(&self.pods), uid.to_owned());
         let retire = move |commands: &mpsc::UnboundedReceiver<Command>| {

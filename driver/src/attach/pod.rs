@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::Journal;
-use super::machine::{self, Step, Want};
+use super::machine::{self, Event, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
 use super::{Checked, Failure, Network, Observer, PodState, Undone};
 use crate::error_chain;
@@ -81,6 +82,8 @@ pub(super) struct Pod<N, O> {
     pub(super) journal: Journal,
     pub(super) boot_id: Arc<str>,
     pub(super) state: watch::Sender<PodState>,
+    /// Moves that the machine refused, of all pods.
+    pub(super) illegal: Arc<AtomicU64>,
     records: Vec<Record>,
     pauses: HashMap<String, Pause>,
     sandbox: Known,
@@ -106,15 +109,15 @@ enum Outcome<T> {
 impl<N: Network, O: Observer> Pod<N, O> {
     pub(super) fn new(
         uid: String,
-        first: PodState,
         network: Arc<N>,
         observer: Arc<O>,
         journal: Journal,
         boot_id: Arc<str>,
         state: watch::Sender<PodState>,
+        illegal: Arc<AtomicU64>,
     ) -> Self {
         // Records from the journal may have a sandbox that the runtime has not told of yet.
-        let PodState { records, damaged, .. } = first;
+        let PodState { records, damaged, .. } = state.borrow().clone();
         let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
         Self {
             uid,
@@ -123,6 +126,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
             journal,
             boot_id,
             state,
+            illegal,
             records,
             pauses: HashMap::new(),
             sandbox,
@@ -320,7 +324,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
     async fn add(&mut self, index: usize, sandbox: Sandbox, commands: &mut mpsc::UnboundedReceiver<Command>) {
         let Some(mut record) = self.records.get(index).cloned() else { return };
         let key = record.key();
-        record.phase = Phase::Adding { sandbox: sandbox.clone() };
+        if !self.advance(&mut record, Event::AddDue(sandbox.clone())) {
+            return;
+        }
         match self.network.lends(&record.plan).await {
             Ok(lent) => record.lent = lent,
             Err(failure) => {
@@ -343,10 +349,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
         match outcome {
             Outcome::Done(Ok(result)) => self.added(&key, result).await,
             Outcome::Done(Err(failure)) => {
-                if let Some(record) = self.records.iter_mut().find(|record| record.key() == key)
-                    && let Phase::Adding { sandbox } = &record.phase
+                if let Some(mut record) = self.record(&key).cloned()
+                    && self.advance(&mut record, Event::AddFailed(failure.last_good))
                 {
-                    record.phase = Phase::Deleting { sandbox: sandbox.clone(), result: failure.last_good };
+                    self.replace(record);
                 }
                 self.failed(&key, Verb::Add, failure.message).await;
             }
@@ -358,9 +364,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
 
     async fn added(&mut self, key: &str, result: Value) {
         let Some(mut record) = self.record(key).cloned() else { return };
-        let Phase::Adding { sandbox } = record.phase.clone() else { return };
         Failpoint::Added.reach();
-        record.phase = Phase::Attached { sandbox, result };
+        if !self.advance(&mut record, Event::Added(result)) {
+            return;
+        }
         record.error = None;
         // Not on disk means that a crash would detach a running pod: it counts as a failed ADD.
         match self.write(&record).await {
@@ -378,7 +385,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let Some(mut record) = self.records.get(index).cloned() else { return };
         let key = record.key();
         if !matches!(record.phase, Phase::Deleting { .. }) {
-            record.phase = machine::deleting(record.phase);
+            if !self.advance(&mut record, Event::DelDue) {
+                return;
+            }
             record.check = None;
             // The journal owes this DEL already; that it cannot be written is no reason not to pay.
             if let Err(error) = self.write(&record).await {
@@ -425,7 +434,9 @@ impl<N: Network, O: Observer> Pod<N, O> {
     async fn deleted(&mut self, key: &str) {
         Failpoint::Deleted.reach();
         let Some(mut record) = self.record(key).cloned() else { return };
-        record.phase = Phase::Planned;
+        if !self.advance(&mut record, Event::Deleted) {
+            return;
+        }
         record.lent = None;
         if self.want(&record) == Want::Forgotten {
             // Straight to the end: there is nothing to come back to.
@@ -631,6 +642,21 @@ impl<N: Network, O: Observer> Pod<N, O> {
 
     fn record(&self, key: &str) -> Option<&Record> {
         self.records.iter().find(|record| record.key() == key)
+    }
+
+    /// Moves a record on; `false` where there is no such move, which is counted.
+    fn advance(&self, record: &mut Record, event: Event) -> bool {
+        match machine::after(record.phase.clone(), event) {
+            Ok(phase) => {
+                record.phase = phase;
+                true
+            }
+            Err(illegal) => {
+                self.illegal.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(pod.uid = %self.uid, attachment = record.key(), %illegal, "a bug: report this with the log");
+                false
+            }
+        }
     }
 
     fn replace(&mut self, record: Record) {

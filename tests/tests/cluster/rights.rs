@@ -13,6 +13,8 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
         "netclaim_nri_connected 1",
         "netclaim_journal_unreadable_files 0",
         "netclaim_agent_restarts ",
+        "netclaim_journal_writable 1",
+        "netclaim_attachment_illegal_moves 0",
         "# EOF",
     ] {
         ensure!(answer.contains(words), "no {words:?} in {answer}");
