@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_driver::attach::journal::{Journal, Ownership};
@@ -38,16 +39,16 @@ use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::{FIT, STARTS};
 use crate::publishing::Devices;
 use crate::sandboxes::{self, Listed};
-use crate::sockets::{listen, with_tokio};
+use crate::sockets::listen;
 use crate::status::StatusWriter;
 use crate::stop::Stop;
 use crate::sweep::Sweep;
 use crate::{http, relay, sweep, watching};
 
-/// The same, while the runtime holds up every pod of the node.
-const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same, while the runtime holds up every pod of the node.
+const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How old a metric may be.
 const COUNT_PERIOD: Duration = Duration::from_secs(10);
 /// How often a state directory that takes nothing is looked at.
@@ -114,13 +115,15 @@ async fn run(args: Args) -> Result<()> {
     let metadata = MetadataFiles::new(&args.metadata_dir(), &args.cdi_dir, &args.driver_name)
         .context("cannot use the run directory")?;
     let (news, told) = mpsc::unbounded_channel();
-    let gate = GateKeeper::take_over(specs, metadata, markers, &loaded.records, &boot, news.clone());
+    let (runtime_silent, silent) = watch::channel(false);
+    let gate =
+        GateKeeper::take_over(specs, metadata, markers, &loaded.records, &boot, silent.clone(), news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
     Failpoint::TakenOver.reach();
     let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
 
     let cancel = CancellationToken::new();
-    let mut parts = Parts::default();
+    let mut parts = Parts { tasks: JoinSet::new(), cancel: cancel.clone() };
 
     // What the node has, and what of it is published.
     let links = Links::new("/sys");
@@ -156,19 +159,12 @@ async fn run(args: Args) -> Result<()> {
 
     // Who asks.
     let gate_socket = args.gate_socket();
-    let hooks = listen(&gate_socket).and_then(with_tokio);
+    let hooks = listen(&gate_socket);
     let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", gate_socket.display()))?;
     let (nri_connected, connected) = watch::channel(false);
-    let (runtime_silent, silent) = watch::channel(false);
-    parts.spawn(
+    parts.spawn_until_cancelled(
         "listening for silence",
-        watch_silence(
-            connected.clone(),
-            runtime_silent,
-            Arc::clone(&gate),
-            Arc::clone(&attacher),
-            cancel.clone(),
-        ),
+        watch_silence(connected.clone(), runtime_silent, Arc::clone(&attacher)),
     );
     let silence = silent.clone();
     let source = Arc::new(GateSource {
@@ -177,10 +173,7 @@ async fn run(args: Args) -> Result<()> {
         silent,
         boot_id: boot.clone(),
     });
-    let ended = cancel.clone();
-    parts.spawn("answering hooks", async move {
-        ended.run_until_cancelled(server::serve(hooks, source)).await;
-    });
+    parts.spawn_until_cancelled("answering hooks", server::serve(hooks, source));
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
         LivePods(client.clone()),
@@ -204,15 +197,15 @@ async fn run(args: Args) -> Result<()> {
         metrics: Arc::clone(&metrics),
     };
     let agent_socket = args.agent_socket();
-    let calls = listen(&agent_socket).and_then(with_tokio);
+    let calls = listen(&agent_socket);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
-    parts.spawn("answering the kubelet", relay::serve(calls, Arc::new(node), cancel.clone()));
+    parts.spawn_until_cancelled("answering the kubelet", relay::serve(calls, Arc::new(node)));
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
-    parts.spawn("watching the journal", watch_journal(probed, health, Arc::clone(&metrics), cancel.clone()));
+    parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
     parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
-    let (address, ended) = (args.metrics_address, cancel.clone());
-    parts.spawn("serving metrics", async move {
-        if let Some(Err(error)) = ended.run_until_cancelled(http::serve(address, metrics, ready)).await {
+    let address = args.metrics_address;
+    parts.spawn_until_cancelled("serving metrics", async move {
+        if let Err(error) = http::serve(address, metrics, ready).await {
             tracing::error!(%address, %error, "cannot serve metrics");
         }
     });
@@ -259,19 +252,30 @@ fn cni_network(args: &Args) -> Result<CniNetwork> {
 }
 
 /// The agent's tasks by what they do. The end of one is the end of the agent.
-#[derive(Default)]
-struct Parts(JoinSet<&'static str>);
+struct Parts {
+    tasks: JoinSet<&'static str>,
+    cancel: CancellationToken,
+}
 
 impl Parts {
+    /// A part that ends by itself when it is to.
     fn spawn(&mut self, what: &'static str, part: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(async move {
+        self.tasks.spawn(async move {
             part.await;
             what
         });
     }
 
+    /// A part that is dropped then.
+    fn spawn_until_cancelled(&mut self, what: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+        let cancel = self.cancel.clone();
+        self.spawn(what, async move {
+            cancel.run_until_cancelled(part).await;
+        });
+    }
+
     async fn ended(&mut self) -> &'static str {
-        match self.0.join_next().await {
+        match self.tasks.join_next().await {
             Some(Ok(what)) => what,
             _ => "a part of the agent",
         }
@@ -279,9 +283,9 @@ impl Parts {
 
     /// Gives those that end by themselves a moment.
     async fn finish(&mut self) {
-        let all = async { while self.0.join_next().await.is_some() {} };
+        let all = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
-        self.0.abort_all();
+        self.tasks.abort_all();
     }
 }
 
@@ -350,64 +354,50 @@ fn readiness(
 }
 
 /// Tells of a state directory that takes nothing, and looks whether it does again.
-async fn watch_journal(
-    journal: Journal,
-    mut health: watch::Receiver<Option<String>>,
-    metrics: Arc<Metrics>,
-    cancel: CancellationToken,
-) {
-    let watching = async {
-        loop {
-            let trouble = health.borrow_and_update().clone();
-            metrics.journal_writable.set(i64::from(trouble.is_none()));
-            let probe = tokio::time::sleep(PROBE_PERIOD);
-            tokio::select! {
-                changed = health.changed() => if changed.is_err() {
-                    return;
-                },
-                () = probe, if trouble.is_some() => {
-                    let journal = journal.clone();
-                    let _ = tokio::task::spawn_blocking(move || journal.probe()).await;
-                }
+async fn watch_journal(journal: Journal, mut health: watch::Receiver<Option<String>>, metrics: Arc<Metrics>) {
+    loop {
+        let trouble = health.borrow_and_update().clone();
+        metrics.journal_writable.set(i64::from(trouble.is_none()));
+        let probe = tokio::time::sleep(PROBE_PERIOD);
+        tokio::select! {
+            changed = health.changed() => if changed.is_err() {
+                return;
+            },
+            () = probe, if trouble.is_some() => {
+                let journal = journal.clone();
+                let _ = tokio::task::spawn_blocking(move || journal.probe()).await;
             }
         }
-    };
-    cancel.run_until_cancelled(watching).await;
+    }
 }
 
 /// Notices a runtime that tells of nothing, because NRI is off: then the hooks of containers tell of their sandboxes.
 async fn watch_silence(
     mut connected: watch::Receiver<bool>,
     silent: watch::Sender<bool>,
-    gate: Arc<GateKeeper>,
     attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
-    cancel: CancellationToken,
 ) {
     let set = |now: bool| {
         if silent.send_if_modified(|known| std::mem::replace(known, now) != now) {
-            gate.runtime_is_silent(now);
             attacher.tell_again();
         }
     };
-    let watching = async {
-        loop {
-            // Not connected yet is the same as not connected any more.
-            if tokio::time::timeout(SILENCE, connected.wait_for(|connected| *connected)).await.is_err() {
-                tracing::warn!(
-                    "the container runtime tells of no sandbox, is NRI off? The hooks of containers tell then"
-                );
-                set(true);
-            }
-            if connected.wait_for(|connected| *connected).await.is_err() {
-                return;
-            }
-            set(false);
-            if connected.wait_for(|connected| !*connected).await.is_err() {
-                return;
-            }
+    loop {
+        // Not connected yet is the same as not connected any more.
+        if tokio::time::timeout(SILENCE, connected.wait_for(|connected| *connected)).await.is_err() {
+            tracing::warn!(
+                "the container runtime tells of no sandbox, is NRI off? The hooks of containers tell then"
+            );
+            set(true);
         }
-    };
-    cancel.run_until_cancelled(watching).await;
+        if connected.wait_for(|connected| *connected).await.is_err() {
+            return;
+        }
+        set(false);
+        if connected.wait_for(|connected| !*connected).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Keeps the metrics that follow something else, until the runtime is let go of.
@@ -441,6 +431,14 @@ impl LivePods {
     fn of(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.0.clone(), namespace)
     }
+
+    /// The metadata of this very pod: `Some(None)` when it is gone or another has its name, `None` when the API server
+    /// does not say.
+    async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
+        let pods = self.of(namespace);
+        let found = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await.ok()?.ok()?;
+        Some(found.map(|found| found.metadata).filter(|metadata| metadata.uid.as_deref() == Some(uid)))
+    }
 }
 
 impl Pods for LivePods {
@@ -454,9 +452,7 @@ impl Pods for LivePods {
 
 impl sweep::Pods for LivePods {
     async fn is_there(&self, pod: &ObjectRef) -> Option<bool> {
-        let pods = self.of(&pod.namespace);
-        let found = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(&pod.name)).await.ok()?.ok()?;
-        Some(found.is_some_and(|found| found.metadata.uid.as_deref() == Some(pod.uid.as_str())))
+        Some(self.metadata(&pod.namespace, &pod.name, &pod.uid).await?.is_some())
     }
 }
 
@@ -483,14 +479,7 @@ impl server::Source for GateSource {
     }
 
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        let pods = self.pods.of(namespace);
-        let pod = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await;
-        match pod.unwrap_or(Err(kube::Error::Service(Box::from("no answer")))) {
-            Ok(Some(pod)) => {
-                pod.metadata.uid.as_deref() != Some(uid) || pod.metadata.deletion_timestamp.is_some()
-            }
-            Ok(None) => true,
-            Err(_) => false,
-        }
+        let found = self.pods.metadata(namespace, name, uid).await;
+        found.is_some_and(|pod| pod.is_none_or(|metadata| metadata.deletion_timestamp.is_some()))
     }
 }

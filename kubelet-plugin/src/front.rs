@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::dra::{self, Registration};
+use crate::files;
 use crate::relay::Relay;
-use crate::sockets::{listen, remove_dead, with_tokio};
+use crate::sockets::{listen, remove_dead};
 
 /// How long calls that are under way may keep a parent that has no agent any more: another one may be answering them.
 const LAST_CALLS: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ impl Front {
             });
         }
         remove_files(&stale_notes(args));
-        let listener = listen(&front.calls).and_then(with_tokio);
+        let listener = listen(&front.calls);
         let listener = listener.with_context(|| format!("cannot listen on {}", front.calls.display()))?;
         let (relay, cancel) = (front.relay.clone(), front.cancel.clone());
         tokio::spawn(async move {
@@ -75,9 +76,8 @@ impl Front {
     /// # Errors
     /// When the socket cannot be made.
     pub(crate) fn show(&mut self) -> Result<()> {
-        let listener = listen(&self.registration).and_then(with_tokio);
-        let listener =
-            listener.with_context(|| format!("cannot listen on {}", self.registration.display()))?;
+        let listener = listen(&self.registration)
+            .with_context(|| format!("cannot listen on {}", self.registration.display()))?;
         self.shown = true;
         let (registered, seen) = watch::channel(false);
         let registration = Registration::new(&self.driver, self.calls.clone(), registered);
@@ -128,11 +128,8 @@ fn write_note(note: &Path) -> io::Result<()> {
 
 fn remove_files<'a>(files: impl IntoIterator<Item = &'a PathBuf>) {
     for file in files {
-        match fs::remove_file(file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %file.display(), %error, "cannot remove a file of an ended agent");
-            }
-            _ => {}
+        if let Err(error) = files::remove(file) {
+            tracing::warn!(path = %file.display(), %error, "cannot remove a file of an ended agent");
         }
     }
 }

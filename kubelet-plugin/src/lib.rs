@@ -27,6 +27,7 @@ mod claim;
 mod container;
 mod devices;
 mod dra;
+mod files;
 #[cfg(test)]
 mod fixtures;
 mod front;

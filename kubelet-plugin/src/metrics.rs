@@ -92,6 +92,12 @@ impl Timer<'_> {
     }
 }
 
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
+    let gauge = Gauge::default();
+    registry.register(name, help, gauge.clone());
+    gauge
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("netclaim");
@@ -109,35 +115,27 @@ impl Default for Metrics {
             "From the sandbox's event to its last attachment, where the runtime waited",
             attach.clone(),
         );
-        let nri_connected = Gauge::default();
-        registry.register(
-            "nri_connected",
-            "1 while the container runtime tells of sandboxes",
-            nri_connected.clone(),
-        );
-        let unreadable = Gauge::default();
-        registry.register(
+        let nri_connected =
+            gauge(&mut registry, "nri_connected", "1 while the container runtime tells of sandboxes");
+        let unreadable = gauge(
+            &mut registry,
             "journal_unreadable_files",
             "Journal files that cannot be read and are kept",
-            unreadable.clone(),
         );
-        let journal_writable = Gauge::default();
-        registry.register(
+        let journal_writable = gauge(
+            &mut registry,
             "journal_writable",
             "0 while the state directory takes nothing, and no new pod is attached",
-            journal_writable.clone(),
         );
-        let illegal_moves = Gauge::default();
-        registry.register(
+        let illegal_moves = gauge(
+            &mut registry,
             "attachment_illegal_moves",
             "Moves of attachments that their state machine refused: bugs, see the log",
-            illegal_moves.clone(),
         );
-        let restarts = Gauge::default();
-        registry.register(
+        let restarts = gauge(
+            &mut registry,
             "agent_restarts",
             "How often the agent died and was started again in this container, which the kubelet does not count",
-            restarts.clone(),
         );
         Self {
             registry: Mutex::new(registry),

@@ -19,11 +19,10 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
-use crate::sockets::is_ours;
+use crate::sockets;
 
 /// Less than the kubelet waits (45 s), so that it hears from us why.
 const PATIENCE: Duration = Duration::from_secs(43);
@@ -100,33 +99,12 @@ impl NodeResources for Relay {
     }
 }
 
-/// The agent's end: takes calls until `ending`. Those that are under way then are answered as long as the process lives.
-pub(crate) async fn serve<N: NodeResources>(listener: UnixListener, node: Arc<N>, ending: CancellationToken) {
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = ending.cancelled() => return,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let node = Arc::clone(&node);
-                tokio::spawn(async move {
-                    if let Err(error) = answer(stream, node).await {
-                        tracing::debug!(%error, "a call went away");
-                    }
-                });
-            }
-            Err(error) => {
-                // Out of descriptors, most likely: calls wait, and so can we.
-                tracing::warn!(%error, "cannot accept a call");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+/// The agent's end: takes calls until dropped. Those that are under way then are answered as long as the process lives.
+pub(crate) async fn serve<N: NodeResources>(listener: UnixListener, node: Arc<N>) {
+    sockets::serve(listener, |stream| answer(stream, Arc::clone(&node))).await;
 }
 
 async fn answer<N: NodeResources>(mut stream: UnixStream, node: Arc<N>) -> io::Result<()> {
-    is_ours(&stream)?;
     let bug = || "the driver failed unexpectedly: see its log".to_owned();
     // In tasks of their own: whoever asked may go away, and what was begun is finished and found by the next call.
     match read_line(&mut stream).await? {
@@ -165,7 +143,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::sockets::{listen, with_tokio};
+    use crate::sockets::listen;
 
     /// A fake driver: prepares what is called "good", panics at what is called "bug", waits for ever at what is called
     /// "slow".
@@ -208,8 +186,8 @@ mod tests {
 
     fn agent(socket: &Path) -> (Arc<Fake>, tokio::task::JoinHandle<()>) {
         let node = Arc::new(Fake::default());
-        let listener = with_tokio(listen(socket).unwrap()).unwrap();
-        (Arc::clone(&node), tokio::spawn(serve(listener, node, CancellationToken::new())))
+        let listener = listen(socket).unwrap();
+        (Arc::clone(&node), tokio::spawn(serve(listener, node)))
     }
 
     #[tokio::test]
@@ -244,7 +222,7 @@ mod tests {
         tokio::time::sleep(3 * BEAT).await;
         assert!(!call.is_finished(), "there is no agent");
         // One that accepts the call and dies of it.
-        let dying = with_tokio(listen(&socket).unwrap()).unwrap();
+        let dying = listen(&socket).unwrap();
         drop(dying.accept().await.unwrap());
         drop(dying);
         let (_node, _agent) = agent(&socket);

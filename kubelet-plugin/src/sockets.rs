@@ -3,42 +3,57 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// For tokio.
-///
-/// # Errors
-/// When there is no room for more descriptors.
-pub(crate) fn with_tokio(socket: StdListener) -> io::Result<UnixListener> {
-    socket.set_nonblocking(true)?;
-    UnixListener::from_std(socket)
-}
+use crate::files;
 
 /// A socket in place of what is at `path`.
 ///
 /// # Errors
 /// When it cannot be made.
-pub(crate) fn listen(path: &Path) -> io::Result<StdListener> {
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let socket = StdListener::bind(path)?;
+    files::remove(path)?;
+    let socket = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(socket)
 }
 
+/// Answers everyone who connects, each in a task of its own, until dropped; the tasks go on.
+pub(crate) async fn serve<A>(listener: UnixListener, answer: impl Fn(UnixStream) -> A)
+where
+    A: Future<Output = io::Result<()>> + Send + 'static,
+{
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match is_ours(&stream) {
+                Ok(()) => {
+                    let answer = answer(stream);
+                    tokio::spawn(async move {
+                        if let Err(error) = answer.await {
+                            tracing::debug!(%error, "whoever asked went away");
+                        }
+                    });
+                }
+                Err(error) => tracing::debug!(%error, "a connection is refused"),
+            },
+            Err(error) => {
+                // Out of descriptors, most likely: whoever asks waits, and so can we.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
 /// Refuses a peer that is neither root nor the user we are: the file's mode should have, already.
-///
-/// # Errors
-/// For a stranger.
-pub(crate) fn is_ours(stream: &UnixStream) -> io::Result<()> {
+fn is_ours(stream: &UnixStream) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
@@ -62,8 +77,8 @@ pub(crate) fn remove_dead(dir: &Path, ours: impl Fn(&str) -> bool) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_sockets_that_nobody_listens_at_are_removed() {
+    #[tokio::test]
+    async fn only_sockets_that_nobody_listens_at_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = |name: &str| dir.path().join(name);
         let _alive = listen(&path("a.sock")).expect("listens");

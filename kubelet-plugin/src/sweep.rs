@@ -115,7 +115,9 @@ impl<N: Network, O: Observer, P: Pods> Sweep<N, O, P> {
                 pods
             });
             let pod_uid = pod_uid.await;
-            let Some(state) = self.attacher.pods().remove(&pod_uid) else { continue };
+            let Some(state) = self.attacher.watch(&pod_uid).map(|state| state.borrow().clone()) else {
+                continue;
+            };
             let Some(pod) = state.records.first().map(|record| record.plan.pod.clone()) else { continue };
             let claims: BTreeSet<String> =
                 state.records.iter().map(|record| record.plan.claim.uid.clone()).collect();

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netclaim_driver::attach::record::Plan;
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::files;
 
 /// The hook may block this long before the runtime kills it. Longer than the hook's own patience, shorter than
 /// the kubelet's (2 min), past which the hook would be orphaned.
@@ -121,7 +123,7 @@ impl CdiSpecs {
                 "containerEdits": edits,
             }],
         });
-        put(&self.path(claim_uid), &spec)
+        files::replace(&self.path(claim_uid), &spec.to_string())
     }
 
     /// Removes the spec of a claim; it need not be there.
@@ -129,7 +131,7 @@ impl CdiSpecs {
     /// # Errors
     /// When it is still there afterwards.
     pub fn remove(&self, claim_uid: &str) -> io::Result<()> {
-        take_away(&self.path(claim_uid))
+        files::remove(&self.path(claim_uid))
     }
 
     /// UIDs of the claims that have a spec.
@@ -163,21 +165,6 @@ pub fn of_another_pod(plan: &Plan) -> String {
          example by resourceClaimTemplateName",
         plan.claim, plan.pod.name
     )
-}
-
-/// Writes a spec, atomically.
-pub(super) fn put(path: &Path, spec: &Value) -> io::Result<()> {
-    let tmp = path.with_extension("tmp");
-    fs::write(&tmp, spec.to_string())?;
-    fs::rename(&tmp, path)
-}
-
-/// Removes a file that need not be there.
-pub(super) fn take_away(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use netclaim_driver::attach::record::{Plan, Record};
 use netclaim_driver::attach::{Gate, Observer, PodState};
 use netclaim_driver::failpoint::Failpoint;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
@@ -28,8 +28,6 @@ struct Pods {
     on_disk: HashMap<String, OnDisk>,
     /// Those whose containers may wait in a hook.
     patient: HashSet<String>,
-    /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers.
-    silent: bool,
 }
 
 /// The observer of the attachments.
@@ -38,6 +36,9 @@ pub struct GateKeeper {
     metadata: MetadataFiles,
     markers: Markers,
     pods: Mutex<Pods>,
+    /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers. Whoever changes
+    /// it has every pod told again.
+    silent: watch::Receiver<bool>,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -55,6 +56,7 @@ impl GateKeeper {
         markers: Markers,
         records: &[Record],
         boot_id: &str,
+        silent: watch::Receiver<bool>,
         news: mpsc::UnboundedSender<News>,
     ) -> io::Result<Self> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
@@ -88,7 +90,7 @@ impl GateKeeper {
             on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
         }
         let pods = Mutex::new(Pods { on_disk: pods, ..Pods::default() });
-        Ok(Self { specs, metadata, markers, pods, news })
+        Ok(Self { specs, metadata, markers, pods, silent, news })
     }
 
     /// The specs, for those who need their names.
@@ -99,11 +101,6 @@ impl GateKeeper {
     /// The metadata files, likewise.
     pub fn metadata(&self) -> &MetadataFiles {
         &self.metadata
-    }
-
-    /// From now on the runtime tells of sandboxes, or does not. Whoever says so has every pod told again.
-    pub fn runtime_is_silent(&self, silent: bool) {
-        self.lock().silent = silent;
     }
 
     /// Whether containers of the pod may wait in a hook.
@@ -131,7 +128,7 @@ impl GateKeeper {
 
     fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
         let mut pods = self.lock();
-        let wanted = OnDisk::wanted(state, pods.waiting(pod_uid));
+        let wanted = OnDisk::wanted(state, pods.waiting(pod_uid, *self.silent.borrow()));
         let on_disk = pods.on_disk.entry(pod_uid.to_owned()).or_default();
         // Closing comes before opening. What fails stays noted as it was, for the next time.
         if let Some(old) = on_disk.marker.clone().filter(|old| wanted.marker.as_ref() != Some(old)) {
@@ -186,8 +183,8 @@ enum Waiting {
 }
 
 impl Pods {
-    fn waiting(&self, pod_uid: &str) -> Waiting {
-        match (self.silent, self.patient.contains(pod_uid)) {
+    fn waiting(&self, pod_uid: &str, silent: bool) -> Waiting {
+        match (silent, self.patient.contains(pod_uid)) {
             (true, _) => Waiting::InTellingHook,
             (false, true) => Waiting::InHook,
             (false, false) => Waiting::Refused,
@@ -241,6 +238,10 @@ mod tests {
     use crate::fixtures::{attached, record, sandbox};
 
     fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
+        keeper_beside(dir, records, watch::channel(false).1)
+    }
+
+    fn keeper_beside(dir: &Path, records: &[Record], silent: watch::Receiver<bool>) -> GateKeeper {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(&dir.join("cdi"), "netclaim.dev", hook).unwrap();
         GateKeeper::take_over(
@@ -249,6 +250,7 @@ mod tests {
             Markers::new(&dir.join("ready")).unwrap(),
             records,
             "b",
+            silent,
             mpsc::unbounded_channel().0,
         )
         .unwrap()
@@ -380,13 +382,13 @@ mod tests {
     #[tokio::test]
     async fn while_the_runtime_tells_nothing_the_hook_is_there_before_the_sandbox() {
         let dir = tempfile::tempdir().unwrap();
-        let keeper = keeper(dir.path(), &[]);
+        let (silence, silent) = watch::channel(true);
+        let keeper = keeper_beside(dir.path(), &[], silent);
         let prepared = PodState { records: vec![record("a", Phase::Planned)], ..PodState::default() };
-        keeper.runtime_is_silent(true);
         keeper.observe("p", &prepared).await.unwrap();
         let spec = dir.path().join("cdi/netclaim.dev-claim_a.json");
         assert!(std::fs::read_to_string(&spec).unwrap().contains("createRuntime"));
-        keeper.runtime_is_silent(false);
+        silence.send_replace(false);
         keeper.observe("p", &prepared).await.unwrap();
         assert!(!spec.exists());
     }

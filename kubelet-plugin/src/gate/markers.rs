@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 /// The directory of markers.
 #[derive(Debug, Clone)]
 pub struct Markers {
@@ -36,10 +38,7 @@ impl Markers {
     /// # Errors
     /// When the marker is still there afterwards.
     pub fn clear(&self, sandbox_id: &str) -> io::Result<()> {
-        match fs::remove_file(self.dir.join(sandbox_id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        files::remove(&self.dir.join(sandbox_id))
     }
 
     /// Removes every marker but these.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use netclaim_driver::attach::record::{Plan, Record};
 use serde_json::json;
 
-use super::cdi;
+use crate::files;
 use crate::metadata::{self, RequestKey};
 
 /// The directory of files, and that of the specs.
@@ -67,7 +67,7 @@ impl MetadataFiles {
             }],
         });
         let path = self.spec(&key);
-        cdi::put(&path, &spec).map_err(|error| at(&path, &error))
+        files::replace(&path, &spec.to_string()).map_err(|error| at(&path, &error))
     }
 
     /// Writes into the files of a pod what its `records` are now, with the next generation where that is new.
@@ -102,7 +102,7 @@ impl MetadataFiles {
     /// When one is still there afterwards.
     pub fn remove(&self, key: &RequestKey) -> io::Result<()> {
         // The spec first: it must not mount what is not there.
-        [self.spec(key), self.file(key)].iter().try_for_each(|path| cdi::take_away(path))
+        [self.spec(key), self.file(key)].iter().try_for_each(|path| files::remove(path))
     }
 
     /// Removes the files and specs of every request but these.

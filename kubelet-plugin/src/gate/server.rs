@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-use crate::sockets::is_ours;
+use crate::sockets;
 
 /// A question is short; a longer one is not ours.
 const MAX_QUESTION: u64 = 4096;
@@ -46,34 +46,17 @@ pub trait Source: Send + Sync + 'static {
 
 /// Answers hooks until dropped.
 pub async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let source = Arc::clone(&source);
-                tokio::spawn(async move {
-                    if let Err(error) = answer(stream, &*source).await {
-                        tracing::debug!(%error, "a hook went away");
-                    }
-                });
-            }
-            Err(error) => {
-                // Out of descriptors, most likely: hooks wait, and so can we.
-                tracing::warn!(%error, "cannot accept a hook");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+    sockets::serve(listener, |stream| answer(stream, Arc::clone(&source))).await;
 }
 
-async fn answer<S: Source>(mut stream: UnixStream, source: &S) -> io::Result<()> {
-    is_ours(&stream)?;
+async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = BufReader::new(reader.take(MAX_QUESTION));
     tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
     let question: Question = serde_json::from_str(&line)?;
     let outcome = tokio::select! {
-        outcome = outcome(&question, source) => outcome,
+        outcome = outcome(&question, &*source) => outcome,
         // The hook says nothing more: the end of its stream is the end of its process.
         _ = reader.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
@@ -119,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{attached, record};
-    use crate::sockets::{listen, with_tokio};
+    use crate::sockets::listen;
 
     /// A fake of what is attached: one pod, whose state the test sends.
     struct Pod {
@@ -180,7 +163,7 @@ mod tests {
         let path = dir.path().join("run/gate.sock");
         let (_sender, receiver) = watch::channel(state(attached("c", "s1")));
         let source = Arc::new(Pod { state: receiver, going: AtomicBool::new(false) });
-        let server = tokio::spawn(serve(with_tokio(listen(&path).unwrap()).unwrap(), source));
+        let server = tokio::spawn(serve(listen(&path).unwrap(), source));
         let mut hook = UnixStream::connect(&path).await.unwrap();
         hook.write_all(b"{\"sandbox\":\"s1\",\"pod\":\"p\"}\n").await.unwrap();
         let mut answer = String::new();
