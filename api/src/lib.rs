@@ -28,6 +28,7 @@ pub mod opaque;
 pub mod published;
 mod quantity;
 mod strict_json;
+pub mod taints;
 pub mod template;
 
 pub use allow::{Allow, ParameterRule, ParameterType};

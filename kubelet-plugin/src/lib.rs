@@ -32,6 +32,7 @@ mod files;
 mod fixtures;
 mod front;
 mod gate;
+mod health;
 mod http;
 mod inventory;
 mod metadata;
