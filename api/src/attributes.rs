@@ -38,3 +38,33 @@ pub const BANDWIDTH: &str = "bandwidth";
 pub const ADDRESSES: &str = "addresses";
 /// Capacity: interfaces that may exist at once. Each claim takes at least one.
 pub const INTERFACES: &str = "interfaces";
+/// Capacity: segmentation ids that are handed out by the node. Each claim takes one.
+pub const SEGMENTS: &str = "segments";
+
+/// Capacity: one segmentation id, where claims choose. A claim takes the id that it asks `1` of.
+pub fn segment(id: u32) -> String {
+    format!("segment{id}")
+}
+
+/// The id of a [`segment`] capacity.
+pub fn id_of_segment(capacity: &str) -> Option<u32> {
+    capacity.strip_prefix("segment")?.parse().ok()
+}
+
+/// All attributes and capacities in the driver's domain: names that nobody else can declare.
+pub const OURS: [&str; 14] = [
+    NETWORK,
+    UPLINK,
+    MODE,
+    IF_NAME,
+    MAC,
+    MTU,
+    SPEED,
+    DRIVER,
+    LINK_STATE,
+    PLUGIN_TYPES,
+    BANDWIDTH,
+    ADDRESSES,
+    INTERFACES,
+    SEGMENTS,
+];

@@ -1,7 +1,8 @@
 //! The words of netclaim: what admins and tenants write, and what the driver publishes.
 //!
 //! ```text
-//!   Network (CRD) ───────────┐                     ┌── attributes, capacities, device names
+//!   UplinkPolicy (CRD) ──────────────────────────┐
+//!   Network (CRD) ───────────┐                     ├── attributes, capacities, device names
 //!   CNIConfig (class) ───────┼─> merge, validate ──┤
 //!   AttachmentConfig         │   resolve templates └── a conflist and its capability arguments
 //!   (class, then claim) ─────┘
@@ -15,11 +16,13 @@
 
 mod allow;
 mod attachment_config;
+pub mod attribute;
 pub mod attributes;
 pub mod cni;
 mod cni_config;
 pub mod device;
 mod invalid;
+pub mod labels;
 pub mod merge;
 mod names;
 pub mod network;
@@ -27,9 +30,11 @@ pub mod opaque;
 #[cfg(feature = "crd")]
 pub mod published;
 mod quantity;
+pub mod segmentation;
 mod strict_json;
 pub mod taints;
 pub mod template;
+pub mod uplink_policy;
 
 pub use allow::{Allow, ParameterRule, ParameterType};
 pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};

@@ -6,7 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::attribute::{self, DeclaredAttributes};
 use crate::cni::validate::{Severity, UnknownPlace, validate_places};
+use crate::labels::{LabelSelector, node_selector_problems};
+use crate::segmentation::Segmentation;
 use crate::template::Place;
 use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, template};
 
@@ -39,6 +42,9 @@ pub struct NetworkSpec {
     /// Labels of the nodes that have this network; all nodes by default.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
+    /// Labels of the namespaces whose claims may use the network; all namespaces by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<LabelSelector>,
     /// The link of the node that the network goes through; none for networks that live inside the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
@@ -48,6 +54,12 @@ pub struct NetworkSpec {
     /// How much of it can be handed out.
     #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
     pub capacity: NetworkCapacity,
+    /// VLAN ids or VNIs that attachments get, one each, as `${segmentation.id}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segmentation: Option<Segmentation>,
+    /// Attributes of the network's devices, for selectors and constraints of claims.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: DeclaredAttributes,
     /// What claims may set.
     #[serde(default)]
     pub allow: Allow,
@@ -70,13 +82,17 @@ pub enum Scope {
     Cluster,
 }
 
-/// Which link of a node a Network uses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+/// Which link of a node a Network uses: the first that has one of the names and all of the attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct UplinkSelector {
-    /// Interface names in order of preference; a node uses the first that it has as an uplink.
-    #[schemars(length(min = 1, max = 32))]
+    /// Interface names in order of preference; any by default, in the order of the kernel.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub interfaces: Vec<IfName>,
+    /// Attributes that an UplinkPolicy, or a file on the node, gave the link.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: DeclaredAttributes,
 }
 
 /// How much of a Network can be handed out: on each node, or in the whole cluster where the scope is `Cluster`.
@@ -144,8 +160,9 @@ impl NetworkSpec {
         if let Err(problem) = name.parse::<NetworkName>() {
             problems.push(Invalid::new("metadata.name", problem));
         }
-        if self.uplink.as_ref().is_some_and(|uplink| uplink.interfaces.is_empty()) {
-            problems.push(Invalid::new("spec.uplink.interfaces", "is empty: name at least one interface"));
+        if self.uplink.as_ref().is_some_and(|uplink| *uplink == UplinkSelector::default()) {
+            let problem = "selects every link: name interfaces, attributes, or both";
+            problems.push(Invalid::new("spec.uplink", problem));
         }
         for (name, amount) in
             [("interfaces", self.capacity.interfaces), ("addresses", self.capacity.addresses)]
@@ -157,13 +174,14 @@ impl NetworkSpec {
                 ));
             }
         }
-        for (key, value) in &self.node_selector {
-            if !is_label_key(key) || !(value.is_empty() || is_label_name(value)) {
-                let problem = format!("{key}={value} cannot be a label: no node would be selected");
-                problems.push(Invalid::new("spec.nodeSelector", problem));
-            }
+        problems.extend(node_selector_problems(&self.node_selector));
+        if let Some(selector) = &self.namespace_selector {
+            problems.extend(selector.problems().into_iter().map(|p| p.within("spec.namespaceSelector")));
         }
-        if self.scope == Scope::Cluster && self.is_exclusive() {
+        problems
+            .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
+        problems.extend(self.segmentation_problems().into_iter().map(|p| p.within("spec.segmentation")));
+        if self.scope == Scope::Cluster && self.link_use() == Some(LinkUse::Nic) {
             let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
             problems.push(Invalid::new("spec.scope", problem));
         }
@@ -206,10 +224,20 @@ impl NetworkSpec {
                 problem: format!("${{{place}}} needs spec.uplink"),
                 advice: "list the interfaces there".to_owned(),
             }),
-            Some(Some(uplink)) if place == "uplink.ifName" => Ok(Place::OneOf(
-                uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect(),
-            )),
-            _ => place_of(place, &self.allow),
+            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => Ok(
+                Place::OneOf(uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect()),
+            ),
+            _ => match (place, &self.segmentation) {
+                ("segmentation.id", Some(segmentation)) => {
+                    let (first, last) = segmentation.bounds();
+                    Ok(Place::Between(first.into(), last.into()))
+                }
+                ("segmentation.id", None) => Err(UnknownPlace {
+                    problem: "${segmentation.id} needs spec.segmentation".to_owned(),
+                    advice: "list the ids there".to_owned(),
+                }),
+                _ => place_of(place, &self.allow),
+            },
         };
         let findings = validate_places(Value::Object(conflist).to_string().as_bytes(), &place);
         findings
@@ -252,6 +280,37 @@ impl NetworkSpec {
         problems
     }
 
+    /// Ids that nobody gets, and ids without a list.
+    fn segmentation_problems(&self) -> Vec<Invalid> {
+        let Some(segmentation) = &self.segmentation else { return Vec::new() };
+        let mut problems = segmentation.problems();
+        if self.scope == Scope::Cluster {
+            let problem =
+                "ids are handed out by nodes, and a Network of scope Cluster is not: use scope Node";
+            problems.push(Invalid::new("", problem));
+        }
+        if !Value::Object(self.cni.clone()).to_string().contains("${segmentation.id}") {
+            let problem =
+                "no plugin uses the ids: write \"${segmentation.id}\" where the id belongs, such as vlanId";
+            problems.push(Invalid::new("", problem));
+        }
+        problems
+    }
+
+    /// The VLAN id that every attachment has on the uplink: the kernel makes one link of an id, so that one pod at a
+    /// time can have it.
+    pub fn fixed_vlan(&self) -> Option<u32> {
+        let vlan = self.plugins().find(|plugin| plugin_type(plugin) == "vlan")?;
+        let inside_pod = vlan.get("linkInContainer") == Some(&Value::Bool(true));
+        vlan.get("vlanId").filter(|_| !inside_pod)?.as_u64()?.try_into().ok()
+    }
+
+    /// The bridge that the uplink has to be a port of, where the network is a bridge.
+    pub fn bridge(&self) -> Option<&str> {
+        let bridge = self.plugins().find(|plugin| plugin_type(plugin) == "bridge")?;
+        Some(bridge.get("bridge").and_then(Value::as_str).filter(|name| !name.is_empty()).unwrap_or("cni0"))
+    }
+
     fn plugins(&self) -> impl Iterator<Item = &Map<String, Value>> {
         self.cni.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
     }
@@ -268,7 +327,7 @@ impl NetworkSpec {
 
     /// Whether one attachment at a time takes all of it.
     pub fn is_exclusive(&self) -> bool {
-        self.link_use() == Some(LinkUse::Nic)
+        self.link_use() == Some(LinkUse::Nic) || self.fixed_vlan().is_some()
     }
 }
 
@@ -309,23 +368,6 @@ pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
 
 fn plugin_type(plugin: &Map<String, Value>) -> &str {
     plugin.get("type").and_then(Value::as_str).unwrap_or_default()
-}
-
-/// A label's key: a name, with a DNS subdomain in front or without.
-fn is_label_key(key: &str) -> bool {
-    let domain = |text: &str| text.len() <= 253 && text.split('.').all(crate::names::is_dns_label);
-    match key.split_once('/') {
-        Some((prefix, name)) => domain(prefix) && is_label_name(name),
-        None => is_label_name(key),
-    }
-}
-
-/// The name part of a label's key, or its value.
-fn is_label_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
-    let inner = |c: &u8| c.is_ascii_alphanumeric() || b"-_.".contains(c);
-    bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(inner)
 }
 
 #[cfg(test)]

@@ -7,14 +7,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{
-    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity, DeviceTaint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
+use crate::attribute::{AttributeValue, DeclaredAttributes, MAX_TEXT};
+use crate::taints::Trouble;
 use crate::{Quantity, attributes};
-
-/// The longest text that an attribute may hold, in bytes (`DeviceAttributeMaxValueLength`).
-const MAX_TEXT: usize = 64;
 
 /// Everything that can be said about a device; [`Default`] is what does not apply.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,10 +32,12 @@ pub struct Facts {
     pub pcie_root: Option<String>,
     pub pci_bus_id: Option<String>,
     pub numa_node: Option<i64>,
+    /// What people declared.
+    pub declared: DeclaredAttributes,
 }
 
 /// How much of a device there is; `None` is not published.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Bits per second.
     pub bandwidth: Option<Quantity>,
@@ -44,10 +45,25 @@ pub struct Amounts {
     pub addresses: Option<Quantity>,
     /// Interfaces.
     pub interfaces: Option<Quantity>,
+    /// Segmentation ids.
+    pub segments: Option<Segments>,
 }
 
+/// Segmentation ids that a device hands out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Segments {
+    /// So many, which the node chooses.
+    Counted(u64),
+    /// These, of which claims choose one.
+    Listed(Vec<u32>),
+}
+
+/// What can be declared of a device and what it hands out beside, together: the 32 that the API server takes, less all
+/// that may be published of ours.
+const MAX_EXTRA: usize = 16;
+
 /// A device with these facts and amounts. `shared` devices can be allocated many times, and only these have
-/// request policies.
+/// request policies. Of more declared attributes than there is room for, the last by name are left out.
 pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Device {
     // Destructured, so that a new fact cannot be forgotten.
     let Facts {
@@ -64,7 +80,9 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         pcie_root,
         pci_bus_id,
         numa_node,
+        declared,
     } = facts;
+    let Amounts { bandwidth, addresses, interfaces, segments } = amounts;
     let texts = [
         (attributes::NETWORK, network),
         (attributes::UPLINK, uplink),
@@ -84,14 +102,18 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
     published.extend(pci_bus_id.map(|value| (attributes::PCI_BUS_ID.to_owned(), text(value))));
     published.extend(numa_node.map(|value| (attributes::NUMA_NODE.to_owned(), number(value))));
     let capacities = [
-        (attributes::BANDWIDTH, amounts.bandwidth, 0),
-        (attributes::ADDRESSES, amounts.addresses, 1),
-        (attributes::INTERFACES, amounts.interfaces, 1),
+        (attributes::BANDWIDTH, bandwidth, 0),
+        (attributes::ADDRESSES, addresses, 1),
+        (attributes::INTERFACES, interfaces, 1),
     ];
-    let capacity: BTreeMap<String, DeviceCapacity> = capacities
+    let mut capacity: BTreeMap<String, DeviceCapacity> = capacities
         .into_iter()
         .filter_map(|(key, amount, least)| Some((key.to_owned(), capacity(amount?, least, shared))))
         .collect();
+    capacity.extend(segments.map(segment_capacities).unwrap_or_default());
+    let room = MAX_EXTRA.saturating_sub(capacity.len().saturating_sub(capacities.len()));
+    published
+        .extend(declared.into_iter().take(room).map(|(name, value)| (name.into(), declared_value(value))));
     Device {
         name,
         attributes: Some(published),
@@ -110,6 +132,47 @@ fn capacity(amount: Quantity, least: u64, shared: bool) -> DeviceCapacity {
         valid_values: None,
     };
     DeviceCapacity { value: quantity(amount), request_policy: shared.then_some(policy) }
+}
+
+/// A claim takes one id; more would never be used.
+fn segment_capacities(segments: Segments) -> BTreeMap<String, DeviceCapacity> {
+    let quantity = |amount: u64| ApiQuantity(amount.to_string());
+    let of = |value: u64, default: u64, values: &[u64]| DeviceCapacity {
+        value: quantity(value),
+        request_policy: Some(CapacityRequestPolicy {
+            default: Some(quantity(default)),
+            valid_values: Some(values.iter().copied().map(quantity).collect()),
+            valid_range: None,
+        }),
+    };
+    match segments {
+        Segments::Counted(many) => BTreeMap::from([(attributes::SEGMENTS.to_owned(), of(many, 1, &[1]))]),
+        Segments::Listed(ids) => {
+            ids.into_iter().map(|id| (attributes::segment(id), of(1, 0, &[0, 1]))).collect()
+        }
+    }
+}
+
+/// Keeps new pods off a device for these reasons; those that have it stay.
+pub fn taint(device: &mut Device, troubles: &[Trouble]) {
+    let taint = |trouble: &Trouble| DeviceTaint {
+        key: trouble.kind.key().to_owned(),
+        effect: "NoSchedule".to_owned(),
+        value: None,
+        time_added: None,
+    };
+    let mut taints: Vec<DeviceTaint> = troubles.iter().map(taint).collect();
+    taints.dedup_by(|one, other| one.key == other.key);
+    device.taints = Some(taints).filter(|taints| !taints.is_empty());
+}
+
+fn declared_value(value: AttributeValue) -> DeviceAttribute {
+    match value {
+        AttributeValue::String(value) => text(value),
+        AttributeValue::Int(value) => number(value),
+        AttributeValue::Bool(value) => DeviceAttribute { bool: Some(value), ..Default::default() },
+        AttributeValue::Version(value) => DeviceAttribute { version: Some(value), ..Default::default() },
+    }
 }
 
 fn text(mut value: String) -> DeviceAttribute {
@@ -147,13 +210,27 @@ mod tests {
     }
 
     #[test]
+    fn declared_attributes_leave_room_for_what_is_handed_out() {
+        let declared =
+            (0..16).map(|i| (format!("a{i:02}").try_into().expect("a name"), AttributeValue::Bool(true)));
+        let facts = Facts { declared: declared.collect(), numa_node: Some(0), ..Facts::default() };
+        let one = Some(Quantity::new(1));
+        let segments = Some(Segments::Listed((100..112).collect()));
+        let amounts = Amounts { bandwidth: one, addresses: one, interfaces: one, segments };
+        let device = device("a".into(), facts, amounts, true);
+        let attributes = device.attributes.iter().flatten().count();
+        assert!(attributes + device.capacity.iter().flatten().count() <= 32);
+        assert!(device.attributes.iter().flatten().any(|(key, _)| key == "a00"));
+    }
+
+    #[test]
     fn what_must_be_taken_has_the_minimum_one_and_bandwidth_none() {
         let amounts = Amounts {
             bandwidth: Some(Quantity::new(10)),
             addresses: Some(Quantity::new(5)),
-            interfaces: None,
+            ..Amounts::default()
         };
-        let policies: Vec<_> = device("a".into(), Facts::default(), amounts, true)
+        let policies: Vec<_> = device("a".into(), Facts::default(), amounts.clone(), true)
             .capacity
             .into_iter()
             .flatten()

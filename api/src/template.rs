@@ -5,13 +5,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::Invalid;
+use crate::{Invalid, segmentation};
 
 /// Values for the places of a configuration, by name.
 pub type Scope = Map<String, Value>;
 
 /// The names that netclaim itself gives a value, besides `parameters.NAME`.
-pub const PLACES: [&str; 11] = [
+pub const PLACES: [&str; 12] = [
     "claim.name",
     "claim.namespace",
     "claim.uid",
@@ -20,6 +20,7 @@ pub const PLACES: [&str; 11] = [
     "pod.name",
     "pod.namespace",
     "pod.uid",
+    "segmentation.id",
     "uplink.ifName",
     "uplink.mac",
     "uplink.mtu",
@@ -43,6 +44,7 @@ pub fn place(name: &str) -> Option<Place> {
     PLACES.contains(&name).then_some(match name {
         // What the kernel gives an Ethernet link, in bytes.
         "uplink.mtu" => Place::Between(68, 65535),
+        "segmentation.id" => Place::Between(1, segmentation::MAX_ID.into()),
         _ => Place::Text,
     })
 }

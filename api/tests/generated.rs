@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use kube::CustomResourceExt as _;
-use netclaim_api::{AttachmentConfig, CniConfig, network::Network};
+use netclaim_api::network::Network;
+use netclaim_api::uplink_policy::UplinkPolicy;
+use netclaim_api::{AttachmentConfig, CniConfig};
 
 fn assert_fresh(path: &str, content: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path);
@@ -16,12 +18,14 @@ fn assert_fresh(path: &str, content: &str) {
 }
 
 #[test]
-fn the_crd_is_fresh() {
-    let crd = serde_saphyr::to_string(&Network::crd()).expect("YAML");
-    assert_fresh(
-        "crds/netclaim.dev_networks.yaml",
-        &format!("# Generated from api/src/network.rs by `make generate`.\n{crd}"),
-    );
+fn the_crds_are_fresh() {
+    for (source, crd) in [("network", Network::crd()), ("uplink_policy", UplinkPolicy::crd())] {
+        let yaml = serde_saphyr::to_string(&crd).expect("YAML");
+        assert_fresh(
+            &format!("crds/netclaim.dev_{}.yaml", crd.spec.names.plural),
+            &format!("# Generated from api/src/{source}.rs by `make generate`.\n{yaml}"),
+        );
+    }
 }
 
 #[test]

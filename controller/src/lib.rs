@@ -16,6 +16,7 @@ mod leader;
 mod metrics;
 mod networks;
 mod nodes;
+mod policies;
 pub mod pools;
 mod verdict;
 

@@ -22,6 +22,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource as _};
 use netclaim_api::network::{Network, NetworkStatus};
 use netclaim_api::shorten;
+use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle};
 use serde_json::json;
 use thiserror::Error;
@@ -31,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Accepted, Metrics, Published};
 use crate::nodes::{self, NamesOfSlice};
-use crate::pools;
 use crate::verdict::{ACCEPTED_WITH_WARNINGS, Verdict};
+use crate::{policies, pools};
 
 /// Field manager of the status, and the reporter of events.
 const CONTROLLER: &str = "netclaim-controller";
@@ -93,19 +94,30 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     let mut slice_events =
         pin!(watcher(slice_api, selector).default_backoff().modify(nodes::strip).reflect(writer));
 
+    let resource = ApiResource::erase::<UplinkPolicy>(&());
+    let policy_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let (policies, writer) = store(resource);
+    let mut policy_events = pin!(
+        watcher(policy_api.clone(), watcher::Config::default())
+            .default_backoff()
+            .modify(|policy| policy.metadata.managed_fields = None)
+            .reflect(writer)
+    );
+
     let mut published = publisher.status();
-    let mut reconciler = Reconciler { api, client, settings, metrics, publisher, pools: None };
-    let mut known = (false, false);
+    let mut reconciler = Reconciler { api, policy_api, client, settings, metrics, publisher, pools: None };
+    let mut known = (false, false, false);
     let mut due: Option<Instant> = None;
     loop {
-        let ready = known == (true, true);
+        let ready = known == (true, true, true);
         tokio::select! {
+            () = changed(&mut policy_events, "uplink policies", &mut known.2) => soon(&mut due),
             () = changed(&mut network_events, "networks", &mut known.0) => soon(&mut due),
             () = changed(&mut slice_events, "resource slices", &mut known.1) => soon(&mut due),
             Ok(()) = published.changed() => reconciler.published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
-                let done = reconciler.reconcile(&networks, &slices).await;
+                let done = reconciler.reconcile(&networks, &slices).await & reconciler.judge(&policies).await;
                 due = (!done).then(|| Instant::now() + RETRY);
             }
         }
@@ -152,6 +164,7 @@ async fn changed<K>(
 
 struct Reconciler {
     api: Api<DynamicObject>,
+    policy_api: Api<DynamicObject>,
     client: Client,
     settings: Settings,
     metrics: Metrics,
@@ -193,6 +206,24 @@ impl Reconciler {
             }
         }
         done
+    }
+
+    /// Says of every policy whether it is followed. Returns whether all writes went well.
+    async fn judge(&self, policies: &Store<DynamicObject>) -> bool {
+        let now = Time(Timestamp::now());
+        match policies::write(&self.policy_api, CONTROLLER, &policies.state(), &now).await {
+            Ok(written) => {
+                self.metrics.status_writes.inc_by(written);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot write the status of an uplink policy, will try again"
+                );
+                false
+            }
+        }
     }
 
     fn publish(&mut self, pools: Vec<Pool>) {
@@ -297,6 +328,7 @@ mod tests {
         let settings = Settings { driver: "netclaim.dev".into(), publisher, identity: "pod-1".into() };
         let reconciler = Reconciler {
             api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
+            policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
             client,
             settings,
             metrics: Metrics::default(),

@@ -49,12 +49,14 @@ fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
         network: name.to_string(),
         mode: types.first().copied().unwrap_or_default().to_owned(),
         plugin_types: types.join(","),
+        declared: spec.attributes.clone(),
         ..Facts::default()
     };
     let amounts = Amounts {
         bandwidth: spec.capacity.bandwidth,
         addresses: spec.capacity.addresses,
         interfaces: spec.capacity.interfaces,
+        segments: None,
     };
     Device {
         binds_to_node: Some(true),

@@ -7,16 +7,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::{Invalid, NetworkName, shorten};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Type of the only condition, and its reason where nothing is to be said.
-const ACCEPTED: &str = "Accepted";
+pub(crate) const ACCEPTED: &str = "Accepted";
 
 /// Reason of the condition where the Network can be used, and something in it may not be meant.
 pub(crate) const ACCEPTED_WITH_WARNINGS: &str = "AcceptedWithWarnings";
 
 /// Reason of the condition where the Network cannot be used.
-const INVALID: &str = "Invalid";
+pub(crate) const INVALID: &str = "Invalid";
 
 /// The longest message that a condition may have, in bytes (`metav1.Condition`).
 const MAX_MESSAGE: usize = 32768;
@@ -73,16 +74,7 @@ impl Verdict {
             Err(problems) => ("False", INVALID, Invalid::list(problems)),
         };
         let before = self.condition();
-        let condition = Condition {
-            type_: ACCEPTED.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: shorten(message, MAX_MESSAGE),
-            observed_generation: self.generation,
-            last_transition_time: before
-                .filter(|condition| condition.status == status)
-                .map_or(now, |condition| condition.last_transition_time.clone()),
-        };
+        let condition = accepted(before, self.generation, (status, reason, message), now);
         // A device of the cluster is on no node, which says nothing about where it can be used.
         let of_cluster = matches!(&self.accepted, Ok((_, spec)) if spec.scope == Scope::Cluster);
         let nodes = (!of_cluster).then_some(nodes);
@@ -97,12 +89,37 @@ impl Verdict {
     }
 }
 
-fn judge(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
-    let spec: NetworkSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
+/// The condition that says whether an object is accepted: status, reason and message. It changed now, unless it was the
+/// same `before`.
+pub(crate) fn accepted(
+    before: Option<&Condition>,
+    generation: Option<i64>,
+    (status, reason, message): (&str, &str, String),
+    now: Time,
+) -> Condition {
+    Condition {
+        type_: ACCEPTED.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: shorten(message, MAX_MESSAGE),
+        observed_generation: generation,
+        last_transition_time: before
+            .filter(|condition| condition.status == status)
+            .map_or(now, |condition| condition.last_transition_time.clone()),
+    }
+}
+
+/// A spec, or where and why it cannot be decoded.
+pub(crate) fn decode<S: DeserializeOwned>(spec: &Value) -> Result<S, Vec<Invalid>> {
+    serde_path_to_error::deserialize(spec).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { "" } else { &path };
         vec![Invalid::new(path, error.inner().to_string()).within("spec")]
-    })?;
+    })
+}
+
+fn judge(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
+    let spec: NetworkSpec = decode(spec)?;
     let problems = spec.problems(name);
     match name.parse() {
         Ok(name) if problems.is_empty() => Ok((name, spec)),

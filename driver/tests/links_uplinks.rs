@@ -29,6 +29,7 @@ mod links {
             pci_bus_id: None,
             pcie_root: None,
             numa_node: None,
+            pci_id: None,
         }
     }
 

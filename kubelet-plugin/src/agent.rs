@@ -22,7 +22,7 @@ use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig, SandboxNetwork};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -37,13 +37,15 @@ use crate::metrics::Metrics;
 use crate::node::NodeAgent;
 use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::{FIT, STARTS};
-use crate::publishing::Devices;
+use crate::providers::Providers;
+use crate::publishing::{Devices, News as DeviceNews};
 use crate::sandboxes::{self, Listed};
 use crate::sockets::listen;
 use crate::status::StatusWriter;
 use crate::stop::Stop;
 use crate::sweep::Sweep;
-use crate::{http, relay, sweep, watching};
+use crate::watching::NodeWatch;
+use crate::{http, relay, sweep};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -128,15 +130,21 @@ async fn run(args: Args) -> Result<()> {
     // What the node has, and what of it is published.
     let links = Links::new("/sys");
     let (inventory_sender, inventory) = watch::channel(None);
-    parts.spawn(
-        "watching the node",
-        watching::watch_node(client.clone(), args.node_name.clone(), links, inventory_sender, cancel.clone()),
-    );
+    let node_watch = NodeWatch {
+        client: client.clone(),
+        node: args.node_name.clone(),
+        links,
+        providers: Providers::new(&args.links_dir()),
+    };
+    parts.spawn("watching the node", node_watch.run(inventory_sender, cancel.clone()));
+    let (_unavailable_sender, unavailable) = watch::channel(Arc::default());
+    let (health_sender, _health) = watch::channel(Arc::default());
+    let device_news = DeviceNews { inventory: inventory.clone(), unavailable };
     let devices =
         Devices { client: client.clone(), driver: args.driver_name.clone(), node: args.node_name.clone() };
     parts.spawn(
         "publishing devices",
-        devices.publish(inventory.clone(), Arc::clone(&attacher), cancel.clone()),
+        devices.publish(device_news, Arc::clone(&attacher), health_sender, cancel.clone()),
     );
 
     // What is told to the API server.
@@ -194,6 +202,7 @@ async fn run(args: Args) -> Result<()> {
         inventory,
         plugins,
         news,
+        segments: Mutex::default(),
         metrics: Arc::clone(&metrics),
     };
     let agent_socket = args.agent_socket();

@@ -131,6 +131,11 @@ fn period(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
+    /// Where providers say something of links.
+    pub fn links_dir(&self) -> PathBuf {
+        self.run_dir.join("links.d")
+    }
+
     /// Where the kubelet looks for registration sockets.
     pub fn registry_dir(&self) -> PathBuf {
         self.registry_dir.clone().unwrap_or_else(|| self.kubelet_dir.join("plugins_registry"))

@@ -3,7 +3,7 @@
 //! The text matters: opaque parameters with repeated keys are refused, and a decoder in between would have
 //! dropped one of them silently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::merge::{Author, Layer};
 use netclaim_api::opaque::Opaque;
@@ -57,6 +57,8 @@ pub struct AllocatedDevice {
     pub device: DeviceRef,
     /// Bandwidth charged for it, in bit/s.
     pub bandwidth: Option<Quantity>,
+    /// Segmentation ids charged for it: those that the claim chose.
+    pub segments: BTreeSet<u32>,
     /// The configurations that apply, classes first.
     pub layers: Vec<Layer>,
 }
@@ -276,7 +278,12 @@ fn allocated(
         result.consumed_capacity.get(attributes::BANDWIDTH).map(|text| text.parse::<Quantity>()).transpose();
     let bandwidth =
         bandwidth.map_err(|e| format!("consumedCapacity.bandwidth of ResourceClaim {claim}: {e}"))?;
-    Ok(AllocatedDevice { device: result.device(), bandwidth, layers })
+    let chosen = |(name, text): (&String, &String)| {
+        let taken = text.parse::<Quantity>().is_ok_and(|amount| amount.value() > 0);
+        attributes::id_of_segment(name).filter(|_| taken)
+    };
+    let segments = result.consumed_capacity.iter().filter_map(chosen).collect();
+    Ok(AllocatedDevice { device: result.device(), bandwidth, segments, layers })
 }
 
 #[cfg(test)]

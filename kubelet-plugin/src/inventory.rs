@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use netclaim_api::NetworkName;
-use netclaim_api::network::NetworkSpec;
-use netclaim_driver::links::Link;
+use netclaim_api::network::{LinkUse, NetworkSpec, UplinkSelector};
+use netclaim_api::uplink_policy::UplinkMode;
+use netclaim_api::{IfName, NetworkName};
+
+use crate::uplinks::Uplink;
 
 /// Everything that devices are made from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
     /// Links that pods may be attached to, by index.
-    pub uplinks: Vec<Link>,
+    pub uplinks: Vec<Uplink>,
     /// The kernel can make macvlan links.
     pub macvlan: bool,
     /// The kernel can make ipvlan links.
@@ -20,15 +22,19 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The uplink with this name.
-    pub fn uplink(&self, name: &str) -> Option<&Link> {
-        self.uplinks.iter().find(|link| link.name == name)
-    }
-
-    /// The first of a Network's interfaces that is an uplink here; `None` where the Network has none or the node
-    /// has none of them.
-    pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Link> {
-        network.uplink.as_ref()?.interfaces.iter().find_map(|name| self.uplink(name.as_str()))
+    /// The uplink that a Network uses here: of those that it selects, the first that fits how it uses it. `None` where the
+    /// Network has no uplink or the node has none for it.
+    pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
+        let UplinkSelector { interfaces, attributes } = network.uplink.as_ref()?;
+        let fits = |uplink: &&Uplink| {
+            attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
+                && serves(uplink, network)
+        };
+        if interfaces.is_empty() {
+            return self.uplinks.iter().find(fits);
+        }
+        let named = |name: &IfName| self.uplinks.iter().find(|uplink| uplink.name == *name);
+        interfaces.iter().filter_map(named).find(fits)
     }
 
     /// Whether this node has what the Network needs.
@@ -37,14 +43,24 @@ impl Inventory {
     }
 }
 
-/// Whether a node with these labels is selected.
-pub fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+/// Whether the Network can use the uplink in its way.
+fn serves(uplink: &Uplink, network: &NetworkSpec) -> bool {
+    let has = |mode| uplink.modes.contains(&mode);
+    match (network.link_use(), network.bridge()) {
+        (_, Some(bridge)) => uplink.bridge.as_deref() == Some(bridge),
+        (Some(LinkUse::Nic), None) => has(UplinkMode::Nic),
+        (Some(LinkUse::Macvlan), None) => has(UplinkMode::Macvlan),
+        (Some(LinkUse::Ipvlan), None) => has(UplinkMode::Ipvlan),
+        // A VLAN on the link, say, which concerns no other use of it.
+        (None, None) => uplink.bridge.is_none(),
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use netclaim_driver::links::OperState;
+    use netclaim_api::attribute::DeclaredAttributes;
+    use netclaim_driver::links::{Link, OperState};
+    use serde_json::json;
 
     use super::*;
 
@@ -71,19 +87,56 @@ pub(crate) mod tests {
             pci_bus_id: None,
             pcie_root: None,
             numa_node: None,
+            pci_id: None,
         }
     }
 
+    /// The same as an uplink in all modes.
+    pub(crate) fn uplink(name: &str) -> Uplink {
+        let link = link(name);
+        Uplink {
+            name: name.parse().expect("a name"),
+            modes: [UplinkMode::Nic, UplinkMode::Macvlan, UplinkMode::Ipvlan].into(),
+            bridge: None,
+            declared: DeclaredAttributes::new(),
+            bandwidth: link.speed.map(netclaim_api::Quantity::new),
+            link,
+        }
+    }
+
+    fn network(spec: serde_json::Value) -> NetworkSpec {
+        serde_json::from_value(spec).expect("a network")
+    }
+
+    fn chosen(inventory: &Inventory, uplink: serde_json::Value, plugin: serde_json::Value) -> Option<String> {
+        let spec = network(json!({"uplink": uplink, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}}));
+        inventory.uplink_of(&spec).map(|uplink| uplink.name.to_string())
+    }
+
     #[test]
-    fn a_selector_wants_every_label() {
-        let labels = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>()
-        };
-        let node = labels(&[("rack", "a"), ("zone", "z")]);
-        assert!(selects(&labels(&[]), &node) && selects(&labels(&[("rack", "a")]), &node));
-        assert!(
-            !selects(&labels(&[("rack", "b")]), &node)
-                && !selects(&labels(&[("rack", "a"), ("gpu", "")]), &node)
-        );
+    fn a_network_takes_the_first_uplink_that_has_a_name_and_all_attributes() {
+        let mut fast = uplink("eth2");
+        fast.declared = serde_json::from_value(json!({"net": {"string": "fast"}})).expect("attributes");
+        let inventory = Inventory { uplinks: vec![uplink("eth1"), fast], ..Inventory::default() };
+        let macvlan = json!({"type": "macvlan"});
+        let chosen = |selector| chosen(&inventory, selector, macvlan.clone());
+        assert_eq!(chosen(json!({"interfaces": ["eth9", "eth2", "eth1"]})).as_deref(), Some("eth2"));
+        let fast = json!({"net": {"string": "fast"}});
+        assert_eq!(chosen(json!({"attributes": fast})).as_deref(), Some("eth2"));
+        assert_eq!(chosen(json!({"interfaces": ["eth1"], "attributes": fast})), None);
+    }
+
+    #[test]
+    fn a_port_is_for_the_networks_of_its_bridge_and_a_mode_for_those_that_use_it() {
+        let port = Uplink { bridge: Some("br0".into()), modes: [].into(), ..uplink("eth1") };
+        let shared = Uplink { modes: [UplinkMode::Macvlan].into(), ..uplink("eth2") };
+        let inventory = Inventory { uplinks: vec![port, shared], ..Inventory::default() };
+        let any = json!({"interfaces": ["eth1", "eth2"]});
+        let chosen = |plugin| chosen(&inventory, any.clone(), plugin);
+        assert_eq!(chosen(json!({"type": "bridge", "bridge": "br0"})).as_deref(), Some("eth1"));
+        assert_eq!(chosen(json!({"type": "bridge", "bridge": "br1"})), None);
+        assert_eq!(chosen(json!({"type": "macvlan"})).as_deref(), Some("eth2"));
+        assert_eq!(chosen(json!({"type": "host-device"})), None);
+        assert_eq!(chosen(json!({"type": "vlan"})).as_deref(), Some("eth2"));
     }
 }

@@ -26,6 +26,7 @@ mod args;
 mod claim;
 mod container;
 mod devices;
+mod dir_watch;
 mod dra;
 mod files;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod node;
 mod nri;
 mod parent;
 mod plan;
+mod providers;
 mod publishing;
 mod relay;
 mod sandboxes;
@@ -48,6 +50,7 @@ mod sockets;
 mod status;
 mod stop;
 mod sweep;
+mod uplinks;
 mod watching;
 
 use std::process::ExitCode;

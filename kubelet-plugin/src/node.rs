@@ -2,26 +2,26 @@
 //!
 //! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use netclaim_api::IfName;
 use netclaim_driver::attach::record::Plan;
 use netclaim_driver::attach::{Attacher, CniNetwork};
 use netclaim_driver::error_chain;
 use netclaim_driver::failpoint::Failpoint;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use crate::claim::{Claim, ClaimError, Refusal};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
 use crate::metrics::{Call, Metrics};
-use crate::plan::{Node, plans};
+use crate::plan::{Node, Taken, asks_for_namespace, plans, takes_segments};
 use crate::status::News;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
@@ -47,8 +47,19 @@ pub struct NodeAgent {
     pub plugins: Arc<CniNetwork>,
     /// Where refusals are reported.
     pub news: mpsc::UnboundedSender<News>,
+    /// Held while segmentation ids are handed out.
+    pub segments: Mutex<()>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+}
+
+/// Between two questions to the API server, as long as the kubelet waits.
+fn pauses() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(3))
+        .without_max_times()
+        .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)))
 }
 
 impl NodeResources for NodeAgent {
@@ -100,7 +111,13 @@ impl NodeAgent {
         }
         let claim = self.read(claim).await.map_err(|error| self.report(error))?;
         let inventory = self.inventory().await?;
-        let made = self.plan(&claim, &inventory).await;
+        let labels = self.namespace_labels(&claim, &inventory).await.map_err(|error| self.report(error))?;
+        // Ids are free until they are journalled.
+        let _turn = match takes_segments(&claim, &inventory) {
+            true => Some(self.segments.lock().await),
+            false => None,
+        };
+        let made = self.plan(&claim, &inventory, &labels).await;
         let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
         let journalled = self.attacher.prepare(made.clone()).await;
         journalled
@@ -126,12 +143,7 @@ impl NodeAgent {
             })?;
             Claim::read(&text, &claim.uid, &self.driver)
         };
-        let pauses = ExponentialBuilder::new()
-            .with_min_delay(Duration::from_millis(50))
-            .with_max_delay(Duration::from_secs(3))
-            .without_max_times()
-            .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)));
-        read.retry(pauses).when(|error| matches!(error, ClaimError::NotYet(_))).await
+        read.retry(pauses()).when(|error| matches!(error, ClaimError::NotYet(_))).await
     }
 
     async fn inventory(&self) -> Result<Arc<Inventory>, String> {
@@ -140,13 +152,46 @@ impl NodeAgent {
         known.ok_or_else(|| "the agent is stopping: try again".to_owned())
     }
 
-    async fn plan(&self, claim: &Claim, inventory: &Inventory) -> Result<Vec<Plan>, String> {
+    /// The labels of the claim's namespace, where they are needed.
+    async fn namespace_labels(
+        &self,
+        claim: &Claim,
+        inventory: &Inventory,
+    ) -> Result<BTreeMap<String, String>, ClaimError> {
+        if !asks_for_namespace(claim, inventory) {
+            return Ok(BTreeMap::new());
+        }
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let name = &claim.object.namespace;
+        let read = || async {
+            let found = tokio::time::timeout(READ_TIMEOUT, namespaces.get_metadata(name)).await;
+            let found = found.map_err(|_| format!("no answer in {} s", READ_TIMEOUT.as_secs()));
+            found.and_then(|found| found.map_err(|error| error_chain(&error)))
+        };
+        let found = read.retry(pauses()).await;
+        let found = found.map_err(|error| {
+            ClaimError::NotYet(format!("cannot read Namespace {name} from the API server: {error}"))
+        })?;
+        Ok(found.metadata.labels.unwrap_or_default())
+    }
+
+    async fn plan(
+        &self,
+        claim: &Claim,
+        inventory: &Inventory,
+        namespace_labels: &BTreeMap<String, String>,
+    ) -> Result<Vec<Plan>, String> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
         let others = state.records.into_iter().filter(|record| record.plan.claim.uid != claim.object.uid);
-        let taken: BTreeSet<IfName> = others.map(|record| record.plan.if_name).collect();
+        let of_others = |plan: &Plan| plan.segment.clone().filter(|_| plan.claim.uid != claim.object.uid);
+        let taken = Taken {
+            names: others.map(|record| record.plan.if_name).collect(),
+            segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
+        };
+        let node = Node { name: &self.node_name, inventory, namespace_labels };
         let mut settled = Vec::new();
-        for plan in plans(claim, Node { name: &self.node_name, inventory }, &taken)? {
+        for plan in plans(claim, node, &taken)? {
             let whose = format!(
                 "request {:?} of ResourceClaim {}, network {}, node {}",
                 plan.device.request, plan.claim, plan.network, self.node_name

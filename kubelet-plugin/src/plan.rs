@@ -1,18 +1,20 @@
 //! From a claim to the plans of its attachments. Pure: everything it looks at is an argument.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::merge::{Base, PlainUse, merge};
-use netclaim_api::network::conflist_name;
+use netclaim_api::network::{NetworkSpec, conflist_name};
+use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, device};
-use netclaim_driver::attach::record::Plan;
+use netclaim_driver::attach::record::{Plan, Segment};
 use netclaim_driver::links::Link;
 use serde_json::{Value, json};
 
 use crate::claim::{AllocatedDevice, Claim};
 use crate::devices;
 use crate::inventory::Inventory;
+use crate::uplinks::Uplink;
 
 /// What every plan on this node is made with.
 #[derive(Debug, Clone, Copy)]
@@ -21,13 +23,39 @@ pub struct Node<'a> {
     pub name: &'a str,
     /// What it has.
     pub inventory: &'a Inventory,
+    /// Labels of the claim's namespace; needed where a Network [asks for them](asks_for_namespace).
+    pub namespace_labels: &'a BTreeMap<String, String>,
 }
 
-/// The attachments of `claim`; `taken` are the interface names that other claims of the pod already have.
+/// What other claims have already.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    /// Interface names in the claim's pod.
+    pub names: BTreeSet<IfName>,
+    /// Segmentation ids on the node.
+    pub segments: BTreeSet<Segment>,
+}
+
+/// Whether the labels of the claim's namespace decide whether it may use its Networks.
+pub fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
+    networks(claim, inventory).any(|spec| spec.namespace_selector.is_some())
+}
+
+/// Whether the claim gets segmentation ids, which no other claim may get meanwhile.
+pub fn takes_segments(claim: &Claim, inventory: &Inventory) -> bool {
+    networks(claim, inventory).any(|spec| spec.segmentation.is_some())
+}
+
+fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Item = &'a NetworkSpec> {
+    let names = claim.devices.iter().filter_map(|allocated| device::network_of(&allocated.device.device));
+    names.filter_map(|name| inventory.networks.get(&name))
+}
+
+/// The attachments of `claim`, which get nothing that is `taken`.
 ///
 /// # Errors
 /// The first problem with the field or object and what to do, as the user shall read it.
-pub fn plans(claim: &Claim, node: Node<'_>, taken: &BTreeSet<IfName>) -> Result<Vec<Plan>, String> {
+pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, String> {
     let mut taken = taken.clone();
     let mut plans: Vec<Plan> = Vec::new();
     let of = u32::try_from(claim.devices.len()).map_err(|_| "too many devices in one claim".to_owned())?;
@@ -35,7 +63,8 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &BTreeSet<IfName>) -> Result<
         let plan = plan(claim, device, index, node, &taken).map_err(|problem| {
             format!("request {:?} of ResourceClaim {}: {problem}", device.device.request, claim.object)
         })?;
-        taken.insert(plan.if_name.clone());
+        taken.names.insert(plan.if_name.clone());
+        taken.segments.extend(plan.segment.clone());
         plans.push(Plan { of, ..plan });
     }
     Ok(plans)
@@ -46,27 +75,36 @@ fn plan(
     allocated: &AllocatedDevice,
     index: u32,
     node: Node<'_>,
-    taken: &BTreeSet<IfName>,
+    taken: &Taken,
 ) -> Result<Plan, String> {
     let name = allocated.device.device.as_str();
     let (base, uplink) = base(name, node)?;
     let merged = merge(base, &allocated.layers, allocated.bandwidth).map_err(|e| e.to_string())?;
     let if_name = match &merged.if_name {
-        Some(name) if taken.contains(name) => {
+        Some(name) if taken.names.contains(name) => {
             return Err(format!(
                 "ifName: {name:?} is taken by another claim of the pod: choose another name",
                 name = name.as_str()
             ));
         }
         Some(name) => name.clone(),
-        None => free_name(taken)?,
+        None => free_name(&taken.names)?,
     };
-    let network = match base {
-        Base::Network(name, _) => name,
-        Base::Uplink(_) => name,
+    let (network, segment) = match base {
+        Base::Network(name, spec) => {
+            let labels = node.namespace_labels;
+            if !spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels)) {
+                return Err(format!(
+                    "Network {name:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector",
+                    claim.object.namespace
+                ));
+            }
+            (name, segment(name, spec, allocated, node.inventory, &taken.segments)?)
+        }
+        Base::Uplink(_) => (name, None),
     };
     let conflist = merged
-        .resolve(&conflist_name(network), scope(claim, network, node.name, uplink))
+        .resolve(&conflist_name(network), scope(claim, network, node.name, uplink, segment.as_ref()))
         .map_err(|e| e.to_string())?;
     Ok(Plan {
         claim: claim.object.clone(),
@@ -80,6 +118,7 @@ fn plan(
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args: merged.capability_args,
+        segment,
         attributes: devices::attributes(name, node.inventory),
     })
 }
@@ -102,14 +141,13 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>
                 name.as_str()
             ));
         }
-        return Ok((Base::Network(name.as_str(), spec), uplink));
+        return Ok((Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)));
     }
     let plain_use = [("nic-", PlainUse::Nic), ("macvlan-", PlainUse::Macvlan), ("ipvlan-", PlainUse::Ipvlan)];
     let found = plain_use.into_iter().find_map(|(prefix, plain)| {
         let label = name.strip_prefix(prefix)?;
-        let is_it =
-            |link: &&Link| link.name.parse::<IfName>().is_ok_and(|name| device::link_label(&name) == label);
-        node.inventory.uplinks.iter().find(is_it).map(|link| (plain, link))
+        let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
+        node.inventory.uplinks.iter().find(is_it).map(|uplink| (plain, &uplink.link))
     });
     match found {
         Some((plain, link)) => Ok((Base::Uplink(plain), Some(link))),
@@ -117,6 +155,42 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>
             "device {name:?} is no longer on node {}: delete the pod to have it scheduled anew",
             node.name
         )),
+    }
+}
+
+/// The segmentation id of an attachment, where its Network has any: the one that the claim chose, or the lowest that is
+/// free.
+fn segment(
+    name: &str,
+    spec: &NetworkSpec,
+    allocated: &AllocatedDevice,
+    inventory: &Inventory,
+    taken: &BTreeSet<Segment>,
+) -> Result<Option<Segment>, String> {
+    let (Some(segmentation), Ok(network)) = (&spec.segmentation, name.parse()) else { return Ok(None) };
+    let space = devices::space(&network, spec, inventory);
+    let of = |id: u32| Segment { space: space.clone(), id };
+    match segmentation.chosen_by {
+        ChosenBy::Node => {
+            let ids = devices::segments(inventory).remove(&network).unwrap_or_default();
+            let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
+            free.map(Some).ok_or_else(|| format!("no segmentation id of Network {name:?} is free on {space}"))
+        }
+        ChosenBy::Claim => {
+            let mut chosen = allocated.segments.iter().copied();
+            let (Some(id), None) = (chosen.next(), chosen.next()) else {
+                return Err(format!(
+                    "capacity.requests: Network {name:?} wants the claim to choose one segmentation id, of {}: write for \
+                     example segment{}: 1",
+                    segmentation.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                    segmentation.ids().first().copied().unwrap_or_default()
+                ));
+            };
+            if taken.contains(&of(id)) {
+                return Err(format!("segmentation id {id} is taken on {space}: choose another one"));
+            }
+            Ok(Some(of(id)))
+        }
     }
 }
 
@@ -135,7 +209,13 @@ fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, String> {
         .ok_or_else(|| "ifName: no free interface name is left".to_owned())
 }
 
-fn scope(claim: &Claim, network: &str, node: &str, uplink: Option<&Link>) -> Scope {
+fn scope(
+    claim: &Claim,
+    network: &str,
+    node: &str,
+    uplink: Option<&Link>,
+    segment: Option<&Segment>,
+) -> Scope {
     let mut scope: Vec<(&str, Value)> = vec![
         ("claim.name", json!(claim.object.name)),
         ("claim.namespace", json!(claim.object.namespace)),
@@ -151,21 +231,25 @@ fn scope(claim: &Claim, network: &str, node: &str, uplink: Option<&Link>) -> Sco
         scope.push(("uplink.mtu", json!(link.mtu)));
         scope.extend(link.mac.as_ref().map(|mac| ("uplink.mac", json!(mac))));
     }
+    scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
     scope.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use netclaim_api::merge::{Author, Layer};
-    use netclaim_api::network::NetworkSpec;
     use netclaim_api::opaque::Opaque;
     use netclaim_api::{AttachmentConfig, Quantity};
     use netclaim_driver::attach::record::{DeviceRef, ObjectRef};
 
     use super::*;
-    use crate::inventory::tests::link;
+    use crate::inventory::tests::uplink;
+
+    static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+    fn node(inventory: &Inventory) -> Node<'_> {
+        Node { name: "node0", inventory, namespace_labels: &NO_LABELS }
+    }
 
     fn inventory() -> Inventory {
         let storage: NetworkSpec = serde_json::from_value(json!({
@@ -175,7 +259,7 @@ mod tests {
         }))
         .expect("a network");
         Inventory {
-            uplinks: vec![link("eth1")],
+            uplinks: vec![uplink("eth1")],
             macvlan: true,
             ipvlan: false,
             networks: BTreeMap::from([("storage".parse().expect("a name"), storage)]),
@@ -201,6 +285,7 @@ mod tests {
                     share_id: None,
                 },
                 bandwidth: Some(Quantity::new(1_000_000_000)),
+                segments: BTreeSet::new(),
                 layers: vec![Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(config) }],
             }
         };
@@ -209,8 +294,8 @@ mod tests {
     }
 
     fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, String> {
-        let taken = taken.iter().map(|name| name.parse().expect("a name")).collect();
-        plans(&claim(devices), Node { name: "node0", inventory: &inventory() }, &taken)
+        let names = taken.iter().map(|name| name.parse().expect("a name")).collect();
+        plans(&claim(devices), node(&inventory()), &Taken { names, ..Taken::default() })
     }
 
     #[test]
@@ -238,8 +323,8 @@ mod tests {
         .expect("a network");
         assert_eq!(vlan.problems("vlan"), [], "what claims may choose is not known before");
         inventory.networks.insert("vlan".parse().expect("a name"), vlan);
-        let node = Node { name: "node0", inventory: &inventory };
-        let error = plans(&claim(&[("net-vlan", None)]), node, &BTreeSet::new()).expect_err("refused");
+        let error =
+            plans(&claim(&[("net-vlan", None)]), node(&inventory), &Taken::default()).expect_err("refused");
         assert_eq!(
             error,
             "request \"net\" of ResourceClaim default/c: Network \"vlan\": spec.cni.plugins[0].vlanId: 5000 is out of range; \
@@ -279,5 +364,56 @@ mod tests {
         );
         let error = planned(&[("nic-eth7", None)], &[]).expect_err("unknown");
         assert!(error.contains("device \"nic-eth7\" is no longer on node node0: delete the pod"), "{error}");
+    }
+
+    /// A node with Network `seg`, which hands out the ids 100 and 101 on eth1.
+    fn segmented(chosen_by: &str) -> Inventory {
+        let network: NetworkSpec = serde_json::from_value(json!({
+            "uplink": {"interfaces": ["eth1"]},
+            "segmentation": {"ids": ["100-101"], "chosenBy": chosen_by},
+            "namespaceSelector": {"matchLabels": {"team": "a"}},
+            "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${segmentation.id}", "ipam": {"type": "dhcp"}}]},
+        }))
+        .expect("a network");
+        assert_eq!(network.problems("seg"), []);
+        Inventory { networks: BTreeMap::from([("seg".parse().expect("a name"), network)]), ..inventory() }
+    }
+
+    fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, String> {
+        let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
+        let node = Node { name: "node0", inventory, namespace_labels: &labels };
+        let segments = taken.iter().map(|id| Segment { space: "uplink eth1".into(), id: *id }).collect();
+        let plans = plans(claim, node, &Taken { segments, ..Taken::default() })?;
+        Ok(plans.iter().map(|plan| plan.conflist["plugins"][0]["vlanId"].clone()).collect())
+    }
+
+    #[test]
+    fn a_node_hands_out_the_lowest_id_that_is_free_on_the_uplink() {
+        let inventory = segmented("Node");
+        let (one, two) = (claim(&[("net-seg", None)]), claim(&[("net-seg", None), ("net-seg", None)]));
+        assert_eq!(segments(&inventory, &one, &[]), Ok(vec![json!(100)]));
+        assert_eq!(segments(&inventory, &one, &[100]), Ok(vec![json!(101)]));
+        assert_eq!(segments(&inventory, &two, &[]), Ok(vec![json!(100), json!(101)]));
+        let error = segments(&inventory, &two, &[100]).expect_err("one is left");
+        assert!(error.contains("no segmentation id of Network \"seg\" is free on uplink eth1"), "{error}");
+    }
+
+    #[test]
+    fn a_claim_that_has_to_choose_gets_the_id_that_it_was_charged_for() {
+        let inventory = segmented("Claim");
+        let mut claim = claim(&[("net-seg", None)]);
+        let error = segments(&inventory, &claim, &[]).expect_err("nothing chosen");
+        assert!(error.contains("write for example segment100: 1"), "{error}");
+        claim.devices[0].segments = BTreeSet::from([101]);
+        assert_eq!(segments(&inventory, &claim, &[100]), Ok(vec![json!(101)]));
+    }
+
+    #[test]
+    fn a_claim_of_another_namespace_is_refused() {
+        let inventory = segmented("Node");
+        let error =
+            plans(&claim(&[("net-seg", None)]), node(&inventory), &Taken::default()).expect_err("refused");
+        assert!(error.contains("Network \"seg\" is not for namespace \"default\""), "{error}");
     }
 }

@@ -1,18 +1,36 @@
 //! The node's devices, from the inventory into ResourceSlices.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client};
+use netclaim_api::NetworkName;
+use netclaim_api::taints::Trouble;
 use netclaim_driver::attach::{Attacher, Network, Observer};
-use netclaim_slices::{Publisher, PublisherConfig, Scope};
+use netclaim_slices::{Pool, Publisher, PublisherConfig, Scope};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::devices::{Held, Sources};
+use crate::dir_watch::DirWatch;
+use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
 use crate::{addresses, devices};
+
+/// How long what pods bring about is gathered.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// What the devices are made of, as it changes.
+pub struct News {
+    /// What the node has; `None` until it is known.
+    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    /// Networks whose plugins cannot serve an ADD now.
+    pub unavailable: watch::Receiver<Arc<BTreeMap<NetworkName, Trouble>>>,
+}
 
 /// Publishes the devices of one node.
 pub struct Devices {
@@ -25,11 +43,12 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Publishes every new inventory until `cancel`.
+    /// Publishes what the node has, and how well it is, until `cancel`.
     pub async fn publish<N: Network, O: Observer>(
         self,
-        mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        mut news: News,
         attacher: Arc<Attacher<N, O>>,
+        health: watch::Sender<Arc<Vec<DeviceHealth>>>,
         cancel: CancellationToken,
     ) {
         let Some(owner) = cancel.run_until_cancelled(self.owner()).await else {
@@ -43,24 +62,66 @@ impl Devices {
             }
         };
         let (publisher, mut task) = Publisher::spawn(self.client.clone(), config, cancel.clone());
+        let mut attached = attacher.changes();
+        let mut leases = Leases::default();
+        let mut published = None;
         loop {
-            let now = inventory.borrow_and_update().clone();
+            let (now, unavailable) =
+                (news.inventory.borrow_and_update().clone(), news.unavailable.borrow_and_update().clone());
+            attached.borrow_and_update();
             if let Some(now) = now {
-                let ours = attacher.sandbox_ids();
-                publisher.publish(vec![devices::pool(&self.node, &now, |name, spec| {
-                    addresses::of(name, spec, &ours)
-                })]);
+                // Watched before the look: a change in between is not missed.
+                leases.watch(&now);
+                let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
+                health.send_if_modified(|known| {
+                    let changed = **known != now_health;
+                    if changed {
+                        *known = Arc::new(now_health);
+                    }
+                    changed
+                });
+                if published.as_ref() != Some(&pool) {
+                    publisher.publish(vec![pool.clone()]);
+                    published = Some(pool);
+                }
             }
             tokio::select! {
-                changed = inventory.changed() => if changed.is_err() {
+                changed = news.inventory.changed() => if changed.is_err() {
                     return;
                 },
+                changed = news.unavailable.changed() => if changed.is_err() {
+                    return;
+                },
+                // Of every pod that comes or goes, and seldom of anything that is published.
+                _ = attached.changed() => tokio::time::sleep(GATHER).await,
+                () = leases.changed() => tokio::time::sleep(GATHER).await,
                 () = cancel.cancelled() => break,
                 // Its end is ours, and the agent's.
                 _ = &mut task => return,
             }
         }
         let _ = task.await;
+    }
+
+    /// The pool as it is now; `None` when the agent ends.
+    async fn look<N: Network, O: Observer>(
+        &self,
+        inventory: Arc<Inventory>,
+        unavailable: Arc<BTreeMap<NetworkName, Trouble>>,
+        attacher: &Attacher<N, O>,
+    ) -> Option<(Pool, Vec<DeviceHealth>)> {
+        let (node, ours) = (self.node.clone(), attacher.sandbox_ids());
+        let held = attacher.plans(|plan| {
+            let device = &plan.device;
+            (device.pool == node).then(|| (device.device.clone(), plan.attributes.clone()))
+        });
+        let held: Held = held.into_iter().flatten().collect();
+        // It reads the folders of leases.
+        let made = tokio::task::spawn_blocking(move || {
+            let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };
+            devices::pool(from, |name, spec| addresses::of(name, spec, &ours))
+        });
+        made.await.ok()
     }
 
     /// The slices go with the Node object. Waits for it: an agent may start before its node is registered.
@@ -85,6 +146,48 @@ impl Devices {
             uid,
             controller: Some(true),
             ..OwnerReference::default()
+        }
+    }
+}
+
+/// The folders in which the IPAMs of the node's Networks note who has what.
+#[derive(Default)]
+struct Leases {
+    watch: Option<DirWatch>,
+    /// Those that could not be watched, and have been told of.
+    told: BTreeSet<PathBuf>,
+}
+
+impl Leases {
+    fn watch(&mut self, inventory: &Inventory) {
+        let dirs: BTreeSet<PathBuf> =
+            inventory.networks.iter().flat_map(|(name, spec)| addresses::dirs(name, spec)).collect();
+        if dirs.is_empty() {
+            return;
+        }
+        if self.watch.is_none() {
+            self.watch = DirWatch::new()
+                .inspect_err(|error| tracing::warn!(%error, "cannot watch for addresses that others take"))
+                .ok();
+        }
+        let Some(watch) = &self.watch else { return };
+        for dir in dirs {
+            // The first lease makes the folder.
+            let above = dir.parent().map(|parent| watch.watch(parent));
+            let Err(error) = watch.watch(&dir).or_else(|error| above.unwrap_or(Err(error))) else {
+                continue;
+            };
+            if self.told.insert(dir.clone()) {
+                tracing::warn!(dir = %dir.display(), %error, "cannot watch for addresses that others take");
+            }
+        }
+    }
+
+    async fn changed(&mut self) {
+        let Some(watch) = &self.watch else { return std::future::pending().await };
+        if let Err(error) = watch.changed().await {
+            tracing::warn!(%error, "cannot watch any more for addresses that others take");
+            self.watch = None;
         }
     }
 }

@@ -1,22 +1,30 @@
-//! Keeps the [`Inventory`] up to date: links by netlink, Networks and the node's labels from the API server.
+//! Keeps the [`Inventory`] up to date: links by netlink, what providers say of them from their files, and Networks,
+//! UplinkPolicies and the node's labels from the API server.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Node;
-use kube::core::PartialObjectMeta;
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::NetworkName;
+use netclaim_api::labels::has_all;
 use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::uplink_policy::{UplinkPolicy, UplinkPolicySpec};
 use netclaim_driver::error_chain;
-use netclaim_driver::links::{Changes, Links};
+use netclaim_driver::links::{self, Changes, Links, Snapshot};
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::inventory::{Inventory, selects};
+use crate::inventory::Inventory;
+use crate::providers::Providers;
+use crate::uplinks::uplinks;
 
 /// Pause after netlink or sysfs refused.
 const LINKS_PAUSE: Duration = Duration::from_secs(1);
@@ -25,65 +33,94 @@ const LINKS_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Seen {
     labels: Option<BTreeMap<String, String>>,
-    networks: Option<BTreeMap<String, Network>>,
-    /// Networks of a list that is not complete yet.
-    listing: BTreeMap<String, Network>,
+    networks: Objects<Network>,
+    policies: Objects<UplinkPolicy>,
 }
 
-/// Publishes inventories of `node` into `inventory` until `cancel`.
-pub async fn watch_node(
-    client: kube::Client,
-    node: String,
-    links: Links,
-    inventory: watch::Sender<Option<Arc<Inventory>>>,
-    cancel: CancellationToken,
-) {
-    let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
-    let own = watcher::Config::default().fields(&format!("metadata.name={node}"));
-    let mut nodes = watcher(nodes, own).default_backoff().boxed();
-    let networks =
-        Api::<kube::core::DynamicObject>::all_with(client, &kube::core::ApiResource::erase::<Network>(&()));
-    let mut networks = watcher(networks, watcher::Config::default()).default_backoff().boxed();
-    let mut link_changes = LinkChanges::default();
-    let (macvlan, ipvlan) = (kernel_has(&links, "macvlan").await, kernel_has(&links, "ipvlan").await);
-    let mut seen = Seen::default();
-    let mut uplinks = None;
-    loop {
-        if uplinks.is_none() {
-            // Subscribed before the look: a change in between is not missed.
-            link_changes.subscribe(&links);
-            match links.snapshot().await {
-                Ok(snapshot) => uplinks = Some(snapshot.uplinks().into_iter().cloned().collect::<Vec<_>>()),
-                Err(error) => tracing::warn!(error = error_chain(&error), "cannot look at the node's links"),
+/// Where the node is looked at.
+pub struct NodeWatch {
+    /// Where Networks, UplinkPolicies and the Node object are.
+    pub client: kube::Client,
+    /// The Node object's name.
+    pub node: String,
+    /// The node's links.
+    pub links: Links,
+    /// Where providers say something of links.
+    pub providers: Providers,
+}
+
+impl NodeWatch {
+    /// Publishes inventories of the node into `inventory` until `cancel`.
+    pub async fn run(mut self, inventory: watch::Sender<Option<Arc<Inventory>>>, cancel: CancellationToken) {
+        let nodes = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
+        let own = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
+        let mut nodes = watcher(nodes, own).default_backoff().boxed();
+        let (mut networks, mut policies) =
+            (objects::<Network>(&self.client), objects::<UplinkPolicy>(&self.client));
+        let mut link_changes = LinkChanges::default();
+        let (macvlan, ipvlan) =
+            (kernel_has(&self.links, "macvlan").await, kernel_has(&self.links, "ipvlan").await);
+        let mut seen = Seen::default();
+        let mut links = None;
+        loop {
+            if links.is_none() {
+                // Subscribed before the look: a change in between is not missed.
+                link_changes.subscribe(&self.links);
+                match self.look().await {
+                    Ok(found) => links = Some(found),
+                    Err(error) => {
+                        tracing::warn!(error = error_chain(&error), "cannot look at the node's links")
+                    }
+                }
+            }
+            if let (Some((snapshot, addresses)), Some(labels), Some(networks), Some(policies)) =
+                (&links, &seen.labels, &seen.networks.known, &seen.policies.known)
+            {
+                let policies = policies_for(policies, labels);
+                let uplinks = uplinks(snapshot, addresses, &policies, self.providers.provided());
+                let now = Inventory { uplinks, macvlan, ipvlan, networks: networks_for(networks, labels) };
+                inventory.send_if_modified(|known| {
+                    let changed = known.as_deref() != Some(&now);
+                    if changed {
+                        *known = Some(Arc::new(now));
+                    }
+                    changed
+                });
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = link_changes.tick() => links = None,
+                () = tokio::time::sleep(LINKS_PAUSE), if links.is_none() => {}
+                () = self.providers.changed() => {}
+                event = nodes.try_next() => match event {
+                    Ok(Some(event)) => seen.node(event),
+                    Ok(None) => return,
+                    Err(error) => tracing::warn!(error = error_chain(&error), "cannot watch the Node object"),
+                },
+                event = networks.try_next() => match event {
+                    Ok(Some(event)) => seen.networks.seen(event),
+                    Ok(None) => return,
+                    Err(error) => tracing::warn!(error = error_chain(&error), "cannot watch Networks"),
+                },
+                event = policies.try_next() => match event {
+                    Ok(Some(event)) => seen.policies.seen(event),
+                    Ok(None) => return,
+                    Err(error) => tracing::warn!(error = error_chain(&error), "cannot watch UplinkPolicies"),
+                },
             }
         }
-        if let (Some(uplinks), Some(labels), Some(networks)) = (&uplinks, &seen.labels, &seen.networks) {
-            let now =
-                Inventory { uplinks: uplinks.clone(), macvlan, ipvlan, networks: for_node(networks, labels) };
-            inventory.send_if_modified(|known| {
-                let changed = known.as_deref() != Some(&now);
-                if changed {
-                    *known = Some(Arc::new(now));
-                }
-                changed
-            });
-        }
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = link_changes.tick() => uplinks = None,
-            () = tokio::time::sleep(LINKS_PAUSE), if uplinks.is_none() => {}
-            event = nodes.try_next() => match event {
-                Ok(Some(event)) => seen.node(event),
-                Ok(None) => return,
-                Err(error) => tracing::warn!(error = error_chain(&error), "cannot watch the Node object"),
-            },
-            event = networks.try_next() => match event {
-                Ok(Some(event)) => seen.network(event),
-                Ok(None) => return,
-                Err(error) => tracing::warn!(error = error_chain(&error), "cannot watch Networks"),
-            },
-        }
     }
+
+    async fn look(&self) -> Result<(Snapshot, BTreeMap<u32, Vec<IpAddr>>), links::Error> {
+        Ok((self.links.snapshot().await?, self.links.addresses().await?))
+    }
+}
+
+type ObjectEvents = BoxStream<'static, watcher::Result<watcher::Event<DynamicObject>>>;
+
+fn objects<K: Resource<DynamicType = ()>>(client: &kube::Client) -> ObjectEvents {
+    let api = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<K>(&()));
+    watcher(api, watcher::Config::default()).default_backoff().boxed()
 }
 
 async fn kernel_has(links: &Links, kind: &str) -> bool {
@@ -131,49 +168,75 @@ impl Seen {
             watcher::Event::Delete(_) | watcher::Event::Init | watcher::Event::InitDone => {}
         }
     }
+}
 
-    fn network(&mut self, event: watcher::Event<kube::core::DynamicObject>) {
+/// The objects of a kind by name, as far as they can be read.
+struct Objects<K> {
+    /// `None` until the first list is complete.
+    known: Option<BTreeMap<String, K>>,
+    /// Of a list that is not complete yet.
+    listing: BTreeMap<String, K>,
+}
+
+impl<K> Default for Objects<K> {
+    fn default() -> Self {
+        Self { known: None, listing: BTreeMap::new() }
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + DeserializeOwned> Objects<K> {
+    fn seen(&mut self, event: watcher::Event<DynamicObject>) {
         match event {
             watcher::Event::Init => self.listing.clear(),
             watcher::Event::InitApply(object) => {
                 self.listing.extend(decoded(object));
             }
-            watcher::Event::InitDone => self.networks = Some(std::mem::take(&mut self.listing)),
+            watcher::Event::InitDone => self.known = Some(std::mem::take(&mut self.listing)),
             watcher::Event::Apply(object) => {
                 let name = object.name_any();
-                let networks = self.networks.get_or_insert_default();
+                let known = self.known.get_or_insert_default();
                 match decoded(object) {
-                    Some((name, network)) => networks.insert(name, network),
-                    None => networks.remove(&name),
+                    Some((name, object)) => known.insert(name, object),
+                    None => known.remove(&name),
                 };
             }
             watcher::Event::Delete(object) => {
-                self.networks.get_or_insert_default().remove(&object.name_any());
+                self.known.get_or_insert_default().remove(&object.name_any());
             }
         }
     }
 }
 
-/// One Network that cannot be read is no reason to lose the others.
-fn decoded(object: kube::core::DynamicObject) -> Option<(String, Network)> {
+/// One object that cannot be read is no reason to lose the others.
+fn decoded<K: Resource<DynamicType = ()> + DeserializeOwned>(object: DynamicObject) -> Option<(String, K)> {
     let name = object.name_any();
-    match object.try_parse::<Network>() {
-        Ok(network) => Some((name, network)),
+    match object.try_parse::<K>() {
+        Ok(object) => Some((name, object)),
         Err(error) => {
-            tracing::warn!(network = name, error = error_chain(&error), "left out");
+            tracing::warn!(kind = %K::kind(&()), name, error = error_chain(&error), "left out");
             None
         }
     }
 }
 
 /// The valid Networks that are meant for a node with these labels.
-fn for_node(
+fn networks_for(
     networks: &BTreeMap<String, Network>,
     labels: &BTreeMap<String, String>,
 ) -> BTreeMap<NetworkName, NetworkSpec> {
     let valid = |(name, network): (&String, &Network)| {
-        let fits = selects(&network.spec.node_selector, labels) && network.spec.problems(name).is_empty();
+        let fits = has_all(&network.spec.node_selector, labels) && network.spec.problems(name).is_empty();
         Some((name.parse().ok().filter(|_| fits)?, network.spec.clone()))
     };
     networks.iter().filter_map(valid).collect()
+}
+
+/// The valid policies that are meant for a node with these labels, by name.
+fn policies_for(
+    policies: &BTreeMap<String, UplinkPolicy>,
+    labels: &BTreeMap<String, String>,
+) -> Vec<UplinkPolicySpec> {
+    let specs = policies.values().map(|policy| &policy.spec);
+    let fits = |spec: &&UplinkPolicySpec| has_all(&spec.node_selector, labels) && spec.problems().is_empty();
+    specs.filter(fits).cloned().collect()
 }

@@ -246,7 +246,16 @@ pub struct Attacher<N, O> {
     pods: Arc<Mutex<Pods>>,
     tasks: TaskTracker,
     ending: CancellationToken,
-    illegal: Arc<AtomicU64>,
+    tally: Arc<Tally>,
+}
+
+/// What is counted over all pods.
+#[derive(Default)]
+struct Tally {
+    /// Moves that the machine refused.
+    illegal: AtomicU64,
+    /// How often a record came or went.
+    revision: watch::Sender<u64>,
 }
 
 impl<N: Network, O: Observer> Attacher<N, O> {
@@ -270,7 +279,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             pods: Arc::default(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
-            illegal: Arc::default(),
+            tally: Arc::default(),
         });
         for record in loaded.records {
             by_pod.entry(record.plan.pod.uid.clone()).or_default().push(record);
@@ -309,6 +318,21 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             pods.send(&pod_uid, Command::Prepare { plans, reply });
         }
         self.answered(answer).await
+    }
+
+    /// What is wanted of every plan that is journalled.
+    pub fn plans<T>(&self, mut of: impl FnMut(&Plan) -> T) -> Vec<T> {
+        let pods = self.lock();
+        let mut all = Vec::new();
+        for handle in pods.by_uid.values() {
+            all.extend(handle.state.borrow().records.iter().map(|record| of(&record.plan)));
+        }
+        all
+    }
+
+    /// Changes whenever a plan comes or goes.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.tally.revision.subscribe()
     }
 
     /// The plans that are journalled for a claim.
@@ -438,7 +462,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
 
     /// How often something happened to an attachment that cannot: bugs, each of them.
     pub fn illegal_moves(&self) -> u64 {
-        self.illegal.load(Ordering::Relaxed)
+        self.tally.illegal.load(Ordering::Relaxed)
     }
 
     /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
@@ -476,7 +500,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             self.journal.clone(),
             Arc::clone(&self.boot_id),
             state,
-            Arc::clone(&self.illegal),
+            Arc::clone(&self.tally),
         );
         let (pods, retired) = (Arc::clone(&self.pods), uid.to_owned());
         let retire = move |commands: &mpsc::UnboundedReceiver<Command>| {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::Journal;
 use super::machine::{self, Event, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
-use super::{Checked, Failure, Network, Observer, PodState, Undone};
+use super::{Checked, Failure, Network, Observer, PodState, Tally, Undone};
 use crate::error_chain;
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
@@ -82,8 +82,7 @@ pub(super) struct Pod<N, O> {
     pub(super) journal: Journal,
     pub(super) boot_id: Arc<str>,
     pub(super) state: watch::Sender<PodState>,
-    /// Moves that the machine refused, of all pods.
-    pub(super) illegal: Arc<AtomicU64>,
+    pub(super) tally: Arc<Tally>,
     records: Vec<Record>,
     pauses: HashMap<String, Pause>,
     sandbox: Known,
@@ -114,7 +113,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         journal: Journal,
         boot_id: Arc<str>,
         state: watch::Sender<PodState>,
-        illegal: Arc<AtomicU64>,
+        tally: Arc<Tally>,
     ) -> Self {
         // Records from the journal may have a sandbox that the runtime has not told of yet.
         let PodState { records, damaged, .. } = state.borrow().clone();
@@ -126,7 +125,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
             journal,
             boot_id,
             state,
-            illegal,
+            tally,
             records,
             pauses: HashMap::new(),
             sandbox,
@@ -627,7 +626,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
         };
         state.held = self.observer.observe(&self.uid, &state).await.err();
         self.tell_again = state.held.is_some().then(|| Instant::now() + TELL_AGAIN);
-        self.state.send_replace(state);
+        let records = state.records.len();
+        if self.state.send_replace(state).records.len() != records {
+            self.tally.revision.send_modify(|revision| *revision += 1);
+        }
     }
 
     /// The one sandbox to which everything is attached, by the journal.
@@ -652,7 +654,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 true
             }
             Err(illegal) => {
-                self.illegal.fetch_add(1, Ordering::Relaxed);
+                self.tally.illegal.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(pod.uid = %self.uid, attachment = record.key(), %illegal, "a bug: report this with the log");
                 false
             }

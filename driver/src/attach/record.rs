@@ -47,6 +47,15 @@ impl DeviceRef {
     }
 }
 
+/// A segmentation id (VLAN id, VNI) that an attachment has alone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Segment {
+    /// Among what there is only one of the id: an uplink, or a network without one.
+    pub space: String,
+    /// The id.
+    pub id: u32,
+}
+
 /// Everything an ADD needs but the sandbox. It does not change between the first ADD and the last DEL, whatever
 /// happens to the objects it was made from (CNI specification, section 3, "Lifecycle & Ordering").
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,6 +86,9 @@ pub struct Plan {
     /// Capability arguments by capability.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capability_args: Map<String, Value>,
+    /// The segmentation id that the network handed out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Segment>,
     /// Attributes of the device as it is published, for the pod to read.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub attributes: Map<String, Value>,
@@ -207,6 +219,7 @@ pub(crate) mod tests {
             .expect("JSON"),
             args: BTreeMap::new(),
             capability_args: Map::new(),
+            segment: None,
             attributes: Map::new(),
         }
     }

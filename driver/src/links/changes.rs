@@ -15,7 +15,7 @@ use super::{Error, netlink};
 /// One `ip link add` is several messages, and so is a carrier that comes up: they become one tick.
 const COALESCE: Duration = Duration::from_millis(50);
 
-/// A subscription to the changes of a namespace's links and default routes.
+/// A subscription to the changes of a namespace's links, their addresses and default routes.
 ///
 /// It tells that something changed since it was opened, never what. Whoever opens it before the first
 /// snapshot, and takes another after every tick, misses nothing: not even when the kernel drops messages,
@@ -32,7 +32,14 @@ impl Changes {
         let subscribe = || {
             let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
             socket.socket_mut().bind_auto()?;
-            for group in [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_ROUTE, libc::RTNLGRP_IPV6_ROUTE] {
+            let groups = [
+                libc::RTNLGRP_LINK,
+                libc::RTNLGRP_IPV4_IFADDR,
+                libc::RTNLGRP_IPV6_IFADDR,
+                libc::RTNLGRP_IPV4_ROUTE,
+                libc::RTNLGRP_IPV6_ROUTE,
+            ];
+            for group in groups {
                 socket.socket_ref().add_membership(group)?;
             }
             Ok(Self { socket, buffer: Vec::new(), due: None })

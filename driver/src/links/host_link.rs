@@ -416,6 +416,7 @@ mod tests {
             pci_bus_id: Some("0000:3b:00.0".into()),
             pcie_root: None,
             numa_node: None,
+            pci_id: None,
         }
     }
 

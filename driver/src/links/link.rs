@@ -42,6 +42,8 @@ pub struct Link {
     pub speed: Option<u64>,
     /// Name of the device's kernel driver.
     pub driver: Option<String>,
+    /// PCI vendor and device behind the link, such as `15b3:1017`.
+    pub pci_id: Option<String>,
     /// Address of the PCI function behind the link, such as `0000:3b:00.1`.
     pub pci_bus_id: Option<String>,
     /// The PCIe root complex above that function, such as `pci0000:3a`: the value of the standard

@@ -17,15 +17,16 @@ mod netns;
 mod sysfs;
 mod uplinks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 pub use changes::Changes;
 pub use host_link::{Address, GivenBack, HostLink, Which};
 pub use link::{Link, OperState};
 pub use netns::{Netns, NetnsId};
-pub use uplinks::{NotUplink, classify, uplinks};
+pub use uplinks::{NotUplink, classify, leads_out, uplinks};
 
 /// Reads the links of the network namespace this process runs in.
 #[derive(Debug, Clone)]
@@ -71,6 +72,14 @@ impl Links {
         .await
     }
 
+    /// The IP addresses of all links, by index.
+    ///
+    /// # Errors
+    /// As of [`snapshot`](Self::snapshot).
+    pub async fn addresses(&self) -> Result<BTreeMap<u32, Vec<IpAddr>>, Error> {
+        blocking(|| netlink::Socket::open()?.all_addresses()).await
+    }
+
     /// Subscribes to changes; do so before the first snapshot.
     ///
     /// # Errors
@@ -98,6 +107,7 @@ fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<Vec<Link>, E
         let hardware = sysfs::hardware(sysfs, &link.name, link.index);
         link.speed = hardware.speed;
         link.driver = hardware.driver;
+        link.pci_id = hardware.pci_id;
         link.pci_bus_id = hardware.pci_bus_id;
         link.pcie_root = hardware.pcie_root;
         link.numa_node = hardware.numa_node;

@@ -6,7 +6,7 @@
 //!   one message, the closing `NLMSG_DONE` included; such a dump is thrown away and taken again.
 //! * Only the attributes we need are decoded, so that an attribute unknown to us cannot hide its link.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -104,6 +104,19 @@ impl Socket {
                 addresses.extend(parse_address(message));
             }
         })
+    }
+
+    /// The IP addresses of all links, by index.
+    pub(super) fn all_addresses(&mut self) -> Result<BTreeMap<u32, Vec<IpAddr>>, Error> {
+        let found = self.dump("addresses", libc::RTM_GETADDR, &[0; IFADDRMSG], |message, addresses| {
+            let address = parse_address(message).map(|address| address.local.addr());
+            addresses.extend(u32_at(message, 4).zip(address));
+        })?;
+        let mut by_link: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+        for (link, address) in found {
+            by_link.entry(link).or_default().push(address);
+        }
+        Ok(by_link)
     }
 
     /// The indices of the links that default routes of IPv4 and IPv6 lead through, from every table: policy
@@ -238,11 +251,11 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffe
     })
 }
 
-/// Whether a multicast message can change a snapshot: any link, but of the routes only the default ones,
+/// Whether a multicast message can change a snapshot: any link or address, but of the routes only the default ones,
 /// because other plugins add one per pod.
 pub(super) fn is_change(message: &NetlinkBuffer<&[u8]>) -> bool {
     match message.message_type() {
-        libc::RTM_NEWLINK | libc::RTM_DELLINK => true,
+        libc::RTM_NEWLINK | libc::RTM_DELLINK | libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
         libc::RTM_NEWROUTE | libc::RTM_DELROUTE => is_default_route(message.payload()),
         _ => false,
     }
@@ -278,6 +291,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         pci_bus_id: None,
         pcie_root: None,
         numa_node: None,
+        pci_id: None,
     };
     for (kind, value) in attributes(message.get(IFINFOMSG..)?) {
         match kind {

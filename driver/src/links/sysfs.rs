@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Hardware {
     pub(super) speed: Option<u64>,
     pub(super) driver: Option<String>,
+    pub(super) pci_id: Option<String>,
     pub(super) pci_bus_id: Option<String>,
     pub(super) pcie_root: Option<String>,
     pub(super) numa_node: Option<i64>,
@@ -38,6 +39,7 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
         driver: fs::read_link(device.join("driver"))
             .ok()
             .and_then(|target| file_name(&target).map(str::to_owned)),
+        pci_id: function.and_then(pci_id),
         pci_bus_id: function.and_then(file_name).map(str::to_owned),
         pcie_root: function.and_then(pcie_root),
         numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
@@ -50,6 +52,15 @@ fn read<T: std::str::FromStr>(file: &PathBuf) -> Option<T> {
 
 fn file_name(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
+}
+
+/// Vendor and device, as `lspci -n` writes them.
+fn pci_id(function: &Path) -> Option<String> {
+    let hex = |file: &str| {
+        let text = fs::read_to_string(function.join(file)).ok()?;
+        text.trim().strip_prefix("0x").filter(|digits| is_hex(digits, 4..=4)).map(str::to_lowercase)
+    };
+    Some(format!("{}:{}", hex("vendor")?, hex("device")?))
 }
 
 /// `pci<domain>:<bus>`, the topmost such directory above the function.
@@ -105,13 +116,16 @@ mod tests {
     #[test]
     fn a_pci_card_has_an_address_a_root_a_driver_and_a_numa_node() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3a:00.0/0000:3b:00.1");
-        fs::write(sysfs.path().join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1/numa_node"), "1\n")
-            .unwrap();
+        let function = sysfs.path().join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1");
+        for (file, text) in [("numa_node", "1\n"), ("vendor", "0x15B3\n"), ("device", "0x1017\n")] {
+            fs::write(function.join(file), text).unwrap();
+        }
         assert_eq!(
             hardware(sysfs.path(), "eth0", 2),
             Hardware {
                 speed: Some(25_000_000_000),
                 driver: Some("mlx5_core".to_owned()),
+                pci_id: Some("15b3:1017".to_owned()),
                 pci_bus_id: Some("0000:3b:00.1".to_owned()),
                 pcie_root: Some("pci0000:3a".to_owned()),
                 numa_node: Some(1),

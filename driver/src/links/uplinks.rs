@@ -120,7 +120,11 @@ fn is_pair(link: &Link) -> bool {
     matches!(link.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
 }
 
-fn leads_out(link: &Link) -> Result<(), NotUplink> {
+/// Whether the link's kind is one that leads out of the node, whatever the link is used for.
+///
+/// # Errors
+/// [`NotUplink::PodEnd`] and [`NotUplink::Virtual`].
+pub fn leads_out(link: &Link) -> Result<(), NotUplink> {
     match link.kind.as_deref() {
         None | Some("bond" | "team" | "vlan") => Ok(()),
         Some("veth") if is_nic_name(&link.name) => Ok(()),

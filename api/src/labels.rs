@@ -1,0 +1,161 @@
+//! Labels and what selects by them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Invalid, names::is_dns_label};
+
+/// Selects objects by their labels: `metav1.LabelSelector`. An empty one selects everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LabelSelector {
+    /// Labels with these values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Requirements that must all hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub match_expressions: Vec<LabelRequirement>,
+}
+
+/// One requirement of a [`LabelSelector`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LabelRequirement {
+    /// The label's key.
+    pub key: String,
+    /// How the label and the values relate.
+    pub operator: LabelOperator,
+    /// The values of `In` and `NotIn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}
+
+/// How a label and values relate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[allow(missing_docs, reason = "Kubernetes' own words")]
+pub enum LabelOperator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+impl LabelSelector {
+    /// Whether an object with these labels is selected.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let holds = |requirement: &LabelRequirement| {
+            let value = labels.get(&requirement.key);
+            let listed = value.is_some_and(|value| requirement.values.contains(value));
+            match requirement.operator {
+                LabelOperator::In => listed,
+                LabelOperator::NotIn => !listed,
+                LabelOperator::Exists => value.is_some(),
+                LabelOperator::DoesNotExist => value.is_none(),
+            }
+        };
+        has_all(&self.match_labels, labels) && self.match_expressions.iter().all(holds)
+    }
+
+    /// What is wrong with it; paths are relative to it.
+    pub(crate) fn problems(&self) -> Vec<Invalid> {
+        let mut problems: Vec<Invalid> =
+            pair_problems(&self.match_labels).map(|p| Invalid::new("matchLabels", p)).collect();
+        for (i, LabelRequirement { key, operator, values }) in self.match_expressions.iter().enumerate() {
+            let mut wrong = |field: &str, problem: String| {
+                problems.push(Invalid::new(format!("matchExpressions[{i}].{field}"), problem));
+            };
+            if !is_label_key(key) {
+                wrong("key", format!("{key:?} cannot be the key of a label"));
+            }
+            let takes_values = matches!(operator, LabelOperator::In | LabelOperator::NotIn);
+            if takes_values == values.is_empty() {
+                let problem =
+                    if takes_values { "is empty: In and NotIn need values" } else { "must be left out here" };
+                wrong("values", problem.to_owned());
+            }
+        }
+        problems
+    }
+}
+
+/// Whether `labels` has every one of `wanted`.
+pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// What is wrong with `spec.nodeSelector`.
+pub(crate) fn node_selector_problems(selector: &BTreeMap<String, String>) -> Vec<Invalid> {
+    let problem =
+        |problem| Invalid::new("spec.nodeSelector", format!("{problem}: no node would be selected"));
+    pair_problems(selector).map(problem).collect()
+}
+
+fn pair_problems(labels: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
+    let wrong = labels
+        .iter()
+        .filter(|(key, value)| !is_label_key(key) || !(value.is_empty() || is_label_name(value)));
+    wrong.map(|(key, value)| format!("{key}={value} cannot be a label"))
+}
+
+/// A label's key: a name, with a DNS subdomain in front or without.
+fn is_label_key(key: &str) -> bool {
+    let domain = |text: &str| text.len() <= 253 && text.split('.').all(is_dns_label);
+    match key.split_once('/') {
+        Some((prefix, name)) => domain(prefix) && is_label_name(name),
+        None => is_label_name(key),
+    }
+}
+
+/// The name part of a label's key, or its value.
+fn is_label_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
+    let inner = |c: &u8| c.is_ascii_alphanumeric() || b"-_.".contains(c);
+    bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn selector(value: Value) -> LabelSelector {
+        serde_json::from_value(value).expect("a selector")
+    }
+
+    #[test]
+    fn every_label_and_requirement_must_hold() {
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let prod = labels(&[("env", "prod"), ("team", "a")]);
+        let selects = |value| selector(value).selects(&prod);
+        assert!(selects(json!({})));
+        assert!(selects(json!({"matchLabels": {"env": "prod"}})));
+        assert!(selects(json!({"matchExpressions": [
+            {"key": "team", "operator": "In", "values": ["a", "b"]},
+            {"key": "team", "operator": "NotIn", "values": ["c"]},
+            {"key": "env", "operator": "Exists"},
+            {"key": "gone", "operator": "DoesNotExist"}]})));
+        assert!(!selects(json!({"matchLabels": {"env": "test"}})));
+        assert!(!selects(json!({"matchExpressions": [{"key": "gone", "operator": "In", "values": [""]}]})));
+        assert!(selects(
+            json!({"matchExpressions": [{"key": "gone", "operator": "NotIn", "values": ["x"]}]})
+        ));
+    }
+
+    #[test]
+    fn a_selector_that_selects_nothing_is_refused() {
+        let fields = |value| selector(value).problems().into_iter().map(|p| p.field).collect::<Vec<_>>();
+        assert_eq!(fields(json!({"matchLabels": {"a b": "c"}})), ["matchLabels"]);
+        assert_eq!(
+            fields(
+                json!({"matchExpressions": [{"key": "a", "operator": "In"}, {"key": "b", "operator": "Exists", "values": ["x"]}]})
+            ),
+            ["matchExpressions[0].values", "matchExpressions[1].values"]
+        );
+    }
+}
