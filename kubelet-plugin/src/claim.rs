@@ -48,6 +48,8 @@ pub struct Claim {
     pub pod_claim_name: Option<String>,
     /// Our devices, in the order of the allocation.
     pub devices: Vec<AllocatedDevice>,
+    /// Those that an admin only looks at (`adminAccess`): others may have them, so nothing is attached.
+    pub observed: Vec<DeviceRef>,
 }
 
 /// One device that the scheduler allocated from our pools.
@@ -160,11 +162,13 @@ impl Claim {
         }
         let mut devices = allocation.devices;
         devices.results.retain(|result| result.driver == driver);
+        let observed = devices.results.extract_if(.., |result| result.admin_access);
+        let observed = observed.map(|result| result.device()).collect();
         let refs = devices.results.iter().map(ResultEntry::device).collect();
         // A tenant may write anything there, and it becomes part of a path: only what can be a name counts.
         let pod_claim_name = annotations.remove(POD_CLAIM_NAME).filter(|name| is_dns_label(name));
         match Self::understand(&object, document.status.reserved_for, devices, driver) {
-            Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, devices }),
+            Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, devices, observed }),
             Err(message) => {
                 Err(ClaimError::Final(Box::new(Refusal { claim: object, devices: refs, message })))
             }
@@ -264,12 +268,6 @@ fn allocated(
     result: &ResultEntry,
     layers: &[Selected],
 ) -> Result<AllocatedDevice, String> {
-    if result.admin_access {
-        let device = &result.device;
-        return Err(format!(
-            "ResourceClaim {claim} asks for admin access to {device}: netclaim has nothing to show an observer"
-        ));
-    }
     let main = result.request.split('/').next().unwrap_or_default();
     let applies =
         |s: &&Selected| s.requests.is_empty() || s.requests.iter().any(|r| *r == result.request || r == main);
@@ -327,6 +325,15 @@ mod tests {
         assert_eq!(claim.devices[0].bandwidth, Some(Quantity::new(1_000_000_000)));
         assert_eq!(claim.devices[1].device.device, "nic-eth2");
         assert_eq!(claim.pod.uid, "pu");
+    }
+
+    #[test]
+    fn what_an_admin_looks_at_is_not_attached() {
+        let mut admin = claim();
+        admin["status"]["allocation"]["devices"]["results"][2]["adminAccess"] = json!(true);
+        let claim = read(&admin).expect("readable");
+        assert_eq!((claim.devices.len(), claim.observed.len()), (1, 1));
+        assert_eq!(claim.observed[0].device, "nic-eth2");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use netclaim_driver::attach::record::Plan;
+use netclaim_driver::attach::record::{DeviceRef, Plan};
 use netclaim_driver::attach::{Attacher, CniNetwork};
 use netclaim_driver::error_chain;
 use netclaim_driver::failpoint::Failpoint;
@@ -107,7 +107,7 @@ impl NodeAgent {
         let known = self.attacher.plans_of_claim(&claim.uid);
         // Half a claim may be left of a write that failed: it is completed.
         if known.first().is_some_and(|plan| known.len() == plan.of as usize) {
-            return Ok(self.prepared(&known));
+            return Ok(self.prepared(&known, &[]));
         }
         let claim = self.read(claim).await.map_err(|error| self.report(error))?;
         let inventory = self.inventory().await?;
@@ -123,7 +123,7 @@ impl NodeAgent {
         journalled
             .map_err(|failure| self.report(ClaimError::Final(Box::new(claim.refuse(failure.message)))))?;
         Failpoint::Planned.reach();
-        Ok(self.prepared(&made))
+        Ok(self.prepared(&made, &claim.observed))
     }
 
     /// Reads the claim until it is what the kubelet has seen.
@@ -202,15 +202,19 @@ impl NodeAgent {
         Ok(settled)
     }
 
-    fn prepared(&self, plans: &[Plan]) -> Vec<PreparedDevice> {
-        let device = |plan: &Plan| PreparedDevice {
-            request: plan.device.main_request().to_owned(),
-            pool: plan.device.pool.clone(),
-            device: plan.device.device.clone(),
-            cdi_devices: vec![self.gate.specs().device(&plan.claim.uid), self.gate.metadata().device(plan)],
-            share_id: plan.device.share_id.clone(),
+    fn prepared(&self, plans: &[Plan], observed: &[DeviceRef]) -> Vec<PreparedDevice> {
+        let device = |device: &DeviceRef, cdi_devices| PreparedDevice {
+            request: device.main_request().to_owned(),
+            pool: device.pool.clone(),
+            device: device.device.clone(),
+            cdi_devices,
+            share_id: device.share_id.clone(),
         };
-        plans.iter().map(device).collect()
+        let attached = plans.iter().map(|plan| {
+            let cdi = vec![self.gate.specs().device(&plan.claim.uid), self.gate.metadata().device(plan)];
+            device(&plan.device, cdi)
+        });
+        attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()
     }
 
     /// Notes a refusal in the claim's status; returns what the kubelet is told.

@@ -290,7 +290,7 @@ mod tests {
             }
         };
         let devices = devices.iter().map(device).collect();
-        Claim { object: object("c"), pod: object("p"), pod_claim_name: None, devices }
+        Claim { object: object("c"), pod: object("p"), pod_claim_name: None, devices, observed: Vec::new() }
     }
 
     fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, String> {

@@ -56,7 +56,7 @@ impl<'a> Test<'a> {
     pub(crate) fn end(&self) -> Result<()> {
         let label = format!("{LABEL}={}", self.namespace);
         self.kubectl(&["delete", "pods", "--all", "--timeout=60s"]).context("pods that do not go")?;
-        let kinds = "namespaces,networks,deviceclasses";
+        let kinds = "namespaces,networks,uplinkpolicies,deviceclasses";
         self.cluster.kubectl(&["delete", kinds, "-l", &label, "--wait=false"]).map(drop)
     }
 

@@ -12,6 +12,7 @@ mod agent_faults;
 mod attaching;
 mod churn;
 mod crash_faults;
+mod devices;
 mod host_links;
 mod metadata;
 mod node_faults;
@@ -27,6 +28,7 @@ use agent_faults::*;
 use attaching::*;
 use churn::*;
 use crash_faults::*;
+use devices::*;
 use host_links::*;
 use metadata::*;
 use node_faults::*;
@@ -55,6 +57,23 @@ fn main() -> ExitCode {
             macvlan_and_ipvlan_on_one_uplink_wait_for_each_other,
             a_pod_waits_until_there_is_bandwidth_for_it,
             a_network_of_the_cluster_counts_its_interfaces,
+            a_link_that_is_plugged_in_renamed_and_taken_away_is_followed,
+            a_pod_waits_while_the_link_of_its_network_is_down,
+            a_nic_in_a_pod_stays_published_and_goes_on_excluding_others,
+            a_port_of_a_bridge_is_for_the_networks_of_that_bridge,
+            a_pod_waits_until_there_is_an_address_for_it,
+            segmentation_ids_are_handed_out_once_by_the_node,
+            a_claim_gets_the_segmentation_id_that_it_chooses,
+            vlans_of_one_id_on_one_uplink_wait_for_each_other,
+            a_policy_says_which_links_are_uplinks_and_what_they_are,
+            a_policy_that_cannot_work_says_why,
+            what_a_provider_says_of_links_brings_two_of_them_together,
+            a_network_is_for_the_namespaces_that_it_selects,
+            networks_of_one_uplink_are_never_granted_more_than_it_has,
+            a_pod_asks_for_a_network_as_an_extended_resource,
+            a_claim_takes_the_first_of_its_alternatives_that_there_is,
+            an_admin_who_looks_at_a_device_disturbs_nobody,
+            a_device_is_chosen_beside_another_drivers,
             a_field_that_is_unknown_is_refused_by_name,
             an_address_that_is_none_is_refused_with_an_example,
             what_the_network_does_not_allow_is_refused,

@@ -1,0 +1,456 @@
+//! What the node's links and the admin's Networks become for a real scheduler. Links that scenarios plug in are ends of veth
+//! pairs with a NIC's name, each scenario's its own.
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{attachment, claim, class, network, pod, request};
+use netclaim_tests::{Test, eventually};
+use serde_json::{Value, json};
+
+/// The device of this name that the node publishes now.
+fn device(test: &Test<'_>, name: &str) -> Result<Option<Value>> {
+    let slices = test.cluster.get(&["resourceslices"])?;
+    let slices = slices["items"].as_array().cloned().unwrap_or_default();
+    let of_node = slices.iter().filter(|slice| slice["spec"]["nodeName"].is_string());
+    let mut devices =
+        of_node.flat_map(|slice| slice["spec"]["devices"].as_array().cloned().unwrap_or_default());
+    Ok(devices.find(|device| device["name"] == name))
+}
+
+/// Waits until the device is published as `fits` wants it.
+fn is_published(test: &Test<'_>, name: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
+    eventually(10, &format!("{name} is published as it should be"), || {
+        let device = device(test, name)?.with_context(|| format!("there is no {name}"))?;
+        ensure!(fits(&device), "{device}");
+        Ok(())
+    })
+}
+
+fn is_not_published(test: &Test<'_>, name: &str) -> Result<()> {
+    eventually(10, &format!("{name} is not published"), || {
+        ensure!(device(test, name)?.is_none(), "it is");
+        Ok(())
+    })
+}
+
+/// A link of the node that is plugged in for one scenario, and out at its end.
+struct Plugged<'a>(&'a Test<'a>, String);
+
+impl<'a> Plugged<'a> {
+    fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
+        let far = format!("far-{name}");
+        test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
+        let plugged = Self(test, far);
+        for end in [name, plugged.1.as_str()] {
+            test.cluster.on_node(&["ip", "link", "set", end, "up"])?;
+        }
+        Ok(plugged)
+    }
+
+    fn set(&self, words: &[&str]) -> Result<()> {
+        self.0.cluster.on_node(&[&["ip", "link", "set"], words].concat()).map(drop)
+    }
+}
+
+impl Drop for Plugged<'_> {
+    fn drop(&mut self) {
+        // The other end goes with it, wherever it is.
+        let _ = self.0.cluster.on_node(&["ip", "link", "del", &self.1]);
+    }
+}
+
+fn policy(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy", "metadata": {"name": name}, "spec": spec})
+}
+
+/// A Network on `uplink` with its class; both are called what is returned.
+fn network_on(test: &Test<'_>, uplink: &str, name: &str, change: impl FnOnce(&mut Value)) -> Result<String> {
+    test.network(name, |network| {
+        network["spec"]["uplink"] = json!({"interfaces": [uplink]});
+        change(network);
+    })
+}
+
+pub fn a_link_that_is_plugged_in_renamed_and_taken_away_is_followed(test: &Test<'_>) -> Result<()> {
+    let link = Plugged::new(test, "eth71")?;
+    is_published(test, "macvlan-eth71", |device| device["taints"].is_null())?;
+    link.set(&["eth71", "mtu", "1400"])?;
+    is_published(test, "nic-eth71", |device| device["attributes"]["mtu"]["int"] == 1400)?;
+    link.set(&["far-eth71", "down"])?;
+    is_published(test, "nic-eth71", |device| device["taints"][0]["key"] == "netclaim.dev/link-down")?;
+    is_published(test, "macvlan-eth71", |device| device["attributes"]["linkState"]["string"] == "down")?;
+    link.set(&["far-eth71", "up"])?;
+    is_published(test, "nic-eth71", |device| device["taints"].is_null())?;
+    link.set(&["eth71", "down"])?;
+    link.set(&["eth71", "name", "eth72"])?;
+    is_not_published(test, "nic-eth71")?;
+    // It is down: who takes it whole sets it up, others cannot use it.
+    is_published(test, "nic-eth72", |device| device["taints"].is_null())?;
+    is_published(test, "macvlan-eth72", |device| device["taints"].is_array())?;
+    drop(link);
+    is_not_published(test, "nic-eth72")
+}
+
+pub fn a_pod_waits_while_the_link_of_its_network_is_down(test: &Test<'_>) -> Result<()> {
+    let link = Plugged::new(test, "eth73")?;
+    let network = network_on(test, "eth73", "a", |_| {})?;
+    link.set(&["far-eth73", "down"])?;
+    is_published(test, &format!("net-{network}"), |device| device["taints"].is_array())?;
+    test.pod("p", &network)?;
+    test.is_unschedulable("p")?;
+    link.set(&["far-eth73", "up"])?;
+    test.runs_with("p", &["net1"])?;
+    test.delete_pod("p")
+}
+
+pub fn a_nic_in_a_pod_stays_published_and_goes_on_excluding_others(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth74")?;
+    let nic = test.name("nic");
+    test.create([class(&nic, "device.attributes[\"netclaim.dev\"].ifName == \"eth74\" && device.attributes[\"netclaim.dev\"].mode == \"nic\"")])?;
+    test.pod("first", &nic)?;
+    test.runs_with("first", &["net1"])?;
+    is_not_published(test, "macvlan-eth74")?;
+    is_published(test, "nic-eth74", |device| device["taints"].is_null())?;
+    test.pod("second", &nic)?;
+    test.is_unschedulable("second")?;
+    test.delete_pod("first")?;
+    test.runs_with("second", &["net1"])?;
+    test.delete_pod("second")
+}
+
+pub fn a_port_of_a_bridge_is_for_the_networks_of_that_bridge(test: &Test<'_>) -> Result<()> {
+    let link = Plugged::new(test, "eth75")?;
+    is_published(test, "macvlan-eth75", |_| true)?;
+    let bridged = |bridge: &'static str| {
+        move |network: &mut Value| {
+            let plugin = &mut network["spec"]["cni"]["plugins"][0];
+            plugin["type"] = json!("bridge");
+            plugin["bridge"] = json!(bridge);
+            for key in ["master", "mode"] {
+                plugin.as_object_mut().map(|plugin| plugin.remove(key));
+            }
+        }
+    };
+    let (ours, other) =
+        (network_on(test, "eth75", "a", bridged("br75"))?, network_on(test, "eth75", "b", bridged("br76"))?);
+    test.pod("p", &ours)?;
+    test.is_unschedulable("p")?;
+    test.cluster.on_node(&["ip", "link", "add", "br75", "type", "bridge"])?;
+    link.set(&["eth75", "master", "br75"])?;
+    test.runs_with("p", &["net1"])?;
+    is_not_published(test, "macvlan-eth75")?;
+    is_not_published(test, &format!("net-{other}"))?;
+    test.delete_pod("p")?;
+    link.set(&["eth75", "nomaster"])?;
+    is_published(test, "macvlan-eth75", |_| true)?;
+    test.cluster.on_node(&["ip", "link", "del", "br75"]).map(drop)
+}
+
+pub fn a_pod_waits_until_there_is_an_address_for_it(test: &Test<'_>) -> Result<()> {
+    // Two addresses, of which somebody else has one.
+    let network = test.network("a", |network| {
+        network["spec"]["cni"]["plugins"][0]["ipam"]["ranges"] = json!([[
+            {"subnet": test.subnet(0), "rangeStart": test.subnet(0).replace(".0/24", ".10"), "rangeEnd": test.subnet(0).replace(".0/24", ".11")}]]);
+    })?;
+    let name = format!("net-{network}");
+    let addresses =
+        |amount: &'static str| move |device: &Value| device["capacity"]["addresses"]["value"] == amount;
+    is_published(test, &name, addresses("2"))?;
+    let lease =
+        format!("/var/lib/cni/networks/netclaim-{network}/{}", test.subnet(0).replace(".0/24", ".11"));
+    let write = format!("mkdir -p $(dirname {lease}) && printf 'somebody\\r\\neth0' > {lease}");
+    test.cluster.on_node(&["sh", "-c", &write])?;
+    is_published(test, &name, addresses("1"))?;
+    test.pod("first", &network)?;
+    test.runs_with("first", &["net1"])?;
+    test.pod("second", &network)?;
+    test.is_unschedulable("second")?;
+    test.cluster.on_node(&["rm", &lease])?;
+    test.runs_with("second", &["net1"])
+}
+
+/// A chain that shows the segmentation id as the MTU of the pod's interface.
+fn segmented(test: &Test<'_>, chosen_by: &str) -> Result<String> {
+    test.network("a", |network| {
+        network["spec"]["segmentation"] = json!({"ids": ["1400-1401"], "chosenBy": chosen_by});
+        let plugins = network["spec"]["cni"]["plugins"].as_array_mut();
+        plugins.map(|plugins| plugins.push(json!({"type": "tuning", "mtu": "${segmentation.id}"})));
+    })
+}
+
+fn mtu(test: &Test<'_>, pod: &str) -> Result<u32> {
+    let path = "/sys/class/net/net1/mtu";
+    Ok(test.kubectl(&["exec", pod, "--", "cat", path])?.trim().parse()?)
+}
+
+pub fn segmentation_ids_are_handed_out_once_by_the_node(test: &Test<'_>) -> Result<()> {
+    let network = segmented(test, "Node")?;
+    for (pod, id) in [("first", 1400), ("second", 1401)] {
+        test.pod(pod, &network)?;
+        test.runs_with(pod, &["net1"])?;
+        ensure!(mtu(test, pod)? == id, "{pod} has another id");
+    }
+    test.pod("third", &network)?;
+    test.is_unschedulable("third")?;
+    test.delete_pod("first")?;
+    test.runs_with("third", &["net1"])?;
+    ensure!(mtu(test, "third")? == 1400, "the id that was given back is free");
+    Ok(())
+}
+
+pub fn a_claim_gets_the_segmentation_id_that_it_chooses(test: &Test<'_>) -> Result<()> {
+    let network = segmented(test, "Claim")?;
+    let choose = |name: &str, id: &str| {
+        let mut claim = claim(name, &network);
+        claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = json!({"requests": {id: "1"}});
+        test.create([claim, pod(name, &[name])])
+    };
+    choose("first", "segment1401")?;
+    test.runs_with("first", &["net1"])?;
+    ensure!(mtu(test, "first")? == 1401, "it has another id");
+    choose("second", "segment1401")?;
+    test.is_unschedulable("second")?;
+    choose("third", "segment1400")?;
+    test.runs_with("third", &["net1"])?;
+    test.pod("fourth", &network)?;
+    test.event("fourth", &["wants the claim to choose one segmentation id", "segment1400: 1"])?;
+    test.delete_pod("first")?;
+    test.runs_with("second", &["net1"])
+}
+
+pub fn a_policy_says_which_links_are_uplinks_and_what_they_are(test: &Test<'_>) -> Result<()> {
+    let _nic = Plugged::new(test, "eth76")?;
+    let _odd = Plugged::new(test, "odd76")?;
+    is_published(test, "nic-eth76", |_| true)?;
+    ensure!(device(test, "nic-odd76")?.is_none(), "it is a pod's end by its name");
+    let (never, always) = (test.name("never"), test.name("always"));
+    test.create([
+        policy(&never, json!({"links": {"names": ["eth76"]}, "publish": "Never"})),
+        policy(&always, json!({
+            "links": {"names": ["odd*"]}, "publish": "Always", "modes": ["macvlan"],
+            "attributes": {"physicalNetwork": {"string": test.name("blue")}}, "capacity": {"bandwidth": "2G"}})),
+    ])?;
+    is_not_published(test, "nic-eth76")?;
+    is_published(test, "macvlan-odd76", |device| {
+        device["attributes"]["physicalNetwork"]["string"] == json!(test.name("blue"))
+            && device["capacity"]["bandwidth"]["value"] == "2G"
+    })?;
+    ensure!(device(test, "nic-odd76")?.is_none(), "the policy allows macvlan only");
+    // A Network finds its uplink by what the policy says.
+    let network = test.network("a", |network| {
+        network["spec"]["uplink"] = json!({"attributes": {"physicalNetwork": {"string": test.name("blue")}}});
+    })?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    test.delete_pod("p")?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &never, &always])?;
+    is_published(test, "nic-eth76", |_| true)?;
+    is_not_published(test, "macvlan-odd76")
+}
+
+pub fn a_policy_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
+    let name = test.name("p");
+    test.create([policy(&name, json!({"links": {}, "publish": "Always"}))])?;
+    eventually(10, "the policy is refused", || {
+        let policy = test.cluster.get(&["uplinkpolicy", &name])?;
+        let condition = &policy["status"]["conditions"][0];
+        let message = condition["message"].as_str().unwrap_or_default();
+        ensure!(
+            condition["status"] == "False" && message.contains("spec.links: selects every link"),
+            "{condition}"
+        );
+        Ok(())
+    })
+}
+
+pub fn what_a_provider_says_of_links_brings_two_of_them_together(test: &Test<'_>) -> Result<()> {
+    let _links = [Plugged::new(test, "eth77")?, Plugged::new(test, "eth78")?, Plugged::new(test, "eth79")?];
+    for (link, switch) in [("eth77", "tor-1"), ("eth78", "tor-2"), ("eth79", "tor-1")] {
+        let text = json!({"attributes": {"switch": {"string": switch}}});
+        let file = format!("/run/netclaim/links.d/{link}.json");
+        let write = format!("echo '{text}' > {file}.new && mv {file}.new {file}");
+        test.cluster.on_node(&["sh", "-c", &write])?;
+        is_published(test, &format!("nic-{link}"), |device| {
+            device["attributes"]["switch"]["string"] == switch
+        })?;
+    }
+    let nic = test.name("nic");
+    test.create([class(
+        &nic,
+        "device.attributes[\"netclaim.dev\"].mode == \"nic\" && device.attributes[\"netclaim.dev\"].uplink.startsWith(\"eth7\")",
+    )])?;
+    let pair = |name: &str| {
+        let mut pair = claim(name, &nic);
+        pair["spec"]["devices"] = json!({
+            "requests": [request("a", &nic), request("b", &nic)],
+            "constraints": [{"matchAttribute": "netclaim.dev/switch"}],
+        });
+        test.create([pair, pod(name, &[name])])
+    };
+    pair("both")?;
+    test.runs_with("both", &["net1", "net2"])?;
+    let claim = test.get("resourceclaim", "both")?;
+    let results = claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
+    let mut devices: Vec<_> =
+        results.iter().map(|result| result["device"].as_str().unwrap_or_default()).collect();
+    devices.sort_unstable();
+    ensure!(devices == ["nic-eth77", "nic-eth79"], "{devices:?}");
+    pair("none")?;
+    test.is_unschedulable("none")?;
+    test.delete_pod("both")?;
+    test.cluster.on_node(&["sh", "-c", "rm /run/netclaim/links.d/eth7?.json"]).map(drop)
+}
+
+pub fn a_network_is_for_the_namespaces_that_it_selects(test: &Test<'_>) -> Result<()> {
+    let network = test.network("a", |network| {
+        network["spec"]["namespaceSelector"] = json!({"matchLabels": {"netclaim-test": test.name("in")}});
+    })?;
+    test.pod("p", &network)?;
+    test.event("p", &[&format!("Network \"{network}\" is not for namespace")])?;
+    let namespace = test.get("pod", "p")?["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    let label = format!("netclaim-test={}", test.name("in"));
+    test.cluster.kubectl(&["label", "namespace", &namespace, &label])?;
+    test.delete_pod("p")?;
+    test.pod("q", &network)?;
+    test.runs_with("q", &["net1"])
+}
+
+pub fn networks_of_one_uplink_are_never_granted_more_than_it_has(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth80")?;
+    let with = |bandwidth: &'static str| {
+        move |network: &mut Value| network["spec"]["capacity"] = json!({"bandwidth": bandwidth})
+    };
+    // A veth says that it has 10G.
+    let (first, second) =
+        (network_on(test, "eth80", "a", with("7G"))?, network_on(test, "eth80", "b", with("7G"))?);
+    let amount =
+        |amount: &'static str| move |device: &Value| device["capacity"]["bandwidth"]["value"] == amount;
+    is_published(test, &format!("net-{first}"), amount("7G"))?;
+    is_published(test, &format!("net-{second}"), amount("3G"))?;
+    is_published(test, "macvlan-eth80", amount("0"))?;
+    let mut greedy = claim("greedy", &second);
+    greedy["spec"]["devices"]["requests"][0]["exactly"]["capacity"] =
+        json!({"requests": {"bandwidth": "4G"}});
+    test.create([greedy, pod("greedy", &["greedy"])])?;
+    test.is_unschedulable("greedy")
+}
+
+pub fn a_pod_asks_for_a_network_as_an_extended_resource(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let resource = format!("netclaim.dev/{network}");
+    let mut extended =
+        class(&test.name("x"), &format!("device.attributes[\"netclaim.dev\"].network == {network:?}"));
+    extended["spec"]["extendedResourceName"] = json!(resource);
+    extended["spec"]["config"] = json!([attachment(json!({"ifName": "data0"}))]);
+    let mut asking = pod("p", &[]);
+    asking["spec"]["containers"][0]["resources"] = json!({"limits": {resource.as_str(): "1"}});
+    test.create([extended, asking])?;
+    test.runs_with("p", &["data0"])
+}
+
+pub fn a_claim_takes_the_first_of_its_alternatives_that_there_is(test: &Test<'_>) -> Result<()> {
+    let _slow = Plugged::new(test, "eth81")?;
+    let nic = test.name("nic");
+    test.create([class(&nic, "device.attributes[\"netclaim.dev\"].mode == \"nic\" && device.attributes[\"netclaim.dev\"].uplink == \"eth81\"")])?;
+    let speed = |name: &str, least: u64| {
+        let expression = format!("device.attributes[\"netclaim.dev\"].speed >= {least}");
+        json!({"name": name, "deviceClassName": nic, "selectors": [{"cel": {"expression": expression}}]})
+    };
+    let mut either = claim("either", &nic);
+    either["spec"]["devices"] = json!({
+        "requests": [{"name": "net", "firstAvailable": [speed("fast", 25_000_000_000), speed("slow", 10_000_000_000)]}],
+        "config": [{"requests": ["net/slow"], "opaque": attachment(json!({"ifName": "slow0"}))["opaque"]}],
+    });
+    test.create([either, pod("p", &["either"])])?;
+    test.runs_with("p", &["slow0"])?;
+    test.delete_pod("p")
+}
+
+pub fn an_admin_who_looks_at_a_device_disturbs_nobody(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth82")?;
+    let nic = test.name("nic");
+    test.create([class(&nic, "device.attributes[\"netclaim.dev\"].mode == \"nic\" && device.attributes[\"netclaim.dev\"].uplink == \"eth82\"")])?;
+    test.pod("user", &nic)?;
+    test.runs_with("user", &["net1"])?;
+    let namespace = test.get("pod", "user")?["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    test.cluster.kubectl(&["label", "namespace", &namespace, "resource.kubernetes.io/admin-access=true"])?;
+    let mut look = claim("look", &nic);
+    look["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = json!(true);
+    test.create([look, pod("admin", &["look"])])?;
+    test.runs_with("admin", &[])?;
+    ensure!(test.interfaces("user")?.contains_key("net1"), "the user's NIC is gone");
+    test.delete_pod("admin")?;
+    ensure!(test.interfaces("user")?.contains_key("net1"), "the user's NIC is gone");
+    test.delete_pod("user")
+}
+
+pub fn a_device_is_chosen_beside_another_drivers(test: &Test<'_>) -> Result<()> {
+    let _links = [Plugged::new(test, "eth83")?, Plugged::new(test, "eth84")?];
+    let (one, other) = (test.name("one"), test.name("other"));
+    let at = |link: &str, place: i64| json!({"links": {"names": [link]}, "attributes": {"example.com/place": {"int": place}}});
+    test.create([policy(&one, at("eth83", 1)), policy(&other, at("eth84", 2))])?;
+    is_published(test, "nic-eth84", |device| device["attributes"]["example.com/place"]["int"] == 2)?;
+    // What another driver publishes; nobody serves it, so the pod is scheduled and does not start.
+    let node =
+        test.cluster.get(&["nodes"])?["items"][0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let (driver, slice) = (format!("{}.example.com", test.name("gpu")), test.name("gpu"));
+    test.create([
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": slice},
+            "spec": {
+                "driver": driver, "nodeName": node, "pool": {"name": slice, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu0", "attributes": {"example.com/place": {"int": 2}}}],
+            },
+        }),
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": slice},
+            "spec": {"selectors": [{"cel": {"expression": format!("device.driver == {driver:?}")}}]},
+        }),
+    ])?;
+    let nic = test.name("nic");
+    test.create([class(
+        &nic,
+        "device.attributes[\"netclaim.dev\"].mode == \"nic\" && device.attributes[\"netclaim.dev\"].uplink in [\"eth83\", \"eth84\"]",
+    )])?;
+    let mut both = claim("both", &nic);
+    both["spec"]["devices"] = json!({
+        "requests": [request("net", &nic), request("gpu", &slice)],
+        "constraints": [{"matchAttribute": "example.com/place"}],
+    });
+    test.create([both, pod("p", &["both"])])?;
+    eventually(10, "the devices are allocated", || {
+        let claim = test.get("resourceclaim", "both")?;
+        let results =
+            claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
+        let devices: Vec<_> =
+            results.iter().map(|result| result["device"].as_str().unwrap_or_default()).collect();
+        ensure!(devices == ["nic-eth84", "gpu0"], "{devices:?}");
+        Ok(())
+    })?;
+    test.kubectl(&["delete", "pod", "p", "--grace-period=0", "--force"])?;
+    test.cluster.kubectl(&["delete", "resourceslice", &slice]).map(drop)
+}
+
+pub fn vlans_of_one_id_on_one_uplink_wait_for_each_other(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth85")?;
+    let vlan = |name: &str, id: u32| {
+        network_on(test, "eth85", name, |network| {
+            network["spec"]["cni"]["plugins"][0] = json!({
+                "type": "vlan", "master": "${uplink.ifName}", "vlanId": id,
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": test.subnet(0)}]]}});
+        })
+    };
+    let (one, same, other) = (vlan("a", 100)?, vlan("b", 100)?, vlan("c", 101)?);
+    // Where the kernel has no VLANs, pods are scheduled and do not start: what the scheduler does is the same.
+    let is_allocated = |claim: &str| {
+        eventually(10, "the claim is allocated", || {
+            ensure!(test.get("resourceclaim", claim)?["status"]["allocation"].is_object(), "it is not");
+            Ok(())
+        })
+    };
+    test.pod("one", &one)?;
+    is_allocated("one")?;
+    test.pod("same", &same)?;
+    test.is_unschedulable("same")?;
+    test.pod("other", &other)?;
+    is_allocated("other")
+}
