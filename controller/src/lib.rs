@@ -115,14 +115,14 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
     };
 
     let election = async {
-        let candidate = register(&config, &candidacy).await?;
+        let mut candidate = register(&config, &candidacy).await?;
         metrics.ready.set(true);
         let Candidacy { namespace, lease, identity } = &candidacy;
         tracing::info!(namespace, lease, identity, "waiting for the lease");
         candidate.elected().await;
         Ok(candidate)
     };
-    let Some(candidate) = shutdown.run_until_cancelled(election).await.transpose()? else {
+    let Some(mut candidate) = shutdown.run_until_cancelled(election).await.transpose()? else {
         return Ok(());
     };
 

@@ -16,6 +16,7 @@
 
 pub mod attach;
 pub mod cni;
+mod durable;
 pub mod failpoint;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -102,6 +102,14 @@ impl Pod {
         Ok(())
     }
 
+    /// A pod that has the link; with what was noted of it, and how it was.
+    async fn with_link(host: &Host) -> (Self, HostLink, Value) {
+        let (pod, before) = (Self::new(host), state("up0"));
+        let lent = pod.note().await;
+        pod.add().await.unwrap();
+        (pod, lent, before)
+    }
+
     /// Does what a pod with `NET_ADMIN` may.
     fn spoil(&self) {
         self.netns.inside(|| {
@@ -117,10 +125,8 @@ impl Pod {
 fn a_link_comes_back_with_all_that_it_had_and_the_pod_changed() {
     on_a_host(&[], async |host| {
         nic();
-        let (before, routed) = (state("up0"), routes());
-        let pod = Pod::new(&host);
-        let lent = pod.note().await;
-        pod.add().await.unwrap();
+        let routed = routes();
+        let (pod, lent, before) = Pod::with_link(&host).await;
         assert!(!links().contains("up0") && pod.netns.has_link("net1"));
         pod.spoil();
         pod.del(Some(&lent)).await.unwrap();
@@ -136,10 +142,7 @@ fn a_link_that_was_down_comes_back_down() {
     on_a_host(&[], async |host| {
         nic();
         run("ip link set up0 down");
-        let before = state("up0");
-        let pod = Pod::new(&host);
-        let lent = pod.note().await;
-        pod.add().await.unwrap();
+        let (pod, lent, before) = Pod::with_link(&host).await;
         pod.spoil();
         pod.del(Some(&lent)).await.unwrap();
         assert_eq!(state("up0"), before);
@@ -151,10 +154,7 @@ fn a_link_that_was_down_comes_back_down() {
 fn what_a_killed_agent_has_not_given_back_the_next_one_does() {
     on_a_host(&[], async |host| {
         nic();
-        let before = state("up0");
-        let pod = Pod::new(&host);
-        let lent = pod.note().await;
-        pod.add().await.unwrap();
+        let (pod, lent, before) = Pod::with_link(&host).await;
         pod.spoil();
         // The plugin's DEL was all that was done.
         pod.del(None).await.unwrap();
@@ -172,10 +172,7 @@ fn what_a_killed_agent_has_not_given_back_the_next_one_does() {
 fn a_link_that_came_back_under_the_pods_name_gets_its_own() {
     on_a_host(&[], async |host| {
         nic();
-        let before = state("up0");
-        let pod = Pod::new(&host);
-        let lent = pod.note().await;
-        pod.add().await.unwrap();
+        let (pod, lent, before) = Pod::with_link(&host).await;
         pod.spoil();
         // What the kernel does with hardware when its namespace ends.
         let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
@@ -193,9 +190,7 @@ fn a_link_that_came_back_under_the_pods_name_gets_its_own() {
 fn a_virtual_link_that_ended_with_its_namespace_holds_nobody_up() {
     on_a_host(&[], async |host| {
         nic();
-        let mut pod = Pod::new(&host);
-        let lent = pod.note().await;
-        pod.add().await.unwrap();
+        let (mut pod, lent, _) = Pod::with_link(&host).await;
         pod.netns = Netns::new();
         // The kernel takes a namespace apart in its own time, and the other end with it.
         let end = std::time::Instant::now() + LONG;

@@ -11,25 +11,12 @@ mod links {
         Link {
             index,
             name: name.to_owned(),
-            alt_names: Vec::new(),
-            alias: None,
             kind: kind.map(str::to_owned),
             mac: Some(format!("02:00:00:00:00:{index:02x}")),
-            permanent_mac: None,
-            mtu: 1500,
             admin_up: true,
             oper: OperState::Up,
             carrier: true,
-            master: None,
-            parent: None,
-            peer_in_other_netns: false,
-            loopback: false,
-            speed: None,
-            driver: None,
-            pci_bus_id: None,
-            pcie_root: None,
-            numa_node: None,
-            pci_id: None,
+            ..Link::default()
         }
     }
 

@@ -69,25 +69,14 @@ pub(crate) mod tests {
         Link {
             index: 2,
             name: name.into(),
-            alt_names: Vec::new(),
-            alias: None,
-            kind: None,
             mac: Some("02:00:00:00:00:01".into()),
-            permanent_mac: None,
             mtu: 1500,
             admin_up: true,
             oper: OperState::Up,
             carrier: true,
-            master: None,
-            parent: None,
-            peer_in_other_netns: false,
-            loopback: false,
             speed: Some(10_000_000_000),
             driver: Some("ixgbe".into()),
-            pci_bus_id: None,
-            pcie_root: None,
-            numa_node: None,
-            pci_id: None,
+            ..Link::default()
         }
     }
 

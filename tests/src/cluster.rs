@@ -21,6 +21,8 @@ use crate::wait::eventually;
 pub const SYSTEM: &str = "netclaim-system";
 /// The node agent.
 pub const AGENT: &str = "daemonset/netclaim-agent";
+/// The label of its pods.
+pub const AGENT_PODS: &str = "app.kubernetes.io/name=netclaim-agent";
 /// The cluster's controller.
 const CONTROLLER: &str = "deployment/netclaim-controller";
 /// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
@@ -280,6 +282,16 @@ impl Cluster {
         agent.and_then(|agent| agent.pid).context("no agent runs")
     }
 
+    /// What the agent answers to a GET of `path`, headers included.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub fn ask_agent(&self, path: &str) -> Result<String> {
+        let ask =
+            format!("exec 3<>/dev/tcp/127.0.0.1/9177; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+        self.on_node(&["bash", "-c", &ask])
+    }
+
     /// Waits until the agent runs in its newest version and is ready.
     ///
     /// # Errors
@@ -332,7 +344,7 @@ impl Cluster {
         self.select_nodes(json!({"netclaim.dev/test": "nowhere"}))?;
         signal(parent, "KILL")?;
         eventually(20, "the agent's pod is gone", || {
-            let pods = self.get(&["pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=netclaim-agent"])?;
+            let pods = self.get(&["pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
             ensure!(pods["items"] == json!([]), "still there");
             Ok(())
         })
@@ -361,10 +373,9 @@ impl Cluster {
             self.service("start", name)?;
         }
         self.agent_back()?;
-        let selector = "app.kubernetes.io/name=netclaim-agent";
         let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
-        if self.kubectl(&["get", "pods", "-n", SYSTEM, "-l", selector, "-o", restarts])? != "0" {
-            self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", selector])?;
+        if self.kubectl(&["get", "pods", "-n", SYSTEM, "-l", AGENT_PODS, "-o", restarts])? != "0" {
+            self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
             self.agent_ready()?;
         }
         Ok(())

@@ -21,7 +21,7 @@ mod watch;
 
 pub use netclaim_driver::failpoint::Failpoint;
 
-pub use cluster::{AGENT, Cluster, SYSTEM};
+pub use cluster::{AGENT, AGENT_PODS, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
 pub use process::{Process, processes};
 pub use runtime::Runtime;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, SYSTEM};
+use crate::cluster::{AGENT_PODS, Cluster, SYSTEM};
 use crate::node::{Interface, Task};
 use crate::objects;
 use crate::process::signal;
@@ -158,6 +158,25 @@ impl<'a> Test<'a> {
         change(&mut network);
         self.create([network, objects::class_of_network(&full, &full)])?;
         Ok(full)
+    }
+
+    /// Makes the scenario's plugin one that is macvlan, but for what `on_add` does first. A Network has it by
+    /// [`Self::network_after`].
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn macvlan_after(&self, on_add: &str) -> Result<String> {
+        let script = format!("if [ \"$CNI_COMMAND\" = ADD ]; then\n{on_add}\nfi\nexec /opt/cni/bin/macvlan");
+        self.plugin("plugin", &script)
+    }
+
+    /// As [`Self::macvlan`] with the name `a`, by a plugin as of [`Self::macvlan_after`].
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub fn network_after(&self, on_add: &str) -> Result<String> {
+        let plugin = self.macvlan_after(on_add)?;
+        self.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))
     }
 
     /// Creates a claim of `class` and a pod that uses it, both named `name`.
@@ -432,7 +451,7 @@ impl<'a> Test<'a> {
 
     /// What one wants to know when the scenario has failed.
     pub(crate) fn tell(&self) -> String {
-        let agent = ["logs", "-n", SYSTEM, "-l", "app.kubernetes.io/name=netclaim-agent", "--tail=40"];
+        let agent = ["logs", "-n", SYSTEM, "-l", AGENT_PODS, "--tail=40"];
         let parts: [(&str, Result<String>); 5] = [
             ("pods", self.kubectl(&["get", "pods", "-o", "wide"])),
             ("events", self.kubectl(&["get", "events", "--sort-by=.metadata.creationTimestamp"])),

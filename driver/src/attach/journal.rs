@@ -6,7 +6,7 @@
 //! DIR/.lock                          held by the one agent that writes here
 //! ```
 //!
-//! * A write is atomic and durable when it returns: temporary file, fsync, rename, fsync of the directory.
+//! * A write is atomic and durable when it returns.
 //! * A file that cannot be read (torn, foreign, of a newer version) is reported and left where it is: it may
 //!   stand for a DEL that is owed, and the one thing the journal never does is forget that. Its name still says
 //!   whose it is.
@@ -14,7 +14,7 @@
 //! Everything here blocks; call it off the async threads.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -25,6 +25,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use super::record::{Phase, Record};
+use crate::durable::{self, Lasting, Pending};
 use crate::failpoint::Failpoint;
 use crate::{error_chain, hex};
 
@@ -187,13 +188,11 @@ impl Journal {
         let path = self.path(record);
         let bytes = encode(record).map_err(|source| Error::Encode { path: path.clone(), source })?;
         let tmp = self.dir.join(format!(".{}_{}.tmp", record.plan.pod.uid, record.key()));
-        let mut file = File::create(&tmp).map_err(io_error("create", &tmp))?;
-        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &tmp))?;
+        let pending = Pending::write(&tmp, &bytes, Lasting::OnDisk)?;
         if record.phase == Phase::Planned {
             Failpoint::PlanHalfWritten.reach();
         }
-        fs::rename(&tmp, &path).map_err(io_error("rename", &path))?;
-        self.sync()
+        Ok(pending.rename(&path)?)
     }
 
     /// Forgets `record`; it need not be there.
@@ -201,20 +200,18 @@ impl Journal {
     /// # Errors
     /// When it is not certain that the record is gone from disk.
     pub fn remove(&self, record: &Record) -> Result<(), Error> {
-        let path = self.path(record);
-        let removed = match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(e)),
-            _ => self.sync(),
-        };
-        self.noted(removed)
+        // That something can be removed says nothing: a full disk allows it too.
+        durable::remove(&self.path(record), Lasting::OnDisk).or_else(|error| self.noted(Err(error.into())))
     }
 
     fn path(&self, record: &Record) -> PathBuf {
         self.dir.join(format!("{}_{}.json", record.plan.pod.uid, record.key()))
     }
+}
 
-    fn sync(&self) -> Result<(), Error> {
-        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync", &self.dir))
+impl From<durable::Failed> for Error {
+    fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
+        Self::Io { verb, path, source }
     }
 }
 

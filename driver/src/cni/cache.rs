@@ -3,8 +3,7 @@
 //! The files have the form of libcni's cache (`cniCacheV1`), so that either side can read what the other wrote, and lie
 //! in a directory of our own, since others delete files from libcni's. What libcni does not promise:
 //!
-//! * A file is written whole and durably, or not at all: temporary file, fsync, rename, fsync of the directory. (Durably
-//!   can be left out by those who keep a journal besides.)
+//! * A file is written whole and durably, or not at all. (Durably can be left out by those who keep a journal besides.)
 //! * File names of libcni's form are ambiguous (`a-b` and `c`, `a` and `b-c`), so what counts is what is inside; a
 //!   file of another attachment is neither read nor overwritten.
 //! * An attachment can be stored before its ADD, without a result: one that failed half-way can be found and deleted.
@@ -13,9 +12,9 @@
 //! Who writes must hold the attachment's lock ([`Attachments`](super::Attachments) does): the temporary file has a fixed
 //! name, so that what a crash leaves is overwritten by the next try.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -31,6 +30,7 @@ use super::conf::{ConfError, NetworkList};
 use super::file_locks::{self, FileLock};
 use super::names::{ContainerId, IfName, NameError, NetworkName};
 use super::result::{CniResult, ResultError};
+use crate::durable::{self, Lasting, Pending};
 use crate::hex;
 
 const KIND: &str = "cniCacheV1";
@@ -48,7 +48,7 @@ const IGNORE_UNKNOWN: (&str, &str) = ("IgnoreUnknown", "1");
 #[derive(Clone, Debug)]
 pub struct Cache {
     dir: PathBuf,
-    durable: bool,
+    lasting: Lasting,
 }
 
 /// An attachment as it was made: what CHECK and DEL must be given again.
@@ -253,14 +253,14 @@ impl Cache {
     /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there, locks in
     /// `locks`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), durable: true }
+        Self { dir: dir.into(), lasting: Lasting::OnDisk }
     }
 
     /// The same cache for those who keep a journal of their own: what it holds may be lost when the machine stops, and
     /// storing does not wait for the disk.
     #[must_use]
     pub fn beside_a_journal(self) -> Self {
-        Self { durable: false, ..self }
+        Self { lasting: Lasting::InKernel, ..self }
     }
 
     /// The directory.
@@ -318,17 +318,7 @@ impl Cache {
         create_dir(&results)?;
         let tmp = results
             .join(format!(".{}", file_name(list.name(), &attachment.container_id, &attachment.if_name)));
-        let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&tmp);
-        let mut file = opened.map_err(io_error("create", &tmp))?;
-        let written =
-            file.write_all(&bytes).and_then(|()| if self.durable { file.sync_all() } else { Ok(()) });
-        if let Err(source) = written {
-            // A full disk has no room for halves.
-            let _ = fs::remove_file(&tmp);
-            return Err(io_error("write", &tmp)(source));
-        }
-        fs::rename(&tmp, &path).map_err(io_error("rename to", &path))?;
-        self.sync()
+        Ok(Pending::write(&tmp, &bytes, self.lasting)?.rename(&path)?)
     }
 
     /// What is known of an attachment; `None` if nothing is.
@@ -356,15 +346,10 @@ impl Cache {
         if_name: &IfName,
     ) -> Result<(), CacheError> {
         let path = self.path(network, container_id, if_name);
-        if let Ok(Some(found)) = read(&path)
-            && !is_of(&found, network, container_id, if_name)
-        {
-            return Ok(());
-        }
-        match fs::remove_file(&path) {
-            Ok(()) => self.sync(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(io_error("remove", &path)(error)),
+        match read(&path) {
+            Ok(None) => Ok(()),
+            Ok(Some(found)) if !is_of(&found, network, container_id, if_name) => Ok(()),
+            _ => Ok(durable::remove(&path, self.lasting)?),
         }
     }
 
@@ -406,13 +391,11 @@ impl Cache {
     fn results(&self) -> PathBuf {
         self.dir.join("results")
     }
+}
 
-    fn sync(&self) -> Result<(), CacheError> {
-        let results = self.results();
-        if !self.durable {
-            return Ok(());
-        }
-        File::open(&results).and_then(|dir| dir.sync_all()).map_err(io_error("sync", &results))
+impl From<durable::Failed> for CacheError {
+    fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
+        Self::Io { verb, path, source }
     }
 }
 

@@ -70,7 +70,7 @@ impl Context {
             network = self.network.as_ref().map(NetworkName::as_str),
             container = self.container.as_ref().map(ContainerId::as_str),
             interface = self.if_name.as_ref().map(IfName::as_str),
-            stderr = ending(stderr.trim_end()),
+            stderr = stderr.trim_end(),
             "CNI plugin wrote to standard error"
         );
     }

@@ -13,6 +13,26 @@
 //!   crate's, as all names and versions are.
 //! * Every way in which a call can fail is a value: [`Error`], with what is known of its effect.
 //!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use netclaim_driver::cni::{Attachment, Attachments, Cache, Cached, NetworkList, Outcome, Runtime};
+//!
+//! let list = NetworkList::parse(br#"{"cniVersion": "1.1.0", "name": "lab", "plugins": [{"type": "bridge"}]}"#)?;
+//! let attachment = Attachment::new("c1".parse()?, Some("/run/netns/c1".into()), "net1".parse()?);
+//! let deadline = std::time::Duration::from_secs(60);
+//!
+//! let runtime = Runtime::new(vec!["/opt/cni/bin".into()])?;
+//! let attachments = Attachments::new(runtime, Cache::new("/var/lib/my-program"));
+//! let result = attachments.add(&list, &attachment, deadline).await?;
+//! println!("{:?}", result.ips());
+//!
+//! // By what is known of the ADD; `list` and `outcome` are for what nothing is known of.
+//! let request = Cached { list, attachment, outcome: Outcome::Unfinished(None) };
+//! attachments.del(&request, deadline).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! What holds throughout: a key or number that this module does not know reaches the plugin unchanged; a plugin can
 //! neither outlive its deadline nor make us keep more of its output than the stated limits; nothing is deleted
 //! unless asked for ([`Runtime::add`] never calls DEL).

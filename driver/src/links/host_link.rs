@@ -392,31 +392,17 @@ fn io_error(error: rtnetlink::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::links::OperState;
 
     fn link(name: &str, index: u32) -> Link {
         Link {
             index,
             name: name.into(),
-            alt_names: Vec::new(),
-            alias: None,
-            kind: None,
             mac: Some("02:00:00:00:00:01".into()),
             permanent_mac: Some("02:00:00:00:00:01".into()),
             mtu: 1500,
             admin_up: true,
-            oper: OperState::Up,
-            carrier: true,
-            master: None,
-            parent: None,
-            peer_in_other_netns: false,
-            loopback: false,
-            speed: None,
-            driver: None,
             pci_bus_id: Some("0000:3b:00.0".into()),
-            pcie_root: None,
-            numa_node: None,
-            pci_id: None,
+            ..Link::default()
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// One network link (interface) of a network namespace at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One network link (interface) of a network namespace at one moment. The default is one of which nothing is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// Interface index: unique within the namespace, for as long as the link lives there.
     pub index: u32,
@@ -67,9 +67,10 @@ impl Link {
 }
 
 /// RFC 2863 operational state (`IFLA_OPERSTATE`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OperState {
     /// The driver does not keep a state.
+    #[default]
     Unknown,
     /// The device is missing a part.
     NotPresent,

@@ -58,15 +58,10 @@ pub fn a_pod_waits_for_an_agent_that_does_not_answer(test: &Test<'_>) -> Result<
 }
 
 pub fn an_agent_that_is_killed_in_the_middle_of_an_add_starts_over(test: &Test<'_>) -> Result<()> {
-    let plugin = test.plugin(
-        "plugin",
-        "[ \"$CNI_COMMAND\" = ADD ] && /opt/cni/bin/macvlan && exec /opt/cni/bin/busybox sleep 1000\nexec /opt/cni/bin/macvlan",
-    )?;
-    let network =
-        test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))?;
+    let network = test.network_after("/opt/cni/bin/macvlan && exec /opt/cni/bin/busybox sleep 1000")?;
     test.pod("p", &network)?;
     eventually(20, "the interface is there and the plugin has not ended", || test.interface("p", "net1"))?;
-    test.plugin("plugin", "exec /opt/cni/bin/macvlan")?;
+    test.macvlan_after(":")?;
     test.cluster.kill_agent()?;
     test.runs_with("p", &["net1"])?;
     test.node_has_leases(1)
@@ -211,17 +206,13 @@ const LONG_AWAY: Duration = Duration::from_secs(300);
 pub fn a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach(
     test: &Test<'_>,
 ) -> Result<()> {
-    let hanging =
-        "[ \"$CNI_COMMAND\" = ADD ] && exec /opt/cni/bin/busybox sleep 1000\nexec /opt/cni/bin/macvlan";
-    let plugin = test.plugin("plugin", hanging)?;
-    let network =
-        test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))?;
+    let network = test.network_after("exec /opt/cni/bin/busybox sleep 1000")?;
     let mut pod = pod("p", &["p"]);
     pod["spec"]["restartPolicy"] = json!("Never");
     test.create([claim("p", &network), pod])?;
     eventually(20, "the pod has a sandbox", || test.sandbox("p"))?;
     test.cluster.agent_away()?;
-    test.plugin("plugin", "exec /opt/cni/bin/macvlan")?;
+    test.macvlan_after(":")?;
     std::thread::sleep(if long() { LONG_AWAY } else { AWAY });
     let phase = test.get("pod", "p")?["status"]["phase"].clone();
     ensure!(phase == "Pending", "without its network and without an agent the pod is {phase}");

@@ -2,7 +2,7 @@
 //! pairs with a NIC's name, each scenario's its own.
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{attachment, claim, class, network, pod, request};
+use netclaim_tests::objects::{attachment, claim, class, pod, request};
 use netclaim_tests::{Test, eventually};
 use serde_json::{Value, json};
 
@@ -123,11 +123,7 @@ pub fn a_port_of_a_bridge_is_for_the_networks_of_that_bridge(test: &Test<'_>) ->
     let bridged = |bridge: &'static str| {
         move |network: &mut Value| {
             let plugin = &mut network["spec"]["cni"]["plugins"][0];
-            plugin["type"] = json!("bridge");
-            plugin["bridge"] = json!(bridge);
-            for key in ["master", "mode"] {
-                plugin.as_object_mut().map(|plugin| plugin.remove(key));
-            }
+            *plugin = json!({"type": "bridge", "bridge": bridge, "ipam": plugin["ipam"]});
         }
     };
     let (ours, other) =
@@ -172,8 +168,8 @@ pub fn a_pod_waits_until_there_is_an_address_for_it(test: &Test<'_>) -> Result<(
 fn segmented(test: &Test<'_>, chosen_by: &str) -> Result<String> {
     test.network("a", |network| {
         network["spec"]["segmentation"] = json!({"ids": ["1400-1401"], "chosenBy": chosen_by});
-        let plugins = network["spec"]["cni"]["plugins"].as_array_mut();
-        plugins.map(|plugins| plugins.push(json!({"type": "tuning", "mtu": "${segmentation.id}"})));
+        let macvlan = network["spec"]["cni"]["plugins"][0].take();
+        network["spec"]["cni"]["plugins"] = json!([macvlan, {"type": "tuning", "mtu": "${segmentation.id}"}]);
     })
 }
 

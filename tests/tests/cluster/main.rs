@@ -126,6 +126,7 @@ fn main() -> ExitCode {
             attaching_goes_on_while_the_api_server_is_away,
             pods_get_their_networks_from_a_runtime_without_nri,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
+            a_full_state_directory_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
             a_new_sandbox_has_new_metadata,
             a_nic_is_given_back_as_it_was,

@@ -73,11 +73,7 @@ pub fn a_container_reads_at_once_what_it_was_given(test: &Test<'_>) -> Result<()
 
 pub fn a_container_that_waits_in_its_hook_reads_what_came_of_it(test: &Test<'_>) -> Result<()> {
     // Longer than a sandbox is held up for: the container is created, its file mounted, before the ADD is done.
-    let slow = test.plugin(
-        "slow",
-        "[ \"$CNI_COMMAND\" != ADD ] || /opt/cni/bin/busybox sleep 6\nexec /opt/cni/bin/macvlan",
-    )?;
-    let network = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(slow))?;
+    let network = test.network_after("/opt/cni/bin/busybox sleep 6")?;
     test.create([claim("c", &network), reader("p", &["c"], &["resourceclaims/c/net"])])?;
     test.runs("p")?;
     let [object] = read(test, "p")?;

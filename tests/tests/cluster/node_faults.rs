@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{Test, eventually, long};
+use anyhow::{Context as _, Result, bail, ensure};
+use netclaim_tests::{Cluster, Test, eventually, long};
 use serde_json::{Value, json};
 
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
@@ -110,11 +110,11 @@ pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Re
     test.node_has_leases(0)
 }
 
-/// The HTTP status of the agent's `/readyz`.
-fn agent_is_ready(test: &Test<'_>) -> Result<String> {
-    let ask = "exec 3<>/dev/tcp/127.0.0.1/9177; printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
-    let answer = test.cluster.on_node(&["bash", "-c", ask])?;
-    answer.split(' ').nth(1).map(str::to_owned).context("no HTTP answer")
+/// Makes sure that the agent says whether it can attach anything.
+fn agent_is_ready(test: &Test<'_>, yes: bool) -> Result<()> {
+    let answer = test.cluster.ask_agent("/readyz")?;
+    ensure!(answer.contains(if yes { " 200 OK" } else { " 503 Service Unavailable" }), "it says {answer}");
+    Ok(())
 }
 
 pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'_>) -> Result<()> {
@@ -132,7 +132,7 @@ pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'
         )?;
         test.claim_is_not_ready("new", &["is the state directory full, read-only or gone?"])?;
         test.has_not_started("new")?;
-        ensure!(agent_is_ready(test)? == "503", "an agent that can attach nothing says that it is ready");
+        agent_is_ready(test, false)?;
         // Its DEL is run all the same; that it was is only believed when it is on disk.
         test.kubectl(&["delete", "pod", "old", "--wait=false"])?;
         eventually(30, "the address is given back", || {
@@ -143,14 +143,108 @@ pub fn a_state_directory_that_takes_nothing_holds_up_new_pods_only(test: &Test<'
     });
     test.cluster.on_node(&["chattr", "-i", journal])?;
     held?;
-    eventually(20, "the agent is ready again", || {
-        ensure!(agent_is_ready(test)? == "200", "it is not");
-        Ok(())
-    })?;
+    eventually(20, "the agent is ready again", || agent_is_ready(test, true))?;
     test.delete_pod("old")?;
     test.delete_pod("new")?;
     test.pod("next", &network)?;
     test.runs_with("next", &["net1"])?;
+    test.node_has_leases(1)
+}
+
+/// A small file system that the agent has for its state directory, with everything that was there. Only the agent: it is
+/// mounted in its container.
+struct SmallDisk<'a> {
+    cluster: &'a Cluster,
+    /// The mount point, from the node.
+    path: String,
+    container: String,
+}
+
+const STATE: &str = "/var/lib/netclaim";
+
+impl<'a> SmallDisk<'a> {
+    fn mount(cluster: &'a Cluster) -> Result<Self> {
+        let pid = cluster.parent_pid()?;
+        let (path, container) = (format!("/proc/{pid}/root{STATE}"), format!("--target={pid}"));
+        let disk = Self { cluster, path, container };
+        // Nothing may change while it is copied.
+        cluster.pause_agent(true)?;
+        let mounted = disk
+            .in_agent(&["mount", "-t", "tmpfs", "-o", "size=16m", "disk", STATE])
+            .and_then(|()| cluster.on_node(&["cp", "-a", &format!("{STATE}/."), &disk.path]));
+        cluster.pause_agent(false)?;
+        mounted.map(|_| disk)
+    }
+
+    fn fill(&self) -> Result<()> {
+        let file = format!("of={}/filler", self.path);
+        match self.cluster.on_node(&["dd", "if=/dev/zero", &file, "bs=4096"]) {
+            Err(error) if error.to_string().contains("No space left on device") => Ok(()),
+            other => bail!("it is not full: {other:?}"),
+        }
+    }
+
+    fn free(&self) -> Result<()> {
+        self.cluster.on_node(&["rm", &format!("{}/filler", self.path)]).map(drop)
+    }
+
+    /// Gives the agent its own state directory back, with what is now in this one.
+    fn unmount(&self) -> Result<()> {
+        let copy = format!(
+            "rm -f {0}/filler; for dir in journal cni/results; do\n\
+             find {STATE}/$dir -type f ! -name .lock -delete && cp -a {0}/$dir/. {STATE}/$dir || exit\n\
+             done",
+            self.path
+        );
+        self.cluster.pause_agent(true)?;
+        let unmounted = self
+            .cluster
+            .on_node(&["bash", "-c", &copy])
+            .and_then(|_| self.in_agent(&["umount", "-l", STATE]));
+        self.cluster.pause_agent(false)?;
+        unmounted
+    }
+
+    /// Runs a program of busybox's in the mounts of the agent's container.
+    fn in_agent(&self, command: &[&str]) -> Result<()> {
+        let enter = ["nsenter", &self.container, "--mount", "/opt/cni/bin/busybox"];
+        self.cluster.on_node(&[&enter, command].concat()).map(drop)
+    }
+}
+
+pub fn a_full_state_directory_holds_up_new_pods_only(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.pod("old", &network)?;
+    test.runs_with("old", &["net1"])?;
+    test.pod("stays", &network)?;
+    test.runs_with("stays", &["net1"])?;
+    let disk = SmallDisk::mount(test.cluster)?;
+    let shown = || -> Result<()> {
+        disk.fill()?;
+        test.pod("new", &network)?;
+        let reason = "is the state directory full, read-only or gone?: No space left on device";
+        test.event("new", &["FailedPrepareDynamicResources", reason])?;
+        test.claim_is_not_ready("new", &[reason])?;
+        test.has_not_started("new")?;
+        agent_is_ready(test, false)?;
+        let metrics = test.cluster.ask_agent("/metrics")?;
+        ensure!(metrics.contains("netclaim_journal_writable 0"), "{metrics}");
+        // Files can be removed: its DEL is run, and forgotten.
+        test.delete_pod("old")?;
+        let leases = test.cluster.node().leases()?;
+        ensure!(leases.len() == 1, "{leases:?}");
+        disk.free()?;
+        eventually(20, "the agent is ready again", || agent_is_ready(test, true))?;
+        // The kubelet asks again for a claim that was refused after 60 to 90 s.
+        eventually(120, "the new pod has its network", || test.interface("new", "net1"))?;
+        test.runs_with("new", &["net1"])?;
+        test.claim_is_ready("new").map(drop)
+    }();
+    disk.unmount()?;
+    shown?;
+    test.interface("stays", "net1")?;
+    test.node_has_leases(2)?;
+    test.delete_pod("stays")?;
     test.node_has_leases(1)
 }
 
@@ -182,10 +276,7 @@ pub fn a_pod_whose_uplink_is_removed_starts_again_when_it_is_back(test: &Test<'_
 const AWAY: Duration = Duration::from_secs(60);
 
 pub fn attaching_goes_on_while_the_api_server_is_away(test: &Test<'_>) -> Result<()> {
-    let slow = "[ \"$CNI_COMMAND\" = ADD ] && /opt/cni/bin/busybox sleep 4\nexec /opt/cni/bin/macvlan";
-    let plugin = test.plugin("plugin", slow)?;
-    let network =
-        test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))?;
+    let network = test.network_after("/opt/cni/bin/busybox sleep 4")?;
     test.pod("old", &network)?;
     test.runs_with("old", &["net1"])?;
     let (container, before) = (test.container("old", "shell")?, test.interface("old", "net1")?);
@@ -233,7 +324,7 @@ pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Re
         test.pod("new", &network)?;
         test.runs_with("new", &["net1"])?;
         ensure!(test.interface("old", "net1")? == before, "it was {before:?}");
-        ensure!(agent_is_ready(test)? == "200", "the agent is not ready");
+        agent_is_ready(test, true)?;
         test.cluster.kill_agent()?;
         test.pod("next", &network)?;
         test.runs_with("next", &["net1"])?;

@@ -8,31 +8,19 @@ use netclaim_tests::objects::{claim, container, pod};
 use netclaim_tests::{Process, Test, eventually, long, processes};
 use serde_json::json;
 
-/// Makes the scenario's plugin one that is macvlan, but for what `on_add` does first; returns its type.
-fn macvlan_after(test: &Test<'_>, on_add: &str) -> Result<String> {
-    let script = format!("if [ \"$CNI_COMMAND\" = ADD ]; then\n{on_add}\nfi\nexec /opt/cni/bin/macvlan");
-    test.plugin("plugin", &script)
-}
-
-/// A Network by such a plugin; returns its name.
-fn network_with(test: &Test<'_>, on_add: &str) -> Result<String> {
-    let plugin = macvlan_after(test, on_add)?;
-    test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))
-}
-
 const FAIL: &str = r#"echo '{"cniVersion": "1.0.0", "code": 101, "msg": "the switch says no", "details": "port 7"}'; exit 1"#;
 const HANG: &str = "/opt/cni/bin/busybox sleep 1000";
 
 /// The pod does not start and `words` are told why; when the plugin is mended it starts by itself.
 fn starts_when_mended(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]) -> Result<()> {
-    let network = network_with(test, on_add)?;
+    let network = test.network_after(on_add)?;
     let mut pod = pod("p", &["p"]);
     pod["spec"]["restartPolicy"] = json!(policy);
     test.create([claim("p", &network), pod])?;
     test.event("p", &[&[network.as_str()], words].concat())?;
     test.claim_is_not_ready("p", words)?;
     test.has_not_started("p")?;
-    macvlan_after(test, ":")?;
+    test.macvlan_after(":")?;
     test.runs_with("p", &["net1"])?;
     test.claim_is_ready("p").map(drop)
 }
@@ -57,7 +45,7 @@ pub fn a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended(test:
 
 pub fn a_slow_plugin_holds_up_its_own_pod_only(test: &Test<'_>) -> Result<()> {
     // Longer than the runtime waits for us, which is 2 s.
-    let network = network_with(test, "/opt/cni/bin/busybox sleep 6")?;
+    let network = test.network_after("/opt/cni/bin/busybox sleep 6")?;
     test.pod("slow", &network)?;
     eventually(20, "the slow pod has a sandbox", || test.sandbox("slow"))?;
     let begin = Instant::now();
@@ -70,7 +58,7 @@ pub fn a_slow_plugin_holds_up_its_own_pod_only(test: &Test<'_>) -> Result<()> {
 }
 
 pub fn containers_that_do_not_name_the_claim_wait_too(test: &Test<'_>) -> Result<()> {
-    let network = network_with(test, "/opt/cni/bin/busybox sleep 4")?;
+    let network = test.network_after("/opt/cni/bin/busybox sleep 4")?;
     let mut pod = pod("p", &["p"]);
     pod["spec"]["containers"].as_array_mut().context("containers")?.push(container("beside"));
     let mut init = container("before");
@@ -84,7 +72,7 @@ pub fn containers_that_do_not_name_the_claim_wait_too(test: &Test<'_>) -> Result
 }
 
 pub fn a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing(test: &Test<'_>) -> Result<()> {
-    let network = network_with(test, HANG)?;
+    let network = test.network_after(HANG)?;
     test.pod("p", &network)?;
     eventually(20, "the pod has a sandbox", || test.sandbox("p"))?;
     let begin = Instant::now();
@@ -95,7 +83,7 @@ pub fn a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing(test: &Test<'
 }
 
 pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) -> Result<()> {
-    let network = network_with(test, ":")?;
+    let network = test.network_after(":")?;
     test.pod("p", &network)?;
     test.runs_with("p", &["net1"])?;
     test.plugin("plugin", FAIL)?;
@@ -104,13 +92,13 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
     test.has_not_started("p")?;
     // What the plugin did not give back is not given to others.
     test.get("pod", "p").context("the pod went without its DEL")?;
-    macvlan_after(test, ":")?;
+    test.macvlan_after(":")?;
     test.delete_pod("p")
 }
 
 pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> {
     let missing = r#"echo '{"code": 101, "msg": "no env on this host"}'; exit 1"#;
-    let network = network_with(test, &format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
+    let network = test.network_after(&format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
     test.create([claim("p", &network), pod("p", &["p"])])?;
     test.event("p", &[network.as_str(), "no env on this host"])?;
     let there = test.cluster.plugins_see_the_node(true);
@@ -120,7 +108,7 @@ pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> 
 }
 
 pub fn a_pod_of_whose_networks_one_fails_does_not_start(test: &Test<'_>) -> Result<()> {
-    let (good, bad) = (test.macvlan("b")?, network_with(test, FAIL)?);
+    let (good, bad) = (test.macvlan("b")?, test.network_after(FAIL)?);
     test.create([claim("first", &good), claim("second", &bad), pod("p", &["first", "second"])])?;
     test.event("p", &[bad.as_str(), "the switch says no"])?;
     test.claim_is_ready("first")?;
@@ -130,7 +118,7 @@ pub fn a_pod_of_whose_networks_one_fails_does_not_start(test: &Test<'_>) -> Resu
 
 pub fn a_pod_that_is_never_restarted_is_not_held_in_a_hook(test: &Test<'_>) -> Result<()> {
     // Longer than the runtime waits for us, which is 2 s.
-    let network = network_with(test, "/opt/cni/bin/busybox sleep 6")?;
+    let network = test.network_after("/opt/cni/bin/busybox sleep 6")?;
     let mut pod = pod("p", &["p"]);
     pod["spec"]["restartPolicy"] = json!("Never");
     test.create([claim("p", &network), pod])?;
@@ -140,7 +128,7 @@ pub fn a_pod_that_is_never_restarted_is_not_held_in_a_hook(test: &Test<'_>) -> R
 
 pub fn a_plugin_that_is_killed_is_run_again(test: &Test<'_>) -> Result<()> {
     let note = format!("/var/lib/cni/{}", test.name("killed"));
-    let network = network_with(test, &format!("[ -e {note} ] || {{ : >{note}; kill -KILL $$; }}"))?;
+    let network = test.network_after(&format!("[ -e {note} ] || {{ : >{note}; kill -KILL $$; }}"))?;
     test.pod("p", &network)?;
     test.event("p", &[network.as_str(), "signal"])?;
     test.runs_with("p", &["net1"])?;
@@ -149,7 +137,7 @@ pub fn a_plugin_that_is_killed_is_run_again(test: &Test<'_>) -> Result<()> {
 
 pub fn a_plugin_whose_child_lives_on_holds_up_nobody(test: &Test<'_>) -> Result<()> {
     // With the plugin's standard output. It may have its reasons, and is not ours to end; the number tells it from others.
-    let network = network_with(test, "/opt/cni/bin/busybox sleep 98765 &")?;
+    let network = test.network_after("/opt/cni/bin/busybox sleep 98765 &")?;
     test.pod("p", &network)?;
     test.runs_with("p", &["net1"])?;
     let children: Vec<Process> = processes("sleep\098765")?;
@@ -164,10 +152,9 @@ const MANY_FAILURES: usize = 10;
 pub fn a_pod_that_is_never_restarted_survives_a_plugin_that_fails_many_times(test: &Test<'_>) -> Result<()> {
     let times = if long() { MANY_FAILURES } else { FAILURES };
     let note = format!("/var/lib/cni/{}", test.name("failed"));
-    let network = network_with(
-        test,
-        &format!("echo >>{note}\n[ $(/opt/cni/bin/busybox wc -l <{note}) -gt {times} ] || {{ {FAIL}; }}"),
-    )?;
+    let network = test.network_after(&format!(
+        "echo >>{note}\n[ $(/opt/cni/bin/busybox wc -l <{note}) -gt {times} ] || {{ {FAIL}; }}"
+    ))?;
     let mut pod = pod("p", &["p"]);
     pod["spec"]["restartPolicy"] = json!("Never");
     test.create([claim("p", &network), pod])?;

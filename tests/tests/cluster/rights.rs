@@ -1,12 +1,11 @@
 //! What the agent may do, and what it tells.
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{AGENT, SYSTEM, Test};
+use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test};
 use serde_json::json;
 
 pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
-    let ask = "exec 3<>/dev/tcp/127.0.0.1/9177; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
-    let answer = test.cluster.on_node(&["bash", "-c", ask])?;
+    let answer = test.cluster.ask_agent("/metrics")?;
     for words in [
         " 200 OK",
         "application/openmetrics-text",
@@ -48,7 +47,7 @@ pub fn the_agent_has_the_rights_of_the_manual_and_no_more(test: &Test<'_>) -> Re
 }
 
 pub fn the_agent_writes_slices_of_its_own_node_only(test: &Test<'_>) -> Result<()> {
-    let pods = test.cluster.get(&["-n", SYSTEM, "pods", "-l", "app.kubernetes.io/name=netclaim-agent"])?;
+    let pods = test.cluster.get(&["-n", SYSTEM, "pods", "-l", AGENT_PODS])?;
     let name = pods["items"][0]["metadata"]["name"].as_str().context("no agent")?;
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", name];
     let create = ["-n", SYSTEM, "create", "token", "netclaim-agent"];

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
+use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test, eventually};
 use serde_json::json;
 
 /// Pods that start during the update, one after another.
@@ -14,7 +14,7 @@ const BEAT: Duration = Duration::from_millis(600);
 
 /// UIDs of the agent's pods.
 fn agents(test: &Test<'_>) -> Result<Vec<String>> {
-    let uids = ["-l", "app.kubernetes.io/name=netclaim-agent", "-o", "jsonpath={.items[*].metadata.uid}"];
+    let uids = ["-l", AGENT_PODS, "-o", "jsonpath={.items[*].metadata.uid}"];
     let uids = test.cluster.kubectl(&[["get", "pods", "-n", SYSTEM].as_slice(), &uids].concat())?;
     Ok(uids.split_whitespace().map(str::to_owned).collect())
 }
@@ -68,7 +68,7 @@ pub fn an_agent_that_is_told_to_stop_finishes_the_add_that_runs(test: &Test<'_>)
         ensure!(called().lines().count() > begin, "it does not");
         Ok(())
     })?;
-    test.cluster.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=netclaim-agent"])?;
+    test.cluster.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
     test.runs_with("p", &["net1"])?;
     let calls = called();
     fs::remove_file(&file)?;
