@@ -8,6 +8,8 @@ use netclaim_tests::objects::{claim, container, pod};
 use netclaim_tests::{Process, Test, eventually, long, processes};
 use serde_json::json;
 
+use crate::bandwidth::buckets;
+
 /// Makes the scenario's plugin one that is macvlan, but for what `on_add` does first; returns its type.
 fn macvlan_after(test: &Test<'_>, on_add: &str) -> Result<String> {
     let script = format!("if [ \"$CNI_COMMAND\" = ADD ]; then\n{on_add}\nfi\nexec /opt/cni/bin/macvlan");
@@ -110,11 +112,22 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
 
 pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> {
     let missing = r#"echo '{"code": 101, "msg": "no env on this host"}'; exit 1"#;
-    let network = network_with(test, &format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
+    let plugin = macvlan_after(test, &format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
+    let network = test.network("a", |network| {
+        // The agent brings one, which has to be there too.
+        let brought = json!({"type": "netclaim-bandwidth", "egressRate": 8_000_000});
+        let mut first = network["spec"]["cni"]["plugins"][0].take();
+        first["type"] = json!(plugin);
+        network["spec"]["cni"]["plugins"] = json!([first, brought]);
+    })?;
     test.create([claim("p", &network), pod("p", &["p"])])?;
     test.event("p", &[network.as_str(), "no env on this host"])?;
-    let there = test.cluster.plugins_see_the_node(true);
-    let done = there.and_then(|()| test.runs_with("p", &["net1"])).and_then(|()| test.delete_pod("p"));
+    let works = || {
+        test.runs_with("p", &["net1"])?;
+        ensure!(buckets(test, "p")? == [1_000_000], "{:?}", buckets(test, "p")?);
+        test.delete_pod("p")
+    };
+    let done = test.cluster.plugins_see_the_node(true).and_then(|()| works());
     test.cluster.plugins_see_the_node(false)?;
     done
 }
