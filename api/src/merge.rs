@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::cni::SHAPER;
 use crate::cni::validate::{Finding, Severity, validate, validate_places};
 use crate::network::{NetworkSpec, declares, place_of};
 use crate::opaque::Opaque;
@@ -88,7 +89,11 @@ pub struct Merged {
 /// # Errors
 /// The first problem, with the configuration and the field that it comes from and what to change.
 pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Result<Merged, Invalid> {
-    let (conflist, allow, owner) = configuration(base, layers)?;
+    let granted = granted.filter(|rate| rate.value() > 0);
+    let asks =
+        |layer: &Layer| matches!(&layer.config, Opaque::Attachment(config) if config.bandwidth.is_some());
+    let limited = granted.is_some() || layers.iter().any(asks);
+    let (conflist, allow, owner) = configuration(base, layers, limited)?;
     let mut merged = Settings::default();
     for layer in layers {
         match &layer.config {
@@ -108,8 +113,12 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     merged.finish(conflist, owner, field, &allow, granted)
 }
 
-/// The conflist, what claims may set in it, and whose decision that is.
-fn configuration(base: Base<'_>, layers: &[Layer]) -> Result<(Map<String, Value>, Allow, String), Invalid> {
+/// The conflist, what claims may set in it, and whose decision that is. `limited`: bandwidth was granted or asked for.
+fn configuration(
+    base: Base<'_>,
+    layers: &[Layer],
+    limited: bool,
+) -> Result<(Map<String, Value>, Allow, String), Invalid> {
     let mut class_config = None;
     for layer in layers {
         let Opaque::Cni(config) = &layer.config else {
@@ -143,7 +152,7 @@ fn configuration(base: Base<'_>, layers: &[Layer]) -> Result<(Map<String, Value>
             Ok((spec.cni.clone(), spec.allow.clone(), format!("Network {name:?}")))
         }
         (None, Base::Uplink(plain)) => {
-            Ok((plain_conflist(plain), Allow::default(), "an uplink without a Network".to_owned()))
+            Ok((plain_conflist(plain, limited), Allow::default(), "an uplink without a Network".to_owned()))
         }
     }
 }
@@ -163,13 +172,15 @@ fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// What an uplink device is attached with when its class says nothing: layer 2 only, no address.
-fn plain_conflist(plain: PlainUse) -> Map<String, Value> {
+fn plain_conflist(plain: PlainUse, limited: bool) -> Map<String, Value> {
     let plugin = match plain {
         PlainUse::Nic => json!({"type": "host-device", "device": "${uplink.ifName}"}),
         PlainUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
         PlainUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
     };
-    Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!([plugin]))])
+    let shaper = json!({"type": SHAPER, "capabilities": {"bandwidth": true}});
+    let plugins: Vec<Value> = [plugin].into_iter().chain(limited.then_some(shaper)).collect();
+    Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!(plugins))])
 }
 
 /// Every error among the findings in the configuration at `path`.
@@ -264,7 +275,6 @@ impl Settings {
         conflist: &Map<String, Value>,
         granted: Option<Quantity>,
     ) -> Result<Map<String, Value>, Invalid> {
-        let granted = granted.filter(|rate| rate.value() > 0);
         let mut args = Map::new();
         let mut asked = |name: &str, value: Value| -> Result<(), Invalid> {
             if !declares(conflist, name) {
@@ -460,6 +470,32 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_uplink_is_limited_to_what_was_granted_or_set_by_the_class() {
+        let types = |merged: &Merged| {
+            let plugins = merged.conflist["plugins"].as_array().expect("a list").iter();
+            plugins.map(|plugin| plugin["type"].clone()).collect::<Vec<_>>()
+        };
+        let base = Base::Uplink(PlainUse::Macvlan);
+        let merged = merge(base, &[], Some("1G".parse().expect("a quantity"))).expect("merges");
+        assert_eq!(types(&merged), ["macvlan", SHAPER]);
+        assert_eq!(merged.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
+        let class = [layer(Author::Class, json!({"bandwidth": {"egress": "5M"}}))];
+        let merged = merge(base, &class, None).expect("merges");
+        assert_eq!(types(&merged), ["macvlan", SHAPER]);
+        assert_eq!(
+            merged.capability_args["bandwidth"],
+            json!({"egressRate": 5_000_000, "egressBurst": 1_000_000})
+        );
+        assert_eq!(types(&merge(base, &[], Some(Quantity::new(0))).expect("merges")), ["macvlan"]);
+        let own = layer(
+            Author::Class,
+            json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "dummy", "ipam": {"type": "static"}}}),
+        );
+        let merged = merge(base, &[own], Some("1G".parse().expect("a quantity"))).expect("merges");
+        assert_eq!(types(&merged), ["dummy"], "the class's configuration is the admin's");
+    }
+
+    #[test]
     fn places_are_filled_and_the_list_is_named() {
         let spec = network(json!({"parameters": {"vlan": {"type": "integer", "default": 7}}}));
         let merged = merge(Base::Network("storage", &spec), &[], None).expect("merges");
@@ -510,8 +546,11 @@ mod tests {
 
     #[test]
     fn the_plain_ways_to_use_an_uplink_are_good_configurations() {
-        for plain in [PlainUse::Nic, PlainUse::Macvlan, PlainUse::Ipvlan] {
-            let merged = merge(Base::Uplink(plain), &[], None).expect("merges");
+        let uses = [PlainUse::Nic, PlainUse::Macvlan, PlainUse::Ipvlan];
+        for (plain, granted) in
+            uses.into_iter().flat_map(|plain| [(plain, None), (plain, Some(Quantity::new(8)))])
+        {
+            let merged = merge(Base::Uplink(plain), &[], granted).expect("merges");
             let scope = template::Scope::from_iter([("uplink.ifName".to_owned(), json!("eth1"))]);
             let resolved = merged.resolve("netclaim-x", scope).expect("resolves");
             assert_eq!(validate(Value::Object(resolved).to_string().as_bytes()), []);

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attribute::{self, DeclaredAttributes};
+use crate::cni::SHAPER;
 use crate::cni::validate::{Severity, UnknownPlace, validate_places};
 use crate::labels::{LabelSelector, node_selector_problems};
 use crate::segmentation::Segmentation;
@@ -212,7 +213,15 @@ impl NetworkSpec {
             )
         };
         let untaken = untaken.map(|(name, _)| Invalid::new(format!("spec.allow.{name}"), problem(name)));
-        self.cni_findings(name, Severity::Warning).chain(untaken).collect()
+        let granted = self.capacity.bandwidth.is_some_and(|rate| rate.value() > 0);
+        let unenforced = (granted && !declares(&self.cni, "bandwidth")).then(|| {
+            let problem = format!(
+                "nothing holds pods to the bandwidth that they are granted of it: add {{\"type\": {SHAPER:?}, \
+                 \"capabilities\": {{\"bandwidth\": true}}}} as the last of spec.cni.plugins"
+            );
+            Invalid::new("spec.capacity.bandwidth", problem)
+        });
+        self.cni_findings(name, Severity::Warning).chain(untaken).chain(unenforced).collect()
     }
 
     /// What is found in the conflist, with the names that it is going to be given.
@@ -488,6 +497,7 @@ mod tests {
         let warnings = warnings_of(|spec| {
             vlan(json!({"type": "integer", "minimum": 1}), spec);
             spec["cni"]["plugins"][0]["ipam"]["subnet"] = json!("10.0.0.0/24");
+            spec["capacity"] = json!({});
         });
         assert_eq!(
             warnings,
@@ -500,8 +510,10 @@ mod tests {
 
     #[test]
     fn what_claims_may_set_but_no_plugin_takes_is_warned_of() {
-        let untaken =
-            |spec: &mut Value| spec["allow"] = json!({"ips": true, "portMappings": true, "args": true});
+        let untaken = |spec: &mut Value| {
+            spec["allow"] = json!({"ips": true, "portMappings": true, "args": true});
+            spec["capacity"] = json!({});
+        };
         assert_eq!(
             warnings_of(|spec| {
                 untaken(spec);
@@ -510,6 +522,18 @@ mod tests {
             ["spec.allow.portMappings: no plugin takes it, so that claims which set it are refused; write \
                  \"capabilities\": {\"portMappings\": true} in the plugin that does, or remove it"]
         );
+    }
+
+    #[test]
+    fn bandwidth_that_nothing_enforces_is_warned_of() {
+        let told = warnings_of(|spec| spec["allow"] = json!({}));
+        let expected = "spec.capacity.bandwidth: nothing holds pods to the bandwidth that they are granted of it: add \
+             {\"type\": \"netclaim-bandwidth\", \"capabilities\": {\"bandwidth\": true}} as the last of spec.cni.plugins";
+        assert_eq!(told, [expected]);
+        let enforced = json!({"type": SHAPER, "capabilities": {"bandwidth": true}});
+        let plugins =
+            |spec: &mut Value| spec["cni"]["plugins"].as_array_mut().expect("a list").push(enforced.clone());
+        assert_eq!(warnings_of(plugins), [""; 0]);
     }
 
     #[test]

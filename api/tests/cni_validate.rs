@@ -26,7 +26,7 @@ fn of_plugin(plugin: &Value) -> Vec<String> {
     let mut plugins = vec![plugin.clone()];
     // Those that need one before them.
     let first = match plugin["type"].as_str() {
-        Some("tuning" | "sbr" | "vrf" | "bandwidth" | "firewall" | "portmap") => 1,
+        Some("tuning" | "sbr" | "vrf" | "bandwidth" | "netclaim-bandwidth" | "firewall" | "portmap") => 1,
         _ => 0,
     };
     if first == 1 {
@@ -243,6 +243,31 @@ fn settings_that_exclude_each_other_are_found() {
             json!({"type": "bandwidth", "ingressRate": 5, "ingressBurst": 5, "capabilities": {"bandwidth": true}}),
             "warning /ingressRate: the capability `bandwidth` has no effect beside rates",
         ),
+        (
+            json!({"type": "netclaim-bandwidth", "egressBurst": 5}),
+            "error /egressBurst: `egressBurst` is refused without `egressRate`",
+        ),
+        (
+            json!({"type": "netclaim-bandwidth", "egressRate": 5}),
+            "error /egressRate: 5 bit/s are less than a byte per second",
+        ),
+        (
+            json!({"type": "netclaim-bandwidth", "ingressRate": 5, "capabilities": {"bandwidth": true}}),
+            "warning /ingressRate: 5 bit/s are less than a byte per second",
+        ),
+        (
+            json!({"type": "netclaim-bandwidth", "ingressRate": 50, "ingressBurst": 34359738361i64}),
+            "error /ingressBurst: a burst of 34359738361 bits is too much",
+        ),
+        (json!({"type": "netclaim-bandwidth"}), "warning : nothing is limited"),
+        (
+            json!({"type": "netclaim-bandwidth", "rate": 5, "ingressRate": 50}),
+            "warning /rate: plugin `netclaim-bandwidth` has no key `rate`",
+        ),
+        (
+            json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true, "mac": true}}),
+            "warning /capabilities/mac: `netclaim-bandwidth` does not take the capability `mac`",
+        ),
         (json!({"type": "tuning", "dataDir": "backup"}), r#"warning /dataDir: path "backup" is relative"#),
         (json!({"type": "portmap"}), "warning : without the capability `portMappings` no port is mapped"),
         (
@@ -277,6 +302,66 @@ fn the_order_of_a_chain_is_checked() {
             "warning /plugins/3/type: `bandwidth` limits veth pairs only, and `macvlan` makes none",
         ]
     );
+}
+
+#[test]
+fn what_limits_bandwidth_fits_the_interface_and_stands_alone() {
+    let asked = |plugin: &str| json!({"type": plugin, "capabilities": {"bandwidth": true}});
+    let macvlan = json!({"type": "macvlan", "master": "eth1"});
+    let bridge = json!({"type": "bridge"});
+    let in_vain = "`bandwidth` limits veth pairs only, and `macvlan` makes none; use `netclaim-bandwidth`, which takes \
+                   the same keys, or `bridge` or `ptp`";
+    let cases = [
+        (json!([macvlan, asked("netclaim-bandwidth")]), vec![]),
+        (json!([bridge, asked("netclaim-bandwidth")]), vec![]),
+        (json!([bridge, {"type": "netclaim-bandwidth", "egressRate": 1000}]), vec![]),
+        (json!([macvlan, asked("bandwidth")]), vec![format!("warning /plugins/1/type: {in_vain}")]),
+        (
+            json!([macvlan, {"type": "bandwidth", "egressRate": 5, "egressBurst": 5}]),
+            vec![format!("error /plugins/1/type: {in_vain}")],
+        ),
+        (
+            json!([bridge, asked("bandwidth"), asked("netclaim-bandwidth")]),
+            vec![
+                "warning /plugins/2/type: `netclaim-bandwidth` limits what `bandwidth` limits already; keep one of them"
+                    .to_owned(),
+            ],
+        ),
+        (
+            json!([bridge, asked("netclaim-bandwidth"), asked("netclaim-bandwidth")]),
+            vec![
+                "warning /plugins/2/type: `netclaim-bandwidth` stands twice: the later one removes what the earlier one \
+                 sets; keep one of them"
+                    .to_owned(),
+            ],
+        ),
+        (
+            json!([{"type": "ipvlan", "master": "eth1", "mode": "l3s"}, asked("netclaim-bandwidth")]),
+            vec![
+                "warning /plugins/1/type: what `ipvlan` in mode l3s receives is not limited: it does not pass traffic \
+                 control; use its mode l2 or l3"
+                    .to_owned(),
+            ],
+        ),
+        (
+            json!([asked("netclaim-bandwidth")]),
+            vec![
+                "error /plugins/0/type: `netclaim-bandwidth` works on the result of a plugin before it, and is the first; \
+                 put the plugin that makes the interface before it"
+                    .to_owned(),
+            ],
+        ),
+    ];
+    for (plugins, expected) in cases {
+        let findings = validate(list(&plugins).to_string().as_bytes());
+        let told: Vec<String> = findings
+            .iter()
+            .map(|finding| {
+                format!("{} {}: {}; {}", finding.severity, finding.pointer, finding.problem, finding.advice)
+            })
+            .collect();
+        assert_eq!(told, expected, "{plugins}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ mkdir -p "$1"
 out=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 target=$(uname -m)-unknown-linux-gnu
-packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli)
+packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-shaper)
 programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
 
 # The C library too: an image without one, and a hook that runs on any host.
@@ -15,7 +15,9 @@ programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
 RUSTFLAGS='-C target-feature=+crt-static' \
   cargo build --release --locked --target "$target" "${packages[@]/#/--package=}" --bins --features "${NETCLAIM_FEATURES:-}"
 folder=${CARGO_TARGET_DIR:-target}/$target/release
-mkdir -p "$out/usr/bin" "$out/var" "$out/run" "$out/tmp"
+mkdir -p "$out"/{usr/bin,usr/libexec/cni,var,run,tmp}
 cp "${programs[@]/#/$folder/}" "$out/usr/bin/"
+# CNI plugins have a folder of their own: what is in it may be named in a Network.
+cp "$folder/netclaim-bandwidth" "$out/usr/libexec/cni/"
 # As on a host: both names of a socket's folder lead to the same mount.
 ln -sfn ../run "$out/var/run"

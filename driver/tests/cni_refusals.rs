@@ -179,6 +179,11 @@ fn refused() -> Vec<(Value, &'static str, &'static str)> {
             "burst cannot be more than 4GB",
         ),
         (
+            json!([{"type": "macvlan", "master": "up0"}, {"type": "bandwidth", "ingressRate": 8000, "ingressBurst": 8000}]),
+            "/plugins/1/type",
+            "has no veth peer",
+        ),
+        (
             chained(json!({"type": "firewall", "ingressPolicy": "closed"})),
             "/plugins/1/ingressPolicy",
             "unknown ingress policy",

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
+use netclaim_api::cni::SHAPER;
 use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::record::ObjectRef;
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
@@ -103,6 +104,7 @@ async fn run(args: Args) -> Result<()> {
     let hook =
         HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
     install_hook(args.hook.clone(), &hook.path)?;
+    install_plugins(&args.installed_plugins())?;
     let loaded = journal.load()?;
     let (probed, health) = (journal.clone(), journal.health());
     for file in &loaded.unreadable {
@@ -249,7 +251,8 @@ fn restarts() -> i64 {
 
 /// What runs CNI plugins.
 fn cni_network(args: &Args) -> Result<CniNetwork> {
-    let mut runtime = Runtime::new(args.cni_bin_dir.clone())?;
+    let own = args.installed_plugins();
+    let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
     for (name, value) in &args.cni_env {
         runtime = runtime.with_env(name, value);
     }
@@ -335,19 +338,42 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
 fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
     let beside = || Ok::<_, io::Error>(std::env::current_exe()?.with_file_name("netclaim-hook"));
     let from = from.map_or_else(beside, Ok)?;
-    let install = || -> io::Result<()> {
-        if let Some(dir) = to.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        let tmp = to.with_extension("new");
-        fs::copy(&from, &tmp)?;
-        fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755))?;
-        // A hook that runs keeps the old file.
-        fs::rename(&tmp, to)
-    };
-    install().with_context(|| {
+    install(&from, to).with_context(|| {
         format!("cannot install the hook {} as {}: see --hook", from.display(), to.display())
     })
+}
+
+/// Copies the CNI plugins that come with the agent to where they are found among the host's files too.
+fn install_plugins(to: &Path) -> Result<()> {
+    let from = std::env::current_exe()?.with_file_name("../libexec/cni");
+    let install_all = || -> io::Result<()> {
+        for plugin in fs::read_dir(&from)? {
+            let plugin = plugin?;
+            install(&plugin.path(), &to.join(plugin.file_name()))?;
+        }
+        Ok(())
+    };
+    match install_all() {
+        // An agent that is run by hand.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
+            tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {SHAPER} is not installed");
+            Ok(())
+        }
+        installed => installed.with_context(|| {
+            format!("cannot install the CNI plugins of {} into {}", from.display(), to.display())
+        }),
+    }
+}
+
+/// Copies a program. Processes that run the old one keep it.
+fn install(from: &Path, to: &Path) -> io::Result<()> {
+    if let Some(dir) = to.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let tmp = to.with_extension("new");
+    fs::copy(from, &tmp)?;
+    fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755))?;
+    fs::rename(&tmp, to)
 }
 
 fn readiness(

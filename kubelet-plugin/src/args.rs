@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
 
-    /// Where CNI plugins are; may be given several times, the first match is run
+    /// Where CNI plugins are; may be given several times, the first match is run. Those that come with the agent are
+    /// looked for last
     #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
@@ -73,8 +74,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = period)]
     pub orphan_after: Duration,
 
-    /// What must survive a reboot: the journal, and the hook that the runtime executes. The same path inside
-    /// and outside of the agent's container
+    /// What must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI plugins. The
+    /// same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 
@@ -186,6 +187,12 @@ impl Args {
     /// Where the hook is installed.
     pub fn installed_hook(&self) -> PathBuf {
         self.state_dir.join("bin/netclaim-hook")
+    }
+
+    /// Where the CNI plugins are installed that come with the agent: for a runtime of plugins that sees the host's files
+    /// as for one that sees the container's.
+    pub fn installed_plugins(&self) -> PathBuf {
+        self.state_dir.join("plugins")
     }
 
     /// Where hooks ask.

@@ -10,3 +10,6 @@ pub mod version;
 
 pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
 pub use version::{SpecVersion, VersionError};
+
+/// The CNI plugin of netclaim's own, which limits the bandwidth of any interface; every agent has it.
+pub const SHAPER: &str = "netclaim-bandwidth";

@@ -12,13 +12,15 @@ use netclaim_driver::cni::{
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha512};
 
-const DEFAULT_CNI_PATH: &str = "/opt/cni/bin";
+/// With those that the agent brings.
+const DEFAULT_CNI_PATH: &str = "/opt/cni/bin:/var/lib/netclaim/plugins";
 const DEFAULT_NETCONF_DIR: &str = "/etc/cni/net.d";
 
 /// What every operation may need. An empty value is the same as none, except for `CNI_IFNAME`.
 #[derive(Debug, clap::Args)]
 pub struct Settings {
-    /// Directories of CNI plugins, separated by colons [default: /opt/cni/bin]
+    /// Directories of CNI plugins, separated by colons [default: /opt/cni/bin, and the agent's
+    /// own in /var/lib/netclaim/plugins]
     #[arg(long, env = "CNI_PATH", value_name = "DIRS", global = true, hide_env_values = true)]
     pub cni_path: Option<OsString>,
     /// Directory of network configurations [default: /etc/cni/net.d]

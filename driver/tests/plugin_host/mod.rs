@@ -31,6 +31,11 @@ impl Netns {
         Self(thread::spawn(enter).join().unwrap())
     }
 
+    /// The one of the calling thread.
+    pub fn here() -> Self {
+        Self(File::open("/proc/thread-self/ns/net").unwrap())
+    }
+
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd()).into()
     }

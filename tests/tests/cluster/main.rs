@@ -10,6 +10,7 @@ use netclaim_tests::{scenarios, suite};
 
 mod agent_faults;
 mod attaching;
+mod bandwidth;
 mod churn;
 mod crash_faults;
 mod devices;
@@ -26,6 +27,7 @@ mod updates;
 
 use agent_faults::*;
 use attaching::*;
+use bandwidth::*;
 use churn::*;
 use crash_faults::*;
 use devices::*;
@@ -56,6 +58,8 @@ fn main() -> ExitCode {
             a_whole_nic_and_macvlan_on_it_wait_for_each_other,
             macvlan_and_ipvlan_on_one_uplink_wait_for_each_other,
             a_pod_waits_until_there_is_bandwidth_for_it,
+            a_pod_has_the_bandwidth_that_it_was_granted_in_both_directions,
+            an_uplink_without_a_network_is_limited_too,
             a_network_of_the_cluster_counts_its_interfaces,
             a_link_that_is_plugged_in_renamed_and_taken_away_is_followed,
             a_pod_waits_while_the_link_of_its_network_is_down,

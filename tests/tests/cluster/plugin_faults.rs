@@ -8,6 +8,8 @@ use netclaim_tests::objects::{claim, container, pod};
 use netclaim_tests::{Process, Test, eventually, long, processes};
 use serde_json::json;
 
+use crate::bandwidth::buckets;
+
 const FAIL: &str = r#"echo '{"cniVersion": "1.0.0", "code": 101, "msg": "the switch says no", "details": "port 7"}'; exit 1"#;
 const HANG: &str = "/opt/cni/bin/busybox sleep 1000";
 
@@ -98,11 +100,22 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
 
 pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> {
     let missing = r#"echo '{"code": 101, "msg": "no env on this host"}'; exit 1"#;
-    let network = test.network_after(&format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
+    let plugin = test.macvlan_after(&format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
+    let network = test.network("a", |network| {
+        // The agent brings one, which has to be there too.
+        let brought = json!({"type": "netclaim-bandwidth", "egressRate": 8_000_000});
+        let mut first = network["spec"]["cni"]["plugins"][0].take();
+        first["type"] = json!(plugin);
+        network["spec"]["cni"]["plugins"] = json!([first, brought]);
+    })?;
     test.create([claim("p", &network), pod("p", &["p"])])?;
     test.event("p", &[network.as_str(), "no env on this host"])?;
-    let there = test.cluster.plugins_see_the_node(true);
-    let done = there.and_then(|()| test.runs_with("p", &["net1"])).and_then(|()| test.delete_pod("p"));
+    let works = || {
+        test.runs_with("p", &["net1"])?;
+        ensure!(buckets(test, "p")? == [1_000_000], "{:?}", buckets(test, "p")?);
+        test.delete_pod("p")
+    };
+    let done = test.cluster.plugins_see_the_node(true).and_then(|()| works());
     test.cluster.plugins_see_the_node(false)?;
     done
 }

@@ -17,6 +17,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::SHAPER;
 use super::keys::{self, is_misspelt, is_reserved, member};
 use super::names::{NetworkName, PluginType};
 use super::version::{self, SpecVersion};
@@ -367,7 +368,8 @@ fn versions(list: &Members, report: &mut Report) -> Option<SpecVersion> {
 fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &mut Report) {
     let first = |at: &str| at.is_empty() || at == "/plugins/0";
     let mut maker: Option<&str> = None;
-    let mut shapers = 0;
+    let mut past_ingress = false;
+    let mut shaper: Option<&str> = None;
     for (at, plugin) in plugins {
         let name = type_of(plugin, at, report);
         protocol(plugin, at, report);
@@ -407,19 +409,12 @@ fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &
         if known.role == Role::Interface {
             maker = maker.or(Some(known.name));
         }
-        if known.name == "bandwidth" {
-            shapers += 1;
-            if shapers > 1 {
-                report.warning(
-                    &type_at,
-                    "a network can have `bandwidth` once: both would use one device",
-                    "remove one",
-                );
+        past_ingress |= known.name == "ipvlan" && plugin.text("mode") == Some("l3s");
+        if let "bandwidth" | SHAPER = known.name {
+            if let Some(first) = shaper.replace(known.name) {
+                report.warning(&type_at, two_shapers(first, known.name), "keep one of them");
             }
-            if let Some(maker) = maker.filter(|maker| !matches!(*maker, "bridge" | "ptp")) {
-                let problem = format!("`bandwidth` limits veth pairs only, and `{maker}` makes none");
-                report.warning(&type_at, problem, "remove it, or use `bridge` or `ptp`");
-            }
+            limits_in_vain(plugin, known, maker, past_ingress, &type_at, report);
         }
         match known.ipam {
             Ipam::Required if matches!(ipam, IpamIs::None) => {
@@ -432,6 +427,43 @@ fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>, report: &
             }
             _ => {}
         }
+    }
+}
+
+fn two_shapers(first: &str, second: &str) -> String {
+    match (first, second) {
+        (SHAPER, SHAPER) => {
+            format!("`{SHAPER}` stands twice: the later one removes what the earlier one sets")
+        }
+        ("bandwidth", "bandwidth") => {
+            "a network can have `bandwidth` once: both would use one device".to_owned()
+        }
+        _ => format!("`{second}` limits what `{first}` limits already"),
+    }
+}
+
+/// What is made before may be out of reach for a plugin that limits bandwidth.
+fn limits_in_vain(
+    plugin: &Members,
+    known: &Plugin,
+    maker: Option<&str>,
+    past_ingress: bool,
+    type_at: &str,
+    report: &mut Report,
+) {
+    if known.name == SHAPER {
+        if past_ingress {
+            let problem =
+                "what `ipvlan` in mode l3s receives is not limited: it does not pass traffic control";
+            report.warning(type_at, problem, "use its mode l2 or l3");
+        }
+    } else if let Some(maker) = maker.filter(|maker| !matches!(*maker, "bridge" | "ptp")) {
+        // Without a limit to set it does not look.
+        let always = rules::always_limits(plugin);
+        let severity = if always { Severity::Error } else { Severity::Warning };
+        let problem = format!("`bandwidth` limits veth pairs only, and `{maker}` makes none");
+        let advice = format!("use `{SHAPER}`, which takes the same keys, or `bridge` or `ptp`");
+        report.push(severity, type_at, problem, advice);
     }
 }
 

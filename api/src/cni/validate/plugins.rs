@@ -1,8 +1,9 @@
-//! The reference plugins, release 1.9.1: the keys that each reads (the structs of its Go source), and what else a
-//! configuration must know of it.
+//! The reference plugins, release 1.9.1, and our own: the keys that each reads (the structs of its Go source), and what
+//! else a configuration must know of it.
 
 use super::form::{Form, Key};
 use super::rules::{self, Rule};
+use crate::cni::SHAPER;
 use crate::cni::version::SpecVersion;
 
 use Form::{
@@ -87,12 +88,15 @@ const ROUTE: &[Key] = &[
 ];
 const RANGE: &[Key] =
     &[("subnet", Cidr), ("rangeStart", Address), ("rangeEnd", Address), ("gateway", Address)];
+const RATES: &[Key] =
+    &[("ingressRate", U64), ("ingressBurst", U64), ("egressRate", U64), ("egressBurst", U64)];
 const MASQ_BACKENDS: Form = OneOf(&["iptables", "nftables"]);
 
 const fn plugin(name: &'static str, role: Role, ipam: Ipam, keys: &'static [Key], rule: Rule) -> Plugin {
     Plugin { name, role, keys, ipam, capabilities: &[], since: SpecVersion::V0_1_0, rule }
 }
 
+/// The reference plugins.
 pub(super) const ALL: &[Plugin] = &[
     Plugin {
         capabilities: &["mac"],
@@ -272,13 +276,7 @@ pub(super) const ALL: &[Plugin] = &[
     Plugin {
         capabilities: &["bandwidth"],
         since: SpecVersion::V0_3_0,
-        ..plugin(
-            "bandwidth",
-            Chained,
-            Unused,
-            &[("ingressRate", U64), ("ingressBurst", U64), ("egressRate", U64), ("egressBurst", U64)],
-            rules::bandwidth,
-        )
+        ..plugin("bandwidth", Chained, Unused, RATES, rules::bandwidth)
     },
     Plugin {
         since: SpecVersion::V0_4_0,
@@ -315,8 +313,14 @@ pub(super) const ALL: &[Plugin] = &[
     },
 ];
 
+const SHAPER_OF_ANY_LINK: Plugin = Plugin {
+    capabilities: &["bandwidth"],
+    since: SpecVersion::V0_3_0,
+    ..plugin(SHAPER, Chained, Unused, RATES, rules::shaper)
+};
+
 pub(super) fn find(name: &str) -> Option<&'static Plugin> {
-    ALL.iter().find(|plugin| plugin.name == name)
+    ALL.iter().chain([&SHAPER_OF_ANY_LINK]).find(|plugin| plugin.name == name)
 }
 
 #[cfg(test)]

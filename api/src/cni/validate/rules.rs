@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::node::{Members, Node};
 use super::plugins::Plugin;
 use super::{Report, Severity, member};
+use crate::cni::SHAPER;
 use crate::cni::version::SpecVersion;
 
 /// Checks a configuration whose keys and forms have been looked at already.
@@ -52,6 +53,10 @@ pub(super) fn unread(plugin: &Plugin, subject: &Subject<'_>) -> Vec<String> {
         "host-device" if conf.has("device") => &["hwaddr", "kernelpath"],
         "host-device" if conf.has("hwaddr") => &["kernelpath"],
         "static" if subject.declares("ips") => &["addresses"],
+        // The runtime's come first.
+        SHAPER if subject.declares("bandwidth") => {
+            &["ingressRate", "ingressBurst", "egressRate", "egressBurst"]
+        }
         // What it does not know it takes for no choice.
         "firewall" => &["backend"],
         _ => &[],
@@ -169,22 +174,32 @@ pub(super) fn vrf(subject: &Subject<'_>, report: &mut Report) {
     }
 }
 
-pub(super) fn bandwidth(subject: &Subject<'_>, report: &mut Report) {
-    /// In bits; the kernel counts bytes in 32 bits.
-    const MAX_BURST: i128 = u32::MAX as i128 * 8;
+/// The directions that can be limited, with the keys of each.
+const DIRECTIONS: [(&str, &str); 2] = [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")];
+/// In bits; the kernel counts bytes in 32 bits.
+const MAX_BURST: i128 = u32::MAX as i128 * 8;
 
-    let mut limited = subject.declares("bandwidth");
+/// Whether a rate or burst is written, and is not 0, which is none.
+fn sets(conf: &Members, key: &str) -> bool {
+    conf.has(key) && conf.int(key) != Some(0)
+}
+
+/// Whether the plugin is written to limit something, whatever claims ask for.
+pub(super) fn always_limits(conf: &Members) -> bool {
+    DIRECTIONS.iter().any(|(rate, _)| sets(conf, rate))
+}
+
+pub(super) fn bandwidth(subject: &Subject<'_>, report: &mut Report) {
     let written = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
-    if let Some(key) = written.into_iter().find(|key| limited && subject.conf.get(key).is_some()) {
+    let declared = subject.declares("bandwidth");
+    if let Some(key) = written.into_iter().find(|key| declared && subject.conf.get(key).is_some()) {
         let problem =
             "the capability `bandwidth` has no effect beside rates and bursts that are written here";
         report.warning(&subject.pointer(key), problem, "keep one of them");
     }
-    for (rate, burst) in [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")] {
-        let set = |key| subject.conf.has(key) && subject.conf.int(key) != Some(0);
-        limited |= set(rate);
+    for (rate, burst) in DIRECTIONS {
         for (one, other) in [(rate, burst), (burst, rate)] {
-            if set(one) && !set(other) {
+            if sets(subject.conf, one) && !sets(subject.conf, other) {
                 let advice = format!("write `{other}` too (rates in bit/s, bursts in bits)");
                 report.error(&subject.pointer(one), format!("`{one}` is refused without `{other}`"), advice);
             }
@@ -194,8 +209,35 @@ pub(super) fn bandwidth(subject: &Subject<'_>, report: &mut Report) {
             report.error(&subject.pointer(burst), format!("a burst of {bits} bits is too much"), advice);
         }
     }
-    if !limited {
-        let advice = "declare the capability `bandwidth`, or write rates and bursts";
+    limits_nothing(subject, report);
+}
+
+/// Ours.
+pub(super) fn shaper(subject: &Subject<'_>, report: &mut Report) {
+    for (rate, burst) in DIRECTIONS {
+        if sets(subject.conf, burst) && !sets(subject.conf, rate) {
+            let problem = format!("`{burst}` is refused without `{rate}`");
+            report.value_error(&subject.pointer(burst), problem, format!("write `{rate}` too, or remove it"));
+        }
+        if let Some(bits) = subject.conf.int(rate).filter(|bits| (1..8).contains(bits)) {
+            let problem = format!("{bits} bit/s are less than a byte per second");
+            report.value_error(&subject.pointer(rate), problem, "write at least 8; rates are in bit/s");
+        }
+        if let Some(bits) = subject.conf.int(burst).filter(|bits| *bits > MAX_BURST) {
+            let advice = format!("write at most {MAX_BURST} bits (4 GiB)");
+            report.value_error(
+                &subject.pointer(burst),
+                format!("a burst of {bits} bits is too much"),
+                advice,
+            );
+        }
+    }
+    limits_nothing(subject, report);
+}
+
+fn limits_nothing(subject: &Subject<'_>, report: &mut Report) {
+    if !subject.declares("bandwidth") && !always_limits(subject.conf) {
+        let advice = "declare the capability `bandwidth`, or write rates";
         report.warning(subject.at, "nothing is limited", advice);
     }
 }

@@ -1,0 +1,167 @@
+//! The rtnetlink conversation with the calling thread's network namespace: requests, attributes, the kernel's reasons.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkBuffer, NlasIterator};
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::libc;
+
+/// The kernel makes datagrams of at most 32 KiB, unless one message needs more; it never needs this much.
+const DATAGRAM: usize = 64 * 1024;
+const HEADER: usize = 16;
+/// linux/netlink.h: an error with attributes after it, and the one with the kernel's words.
+const NLM_F_CAPPED: u16 = 0x100;
+const NLM_F_ACK_TLVS: u16 = 0x200;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// A blocking rtnetlink socket.
+#[derive(Debug)]
+pub(crate) struct Rtnl {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Rtnl {
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        // Its words beside its numbers.
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends a request and waits until it is done; returns the bodies of what it yields.
+    pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.socket.send(&message(kind, flags | NLM_F_REQUEST | NLM_F_ACK, self.sequence, body), 0)?;
+        let mut found = Vec::new();
+        let mut datagram = Vec::with_capacity(DATAGRAM);
+        loop {
+            datagram.clear();
+            match self.socket.recv(&mut datagram, 0) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                received => received?,
+            };
+            for message in messages(&datagram).filter(|message| message.sequence_number() == self.sequence) {
+                match i32::from(message.message_type()) {
+                    // Both open with an error number, negative or 0.
+                    libc::NLMSG_DONE | libc::NLMSG_ERROR => {
+                        return match i32_at(message.payload(), 0) {
+                            Some(code) if code < 0 => Err(refusal(code, &message)),
+                            _ => Ok(found),
+                        };
+                    }
+                    _ => found.push(message.payload().to_vec()),
+                }
+            }
+        }
+    }
+}
+
+/// The kernel's error, with its words where it has any.
+fn refusal(code: i32, message: &NetlinkBuffer<&[u8]>) -> io::Error {
+    let number = io::Error::from_raw_os_error(-code);
+    let told = (message.flags() & NLM_F_ACK_TLVS != 0 && message.flags() & NLM_F_CAPPED != 0)
+        .then(|| message.payload().get(4 + HEADER..))
+        .flatten()
+        .and_then(|attributes| attribute(attributes, NLMSGERR_ATTR_MSG));
+    match told {
+        // The number stays readable by `number`.
+        Some(words) => io::Error::new(number.kind(), Refusal { number: -code, words: text(words) }),
+        None => number,
+    }
+}
+
+/// An error number with the kernel's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{words} ({})", io::Error::from_raw_os_error(*number))]
+struct Refusal {
+    number: i32,
+    words: String,
+}
+
+/// The error number of what [`Rtnl::ask`] failed with.
+pub(crate) fn number(error: &io::Error) -> Option<i32> {
+    let refusal = || error.get_ref()?.downcast_ref::<Refusal>().map(|refusal| refusal.number);
+    error.raw_os_error().or_else(refusal)
+}
+
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
+    std::iter::from_fn(move || {
+        let length = NetlinkBuffer::new_checked(datagram).ok()?.length() as usize;
+        let (this, _) = datagram.split_at_checked(length)?;
+        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(NetlinkBuffer::new(this))
+    })
+}
+
+fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; HEADER];
+    message.extend_from_slice(body);
+    let length = message.len() as u32;
+    let mut header = NetlinkBuffer::new(&mut message);
+    header.set_length(length);
+    header.set_message_type(kind);
+    header.set_flags(flags);
+    header.set_sequence_number(sequence);
+    message
+}
+
+/// Attributes after a fixed header.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Body(Vec<u8>);
+
+impl Body {
+    /// A body that opens with these bytes.
+    pub(crate) fn new(header: &[u8]) -> Self {
+        Self(header.to_vec())
+    }
+
+    pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Self {
+        self.0.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// A string as the kernel wants names, with a NUL.
+    pub(crate) fn with_name(self, kind: u16, name: &str) -> Self {
+        self.with(kind, &[name.as_bytes(), &[0]].concat())
+    }
+
+    /// Attributes within an attribute.
+    pub(crate) fn with_nested(self, kind: u16, nested: Self) -> Self {
+        self.with(kind, &nested.0)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The value of the first attribute of a kind.
+pub(crate) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let found = NlasIterator::new(attributes).map_while(Result::ok).find(|found| found.kind() == kind)?;
+    let (length, inner): (usize, &[u8]) = (found.value_length(), found.into_inner());
+    inner.get(4..4 + length)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes.get(offset..)?.first_chunk().map(|eight| u64::from_ne_bytes(*eight))
+}
+
+fn i32_at(bytes: &[u8], offset: usize) -> Option<i32> {
+    bytes.get(offset..)?.first_chunk().map(|four| i32::from_ne_bytes(*four))
+}
+
+/// A string that the kernel ends with a NUL.
+pub(crate) fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}
