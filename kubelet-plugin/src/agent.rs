@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
-use crate::container::make_sysctls_writable;
+use crate::container::{make_room_for_tuning, make_sysctls_writable};
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
@@ -85,6 +85,9 @@ async fn run(args: Args) -> Result<()> {
     let mut stop = Stop::new()?;
     if let Err(error) = make_sysctls_writable() {
         tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
+    }
+    if let Err(error) = make_room_for_tuning() {
+        tracing::warn!(%error, "the plugin tuning will fail where it sets MTU or MAC address");
     }
     let client = client(args.kubeconfig.as_deref()).await?;
     let metrics = Arc::new(Metrics::default());

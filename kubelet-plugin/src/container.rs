@@ -1,6 +1,8 @@
 //! What a container takes away from CNI plugins, and how much of it is given back.
 
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
@@ -21,4 +23,17 @@ pub fn make_sysctls_writable() -> io::Result<()> {
     let flags =
         MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     Ok(mount(none, path, none, flags, none)?)
+}
+
+/// Where `tuning` keeps what it changed, unless its configuration says otherwise.
+const TUNING_DIR: &str = "/run/cni/tuning";
+
+/// `tuning` makes its folder with a mode (0600) that only `CAP_DAC_OVERRIDE` gets past, and then fails for `mtu`, `mac`
+/// and the other settings that it restores. Makes the folder, or mends its mode.
+///
+/// # Errors
+/// When it can be neither made nor changed.
+pub fn make_room_for_tuning() -> io::Result<()> {
+    fs::create_dir_all(TUNING_DIR)?;
+    fs::set_permissions(TUNING_DIR, Permissions::from_mode(0o700))
 }
