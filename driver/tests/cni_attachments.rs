@@ -6,6 +6,7 @@
 
 use std::error::Error as _;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -316,8 +317,8 @@ async fn plugins_are_told_the_trace_of_each_operation() {
 #[ignore = "needs root"]
 async fn plugins_are_found_and_run_in_another_mount_namespace() {
     let dir = tempfile::tempdir().unwrap();
-    // A host whose plugin directory we do not see; it lives as long as its standard input.
-    let there = r#"mount -t tmpfs none "$0" && printf '#!/bin/sh\ncat >/dev/null\nreadlink /proc/self/ns/mnt >&2\nsleep ${SECONDS_TO_SLEEP:-0}\nexit 7\n' > "$0/p" && chmod 755 "$0/p" && echo ready && read -r _"#;
+    // A host whose plugin directory we do not see; a line on its standard input removes the plugin, the end ends it.
+    let there = r#"mount -t tmpfs none "$0" && printf '#!/bin/sh\ncat >/dev/null\nreadlink /proc/self/ns/mnt >&2\nsleep ${SECONDS_TO_SLEEP:-0}\nexit 7\n' > "$0/p" && chmod 755 "$0/p" && echo ready && read -r _ && rm "$0/p" && read -r _"#;
     let mut host = std::process::Command::new("unshare")
         .args(["--mount", "sh", "-c", there])
         .arg(dir.path())
@@ -354,7 +355,14 @@ async fn plugins_are_found_and_run_in_another_mount_namespace() {
     assert!(own.source().unwrap().to_string().contains("this program's own"), "{own}");
     let missing = runtime().in_mount_namespace(Path::new("/nonexistent/mnt")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/mnt cannot be entered"), "{missing}");
-    drop(host.stdin.take());
+
+    // What changes there is told.
+    let mut changes = there.bin_changes().unwrap();
+    let mut input = host.stdin.take().unwrap();
+    input.write_all(b"\n").unwrap();
+    tokio::time::timeout(LONG, changes.tick()).await.expect("told").unwrap();
+    assert!(there.find_all(&net).is_err(), "it is gone");
+    drop(input);
     host.wait().unwrap();
 }
 

@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
+use crate::availability::Availability;
 use crate::container::{make_room_for_tuning, make_sysctls_writable};
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
@@ -142,8 +143,18 @@ async fn run(args: Args) -> Result<()> {
         providers: Providers::new(&args.links_dir()),
     };
     parts.spawn("watching the node", node_watch.run(inventory_sender, cancel.clone()));
-    let (_unavailable_sender, unavailable) = watch::channel(Arc::default());
-    let (health_sender, _health) = watch::channel(Arc::default());
+    let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+    let availability = Availability {
+        plugins: Arc::clone(&plugins),
+        node: args.node_name.clone(),
+        period: args.status_period,
+        metrics: Arc::clone(&metrics),
+    };
+    parts.spawn_until_cancelled(
+        "looking whether Networks are available",
+        availability.watch(inventory.clone(), unavailable_sender),
+    );
+    let (health_sender, health_of_devices) = watch::channel(Arc::default());
     let device_news = DeviceNews { inventory: inventory.clone(), unavailable };
     let devices =
         Devices { client: client.clone(), driver: args.driver_name.clone(), node: args.node_name.clone() };
@@ -213,7 +224,10 @@ async fn run(args: Args) -> Result<()> {
     let agent_socket = args.agent_socket();
     let calls = listen(&agent_socket);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
-    parts.spawn_until_cancelled("answering the kubelet", relay::serve(calls, Arc::new(node)));
+    parts.spawn_until_cancelled(
+        "answering the kubelet",
+        relay::serve(calls, Arc::new(node), health_of_devices),
+    );
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
     parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));

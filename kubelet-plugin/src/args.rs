@@ -69,6 +69,10 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CHECK_PERIOD", default_value = "300", value_parser = period)]
     pub check_period: Duration,
 
+    /// How often the plugins of each network are asked whether they can serve a pod (CNI STATUS), in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_STATUS_PERIOD", default_value = "30", value_parser = period)]
+    pub status_period: Duration,
+
     /// How long a pod must be gone, its object and its sandbox, before its claims are released without the kubelet, in
     /// seconds; 0: never
     #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = period)]

@@ -57,9 +57,12 @@ impl Front {
         remove_files(&stale_notes(args));
         let listener = listen(&front.calls);
         let listener = listener.with_context(|| format!("cannot listen on {}", front.calls.display()))?;
+        let (reports, health) = watch::channel(None);
+        let relay = front.relay.clone();
+        tokio::spawn(async move { relay.watch_health(reports).await });
         let (relay, cancel) = (front.relay.clone(), front.cancel.clone());
         tokio::spawn(async move {
-            if let Err(error) = dra::serve(listener, relay, cancel).await {
+            if let Err(error) = dra::serve(listener, relay, health, cancel).await {
                 tracing::error!(%error, "serving the kubelet failed");
             }
         });

@@ -10,7 +10,7 @@
 //!
 //! * `claim`, `plan`, `devices`, `inventory` and `metadata` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
-//! * `sweep` looks after what nobody tells about.
+//! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
 //!   whichever agent works (`relay`).
@@ -23,6 +23,7 @@
 mod addresses;
 mod agent;
 mod args;
+mod availability;
 mod claim;
 mod container;
 mod devices;

@@ -56,6 +56,11 @@ struct SweepLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NetworkLabels {
+    network: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     call: Call,
     result: CallResult,
@@ -66,6 +71,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     calls: Family<CallLabels, Counter>,
     sweeps: Family<SweepLabels, Counter>,
+    networks: Family<NetworkLabels, Gauge>,
     attach: Histogram,
     /// Whether the container runtime tells us of sandboxes.
     pub nri_connected: Gauge,
@@ -109,6 +115,12 @@ impl Default for Metrics {
             "Networks collected, attachments checked, claims of pods that are gone released",
             sweeps.clone(),
         );
+        let networks = Family::<NetworkLabels, Gauge>::default();
+        registry.register(
+            "network_available",
+            "0 while a plugin of the Network is not installed, or says by STATUS that it cannot serve a pod",
+            networks.clone(),
+        );
         let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
         registry.register(
             "attach_seconds",
@@ -141,6 +153,7 @@ impl Default for Metrics {
             registry: Mutex::new(registry),
             calls,
             sweeps,
+            networks,
             attach,
             nri_connected,
             unreadable,
@@ -161,6 +174,15 @@ impl Metrics {
     /// Counts something that was swept.
     pub fn sweep(&self, sweep: Sweep, result: SweepResult) {
         self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
+    }
+
+    /// Whether a Network can serve a pod; `None` when the node does not have it any more.
+    pub fn network_available(&self, network: &str, available: Option<bool>) {
+        let labels = NetworkLabels { network: network.to_owned() };
+        match available {
+            Some(available) => drop(self.networks.get_or_create(&labels).set(i64::from(available))),
+            None => drop(self.networks.remove(&labels)),
+        }
     }
 
     /// Starts measuring an attachment.

@@ -211,7 +211,8 @@ impl NodeAgent {
             share_id: device.share_id.clone(),
         };
         let attached = plans.iter().map(|plan| {
-            let cdi = vec![self.gate.specs().device(&plan.claim.uid), self.gate.metadata().device(plan)];
+            // The kubelet shows one health for each first one, so it is the request's and not the claim's.
+            let cdi = vec![self.gate.metadata().device(plan), self.gate.specs().device(&plan.claim.uid)];
             device(&plan.device, cdi)
         });
         attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()

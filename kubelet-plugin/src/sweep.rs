@@ -173,7 +173,7 @@ async fn turn<K: Ord + Clone>(beat: &mut Beat<K>, mut things: impl FnMut() -> BT
 }
 
 /// A number from 0 to 1: nobody's secret, only another one each time and on each node.
-fn chance() -> f64 {
+pub(crate) fn chance() -> f64 {
     let number = RandomState::new().hash_one(0_u8);
     // 53 bits are what fits.
     (number >> 11) as f64 / (1_u64 << 53) as f64

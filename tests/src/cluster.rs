@@ -27,6 +27,8 @@ pub const AGENT_PODS: &str = "app.kubernetes.io/name=netclaim-agent";
 const CONTROLLER: &str = "deployment/netclaim-controller";
 /// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
 const CNI_TIMEOUT: u32 = 10;
+/// Seconds between the questions whether a plugin is ready. The networks of most scenarios have a CNI version without it.
+const STATUS_PERIOD: u32 = 3;
 
 /// Where a file arms a fail point of the agent (`netclaim_driver::failpoint`).
 const FAILPOINTS: &str = "/run/netclaim/failpoints";
@@ -82,6 +84,7 @@ impl Cluster {
         }
         self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
         let timeout = format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}");
+        let status = format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}");
         self.kubectl(&[
             "set",
             "env",
@@ -89,6 +92,7 @@ impl Cluster {
             SYSTEM,
             AGENT,
             &timeout,
+            &status,
             &format!("NETCLAIM_FAILPOINTS={FAILPOINTS}"),
             "NETCLAIM_LOG=info,netclaim_driver=debug",
         ])?;

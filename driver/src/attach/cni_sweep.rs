@@ -18,7 +18,7 @@ use crate::links::Netns;
 const OURS: &str = "netclaim-";
 
 /// Invalid necessary environment variables (specification, section 5, "Error").
-const INVALID_ENVIRONMENT: u64 = 4;
+pub(super) const INVALID_ENVIRONMENT: u64 = 4;
 
 impl CniNetwork {
     /// CHECK of an attachment. Only what a plugin reports is a finding; that it could not be asked says nothing.

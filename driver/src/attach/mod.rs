@@ -13,6 +13,7 @@
 //!   proven gone is a DEL given up, after a bounded number of tries and with an error in the log.
 
 mod cni_network;
+mod cni_status;
 mod cni_sweep;
 pub mod journal;
 pub mod machine;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use cni_network::{CniNetwork, Made, made};
+pub use cni_status::Status;
 use journal::{Journal, Loaded, Unreadable};
 use pod::{Command, Pod};
 use record::{Phase, Plan, Record, Sandbox};

@@ -76,11 +76,19 @@ impl Launcher {
 
     /// What is at `path`. Blocks, as looking at files does.
     pub(crate) fn metadata(&self, path: &Path) -> io::Result<Metadata> {
-        let Self::Elsewhere(tasks) = self else { return path.metadata() };
-        let (sender, receiver) = channel();
         let path = path.to_owned();
+        self.look(move || path.metadata())
+    }
+
+    /// What `look` finds in this mount namespace. Blocks until it returns.
+    pub(crate) fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let Self::Elsewhere(tasks) = self else { return look() };
+        let (sender, receiver) = channel();
         let task = move || {
-            let _ = sender.send(path.metadata());
+            let _ = sender.send(look());
         };
         tasks.send(Box::new(task)).map_err(|_| gone())?;
         receiver.recv().unwrap_or_else(|_| Err(gone()))

@@ -7,6 +7,7 @@
 //!   can be stored and read back.
 //! * [`Request`] derives the environment and the standard input of one plugin call. It does no IO.
 //! * [`Runtime`] runs chains of plugins in the specification's order; the `exec` module below it owns the process.
+//! * [`BinChanges`] tells when the installed plugins may have changed.
 //! * [`Cache`] keeps what DEL and CHECK need, in libcni's format. [`Attachments`] is a runtime with a cache: what most
 //!   programs want.
 //! * [`validate`] says everything that is wrong with a configuration at once, without running anything. It is the `api`
@@ -39,6 +40,7 @@
 
 mod attachment;
 mod attachments;
+mod bin_changes;
 mod cache;
 mod conf;
 mod error;
@@ -59,6 +61,7 @@ use netclaim_api::cni::{keys, names, version};
 
 pub use attachment::Attachment;
 pub use attachments::{AttachmentError, Attachments, Collected};
+pub use bin_changes::BinChanges;
 pub use cache::{Cache, CacheError, Cached, EntryError, Outcome};
 pub use conf::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error::{AddError, Effect, EffectState, Error, ErrorKind, Phase, PluginError, Retry};

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use tokio::time::timeout_at;
 
 use super::attachment::Attachment;
+use super::bin_changes::BinChanges;
 use super::conf::{ConfError, NetworkList, PluginConf};
 use super::error::{AddError, Context, Effect, Error, ErrorKind, Phase};
 use super::exec::{self, Deadline, Ended};
@@ -125,6 +127,14 @@ impl Runtime {
     /// The directories that are searched.
     pub fn bin_dirs(&self) -> &[PathBuf] {
         &self.bin_dirs
+    }
+
+    /// Tells from now on when the plugins in these directories may have changed, also in another mount namespace.
+    ///
+    /// # Errors
+    /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
+    pub fn bin_changes(&self) -> io::Result<BinChanges> {
+        BinChanges::subscribe(self.launcher.clone(), self.bin_dirs.clone())
     }
 
     /// The first regular file of the plugin's name that may be executed.
@@ -504,7 +514,8 @@ impl Runtime {
         let path = self.search(context)?;
         let Ended { outcome, stderr } =
             exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
-        if !stderr.is_empty() {
+        // STATUS is asked again and again, and what it has to say is its answer.
+        if !stderr.is_empty() && context.verb != Some(Verb::Status) {
             context.log(&stderr);
         }
         match outcome.and_then(|reply| reply.success().map(|()| reply)) {

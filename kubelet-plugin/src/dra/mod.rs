@@ -1,7 +1,8 @@
-//! The kubelet's side: registration, and the DRA calls in both of their versions.
+//! The kubelet's side: registration, the DRA calls and the health of devices, each in both of its versions.
 //!
 //! The gRPC layer only translates; what is done is behind [`NodeResources`].
 
+mod health;
 mod registration;
 mod service;
 
@@ -20,14 +21,25 @@ mod proto {
     pub mod v1beta1 {
         include!("gen/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
     }
+    /// `v1`, of `k8s.io/kubelet/pkg/apis/dra-health`
+    pub mod health_v1 {
+        include!("gen/v1.rs");
+    }
+    /// `v1alpha1`, of the same
+    pub mod health_v1alpha1 {
+        include!("gen/v1alpha1.rs");
+    }
 }
 
 use std::future::Future;
 
+use health::HealthService;
+pub use health::{DeviceReport, REFRESH, Report};
 pub use registration::Registration;
 use serde::{Deserialize, Serialize};
 pub use service::DraService;
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -70,19 +82,25 @@ pub trait NodeResources: Send + Sync + 'static {
     fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Serves the DRA calls on `listener` until `cancel`.
+/// Serves the DRA calls on `listener` until `cancel`, and tells what `reports` says of the devices.
 ///
 /// # Errors
 /// When the connection to the kubelet breaks for good.
 pub async fn serve<N: NodeResources>(
     listener: UnixListener,
     node: N,
+    reports: watch::Receiver<Option<Report>>,
     cancel: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let service = DraService::new(node);
+    let health = HealthService::new(reports, cancel.clone());
     Server::builder()
         .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(service.clone()))
         .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::new(service))
+        .add_service(proto::health_v1::dra_resource_health_server::DraResourceHealthServer::new(
+            health.clone(),
+        ))
+        .add_service(proto::health_v1alpha1::dra_resource_health_server::DraResourceHealthServer::new(health))
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
         .await
 }

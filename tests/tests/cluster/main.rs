@@ -10,6 +10,7 @@ use netclaim_tests::{scenarios, suite};
 
 mod agent_faults;
 mod attaching;
+mod availability;
 mod bandwidth;
 mod churn;
 mod crash_faults;
@@ -27,6 +28,7 @@ mod updates;
 
 use agent_faults::*;
 use attaching::*;
+use availability::*;
 use bandwidth::*;
 use churn::*;
 use crash_faults::*;
@@ -78,6 +80,10 @@ fn main() -> ExitCode {
             a_claim_takes_the_first_of_its_alternatives_that_there_is,
             an_admin_who_looks_at_a_device_disturbs_nobody,
             a_device_is_chosen_beside_another_drivers,
+            a_network_whose_plugin_is_not_ready_takes_no_pods_until_it_is,
+            a_network_whose_plugin_is_removed_takes_no_pods_until_it_is_back,
+            a_plugin_that_is_not_installed_is_named_in_the_log_and_pods_wait_for_it,
+            each_request_of_a_claim_is_told_its_own_health,
             a_field_that_is_unknown_is_refused_by_name,
             an_address_that_is_none_is_refused_with_an_example,
             what_the_network_does_not_allow_is_refused,
@@ -85,7 +91,6 @@ fn main() -> ExitCode {
             a_network_that_cannot_work_says_why,
             a_network_is_told_all_faults_of_its_conflist_at_once,
             a_value_that_the_plugin_would_refuse_is_named_with_its_place,
-            a_plugin_that_is_not_installed_is_named,
             a_claim_of_two_pods_is_refused_with_the_way_out,
             a_claim_of_its_own_does_not_let_a_pod_use_anothers_too,
             a_pod_on_the_nodes_network_is_refused_with_the_reason,
@@ -108,6 +113,8 @@ fn main() -> ExitCode {
             the_agent_writes_slices_of_its_own_node_only;
         alone:
             a_network_that_is_gone_after_scheduling_is_named,
+            a_network_whose_uplink_is_down_takes_no_pods_until_it_is_up,
+            the_next_agent_tells_the_health_of_devices_too,
             a_plugin_can_use_the_programs_of_the_node,
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
             a_pod_waits_for_an_agent_that_does_not_answer,

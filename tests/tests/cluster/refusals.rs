@@ -106,16 +106,6 @@ pub fn a_value_that_the_plugin_would_refuse_is_named_with_its_place(test: &Test<
     is_refused(test, &class, json!({"parameters": {"queue": -1}}), &words)
 }
 
-pub fn a_plugin_that_is_not_installed_is_named(test: &Test<'_>) -> Result<()> {
-    let missing = test.name("plugin");
-    let class = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(missing))?;
-    test.pod("p", &class)?;
-    told(test, &[&missing, "/opt/cni/bin", "node0"])?;
-    // The kubelet asks again by itself.
-    test.plugin("plugin", "exec /opt/cni/bin/macvlan")?;
-    test.runs_with("p", &["net1"])
-}
-
 pub fn a_network_that_is_gone_after_scheduling_is_named(test: &Test<'_>) -> Result<()> {
     let name = test.macvlan("a")?;
     test.cluster.service("pause", "kubelet")?;

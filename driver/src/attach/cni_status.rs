@@ -1,0 +1,75 @@
+//! Whether a network could serve an ADD now, as far as that is known without one: its plugins are installed, and say yes
+//! when asked by STATUS.
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::Failure;
+use super::cni_network::CniNetwork;
+use super::cni_sweep::INVALID_ENVIRONMENT;
+use crate::cni::{self, BinChanges, NetworkList, PluginType};
+use crate::error_chain;
+
+/// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more than
+/// VERSION, and pods wait for the answer.
+const STATUS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// "The plugin is not available, and existing containers in the network may have limited connectivity" (specification,
+/// section 2, "STATUS").
+const LIMITED: u64 = 51;
+
+/// What the plugins of a network say of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// They would serve an ADD, or have no way to say.
+    Ready,
+    /// They would not, and why.
+    NotReady(String),
+    /// They would not, and the pods that they served before may not reach everything; and why.
+    Limited(String),
+}
+
+impl CniNetwork {
+    /// Tells from now on when the installed plugins may have changed.
+    ///
+    /// # Errors
+    /// When they cannot be watched.
+    pub fn bin_changes(&self) -> io::Result<BinChanges> {
+        self.runtime.bin_changes()
+    }
+
+    /// Checks that a plugin is installed.
+    ///
+    /// # Errors
+    /// Which plugin is not, and where it was looked for.
+    pub fn installed(&self, plugin: &PluginType) -> Result<(), Failure> {
+        self.runtime.find(plugin).map(drop).map_err(|error| Failure::new(error_chain(&error)))
+    }
+
+    /// Asks the plugins of `conflist` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have no
+    /// STATUS, and some plugins of 1.1.0 do not know it either: those are ready.
+    pub async fn status(&self, conflist: &Map<String, Value>) -> Status {
+        let list = match NetworkList::parse(Value::Object(conflist.clone()).to_string().as_bytes()) {
+            Ok(list) if list.version().has_gc_and_status() => list,
+            Ok(_) => return Status::Ready,
+            Err(error) => return Status::NotReady(error_chain(&error)),
+        };
+        let asked = async {
+            let list = self.runtime.settle(&list).await?;
+            self.runtime.status(&list, self.timeout.min(STATUS_DEADLINE)).await
+        };
+        asked.await.map_or_else(|error| judged(&error), |()| Status::Ready)
+    }
+}
+
+fn judged(error: &cni::Error) -> Status {
+    match error.reported().map(|reported| reported.code) {
+        Some(LIMITED) => Status::Limited(error_chain(error)),
+        // What plugins say that do not know the verb.
+        Some(INVALID_ENVIRONMENT) => Status::Ready,
+        // Code 50, and everything else that ends in no answer: an ADD would fare no better.
+        _ => Status::NotReady(error_chain(error)),
+    }
+}
