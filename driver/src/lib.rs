@@ -16,6 +16,7 @@
 
 pub mod attach;
 pub mod cni;
+pub mod dir_changes;
 mod durable;
 pub mod failpoint;
 #[cfg(feature = "fuzzing")]

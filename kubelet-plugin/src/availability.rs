@@ -17,7 +17,7 @@ use futures::stream::FuturesUnordered;
 use netclaim_api::NetworkName;
 use netclaim_api::network::{NetworkSpec, conflist_name};
 use netclaim_api::taints::{Trouble, TroubleKind};
-use netclaim_api::template::{self, Scope};
+use netclaim_api::template;
 use netclaim_driver::attach::{CniNetwork, Status};
 use netclaim_driver::cni::{BinChanges, NetworkList, PluginType};
 use netclaim_driver::links::Link;
@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::health::in_one_line;
 use crate::inventory::Inventory;
 use crate::metrics::Metrics;
+use crate::plan::places_of_node;
 use crate::sweep::chance;
 
 /// From a change in a plugin directory to the look: an update that removes a plugin and writes it anew is no outage.
@@ -200,14 +201,7 @@ fn conflist(
     node: &str,
     uplink: Option<&Link>,
 ) -> Option<Map<String, Value>> {
-    let mut scope = Scope::new();
-    scope.insert("network.name".to_owned(), json!(name.as_str()));
-    scope.insert("node.name".to_owned(), json!(node));
-    if let Some(link) = uplink {
-        scope.insert("uplink.ifName".to_owned(), json!(link.name));
-        scope.insert("uplink.mtu".to_owned(), json!(link.mtu));
-        scope.extend(link.mac.iter().map(|mac| ("uplink.mac".to_owned(), json!(mac))));
-    }
+    let scope = places_of_node(name.as_str(), node, uplink);
     let mut conflist = Map::new();
     for (key, value) in &spec.cni {
         conflist.insert(key.clone(), template::resolve(value, &scope).ok()?);

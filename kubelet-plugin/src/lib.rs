@@ -27,7 +27,6 @@ mod availability;
 mod claim;
 mod container;
 mod devices;
-mod dir_watch;
 mod dra;
 mod files;
 #[cfg(test)]

@@ -220,18 +220,24 @@ fn scope(
         ("claim.name", json!(claim.object.name)),
         ("claim.namespace", json!(claim.object.namespace)),
         ("claim.uid", json!(claim.object.uid)),
-        ("network.name", json!(network)),
-        ("node.name", json!(node)),
         ("pod.name", json!(claim.pod.name)),
         ("pod.namespace", json!(claim.pod.namespace)),
         ("pod.uid", json!(claim.pod.uid)),
     ];
+    scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
+    let mut all = places_of_node(network, node, uplink);
+    all.extend(scope.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    all
+}
+
+/// The places that have a value without a claim.
+pub fn places_of_node(network: &str, node: &str, uplink: Option<&Link>) -> Scope {
+    let mut scope = vec![("network.name", json!(network)), ("node.name", json!(node))];
     if let Some(link) = uplink {
         scope.push(("uplink.ifName", json!(link.name)));
         scope.push(("uplink.mtu", json!(link.mtu)));
         scope.extend(link.mac.as_ref().map(|mac| ("uplink.mac", json!(mac))));
     }
-    scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
     scope.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 

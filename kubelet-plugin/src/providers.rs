@@ -14,9 +14,9 @@ use std::time::Duration;
 use netclaim_api::IfName;
 use netclaim_api::attribute::{self, DeclaredAttributes};
 use netclaim_api::uplink_policy::UplinkCapacity;
+use netclaim_driver::dir_changes::DirChanges;
 use serde::Deserialize;
 
-use crate::dir_watch::DirWatch;
 use crate::uplinks::Provided;
 
 /// Longest file that is read, in bytes.
@@ -35,24 +35,21 @@ struct Document {
 #[derive(Debug)]
 pub struct Providers {
     dir: PathBuf,
-    watch: Option<DirWatch>,
+    changes: Option<DirChanges>,
     provided: BTreeMap<IfName, Provided>,
     refused: BTreeMap<PathBuf, String>,
 }
 
 impl Providers {
-    /// Looks at `dir`, which is made where it is missing.
+    /// Looks at `dir`, which need not be there.
     pub fn new(dir: &Path) -> Self {
-        let watch = std::fs::create_dir_all(dir).and_then(|()| DirWatch::new()).and_then(|watch| {
-            watch.watch(dir)?;
-            Ok(watch)
-        });
-        if let Err(error) = &watch {
+        let changes = DirChanges::subscribe(vec![dir.to_owned()]);
+        if let Err(error) = &changes {
             tracing::warn!(dir = %dir.display(), %error, "cannot watch what providers say of links, looking every 30 s");
         }
         let mut providers = Self {
             dir: dir.to_owned(),
-            watch: watch.ok(),
+            changes: changes.ok(),
             provided: BTreeMap::new(),
             refused: BTreeMap::new(),
         };
@@ -67,11 +64,11 @@ impl Providers {
 
     /// Waits for a change and looks again. Cancel safe.
     pub async fn changed(&mut self) {
-        match &self.watch {
-            Some(watch) => {
-                if let Err(error) = watch.changed().await {
+        match &mut self.changes {
+            Some(changes) => {
+                if let Err(error) = changes.tick().await {
                     tracing::warn!(dir = %self.dir.display(), %error, "cannot watch any more, looking every 30 s");
-                    self.watch = None;
+                    self.changes = None;
                 }
             }
             None => tokio::time::sleep(PERIOD).await,

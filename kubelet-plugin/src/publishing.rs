@@ -11,12 +11,12 @@ use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::taints::Trouble;
 use netclaim_driver::attach::{Attacher, Network, Observer};
+use netclaim_driver::dir_changes::DirChanges;
 use netclaim_slices::{Pool, Publisher, PublisherConfig, Scope};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::devices::{Held, Sources};
-use crate::dir_watch::DirWatch;
 use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
 use crate::{addresses, devices};
@@ -153,41 +153,34 @@ impl Devices {
 /// The folders in which the IPAMs of the node's Networks note who has what.
 #[derive(Default)]
 struct Leases {
-    watch: Option<DirWatch>,
-    /// Those that could not be watched, and have been told of.
-    told: BTreeSet<PathBuf>,
+    changes: Option<DirChanges>,
+    warned: bool,
 }
 
 impl Leases {
     fn watch(&mut self, inventory: &Inventory) {
         let dirs: BTreeSet<PathBuf> =
             inventory.networks.iter().flat_map(|(name, spec)| addresses::dirs(name, spec)).collect();
-        if dirs.is_empty() {
-            return;
-        }
-        if self.watch.is_none() {
-            self.watch = DirWatch::new()
-                .inspect_err(|error| tracing::warn!(%error, "cannot watch for addresses that others take"))
-                .ok();
-        }
-        let Some(watch) = &self.watch else { return };
-        for dir in dirs {
-            // The first lease makes the folder.
-            let above = dir.parent().map(|parent| watch.watch(parent));
-            let Err(error) = watch.watch(&dir).or_else(|error| above.unwrap_or(Err(error))) else {
-                continue;
-            };
-            if self.told.insert(dir.clone()) {
-                tracing::warn!(dir = %dir.display(), %error, "cannot watch for addresses that others take");
+        let dirs: Vec<PathBuf> = dirs.into_iter().collect();
+        if self.changes.as_ref().is_none_or(|changes| changes.dirs() != dirs) {
+            match DirChanges::subscribe(dirs) {
+                Ok(changes) => self.changes = Some(changes),
+                Err(error) => self.warn(&error),
             }
         }
     }
 
     async fn changed(&mut self) {
-        let Some(watch) = &self.watch else { return std::future::pending().await };
-        if let Err(error) = watch.changed().await {
-            tracing::warn!(%error, "cannot watch any more for addresses that others take");
-            self.watch = None;
+        let Some(changes) = &mut self.changes else { return std::future::pending().await };
+        if let Err(error) = changes.tick().await {
+            self.changes = None;
+            self.warn(&error);
+        }
+    }
+
+    fn warn(&mut self, error: &std::io::Error) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(%error, "addresses that others take cannot be watched, and are counted when something else changes: see sysctl fs.inotify");
         }
     }
 }

@@ -1,34 +1,23 @@
 //! When to look again for the plugins that are installed.
-//!
-//! Directories need not exist: the nearest one above that does is watched until they do. A watch belongs to the
-//! directory itself and not to its path, so it works across mount namespaces once it has been set in the right one.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
-use std::path::{Path, PathBuf};
-
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use std::path::PathBuf;
 
 use super::launcher::Launcher;
+use crate::dir_changes::{Watches, watch};
 
-/// A subscription to changes in the directories that are searched for plugins.
-///
-/// It tells that a file may have come, gone or become executable since it was made, never which one. Whoever makes it
-/// before the first look, and looks again after every tick, misses nothing but what happens to the target of a link or
-/// to a directory further up (`/opt` renamed): for those an occasional look is needed.
+/// A subscription to changes in the directories that are searched for plugins, where the plugins run: see
+/// [`DirChanges`](crate::dir_changes::DirChanges).
 #[derive(Debug)]
 pub struct BinChanges {
     launcher: Launcher,
     dirs: Vec<PathBuf>,
-    watches: AsyncFd<Watches>,
+    watches: Watches,
 }
 
 impl BinChanges {
     pub(super) fn subscribe(launcher: Launcher, dirs: Vec<PathBuf>) -> io::Result<Self> {
-        let watches = watch(&launcher, &dirs)?;
+        let watches = watches(&launcher, &dirs)?;
         Ok(Self { launcher, dirs, watches })
     }
 
@@ -37,122 +26,13 @@ impl BinChanges {
     /// # Errors
     /// When the directories cannot be watched any more; make another one, and look.
     pub async fn tick(&mut self) -> io::Result<()> {
-        self.watches.readable().await?.retain_ready();
-        // Which directories there are may be what has changed. New watches instead of reading what the old ones tell:
-        // whatever happens from here on is told by these.
-        self.watches = watch(&self.launcher, &self.dirs)?;
+        self.watches.tick().await?;
+        self.watches = watches(&self.launcher, &self.dirs)?;
         Ok(())
     }
 }
 
-/// inotify, as something that can be waited for.
-#[derive(Debug)]
-struct Watches(Inotify);
-
-impl AsRawFd for Watches {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-fn watch(launcher: &Launcher, dirs: &[PathBuf]) -> io::Result<AsyncFd<Watches>> {
+fn watches(launcher: &Launcher, dirs: &[PathBuf]) -> io::Result<Watches> {
     let dirs = dirs.to_vec();
-    let watches = launcher.look(move || {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        dirs.iter().try_for_each(|dir| watch_nearest(&inotify, dir))?;
-        Ok(inotify)
-    })?;
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe, for types whose descriptor changes; ours does not"
-    )]
-    AsyncFd::with_interest(Watches(watches), Interest::READABLE)
-}
-
-/// Watches `dir`, or what is above it until it is there.
-fn watch_nearest(inotify: &Inotify, dir: &Path) -> io::Result<()> {
-    let mut missing = None;
-    for there in dir.ancestors() {
-        if !add(inotify, there)? {
-            missing = Some(there);
-            continue;
-        }
-        return match missing {
-            // It may have come before its parent was watched.
-            Some(missing) if add(inotify, missing)? => watch_nearest(inotify, dir),
-            _ => Ok(()),
-        };
-    }
-    Ok(())
-}
-
-/// Watches one directory; whether it is there.
-fn add(inotify: &Inotify, dir: &Path) -> io::Result<bool> {
-    let files = AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_CLOSE_WRITE
-        | AddWatchFlags::IN_ATTRIB
-        | AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_MOVE;
-    let itself = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
-    match inotify.add_watch(dir, files | itself) {
-        Ok(_) => Ok(true),
-        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::time::Duration;
-
-    use tokio::time::timeout;
-
-    use super::*;
-
-    async fn ticks(changes: &mut BinChanges, what: &str, change: impl FnOnce()) {
-        // What is left of the last change.
-        while timeout(Duration::from_millis(20), changes.tick()).await.is_ok() {}
-        change();
-        timeout(Duration::from_secs(10), changes.tick()).await.expect(what).expect(what);
-    }
-
-    #[tokio::test]
-    async fn a_plugin_that_comes_goes_or_changes_its_mode_is_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let (plugin, other) = (dir.path().join("bridge"), dir.path().join(".bridge"));
-        let mut changes = BinChanges::subscribe(Launcher::Here, vec![dir.path().to_owned()]).unwrap();
-        ticks(&mut changes, "made", || fs::write(&plugin, "").unwrap()).await;
-        ticks(&mut changes, "mode", || {
-            fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
-        })
-        .await;
-        ticks(&mut changes, "renamed", || fs::rename(&plugin, &other).unwrap()).await;
-        ticks(&mut changes, "back", || fs::rename(&other, &plugin).unwrap()).await;
-        ticks(&mut changes, "removed", || fs::remove_file(&plugin).unwrap()).await;
-    }
-
-    #[tokio::test]
-    async fn a_directory_that_is_made_later_is_watched_from_then_on() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("opt/cni/bin");
-        let mut changes = BinChanges::subscribe(Launcher::Here, vec![dir.clone()]).unwrap();
-        ticks(&mut changes, "made", || fs::create_dir_all(&dir).unwrap()).await;
-        ticks(&mut changes, "plugin", || fs::write(dir.join("bridge"), "").unwrap()).await;
-        ticks(&mut changes, "removed", || fs::remove_dir_all(&dir).unwrap()).await;
-        ticks(&mut changes, "made again", || fs::create_dir(&dir).unwrap()).await;
-        ticks(&mut changes, "plugin again", || fs::write(dir.join("bridge"), "").unwrap()).await;
-    }
-
-    #[tokio::test]
-    async fn nothing_is_told_while_nothing_happens() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut changes = BinChanges::subscribe(Launcher::Here, vec![dir.path().to_owned()]).unwrap();
-        fs::write(dir.path().join("bridge"), "").unwrap();
-        changes.tick().await.unwrap();
-        // Reading is no change.
-        fs::read(dir.path().join("bridge")).unwrap();
-        assert!(timeout(Duration::from_millis(50), changes.tick()).await.is_err());
-    }
+    Watches::new(launcher.look(move || watch(&dirs))?)
 }

@@ -1,0 +1,175 @@
+//! When to look again at what is in directories.
+//!
+//! Directories need not exist: the nearest one above that does is watched until they do. A watch belongs to the
+//! directory itself and not to its path, so it works across mount namespaces once it has been set in the right one.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+
+/// A subscription to changes in directories.
+///
+/// It tells that a file may have come, gone, been written or changed its mode since it was made, never which one. Whoever
+/// makes it before the first look, and looks again after every tick, misses nothing but what happens to the target of a
+/// link or to a directory further up (`/opt` renamed): for those an occasional look is needed.
+#[derive(Debug)]
+pub struct DirChanges {
+    dirs: Vec<PathBuf>,
+    watches: Watches,
+}
+
+impl DirChanges {
+    /// Watches these.
+    ///
+    /// # Errors
+    /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
+    pub fn subscribe(dirs: Vec<PathBuf>) -> io::Result<Self> {
+        let watches = Watches::new(watch(&dirs)?)?;
+        Ok(Self { dirs, watches })
+    }
+
+    /// The directories.
+    pub fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    /// Waits for the next change. Cancel safe.
+    ///
+    /// # Errors
+    /// When the directories cannot be watched any more; make another one, and look.
+    pub async fn tick(&mut self) -> io::Result<()> {
+        self.watches.tick().await?;
+        // Which directories there are may be what has changed. New watches instead of reading what the old ones tell:
+        // whatever happens from here on is told by these.
+        self.watches = Watches::new(watch(&self.dirs)?)?;
+        Ok(())
+    }
+}
+
+/// Watches that can be waited for.
+#[derive(Debug)]
+pub(crate) struct Watches(AsyncFd<Descriptor>);
+
+#[derive(Debug)]
+struct Descriptor(Inotify);
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Watches {
+    pub(crate) fn new(watches: Inotify) -> io::Result<Self> {
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe, for types whose descriptor changes; ours does not"
+        )]
+        AsyncFd::new(Descriptor(watches)).map(Self)
+    }
+
+    /// Waits until something has changed. Then it is used up.
+    pub(crate) async fn tick(&self) -> io::Result<()> {
+        self.0.readable().await?.retain_ready();
+        Ok(())
+    }
+}
+
+/// Watches for `dirs`, as the calling thread sees them.
+pub(crate) fn watch(dirs: &[PathBuf]) -> io::Result<Inotify> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    dirs.iter().try_for_each(|dir| watch_nearest(&inotify, dir))?;
+    Ok(inotify)
+}
+
+/// Watches `dir`, or what is above it until it is there.
+fn watch_nearest(inotify: &Inotify, dir: &Path) -> io::Result<()> {
+    let mut missing = None;
+    for there in dir.ancestors() {
+        if !add(inotify, there)? {
+            missing = Some(there);
+            continue;
+        }
+        return match missing {
+            // It may have come before its parent was watched.
+            Some(missing) if add(inotify, missing)? => watch_nearest(inotify, dir),
+            _ => Ok(()),
+        };
+    }
+    Ok(())
+}
+
+/// Watches one directory; whether it is there.
+fn add(inotify: &Inotify, dir: &Path) -> io::Result<bool> {
+    let files = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_CLOSE_WRITE
+        | AddWatchFlags::IN_ATTRIB
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVE;
+    let itself = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
+    match inotify.add_watch(dir, files | itself) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn ticks(changes: &mut DirChanges, what: &str, change: impl FnOnce()) {
+        // What is left of the last change.
+        while timeout(Duration::from_millis(20), changes.tick()).await.is_ok() {}
+        change();
+        timeout(Duration::from_secs(10), changes.tick()).await.expect(what).expect(what);
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_comes_goes_or_changes_its_mode_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (plugin, other) = (dir.path().join("bridge"), dir.path().join(".bridge"));
+        let mut changes = DirChanges::subscribe(vec![dir.path().to_owned()]).unwrap();
+        ticks(&mut changes, "made", || fs::write(&plugin, "").unwrap()).await;
+        ticks(&mut changes, "mode", || {
+            fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+        })
+        .await;
+        ticks(&mut changes, "renamed", || fs::rename(&plugin, &other).unwrap()).await;
+        ticks(&mut changes, "back", || fs::rename(&other, &plugin).unwrap()).await;
+        ticks(&mut changes, "removed", || fs::remove_file(&plugin).unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_made_later_is_watched_from_then_on() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("opt/cni/bin");
+        let mut changes = DirChanges::subscribe(vec![dir.clone()]).unwrap();
+        ticks(&mut changes, "made", || fs::create_dir_all(&dir).unwrap()).await;
+        ticks(&mut changes, "plugin", || fs::write(dir.join("bridge"), "").unwrap()).await;
+        ticks(&mut changes, "removed", || fs::remove_dir_all(&dir).unwrap()).await;
+        ticks(&mut changes, "made again", || fs::create_dir(&dir).unwrap()).await;
+        ticks(&mut changes, "plugin again", || fs::write(dir.join("bridge"), "").unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn nothing_is_told_while_nothing_happens() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut changes = DirChanges::subscribe(vec![dir.path().to_owned()]).unwrap();
+        fs::write(dir.path().join("bridge"), "").unwrap();
+        changes.tick().await.unwrap();
+        // Reading is no change.
+        fs::read(dir.path().join("bridge")).unwrap();
+        assert!(timeout(Duration::from_millis(50), changes.tick()).await.is_err());
+    }
+}
