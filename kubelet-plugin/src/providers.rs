@@ -41,9 +41,9 @@ pub struct Providers {
 }
 
 impl Providers {
-    /// Looks at `dir`, which need not be there.
+    /// Looks at `dir`, which is made where it is missing.
     pub fn new(dir: &Path) -> Self {
-        let changes = DirChanges::subscribe(vec![dir.to_owned()]);
+        let changes = std::fs::create_dir_all(dir).and_then(|()| DirChanges::subscribe(vec![dir.to_owned()]));
         if let Err(error) = &changes {
             tracing::warn!(dir = %dir.display(), %error, "cannot watch what providers say of links, looking every 30 s");
         }

@@ -218,6 +218,8 @@ impl Node {
                 // What a runtime leaves that is killed before it has made the namespace.
                 Ok(file) if file.dev() == plain => {}
                 Ok(file) if namespaces.contains(&file.ino()) => netns += 1,
+                // Or before it has called the first plugin, of which nobody else has heard then.
+                Ok(_) if self.interfaces_of(&dir.join(&name))?.keys().eq(["lo"]) => {}
                 _ => left.push(format!("network namespace {name}")),
             }
         }

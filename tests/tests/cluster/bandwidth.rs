@@ -7,6 +7,8 @@ use netclaim_tests::Test;
 use netclaim_tests::objects::{claim, class, pod};
 use serde_json::{Value, json};
 
+use crate::devices::Plugged;
+
 /// Adds netclaim's own plugin to a Network, for bandwidth as claims are granted it.
 fn limited(network: &mut Value) {
     let shaper = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
@@ -84,10 +86,12 @@ pub fn a_pod_has_the_bandwidth_that_it_was_granted_in_both_directions(test: &Tes
 }
 
 pub fn an_uplink_without_a_network_is_limited_too(test: &Test<'_>) -> Result<()> {
+    // Of its own: Networks of other scenarios may leave nothing of eth1's bandwidth.
+    let _link = Plugged::new(test, "eth86")?;
     let name = test.name("plain");
     let attribute = |name: &str| format!("device.attributes[\"netclaim.dev\"].{name}");
     let expression = format!(
-        "{} == \"macvlan\" && {} == \"eth1\" && {} == \"\"",
+        "{} == \"macvlan\" && {} == \"eth86\" && {} == \"\"",
         attribute("mode"),
         attribute("uplink"),
         attribute("network")

@@ -33,10 +33,10 @@ fn is_not_published(test: &Test<'_>, name: &str) -> Result<()> {
 }
 
 /// A link of the node that is plugged in for one scenario, and out at its end.
-struct Plugged<'a>(&'a Test<'a>, String);
+pub struct Plugged<'a>(&'a Test<'a>, String);
 
 impl<'a> Plugged<'a> {
-    fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
+    pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
         let far = format!("far-{name}");
         test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
         let plugged = Self(test, far);
