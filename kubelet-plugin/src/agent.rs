@@ -132,8 +132,12 @@ async fn run(args: Args) -> Result<()> {
         "watching the node",
         watching::watch_node(client.clone(), args.node_name.clone(), links, inventory_sender, cancel.clone()),
     );
-    let devices =
-        Devices { client: client.clone(), driver: args.driver_name.clone(), node: args.node_name.clone() };
+    let devices = Devices {
+        client: client.clone(),
+        driver: args.driver_name.clone(),
+        node: args.node_name.clone(),
+        metrics: Arc::clone(&metrics),
+    };
     parts.spawn(
         "publishing devices",
         devices.publish(inventory.clone(), Arc::clone(&attacher), cancel.clone()),

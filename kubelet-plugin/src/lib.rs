@@ -43,6 +43,7 @@ mod plan;
 mod publishing;
 mod relay;
 mod sandboxes;
+mod server;
 mod sockets;
 mod status;
 mod stop;

@@ -56,6 +56,11 @@ struct SweepLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FieldLabels {
+    field: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     call: Call,
     result: CallResult,
@@ -67,6 +72,7 @@ pub struct Metrics {
     calls: Family<CallLabels, Counter>,
     sweeps: Family<SweepLabels, Counter>,
     attach: Histogram,
+    dropped: Family<FieldLabels, Gauge>,
     /// Whether the container runtime tells us of sandboxes.
     pub nri_connected: Gauge,
     /// Journal files that nobody can read.
@@ -115,6 +121,12 @@ impl Default for Metrics {
             "From the sandbox's event to its last attachment, where the runtime waited",
             attach.clone(),
         );
+        let dropped = Family::<FieldLabels, Gauge>::default();
+        registry.register(
+            "server_field_dropped",
+            "1 for each field of ResourceSlices that the API server does not store, else 0",
+            dropped.clone(),
+        );
         let nri_connected =
             gauge(&mut registry, "nri_connected", "1 while the container runtime tells of sandboxes");
         let unreadable = gauge(
@@ -142,6 +154,7 @@ impl Default for Metrics {
             calls,
             sweeps,
             attach,
+            dropped,
             nri_connected,
             unreadable,
             journal_writable,
@@ -161,6 +174,11 @@ impl Metrics {
     /// Counts something that was swept.
     pub fn sweep(&self, sweep: Sweep, result: SweepResult) {
         self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
+    }
+
+    /// Notes whether the API server stores a field of ResourceSlices.
+    pub fn field_dropped(&self, field: &'static str, dropped: bool) {
+        self.dropped.get_or_create(&FieldLabels { field }).set(i64::from(dropped));
     }
 
     /// Starts measuring an attachment.
@@ -188,7 +206,9 @@ mod tests {
         metrics.call(Call::Prepare, true);
         metrics.call(Call::Prepare, false);
         metrics.call(Call::Prepare, false);
+        metrics.field_dropped("spec.sharedCounters", true);
         let text = metrics.render();
+        assert!(text.contains("netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1"), "{text}");
         assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
     }
 }
