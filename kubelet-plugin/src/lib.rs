@@ -8,8 +8,8 @@
 //!  netlink, Networks, node labels ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices`, `inventory` and `metadata` are pure: from values to values.
-//! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
+//! * `claim`, `plan`, `devices`, `exclusion`, `inventory` and `metadata` are pure: from values to values.
+//! * `dra`, `nri`, `gate`, `status`, `server`, `watching` and `http` each talk to one outside world.
 //! * `sweep` looks after what nobody tells about.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
@@ -27,6 +27,7 @@ mod claim;
 mod container;
 mod devices;
 mod dra;
+mod exclusion;
 mod files;
 #[cfg(test)]
 mod fixtures;
