@@ -42,6 +42,7 @@ fn main() -> ExitCode {
             pods_share_a_network_or_wait_for_each_other,
             macvlan_and_the_whole_nic_are_never_in_use_at_once,
             a_network_of_the_cluster_serves_a_pod,
+            a_use_of_a_link_that_the_scheduler_cannot_count_is_refused_on_the_node,
             metrics_are_served,
             the_agent_has_the_rights_of_the_manual_and_no_more,
             the_agent_writes_slices_of_its_own_node_only;
@@ -169,13 +170,17 @@ fn pods_share_a_network_or_wait_for_each_other(test: &Test<'_>) -> Result<()> {
     test.runs_with("two", &["net1"])
 }
 
-fn macvlan_and_the_whole_nic_are_never_in_use_at_once(test: &Test<'_>) -> Result<()> {
-    let nic = test.name("nic");
+/// A class of the whole eth2.
+fn nic(test: &Test<'_>) -> Result<String> {
+    let name = test.name("nic");
     let attribute = |name: &str| format!("device.attributes[\"netclaim.dev\"].{name}");
-    test.create([class(
-        &nic,
-        &format!("{} == \"nic\" && {} == \"eth2\"", attribute("mode"), attribute("uplink")),
-    )])?;
+    let expression = format!("{} == \"nic\" && {} == \"eth2\"", attribute("mode"), attribute("uplink"));
+    test.create([class(&name, &expression)])?;
+    Ok(name)
+}
+
+fn macvlan_and_the_whole_nic_are_never_in_use_at_once(test: &Test<'_>) -> Result<()> {
+    let nic = nic(test)?;
     let macvlan = test.network("m", |network| network["spec"]["uplink"]["interfaces"] = json!(["eth2"]))?;
     test.pod("macvlan", &macvlan)?;
     test.runs_with("macvlan", &["net1"])?;
@@ -210,4 +215,19 @@ fn a_network_of_the_cluster_serves_a_pod(test: &Test<'_>) -> Result<()> {
     } else {
         test.is_unschedulable("two")
     }
+}
+
+fn a_use_of_a_link_that_the_scheduler_cannot_count_is_refused_on_the_node(test: &Test<'_>) -> Result<()> {
+    let nic = nic(test)?;
+    let macvlan = test.network("m", |network| {
+        network["spec"]["uplink"]["interfaces"] = json!(["eth2"]);
+        network["spec"]["scope"] = json!("Cluster");
+    })?;
+    test.pod("macvlan", &macvlan)?;
+    test.runs_with("macvlan", &["net1"])?;
+    test.pod("nic", &nic)?;
+    test.event("nic", &["FailedPrepareDynamicResources", "link eth2 is in another use by pod", "/macvlan"])?;
+    test.has_not_started("nic")?;
+    test.delete_pod("macvlan")?;
+    test.runs_with("nic", &["net1"])
 }
