@@ -181,7 +181,8 @@ impl NodeAgent {
             }
             // One that is gone by now is not among the next look's.
             let Some(mut state) = self.attacher.watch(&other.pod.uid) else { continue };
-            if tokio::time::timeout_at(deadline, state.changed()).await.is_err() {
+            let released = state.wait_for(|state| state.records.iter().all(|record| record.plan != *other));
+            if tokio::time::timeout_at(deadline, released).await.is_err() {
                 return Err(refusal);
             }
         }
