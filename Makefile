@@ -60,8 +60,16 @@ test-density: ## 100 pods with two networks at once, and 2,000 rounds: latency, 
 	tests/cluster/build.sh
 	cargo test --package netclaim-tests --test density --locked
 
+.PHONY: test-versions
+test-versions: ## Publishing and scheduling on each supported version of Kubernetes (root; the first time an hour)
+	@failed=; for version in 1.34 1.35 1.36 newest; do \
+	  echo "==> Kubernetes $$version"; \
+	  NETCLAIM_KUBERNETES=$$version tests/cluster/build.sh && \
+	    NETCLAIM_KUBERNETES=$$version cargo test --package netclaim-tests --test versions --locked || failed+=" $$version"; \
+	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
+
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn test-density test-runtimes ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-density test-runtimes test-versions ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

@@ -27,12 +27,19 @@ pub(crate) struct Published {
     pub(crate) published: bool,
 }
 
+/// A field of ResourceSlices.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Field {
+    pub(crate) field: &'static str,
+}
+
 /// Figures about this replica. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     pub(crate) leader: Gauge,
     pub(crate) networks: Family<Accepted, Gauge>,
     pub(crate) pools: Family<Published, Gauge>,
+    pub(crate) dropped: Family<Field, Gauge>,
     pub(crate) status_writes: Counter,
     pub(crate) ready: Ready,
 }
@@ -49,7 +56,7 @@ impl Ready {
 
 impl Metrics {
     fn registry(&self) -> Registry {
-        let Self { leader, networks, pools, status_writes, ready: _ } = self;
+        let Self { leader, networks, pools, dropped, status_writes, ready: _ } = self;
         let mut registry = Registry::with_prefix("netclaim_controller");
         registry.register("leader", "1 if this replica leads, else 0", leader.clone());
         registry.register("networks", "Networks by whether they are accepted", networks.clone());
@@ -57,6 +64,11 @@ impl Metrics {
             "pools",
             "Pools of cluster-wide Networks by whether they are published as they should be",
             pools.clone(),
+        );
+        registry.register(
+            "server_field_dropped",
+            "1 for each field of ResourceSlices that the API server does not store, else 0",
+            dropped.clone(),
         );
         registry.register("status_writes", "Status of Networks written", status_writes.clone());
         registry

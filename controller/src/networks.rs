@@ -23,14 +23,14 @@ use kube::{Api, Client, Resource as _};
 use netclaim_api::network::{Network, NetworkStatus};
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
-use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle};
+use netclaim_slices::{DroppedField, Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle};
 use serde_json::json;
 use thiserror::Error;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{Accepted, Metrics, Published};
+use crate::metrics::{Accepted, Field, Metrics, Published};
 use crate::nodes::{self, NamesOfSlice};
 use crate::verdict::{ACCEPTED_WITH_WARNINGS, Verdict};
 use crate::{policies, pools};
@@ -239,6 +239,12 @@ impl Reconciler {
         for (published, count) in [(true, good), (false, status.pools.len() - good)] {
             let gauge = self.metrics.pools.get_or_create(&Published { published });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
+            if let Some(server) = &status.server {
+                let gauge = self.metrics.dropped.get_or_create(&Field { field: field.path() });
+                gauge.set(i64::from(!server.stores(field)));
+            }
         }
     }
 

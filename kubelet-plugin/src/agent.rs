@@ -156,8 +156,12 @@ async fn run(args: Args) -> Result<()> {
     );
     let (health_sender, health_of_devices) = watch::channel(Arc::default());
     let device_news = DeviceNews { inventory: inventory.clone(), unavailable };
-    let devices =
-        Devices { client: client.clone(), driver: args.driver_name.clone(), node: args.node_name.clone() };
+    let devices = Devices {
+        client: client.clone(),
+        driver: args.driver_name.clone(),
+        node: args.node_name.clone(),
+        metrics: Arc::clone(&metrics),
+    };
     parts.spawn(
         "publishing devices",
         devices.publish(device_news, Arc::clone(&attacher), health_sender, cancel.clone()),

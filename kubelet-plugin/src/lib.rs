@@ -8,8 +8,8 @@
 //!  netlink, Networks, node labels ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices`, `inventory` and `metadata` are pure: from values to values.
-//! * `dra`, `nri`, `gate`, `status`, `watching` and `http` each talk to one outside world.
+//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `uplinks` and `metadata` are pure: from values to values.
+//! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers` and `http` each talk to one outside world.
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
@@ -28,6 +28,7 @@ mod claim;
 mod container;
 mod devices;
 mod dra;
+mod exclusion;
 mod files;
 #[cfg(test)]
 mod fixtures;
@@ -46,6 +47,7 @@ mod providers;
 mod publishing;
 mod relay;
 mod sandboxes;
+mod server;
 mod sockets;
 mod status;
 mod stop;

@@ -61,6 +61,11 @@ struct NetworkLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FieldLabels {
+    field: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     call: Call,
     result: CallResult,
@@ -73,6 +78,7 @@ pub struct Metrics {
     sweeps: Family<SweepLabels, Counter>,
     networks: Family<NetworkLabels, Gauge>,
     attach: Histogram,
+    dropped: Family<FieldLabels, Gauge>,
     /// Whether the container runtime tells us of sandboxes.
     pub nri_connected: Gauge,
     /// Journal files that nobody can read.
@@ -127,6 +133,12 @@ impl Default for Metrics {
             "From the sandbox's event to its last attachment, where the runtime waited",
             attach.clone(),
         );
+        let dropped = Family::<FieldLabels, Gauge>::default();
+        registry.register(
+            "server_field_dropped",
+            "1 for each field of ResourceSlices that the API server does not store, else 0",
+            dropped.clone(),
+        );
         let nri_connected =
             gauge(&mut registry, "nri_connected", "1 while the container runtime tells of sandboxes");
         let unreadable = gauge(
@@ -155,6 +167,7 @@ impl Default for Metrics {
             sweeps,
             networks,
             attach,
+            dropped,
             nri_connected,
             unreadable,
             journal_writable,
@@ -185,6 +198,11 @@ impl Metrics {
         }
     }
 
+    /// Notes whether the API server stores a field of ResourceSlices.
+    pub fn field_dropped(&self, field: &'static str, dropped: bool) {
+        self.dropped.get_or_create(&FieldLabels { field }).set(i64::from(dropped));
+    }
+
     /// Starts measuring an attachment.
     pub fn attach_seconds(&self) -> Timer<'_> {
         Timer { start: Instant::now(), histogram: &self.attach }
@@ -210,7 +228,9 @@ mod tests {
         metrics.call(Call::Prepare, true);
         metrics.call(Call::Prepare, false);
         metrics.call(Call::Prepare, false);
+        metrics.field_dropped("spec.sharedCounters", true);
         let text = metrics.render();
+        assert!(text.contains("netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1"), "{text}");
         assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
     }
 }

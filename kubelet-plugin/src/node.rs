@@ -18,6 +18,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use crate::claim::{Claim, ClaimError, Refusal};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
+use crate::exclusion;
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
 use crate::metrics::{Call, Metrics};
@@ -28,6 +29,8 @@ use crate::status::News;
 const PATIENCE: Duration = Duration::from_secs(35);
 /// How long the API server may take for one answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Prepares and unprepares claims of this node.
 pub struct NodeAgent {
@@ -117,7 +120,10 @@ impl NodeAgent {
             true => Some(self.segments.lock().await),
             false => None,
         };
-        let made = self.plan(&claim, &inventory, &labels).await;
+        let made = match self.plan(&claim, &inventory, &labels).await {
+            Ok(made) => self.links_are_free(&made).await.map(|()| made),
+            refused => refused,
+        };
         let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
         let journalled = self.attacher.prepare(made.clone()).await;
         journalled
@@ -200,6 +206,31 @@ impl NodeAgent {
             settled.push(plan.map_err(|failure| format!("{whose}: {}", failure.message))?);
         }
         Ok(settled)
+    }
+
+    /// Waits until no pod has a link of `plans` in a use that excludes theirs.
+    async fn links_are_free(&self, plans: &[Plan]) -> Result<(), String> {
+        let deadline = tokio::time::Instant::now() + LINK_PATIENCE;
+        loop {
+            let records = self.attacher.pods().into_values().flat_map(|state| state.records);
+            let others: Vec<Plan> = records.map(|record| record.plan).collect();
+            // Of the claim itself only what comes before: the other way round it would be said twice.
+            let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
+                let others = others.iter().filter(|other| other.claim.uid != plan.claim.uid);
+                Some((plan, exclusion::obstacle(plan, others.chain(plans.iter().take(index)))?))
+            });
+            let Some((plan, other)) = obstacle else { return Ok(()) };
+            let refusal = exclusion::refusal(plan, other);
+            if other.claim.uid == plan.claim.uid {
+                return Err(refusal);
+            }
+            // One that is gone by now is not among the next look's.
+            let Some(mut state) = self.attacher.watch(&other.pod.uid) else { continue };
+            let released = state.wait_for(|state| state.records.iter().all(|record| record.plan != *other));
+            if tokio::time::timeout_at(deadline, released).await.is_err() {
+                return Err(refusal);
+            }
+        }
     }
 
     fn prepared(&self, plans: &[Plan], observed: &[DeviceRef]) -> Vec<PreparedDevice> {

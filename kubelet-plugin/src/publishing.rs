@@ -5,21 +5,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::runtime::events::Reporter;
 use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::taints::Trouble;
 use netclaim_driver::attach::{Attacher, Network, Observer};
 use netclaim_driver::dir_changes::DirChanges;
-use netclaim_slices::{Pool, Publisher, PublisherConfig, Scope};
+use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::devices::{Held, Sources};
 use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
-use crate::{addresses, devices};
+use crate::metrics::Metrics;
+use crate::server::Teller;
+use crate::{addresses, devices, server};
 
 /// How long what pods bring about is gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -40,6 +43,8 @@ pub struct Devices {
     pub driver: String,
     /// The Node object's name, and the pool's.
     pub node: String,
+    /// Where it is counted what the API server does not store.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Devices {
@@ -54,6 +59,7 @@ impl Devices {
         let Some(owner) = cancel.run_until_cancelled(self.owner()).await else {
             return;
         };
+        let teller = self.teller(&owner);
         let config = match PublisherConfig::new(&self.driver, "agent", Scope::Node(self.node.clone())) {
             Ok(config) => config.owner(owner),
             Err(error) => {
@@ -64,12 +70,13 @@ impl Devices {
         let (publisher, mut task) = Publisher::spawn(self.client.clone(), config, cancel.clone());
         let mut attached = attacher.changes();
         let mut leases = Leases::default();
-        let mut published = None;
+        let mut status = publisher.status();
+        let (mut known, mut published) = (None, None);
         loop {
             let (now, unavailable) =
                 (news.inventory.borrow_and_update().clone(), news.unavailable.borrow_and_update().clone());
             attached.borrow_and_update();
-            if let Some(now) = now {
+            if let (Some(now), Some(server)) = (now, &known) {
                 // Watched before the look: a change in between is not missed.
                 leases.watch(&now);
                 let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
@@ -80,6 +87,7 @@ impl Devices {
                     }
                     changed
                 });
+                let pool = pool.fitted(server, server::rank);
                 if published.as_ref() != Some(&pool) {
                     publisher.publish(vec![pool.clone()]);
                     published = Some(pool);
@@ -95,6 +103,13 @@ impl Devices {
                 // Of every pod that comes or goes, and seldom of anything that is published.
                 _ = attached.changed() => tokio::time::sleep(GATHER).await,
                 () = leases.changed() => tokio::time::sleep(GATHER).await,
+                // Before it is known what the API server stores nothing is published: what is not protected from each
+                // other there must not be seen together.
+                server = stored(&mut status, known.as_ref()) => {
+                    let Some(server) = server else { return };
+                    teller.tell(&server);
+                    known = Some(server);
+                }
                 () = cancel.cancelled() => break,
                 // Its end is ours, and the agent's.
                 _ = &mut task => return,
@@ -124,6 +139,21 @@ impl Devices {
         made.await.ok()
     }
 
+    fn teller(&self, node: &OwnerReference) -> Teller {
+        Teller {
+            client: self.client.clone(),
+            reporter: Reporter { controller: self.driver.clone(), instance: Some(self.node.clone()) },
+            node: ObjectReference {
+                api_version: Some(node.api_version.clone()),
+                kind: Some(node.kind.clone()),
+                name: Some(node.name.clone()),
+                uid: Some(node.uid.clone()),
+                ..ObjectReference::default()
+            },
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
     /// The slices go with the Node object. Waits for it: an agent may start before its node is registered.
     async fn owner(&self) -> OwnerReference {
         let (nodes, name) = (Api::<Node>::all(self.client.clone()), self.node.as_str());
@@ -148,6 +178,15 @@ impl Devices {
             ..OwnerReference::default()
         }
     }
+}
+
+/// What the API server stores, as soon as that is another than what is `known`; `None` when nobody finds out any more.
+async fn stored(
+    status: &mut watch::Receiver<PublishStatus>,
+    known: Option<&ServerFeatures>,
+) -> Option<ServerFeatures> {
+    let is_news = |status: &PublishStatus| status.server.is_some() && status.server.as_ref() != known;
+    status.wait_for(is_news).await.ok()?.server.clone()
 }
 
 /// The folders in which the IPAMs of the node's Networks note who has what.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds what a node needs that no package of Debian is fit for: Kubernetes and etcd,
 # containerd, the CNI plugins, two small images, and another container runtime where $NETCLAIM_RUNTIME asks for it (see
-# runtime.sh). Everything comes from Go modules
+# runtime.sh), another Kubernetes where $NETCLAIM_KUBERNETES does (see use_kubernetes). Everything comes from Go modules
 # pinned by the go.sum files beside this script, and from Debian (runc, busybox). The results are
 # kept in $NETCLAIM_CACHE (default ~/.cache/netclaim); a second run takes no time.
 set -euo pipefail
@@ -10,6 +10,7 @@ set -euo pipefail
 # shellcheck source=runtime.sh
 . "$here/runtime.sh"
 use_runtime "${NETCLAIM_RUNTIME:-containerd}"
+use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
 
 packages runc:runc busybox:busybox-static jq:jq ip:iproute2 openssl:openssl nsenter:util-linux sysctl:procps
 command -v go >/dev/null || die "no Go: install Go $(awk '$1 == "go" { print $2 }' "$here/runtime/go.mod") or newer (https://go.dev/dl)"
@@ -18,7 +19,7 @@ export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
 build_kubernetes() {
   local minor=${kubernetes_version#1.} v=k8s.io/component-base/version name
   # Without these the API server calls itself v0.0.0, and the clients believe it.
-  (cd "$here/kubernetes" && go build -o "$1/kubernetes" -ldflags "-s -w -X $v.gitVersion=v$kubernetes_version \
+  (cd "$here/kubernetes" && go build -modfile "$kubernetes_module.mod" -o "$1/kubernetes" -ldflags "-s -w -X $v.gitVersion=v$kubernetes_version \
     -X $v.gitMajor=1 -X $v.gitMinor=${minor%%.*}" .)
   for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
     ln -s kubernetes "$1/$name"

@@ -31,6 +31,7 @@ cluster_of() {
   cluster_dir "$1"
   holds_slot || die "no cluster in $dir: start one with $here/up.sh $dir"
   use_runtime "$(<"$dir/runtime")"
+  use_kubernetes "$(<"$dir/kubernetes")"
   PATH=$kubernetes_bin:$runtime_bin:$PATH
   export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
   export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl

@@ -103,12 +103,11 @@ make_once() {
   exec {lock}>&-
 }
 
-# module_version FOLDER MODULE: the version its go.mod requires, without the v.
+# module_version FOLDER MODULE [FILE]: the version its go.mod, or that FILE, requires, without the v.
 module_version() {
   awk -v m="$2" '$1 == "replace" { exit } { for (i = 1; i < NF; i++) if ($i == m) { print substr($(i + 1), 2); exit } }' \
-    "$here/$1/go.mod"
+    "$here/$1/${3:-go.mod}"
 }
-kubernetes_version=$(module_version kubernetes k8s.io/kubernetes)
 plugins_version=$(module_version runtime github.com/containernetworking/plugins)
 # No paths of this machine, modules exactly as committed.
 go_flags="-trimpath -buildvcs=false -mod=readonly"
@@ -116,6 +115,21 @@ containerd_tags=no_btrfs,no_devmapper,no_zfs
 crio_tags=containers_image_openpgp,containers_image_ostree_stub,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper,seccomp
 
 machine=$(uname -m)
-kubernetes_bin=$(artifact kubernetes "$here"/kubernetes/{go.mod,go.sum,main.go} -- "$go_flags" "$machine")
 plugins_bin=$(artifact runtime "$here"/runtime/{go.mod,go.sum} -- "$go_flags" "$containerd_tags" "$machine")/cni
 images=$(artifact images "$here/pause/main.go" "$here/build.sh" "$root"/deploy/image/archive/main.go -- "$machine")
+
+# use_kubernetes NAME: sets kubernetes, its version and module file, and the folder with its programs. NAME is
+# `newest`, which everything uses unless told otherwise, or a minor version that kubernetes/ has a module file for:
+# $NETCLAIM_KUBERNETES chooses the one of a new cluster, and DIR/kubernetes remembers it.
+use_kubernetes() {
+  local name=kubernetes
+  kubernetes=$1 kubernetes_module=go
+  if [[ $kubernetes != newest ]]; then
+    kubernetes_module=$kubernetes name=kubernetes-$kubernetes
+    [[ -e $here/kubernetes/$kubernetes.mod ]] ||
+      die "no Kubernetes $kubernetes: set NETCLAIM_KUBERNETES to newest or one of $(cd "$here/kubernetes" && echo [0-9]*.mod | sed 's/\.mod//g')"
+  fi
+  kubernetes_version=$(module_version kubernetes k8s.io/kubernetes "$kubernetes_module.mod")
+  kubernetes_bin=$(artifact "$name" "$here"/kubernetes/{"$kubernetes_module".mod,"$kubernetes_module".sum,main.go} -- \
+    "$go_flags" "$machine")
+}

@@ -10,7 +10,7 @@
 # a network namespace of their own (service "wire").
 #
 # NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), else a free one is taken. NETCLAIM_RUNTIME chooses the
-# container runtime of a new cluster (see runtime.sh).
+# container runtime of a new cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh).
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -38,11 +38,15 @@ fi
 if [[ -n ${running:-} ]]; then
   use_runtime "$(<"$dir/runtime")"
   [[ ${NETCLAIM_RUNTIME:-$runtime} == "$runtime" ]] || die "the cluster in $dir has $runtime: $here/down.sh $dir first"
+  use_kubernetes "$(<"$dir/kubernetes")"
+  [[ ${NETCLAIM_KUBERNETES:-$kubernetes} == "$kubernetes" ]] ||
+    die "the cluster in $dir has Kubernetes $kubernetes: $here/down.sh $dir first"
 else
   use_runtime "${NETCLAIM_RUNTIME:-containerd}"
+  use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
   [[ ! -e $dir/slot ]] || "$here/down.sh" "$dir"
 fi
-NETCLAIM_RUNTIME=$runtime "$here/build.sh"
+NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes "$here/build.sh"
 
 # free_slot N: nobody has it, and no route of this machine leads there.
 free_slot() {
@@ -226,6 +230,7 @@ if [[ -z ${running:-} ]]; then
   rm -rf "$dir/log" # of the cluster before this one
   mkdir -p "$dir"/{cmd,pid,log}
   echo "$runtime" >"$dir/runtime"
+  echo "$kubernetes" >"$dir/kubernetes"
   echo "==> starting a cluster in $dir (slot $slot)" >&2
   make_cgroup
   svc_define node sleep infinity

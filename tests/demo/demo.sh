@@ -41,6 +41,7 @@ step "building netclaim (first time: about 4 minutes)" "$cache/log/netclaim.log"
 "$here/up.sh" "$dir" >/dev/null
 # shellcheck source=/dev/null
 . "$dir/env"
+use_kubernetes "$(<"$dir/kubernetes")"
 
 echo "==> installing netclaim: kubectl apply -k deploy/manifests" >&2
 sum=$(sha256sum <"$image")

@@ -2,14 +2,27 @@
 //!
 //! A server with a feature gate off drops the fields of that gate without a word. Whatever the reason for a difference
 //! between what was sent and what came back, sending the same again is futile: the answer is remembered, and counts
-//! as published until something else is wanted. After a restart of the publisher such slices are sent once more, which
-//! is how it learns that the server has been upgraded.
+//! as published until something else is wanted.
+//!
+//! A probe, the dry run of a slice with every gated field, tells what is stored before anything is published, and again
+//! after the server was away, when it may have been upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, Device, DeviceCapacity,
+    DeviceCounterConsumption, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::canonical::canonical;
+use crate::{
+    canonical::canonical,
+    config::{PublisherConfig, Scope},
+};
+
+/// The name of everything in a probe.
+const PROBE: &str = "probe";
 
 /// A field that this API server does not store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +45,16 @@ pub enum DroppedField {
 }
 
 impl DroppedField {
+    /// All that a feature gate can take away.
+    pub const GATED: [Self; 6] = [
+        Self::AllowMultipleAllocations,
+        Self::RequestPolicy,
+        Self::ConsumesCounters,
+        Self::SharedCounters,
+        Self::Taints,
+        Self::BindsToNode,
+    ];
+
     /// The field in the slice.
     #[must_use]
     pub fn path(self) -> &'static str {
@@ -59,6 +82,77 @@ impl DroppedField {
     }
 }
 
+/// What an API server stores of what a slice can say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerFeatures {
+    dropped: BTreeSet<DroppedField>,
+}
+
+impl ServerFeatures {
+    /// Whether the field is stored as sent.
+    #[must_use]
+    pub fn stores(&self, field: DroppedField) -> bool {
+        !self.dropped.contains(&field)
+    }
+
+    /// The fields that are not.
+    pub fn dropped(&self) -> impl Iterator<Item = DroppedField> {
+        self.dropped.iter().copied()
+    }
+}
+
+impl FromIterator<DroppedField> for ServerFeatures {
+    /// A server that drops these fields.
+    fn from_iter<T: IntoIterator<Item = DroppedField>>(dropped: T) -> Self {
+        Self { dropped: dropped.into_iter().collect() }
+    }
+}
+
+/// A slice with every field that a gate can take away, to be sent as a dry run. Counter sets, which are not allowed
+/// beside devices from 1.35, have the gate of the devices' counters.
+pub(crate) fn probe(config: &PublisherConfig) -> ResourceSlice {
+    let one = || Quantity("1".to_owned());
+    let range = CapacityRequestPolicyRange { min: one(), ..Default::default() };
+    let policy =
+        CapacityRequestPolicy { default: Some(one()), valid_range: Some(range), ..Default::default() };
+    let capacity = DeviceCapacity { value: one(), request_policy: Some(policy) };
+    let counters = [(PROBE.to_owned(), Counter { value: one() })].into();
+    let device = Device {
+        name: PROBE.to_owned(),
+        allow_multiple_allocations: Some(true),
+        binds_to_node: Some(true),
+        capacity: Some([(PROBE.to_owned(), capacity)].into()),
+        consumes_counters: Some(vec![DeviceCounterConsumption {
+            counter_set: PROBE.to_owned(),
+            counters,
+            ..Default::default()
+        }]),
+        taints: Some(vec![DeviceTaint {
+            key: PROBE.to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Default::default()
+        }]),
+        ..Device::default()
+    };
+    let (pool, node_name) = match &config.scope {
+        // Where slices are guarded, a node's publisher may write the pool of its node only.
+        Scope::Node(node) => (node.clone(), Some(node.clone())),
+        Scope::Cluster => (PROBE.to_owned(), None),
+    };
+    ResourceSlice {
+        // A dry run leaves nothing that another one of this name could meet.
+        metadata: ObjectMeta { name: Some(format!("{}-{PROBE}", config.driver)), ..ObjectMeta::default() },
+        spec: ResourceSliceSpec {
+            driver: config.driver.clone(),
+            pool: ResourcePool { name: pool, generation: 1, resource_slice_count: 1 },
+            all_nodes: node_name.is_none().then_some(true),
+            node_name,
+            devices: Some(vec![device]),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}
+
 /// How often each gated field occurs in a canonical spec.
 fn occurrences(spec: &ResourceSliceSpec) -> BTreeMap<DroppedField, usize> {
     let mut found = BTreeMap::new();
@@ -78,6 +172,19 @@ fn occurrences(spec: &ResourceSliceSpec) -> BTreeMap<DroppedField, usize> {
     found
 }
 
+/// The gated fields that a canonical spec has, by whether all of them came back.
+fn compared(
+    sent: &ResourceSliceSpec,
+    answer: &ResourceSliceSpec,
+) -> (BTreeSet<DroppedField>, BTreeSet<DroppedField>) {
+    let stored = occurrences(answer);
+    let sent = occurrences(sent).into_iter().filter(|(_, sent)| *sent > 0);
+    let (kept, lost): (Vec<_>, Vec<_>) =
+        sent.partition(|(field, sent)| stored.get(field).is_some_and(|stored| stored >= sent));
+    let fields = |found: Vec<(DroppedField, usize)>| found.into_iter().map(|(field, _)| field).collect();
+    (fields(lost), fields(kept))
+}
+
 /// What is known about the differences between what was sent and what the server stored.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
@@ -87,9 +194,9 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// The fields that the server does not store.
-    pub(crate) fn dropped(&self) -> &BTreeSet<DroppedField> {
-        &self.dropped
+    /// What the server stores, as far as is known.
+    pub(crate) fn features(&self) -> ServerFeatures {
+        ServerFeatures { dropped: self.dropped.clone() }
     }
 
     /// Whether the slice, stored as `stored`, is as published as it can be when `wanted` is wanted.
@@ -103,17 +210,7 @@ impl Adopted {
     /// before, so that all slices have to be looked at again.
     pub(crate) fn record(&mut self, name: &str, sent: &ResourceSliceSpec, answer: &ResourceSlice) -> bool {
         let (sent, answer) = (canonical(sent), canonical(&answer.spec));
-        let stored = occurrences(&answer);
-        let mut lost = BTreeSet::new();
-        let mut kept = BTreeSet::new();
-        for (field, sent) in occurrences(&sent).into_iter().filter(|(_, sent)| *sent > 0) {
-            let stored = stored.get(&field).copied().unwrap_or(0);
-            if stored < sent {
-                lost.insert(field)
-            } else {
-                kept.insert(field)
-            };
-        }
+        let (mut lost, kept) = compared(&sent, &answer);
         if sent == answer {
             self.answers.remove(name);
         } else {
@@ -122,11 +219,23 @@ impl Adopted {
             }
             self.answers.insert(name.to_owned(), (sent, answer));
         }
+        self.learn(lost, &kept)
+    }
+
+    /// Remembers the server's answer to the dry run of a [`probe`]. Returns what [`Self::record`] does.
+    pub(crate) fn probed(&mut self, sent: &ResourceSliceSpec, answer: &ResourceSlice) -> bool {
+        let (mut lost, mut kept) = compared(&canonical(sent), &canonical(&answer.spec));
+        let counters = if lost.contains(&DroppedField::ConsumesCounters) { &mut lost } else { &mut kept };
+        counters.insert(DroppedField::SharedCounters);
+        self.learn(lost, &kept)
+    }
+
+    fn learn(&mut self, lost: BTreeSet<DroppedField>, kept: &BTreeSet<DroppedField>) -> bool {
         for field in lost.difference(&self.dropped) {
             let (field, gate) = (field.path(), field.gate().unwrap_or("unknown"));
-            tracing::warn!(slice = name, field, gate, "the API server does not store a field as sent");
+            tracing::warn!(field, gate, "the API server does not store a field as sent");
         }
-        let back: Vec<_> = self.dropped.intersection(&kept).copied().collect();
+        let back: Vec<_> = self.dropped.intersection(kept).copied().collect();
         self.dropped.extend(lost);
         for field in &back {
             tracing::info!(field = field.path(), "the API server stores a field that it dropped before");
@@ -176,8 +285,8 @@ mod tests {
         assert!(!adopted.equal("s", &spec(full()), &spec(bare.clone())));
         adopted.record("s", &spec(full()), &answer(bare.clone()));
         use DroppedField::*;
-        let dropped = [Taints, ConsumesCounters, AllowMultipleAllocations, RequestPolicy, BindsToNode].into();
-        assert_eq!(adopted.dropped(), &dropped);
+        let dropped = [Taints, ConsumesCounters, AllowMultipleAllocations, RequestPolicy, BindsToNode];
+        assert_eq!(adopted.features(), dropped.into_iter().collect());
         assert!(adopted.equal("s", &spec(full()), &spec(bare.clone())));
         assert!(
             !adopted.equal("s", &spec(full()), &spec(json!({"name": "b"}))),
@@ -190,7 +299,7 @@ mod tests {
     fn an_unknown_alteration_is_adopted_too() {
         let mut adopted = Adopted::default();
         adopted.record("s", &spec(json!({"name": "a"})), &answer(json!({"name": "b"})));
-        assert_eq!(adopted.dropped(), &[DroppedField::Other].into());
+        assert_eq!(adopted.features(), [DroppedField::Other].into_iter().collect());
         assert!(adopted.equal("s", &spec(json!({"name": "a"})), &spec(json!({"name": "b"}))));
     }
 
@@ -201,7 +310,23 @@ mod tests {
         let bare = json!({"name": "a"});
         assert!(!adopted.record("s1", &spec(tainted.clone()), &answer(bare.clone())));
         assert!(adopted.record("s2", &spec(tainted.clone()), &answer(tainted.clone())));
-        assert!(adopted.dropped().is_empty());
+        assert_eq!(adopted.features(), ServerFeatures::default());
         assert!(!adopted.equal("s1", &spec(tainted), &spec(bare)));
+    }
+    #[test]
+    fn a_probe_has_every_gated_field_and_its_answer_replaces_what_was_known() {
+        let config = PublisherConfig::new("netclaim.dev", "agent", Scope::Node("n1".into())).unwrap();
+        let probe = probe(&config);
+        let mut bare = probe.clone();
+        bare.spec.devices = Some(vec![Device {
+            name: PROBE.into(),
+            capacity: Some(Default::default()),
+            ..Device::default()
+        }]);
+        let mut adopted = Adopted::default();
+        assert!(!adopted.probed(&probe.spec, &bare));
+        assert_eq!(adopted.features(), DroppedField::GATED.into_iter().collect());
+        assert!(adopted.probed(&probe.spec, &probe), "an upgraded server");
+        assert_eq!(adopted.features(), ServerFeatures::default());
     }
 }

@@ -17,6 +17,7 @@ mod canonical;
 mod config;
 mod dropped;
 mod error;
+mod fitted;
 mod layout;
 mod plan;
 mod pool;
@@ -25,7 +26,7 @@ mod quantity;
 mod validate;
 
 pub use config::{ConfigError, PublisherConfig, Scope, WriteBudget};
-pub use dropped::DroppedField;
+pub use dropped::{DroppedField, ServerFeatures};
 pub use error::{PublishError, Verb};
 pub use plan::PUBLISHER_LABEL;
 pub use pool::{Placement, Pool};

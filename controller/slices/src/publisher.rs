@@ -35,7 +35,7 @@ use self::{
 };
 use crate::{
     config::PublisherConfig,
-    dropped::{Adopted, DroppedField},
+    dropped::{Adopted, ServerFeatures, probe},
     error::{PublishError, Verb},
     plan::{Plan, Write, plan, publisher_of, withdraw},
     pool::Pool,
@@ -52,8 +52,8 @@ pub struct PublishStatus {
     pub revision: Revision,
     /// By name: the pools of that wish, and those on their way out.
     pub pools: BTreeMap<String, PoolStatus>,
-    /// What the API server does not store.
-    pub dropped: BTreeSet<DroppedField>,
+    /// What the API server stores; `None` until it was asked.
+    pub server: Option<ServerFeatures>,
     /// Why the slices cannot be watched; `None` while they are.
     pub watch_error: Option<Arc<watcher::Error>>,
 }
@@ -137,6 +137,7 @@ impl Publisher {
             adopted: Adopted::default(),
             budget: Budget::new(config.budget),
             failures: BTreeMap::new(),
+            probe: Probe::Due,
             status: status_sender,
             config,
         };
@@ -156,6 +157,14 @@ fn strip(slice: &mut ResourceSlice) {
     slice.metadata.managed_fields = None;
 }
 
+/// Whether the API server has to be asked what it stores.
+enum Probe {
+    /// It may be another one than before.
+    Due,
+    Failed(Failures),
+    Done,
+}
+
 struct Worker {
     api: Api<ResourceSlice>,
     config: PublisherConfig,
@@ -163,6 +172,7 @@ struct Worker {
     adopted: Adopted,
     budget: Budget,
     failures: BTreeMap<String, Failures>,
+    probe: Probe,
     status: watch::Sender<PublishStatus>,
 }
 
@@ -177,6 +187,12 @@ impl Worker {
             let ready = self.observed.is_ready() && wish.pools.is_some();
             let retry = self.failures.values().map(|failures| failures.retry_at).min();
             let due = gather.due().into_iter().chain(retry).min().filter(|_| ready);
+            let probe_at = match &self.probe {
+                _ if !self.observed.is_ready() => None,
+                Probe::Due => Some(Instant::now()),
+                Probe::Failed(failures) => Some(failures.retry_at),
+                Probe::Done => None,
+            };
             tokio::select! {
                 event = events.next() => match event {
                     Some(event) => if self.watched(event) { gather.changed() },
@@ -191,6 +207,11 @@ impl Worker {
                     }
                     Err(_) => handles = false,
                 },
+                () = sleep_until(probe_at.unwrap_or_else(Instant::now)), if probe_at.is_some() => {
+                    if self.ask().await {
+                        gather.changed();
+                    }
+                }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     gather.acted();
                     if self.work(&wish).await {
@@ -201,11 +222,47 @@ impl Worker {
         }
     }
 
+    /// Asks the API server what it stores. Returns whether all pools have to be looked at once more.
+    async fn ask(&mut self) -> bool {
+        let slice = probe(&self.config);
+        let answer = match self.send(&slice.spec.pool.name, &Write::Create(slice.clone()), true).await {
+            Ok(answer) => answer,
+            // A webhook that takes no dry run, or something that refuses this slice: what is written will tell.
+            Err(PublishError::Api { source, .. }) if is_status(&source, 400) || is_status(&source, 422) => {
+                let error = &source as &dyn std::error::Error;
+                tracing::warn!(error, "cannot ask the API server what it stores");
+                None
+            }
+            Err(error) => {
+                let before = match self.probe {
+                    Probe::Failed(failures) => Some(failures),
+                    Probe::Due | Probe::Done => None,
+                };
+                if before.is_none() {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "cannot ask the API server what it stores, trying again");
+                }
+                self.probe = Probe::Failed(Failures::another(before));
+                return false;
+            }
+        };
+        self.probe = Probe::Done;
+        let again = answer.is_some_and(|answer| self.adopted.probed(&slice.spec, &answer));
+        self.status.send_if_modified(|status| {
+            let now = Some(self.adopted.features());
+            let changed = status.server != now;
+            status.server = now;
+            changed
+        });
+        again
+    }
+
     fn watched(&mut self, event: watcher::Result<watcher::Event<ResourceSlice>>) -> bool {
         let (error, news) = match event {
             Ok(event) => (None, self.observed.watched(event)),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch resource slices");
+                self.probe = Probe::Due;
                 (Some(Arc::new(error)), false)
             }
         };
@@ -381,7 +438,9 @@ impl Worker {
     ) {
         self.status.send_modify(|status| {
             status.revision = revision;
-            status.dropped.clone_from(self.adopted.dropped());
+            if status.server.is_some() {
+                status.server = Some(self.adopted.features());
+            }
             let mut before = std::mem::take(&mut status.pools);
             for (name, result) in results {
                 let mut pool = before.remove(&name).unwrap_or_default();

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim, pod};
-use netclaim_tests::{Test, scenarios, suite};
+use netclaim_tests::{Requests, Test, scenarios, suite};
 use serde_json::{Value, json};
 
 mod measure;
 
-use measure::{Held, Latencies, Report, Requests};
+use measure::{Held, Latencies, Report};
 
 /// Pods that are started at once.
 const AT_ONCE: usize = 100;
@@ -87,7 +87,7 @@ fn a_hundred_pods_with_two_networks_each_start_at_once(test: &Test<'_>) -> Resul
     report.held(Held::now(test, "start")?)?;
     let plain = start(test, "plain", AT_ONCE, false)?;
     end(test)?;
-    let requests = Requests::begin(test)?;
+    let requests = Requests::begin(test.cluster)?;
     let with = start(test, "with", AT_ONCE, true)?;
     report.held(Held::now(test, "full")?)?;
     end(test)?;
@@ -110,7 +110,7 @@ fn two_thousand_rounds_leave_the_agent_as_it_was(test: &Test<'_>) -> Result<()> 
         report.held(Held::now(test, &format!("{} rounds", batch * BATCH * NETWORKS))?)?;
         // The first batch fills what is kept for good, in the agent and in the allocator.
         if batch == 1 {
-            requests = Some(Requests::begin(test)?);
+            requests = Some(Requests::begin(test.cluster)?);
         }
         with.0.extend(start(test, &format!("with{batch}"), BATCH, true)?.0);
         end(test)?;

@@ -11,8 +11,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::Test;
 use serde_json::Value;
 
-/// The agent, as the API server knows it.
-const USER: &str = "system:serviceaccount:netclaim-system:netclaim-agent";
 /// KiB that the agent may hold more at the end than after the first quarter: pages that the allocator keeps.
 const DRIFT: u64 = 2048;
 /// Clock ticks in a second, as `/proc` counts them for programs.
@@ -84,40 +82,6 @@ impl Held {
         let pid = test.cluster.agent_pid()?;
         let parent = Process::of(test.cluster.parent_pid()?)?;
         Ok(Self { when: when.to_owned(), pid, agent: Process::of(pid)?, parent })
-    }
-}
-
-/// The agent's requests from a moment on, by the API server's audit log.
-pub struct Requests {
-    log: PathBuf,
-    from: u64,
-}
-
-impl Requests {
-    /// Counts from now on.
-    pub fn begin(test: &Test<'_>) -> Result<Self> {
-        let log = test.cluster.dir().join("log/audit.log");
-        let from = fs::metadata(&log).context("no audit log")?.len();
-        Ok(Self { log, from })
-    }
-
-    /// How many there were until now, by verb, resource and status code.
-    pub fn end(&self) -> Result<BTreeMap<String, usize>> {
-        let mut file = File::open(&self.log)?;
-        file.seek(SeekFrom::Start(self.from))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        let mut counts = BTreeMap::new();
-        // The last line may be half written.
-        for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-            if event["user"]["username"] == USER && event["stage"] == "ResponseComplete" {
-                let word = |path: &str| event.pointer(path).and_then(Value::as_str).unwrap_or_default();
-                let kind = [word("/verb"), word("/objectRef/resource"), word("/objectRef/subresource")];
-                let code = &event["responseStatus"]["code"];
-                *counts.entry(format!("{} {code}", kind.join(" ").trim_end())).or_default() += 1;
-            }
-        }
-        Ok(counts)
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tower_test::mock::{Handle, SendResponse, pair};
 
 use super::*;
-use crate::{PUBLISHER_LABEL, config::Scope, pool::Placement};
+use crate::{PUBLISHER_LABEL, config::Scope, dropped::DroppedField, pool::Placement};
 
 type Responder = SendResponse<Response<Body>>;
 
@@ -28,6 +28,10 @@ struct State {
     writes: Vec<String>,
     /// The gate `DRADeviceTaints` is off.
     drops_taints: bool,
+    /// How often it was asked what it stores, which is not among `writes`.
+    probes: usize,
+    /// Watches end with an error.
+    refuses_watches: bool,
     /// Devices of this name are refused.
     refuses: Option<&'static str>,
     /// Writes get no answer.
@@ -121,7 +125,12 @@ impl State {
         let name =
             sent.as_ref().and_then(|slice| slice.metadata.name.clone()).unwrap_or_else(|| name.to_owned());
         let place = name.rsplit('-').next().unwrap().to_owned();
-        self.writes.push(format!("{}{method} {place}", if dry_run { "dry " } else { "" }));
+        if name == "netclaim.dev-probe" {
+            assert!(dry_run);
+            self.probes += 1;
+        } else {
+            self.writes.push(format!("{}{method} {place}", if dry_run { "dry " } else { "" }));
+        }
         let refuse = |code: u16, reason: &str| {
             (
                 code,
@@ -188,6 +197,10 @@ impl State {
             std::mem::take(&mut self.watches).into_iter().partition(|(since, _)| *since < version);
         self.watches = waiting;
         for (since, responder) in due {
+            if self.refuses_watches {
+                responder.send_response(Response::builder().status(500).body(Body::empty()).unwrap());
+                continue;
+            }
             let events = self.history.iter().filter(|(version, _)| *version > since);
             let lines: String = events.map(|(_, event)| format!("{event}\n")).collect();
             responder.send_response(Response::new(Body::from(lines.into_bytes())));
@@ -397,14 +410,14 @@ async fn a_field_that_the_server_drops_is_told_and_not_sent_again() {
     let taint = DeviceTaint { key: "k".into(), effect: "NoSchedule".into(), ..DeviceTaint::default() };
     tainted.devices[0].taints = Some(vec![taint]);
     let status = published(&handle, vec![tainted.clone()]).await;
-    assert_eq!(status.dropped, [DroppedField::Taints].into());
+    assert_eq!(status.server, Some([DroppedField::Taints].into_iter().collect()));
     settle().await;
     assert_eq!(server.take_writes(), "POST d0000");
 
     server.state().drops_taints = false;
     tainted.devices.pop();
     let status = published(&handle, vec![tainted]).await;
-    assert!(status.dropped.is_empty(), "the gate is on again");
+    assert_eq!(status.server, Some(ServerFeatures::default()), "the gate is on again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -443,4 +456,34 @@ async fn a_pool_of_another_publisher_is_reported_and_left_alone() {
     assert!(matches!(**status.pools["n1"].error.as_ref().unwrap(), PublishError::Taken { .. }));
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(server.take_writes(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_stores_is_known_before_anything_is_published() {
+    let server = Server::default();
+    server.state().drops_taints = true;
+    let handle = start(&server);
+    let status = worked_off(&handle, |status| status.server.is_some()).await;
+    assert_eq!(status.server, Some([DroppedField::Taints].into_iter().collect()));
+    assert_eq!((server.take_writes().as_str(), server.state().probes), ("", 1));
+    published(&handle, vec![nets(3)]).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(server.state().probes, 1, "asked once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_watch_that_failed_the_server_is_asked_again_for_it_may_have_been_upgraded() {
+    let server = Server::default();
+    server.state().drops_taints = true;
+    let handle = start(&server);
+    worked_off(&handle, |status| status.server.is_some()).await;
+    server.edit(|state| {
+        state.drops_taints = false;
+        state.refuses_watches = true;
+        state.version += 1;
+    });
+    settle().await;
+    server.edit(|state| state.refuses_watches = false);
+    let all = Some(ServerFeatures::default());
+    worked_off(&handle, |status| status.server == all).await;
 }
