@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::{Cluster, Test, eventually, long};
 use serde_json::{Value, json};
 
+use crate::devices::Plugged;
+
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
     let slices = test.cluster.get(&["resourceslices", "--field-selector", "spec.driver=netclaim.dev"])?;
     Ok(slices["items"].as_array().cloned().unwrap_or_default())
@@ -249,27 +251,21 @@ pub fn a_full_state_directory_holds_up_new_pods_only(test: &Test<'_>) -> Result<
 }
 
 pub fn a_pod_whose_uplink_is_removed_starts_again_when_it_is_back(test: &Test<'_>) -> Result<()> {
-    let uplink = ["ip", "link", "add", "eth3", "type", "veth", "peer", "name", "peer3"];
-    test.cluster.on_node(&uplink)?;
-    let network = test.network("a", |network| network["spec"]["uplink"]["interfaces"] = json!(["eth3"]))?;
-    let shown = || -> Result<()> {
-        test.pod("p", &network)?;
-        test.runs_with("p", &["net1"])?;
-        test.cluster.on_node(&["ip", "link", "del", "eth3"])?;
-        ensure!(test.interface("p", "net1").is_err(), "the interface is there without its uplink");
-        let old = test.sandbox("p")?;
-        test.end_sandbox(&old)?;
-        test.event("p", &["NetworkAttachFailed", &network, "Link not found"])?;
-        ensure!(test.container("p", "shell").is_err(), "the container runs without its network");
-        test.cluster.on_node(&uplink)?;
-        eventually(60, "the container runs in a new sandbox", || test.container("p", "shell"))?;
-        test.began_with("p", &["net1"])?;
-        test.delete_pod("p")?;
-        test.node_has_leases(0)
-    }();
-    // Both ends of it.
-    let _ = test.cluster.on_node(&["ip", "link", "del", "eth3"]);
-    shown
+    let uplink = Plugged::new(test, "eth87")?;
+    let network = test.network("a", |network| network["spec"]["uplink"]["interfaces"] = json!(["eth87"]))?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    drop(uplink);
+    ensure!(test.interface("p", "net1").is_err(), "the interface is there without its uplink");
+    let old = test.sandbox("p")?;
+    test.end_sandbox(&old)?;
+    test.event("p", &["NetworkAttachFailed", &network, "Link not found"])?;
+    ensure!(test.container("p", "shell").is_err(), "the container runs without its network");
+    let _again = Plugged::new(test, "eth87")?;
+    eventually(60, "the container runs in a new sandbox", || test.container("p", "shell"))?;
+    test.began_with("p", &["net1"])?;
+    test.delete_pod("p")?;
+    test.node_has_leases(0)
 }
 
 /// How much longer the API server is away where there is time.
