@@ -62,10 +62,8 @@ pub fn a_pod_has_the_bandwidth_that_it_was_granted_in_both_directions(test: &Tes
         network["spec"]["capacity"] = json!({"bandwidth": "30M"});
     })?;
     pod_with(test, "granted", &network, "20M")?;
-    for free in ["free", "other"] {
-        test.pod(free, &network)?;
-    }
-    for pod in ["granted", "free", "other"] {
+    test.pod("free", &network)?;
+    for pod in ["granted", "free"] {
         test.runs_with(pod, &["net1"])?;
     }
     for (from, to) in [("granted", "free"), ("free", "granted")] {
@@ -74,9 +72,6 @@ pub fn a_pod_has_the_bandwidth_that_it_was_granted_in_both_directions(test: &Tes
     }
     // What asked for nothing is not charged, and not limited.
     ensure!(buckets(test, "free")?.is_empty(), "{:?}", buckets(test, "free")?);
-    let found = measure(test, "free", "other")?;
-    ensure!(found > 60.0, "without a limit: {found:.1} Mbit/s");
-
     pod_with(test, "too-much", &network, "20M")?;
     test.is_unschedulable("too-much")?;
     test.delete_pod("granted")?;

@@ -46,7 +46,9 @@ fn every_way_back(test: &Test<'_>) -> Result<()> {
     is_back(test, &before)?;
 
     taken(test, "agentless", &nic)?;
+    // The next agent knows it from the journal. Without any when the namespace ends, a veth is gone with it.
     test.cluster.kill_agent()?;
+    test.cluster.agent_ready()?;
     test.delete_pod("agentless")?;
     is_back(test, &before)
 }
