@@ -31,6 +31,7 @@ use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, templa
         doc = "A network that pods can be attached to by ResourceClaim.",
         printcolumn = r#"{"name":"Scope","type":"string","jsonPath":".spec.scope"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+        printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
         printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"nodes that publish it"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
@@ -129,7 +130,8 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
     /// `Accepted`: True when pods can claim the network, with the reason `AcceptedWithWarnings` where something in the
-    /// spec may not be meant as it is; else False, with everything that is wrong.
+    /// spec may not be meant as it is; else False, with everything that is wrong. `Available`: whether there is a node where
+    /// it can be used now, with those where it cannot, and why; not set where the scope is `Cluster`.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

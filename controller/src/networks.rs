@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Accepted, Field, Metrics, Published};
-use crate::nodes::{self, NamesOfSlice};
+use crate::nodes::{self, DevicesOfSlice};
 use crate::verdict::{ACCEPTED_WITH_WARNINGS, Verdict};
 use crate::{policies, pools};
 
@@ -89,7 +89,7 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     );
     let resource = nodes::resource();
     let selector = watcher::Config::default().fields(&format!("spec.driver={}", settings.driver));
-    let slice_api: Api<NamesOfSlice> = Api::all_with(client.clone(), &resource);
+    let slice_api: Api<DevicesOfSlice> = Api::all_with(client.clone(), &resource);
     let (slices, writer) = store(resource);
     let mut slice_events =
         pin!(watcher(slice_api, selector).default_backoff().modify(nodes::strip).reflect(writer));
@@ -175,8 +175,8 @@ struct Reconciler {
 
 impl Reconciler {
     /// Looks at everything once. Returns whether all writes went well.
-    async fn reconcile(&mut self, networks: &Store<DynamicObject>, slices: &Store<NamesOfSlice>) -> bool {
-        let nodes = nodes::count(&slices.state());
+    async fn reconcile(&mut self, networks: &Store<DynamicObject>, slices: &Store<DevicesOfSlice>) -> bool {
+        let nodes = nodes::tally(&slices.state());
         let mut networks = networks.state();
         networks.sort_by_cached_key(|network| network.name_any());
         let verdicts: Vec<_> = networks.iter().map(|network| (network, Verdict::of(network))).collect();
@@ -192,8 +192,8 @@ impl Reconciler {
         let mut done = true;
         for (network, verdict) in &verdicts {
             let name = network.name_any();
-            let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).copied().unwrap_or_default();
-            if let Some(status) = verdict.status(nodes, Time(Timestamp::now())) {
+            let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).cloned().unwrap_or_default();
+            if let Some(status) = verdict.status(&nodes, Time(Timestamp::now())) {
                 match self.write(network, verdict, status).await {
                     Ok(()) => {}
                     // It was deleted meanwhile, as the watch is about to tell.
@@ -351,7 +351,7 @@ mod tests {
         networks
     }
 
-    fn slices() -> Store<NamesOfSlice> {
+    fn slices() -> Store<DevicesOfSlice> {
         store(nodes::resource()).0
     }
 

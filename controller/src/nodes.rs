@@ -1,67 +1,104 @@
-//! On how many nodes a Network is: what the agents' ResourceSlices say. Pure.
+//! On which nodes a Network is, and how well: what the agents' ResourceSlices say. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{ApiResource, NotUsed, Object};
-use netclaim_api::NetworkName;
 use netclaim_api::device::network_of;
+use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
-/// A ResourceSlice, of which only the names are kept: there may be hundreds of thousands of devices.
-pub(crate) type NamesOfSlice = Object<Names, NotUsed>;
+/// A ResourceSlice, of which little is kept: there may be hundreds of thousands of devices.
+pub(crate) type DevicesOfSlice = Object<Devices, NotUsed>;
 
 /// What is kept of a ResourceSlice's spec.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Names {
+pub(crate) struct Devices {
     node_name: Option<String>,
     #[serde(default)]
-    devices: Vec<DeviceName>,
+    devices: Vec<Device>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct DeviceName {
+struct Device {
     name: String,
+    #[serde(default)]
+    taints: Vec<Taint>,
+    #[serde(default)]
+    capacity: Capacity,
 }
 
-/// What [`NamesOfSlice`] is called in the API.
+#[derive(Debug, Clone, Deserialize)]
+struct Taint {
+    key: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Capacity {
+    bandwidth: Option<Amount>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Amount {
+    value: String,
+}
+
+/// What [`DevicesOfSlice`] is called in the API.
 pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<ResourceSlice>(&())
 }
 
 /// Takes off what is of no use here.
-pub(crate) fn strip(slice: &mut NamesOfSlice) {
+pub(crate) fn strip(slice: &mut DevicesOfSlice) {
     slice.metadata.managed_fields = None;
     slice.spec.devices.retain(|device| network_of(&device.name).is_some());
     slice.spec.devices.shrink_to_fit();
 }
 
-/// How many nodes publish each Network; those that no node publishes are left out.
-pub(crate) fn count(slices: &[Arc<NamesOfSlice>]) -> BTreeMap<NetworkName, i64> {
-    let mut nodes: BTreeMap<NetworkName, BTreeSet<&str>> = BTreeMap::new();
-    for Names { node_name, devices } in slices.iter().map(|slice| &slice.spec) {
+/// The nodes that publish one Network.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct OnNodes {
+    /// All of them, each with the bandwidth that it has for the Network.
+    pub(crate) bandwidth: BTreeMap<String, Option<Quantity>>,
+    /// Those that take no new pods, by the taint that says why.
+    pub(crate) troubled: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl OnNodes {
+    /// How many publish it.
+    pub(crate) fn count(&self) -> i64 {
+        i64::try_from(self.bandwidth.len()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Where each Network is; those that no node publishes are left out.
+pub(crate) fn tally(slices: &[Arc<DevicesOfSlice>]) -> BTreeMap<NetworkName, OnNodes> {
+    let mut networks: BTreeMap<NetworkName, OnNodes> = BTreeMap::new();
+    for Devices { node_name, devices } in slices.iter().map(|slice| &slice.spec) {
         let Some(node) = node_name else { continue };
-        for network in devices.iter().filter_map(|device| network_of(&device.name)) {
-            nodes.entry(network).or_default().insert(node);
+        for device in devices {
+            let Some(network) = network_of(&device.name) else { continue };
+            let nodes = networks.entry(network).or_default();
+            let bandwidth = device.capacity.bandwidth.as_ref();
+            nodes.bandwidth.insert(node.clone(), bandwidth.and_then(|amount| amount.value.parse().ok()));
+            for taint in &device.taints {
+                nodes.troubled.entry(taint.key.clone()).or_default().insert(node.clone());
+            }
         }
     }
-    nodes
-        .into_iter()
-        .map(|(network, nodes)| (network, i64::try_from(nodes.len()).unwrap_or(i64::MAX)))
-        .collect()
+    networks
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn slice(node: Option<&str>, devices: &[&str]) -> Arc<NamesOfSlice> {
-        let devices: Vec<_> = devices.iter().map(|name| json!({"name": name, "capacity": {}})).collect();
-        let mut slice: NamesOfSlice = serde_json::from_value(json!({
+    fn slice(node: Option<&str>, devices: &[Value]) -> Arc<DevicesOfSlice> {
+        let mut slice: DevicesOfSlice = serde_json::from_value(json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"},
             "spec": {"driver": "netclaim.dev", "pool": {"name": "p"}, "nodeName": node, "devices": devices}
         }))
@@ -70,19 +107,39 @@ mod tests {
         Arc::new(slice)
     }
 
+    fn named(names: &[&str]) -> Vec<Value> {
+        names.iter().map(|name| json!({"name": name, "capacity": {}})).collect()
+    }
+
     #[test]
     fn a_node_counts_once_however_many_slices_it_has() {
         let slices = [
-            slice(Some("n1"), &["nic-eth1", "net-a"]),
-            slice(Some("n1"), &["net-a", "net-b"]),
-            slice(Some("n2"), &["net-a"]),
+            slice(Some("n1"), &named(&["nic-eth1", "net-a"])),
+            slice(Some("n1"), &named(&["net-a", "net-b"])),
+            slice(Some("n2"), &named(&["net-a"])),
         ];
-        let expected = [("a".parse().unwrap(), 2), ("b".parse().unwrap(), 1)];
-        assert_eq!(count(&slices), expected.into());
+        let counts: Vec<_> =
+            tally(&slices).into_iter().map(|(name, on)| (name.to_string(), on.count())).collect();
+        assert_eq!(counts, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
     }
 
     #[test]
     fn pools_of_the_cluster_are_on_no_node() {
-        assert_eq!(count(&[slice(None, &["net-a"])]), BTreeMap::new());
+        assert_eq!(tally(&[slice(None, &named(&["net-a"]))]), BTreeMap::new());
+    }
+
+    #[test]
+    fn taints_and_bandwidth_are_known_by_node() {
+        let well = json!({"name": "net-a", "capacity": {"bandwidth": {"value": "10G"}}});
+        let down =
+            json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]});
+        let nodes = tally(&[slice(Some("n1"), &[well]), slice(Some("n2"), &[down])])
+            .remove(&"a".parse().unwrap())
+            .unwrap();
+        assert_eq!(nodes.bandwidth["n1"], Some("10G".parse().unwrap()));
+        assert_eq!(
+            nodes.troubled,
+            BTreeMap::from([("netclaim.dev/link-down".into(), BTreeSet::from(["n2".into()]))])
+        );
     }
 }

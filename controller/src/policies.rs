@@ -7,7 +7,7 @@ use netclaim_api::Invalid;
 use netclaim_api::uplink_policy::{UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::{Value, json};
 
-use crate::verdict::{ACCEPTED, INVALID, accepted, decode};
+use crate::verdict::{ACCEPTED, INVALID, condition, decode};
 
 /// The status that a policy should have; `None` if it has it.
 pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicyStatus> {
@@ -23,7 +23,7 @@ pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicySt
     };
     let known = before.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
     let generation = policy.metadata.generation;
-    let condition = accepted(known, generation, verdict, now);
+    let condition = condition(ACCEPTED, known, generation, verdict, now);
     let same = known == Some(&condition) && before.observed_generation == generation;
     (!same).then(|| UplinkPolicyStatus { observed_generation: generation, conditions: vec![condition] })
 }

@@ -3,15 +3,25 @@
 //! A Network is read as JSON first, so that one that this version cannot decode gets its verdict like all others
 //! instead of stopping the watch.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
-use netclaim_api::{Invalid, NetworkName, shorten};
+use netclaim_api::{Invalid, NetworkName, Quantity, shorten};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Type of the only condition, and its reason where nothing is to be said.
+use crate::nodes::OnNodes;
+
+/// Type of the condition that says whether pods can claim something, and its reason where nothing is to be said.
 pub(crate) const ACCEPTED: &str = "Accepted";
+
+/// Type of the condition that says where a Network can be used now.
+const AVAILABLE: &str = "Available";
+
+/// How many nodes a message names.
+const NAMED: usize = 5;
 
 /// Reason of the condition where the Network can be used, and something in it may not be meant.
 pub(crate) const ACCEPTED_WITH_WARNINGS: &str = "AcceptedWithWarnings";
@@ -59,8 +69,8 @@ impl Verdict {
         self.condition().map(told) != Some(told(condition))
     }
 
-    /// The status that the Network should have; `None` if it has it. `nodes` is how many publish it.
-    pub(crate) fn status(&self, nodes: i64, now: Time) -> Option<NetworkStatus> {
+    /// The status that the Network should have; `None` if it has it. `nodes` are those that publish it.
+    pub(crate) fn status(&self, nodes: &OnNodes, now: Time) -> Option<NetworkStatus> {
         let (status, reason, message) = match &self.accepted {
             Ok(_) if self.warnings.is_empty() => ("True", ACCEPTED, "pods can claim the network".to_owned()),
             Ok(_) => {
@@ -73,32 +83,73 @@ impl Verdict {
             }
             Err(problems) => ("False", INVALID, Invalid::list(problems)),
         };
-        let before = self.condition();
-        let condition = accepted(before, self.generation, (status, reason, message), now);
+        let mut conditions = vec![self.changed(ACCEPTED, (status, reason, message), &now)];
         // A device of the cluster is on no node, which says nothing about where it can be used.
         let of_cluster = matches!(&self.accepted, Ok((_, spec)) if spec.scope == Scope::Cluster);
-        let nodes = (!of_cluster).then_some(nodes);
-        let same = before == Some(&condition)
+        if let Ok((_, spec)) = &self.accepted
+            && !of_cluster
+        {
+            conditions.push(self.changed(AVAILABLE, availability(spec, nodes), &now));
+        }
+        let nodes = (!of_cluster).then_some(nodes.count());
+        let known = |condition: &Condition| self.before.conditions.contains(condition);
+        // One of ours that does not apply any more goes with the next write.
+        let ours = |condition: &&Condition| [ACCEPTED, AVAILABLE].contains(&condition.type_.as_str());
+        let same = conditions.iter().all(known)
+            && self.before.conditions.iter().filter(ours).count() == conditions.len()
             && self.before.observed_generation == self.generation
             && self.before.nodes == nodes;
-        (!same).then(|| NetworkStatus {
-            observed_generation: self.generation,
-            nodes,
-            conditions: vec![condition],
-        })
+        (!same).then_some(NetworkStatus { observed_generation: self.generation, nodes, conditions })
+    }
+
+    fn changed(&self, type_: &str, verdict: (&str, &str, String), now: &Time) -> Condition {
+        let before = self.before.conditions.iter().find(|condition| condition.type_ == type_);
+        condition(type_, before, self.generation, verdict, now.clone())
     }
 }
 
-/// The condition that says whether an object is accepted: status, reason and message. It changed now, unless it was the
-/// same `before`.
-pub(crate) fn accepted(
+/// Where an accepted Network can be used now: status, reason and message.
+fn availability(spec: &NetworkSpec, nodes: &OnNodes) -> (&'static str, &'static str, String) {
+    let all = nodes.bandwidth.len();
+    let troubled: BTreeSet<&str> = nodes.troubled.values().flatten().map(String::as_str).collect();
+    let why = nodes.troubled.iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
+    let why = why.collect::<Vec<_>>().join(", ");
+    let (status, reason, mut message) = match (all, troubled.len()) {
+        (0, _) => ("False", "NoNode", "none of the nodes that it selects has its uplink".to_owned()),
+        (_, 0) => ("True", "Everywhere", format!("on {all} nodes")),
+        (_, some) if some < all => {
+            ("True", "NotEverywhere", format!("on {} of {all} nodes: {why}", all - some))
+        }
+        _ => ("False", "Nowhere", format!("on none of {all} nodes: {why}")),
+    };
+    let less =
+        |bandwidth: &Option<Quantity>| spec.capacity.bandwidth.is_some_and(|asked| *bandwidth < Some(asked));
+    let reduced: Vec<&String> =
+        nodes.bandwidth.iter().filter(|(_, bandwidth)| less(bandwidth)).map(|(node, _)| node).collect();
+    if !reduced.is_empty() {
+        let nodes = named(reduced.into_iter());
+        message += &format!("; the uplink has less bandwidth left than spec.capacity.bandwidth on {nodes}");
+    }
+    (status, reason, message)
+}
+
+/// The first of these nodes, and how many there are besides.
+fn named<'a>(nodes: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = nodes.len().saturating_sub(NAMED);
+    let first = nodes.take(NAMED).cloned().collect::<Vec<_>>().join(" ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+/// A condition with status, reason and message. It changed now, unless its status was the same `before`.
+pub(crate) fn condition(
+    type_: &str,
     before: Option<&Condition>,
     generation: Option<i64>,
     (status, reason, message): (&str, &str, String),
     now: Time,
 ) -> Condition {
     Condition {
-        type_: ACCEPTED.to_owned(),
+        type_: type_.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
         message: shorten(message, MAX_MESSAGE),
@@ -144,20 +195,25 @@ mod tests {
         Verdict::of(&serde_json::from_value(network).unwrap())
     }
 
+    /// So many nodes, with 10G each.
+    fn on(count: usize) -> OnNodes {
+        let bandwidth = (1..=count).map(|n| (format!("n{n}"), Some("10G".parse().unwrap())));
+        OnNodes { bandwidth: bandwidth.collect(), ..OnNodes::default() }
+    }
+
     fn at(second: i64) -> Time {
         Time(Timestamp::from_second(second).unwrap())
     }
 
     fn accepted(status: &NetworkStatus) -> (&str, &str, &str) {
-        let [Condition { status, reason, message, .. }] = &status.conditions[..] else {
-            panic!("{status:?}")
-        };
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
+        let Some(Condition { status, reason, message, .. }) = accepted else { panic!("{status:?}") };
         (status, reason, message)
     }
 
     #[test]
     fn a_good_network_is_accepted() {
-        let status = network(|_| {}).status(2, at(0)).unwrap();
+        let status = network(|_| {}).status(&on(2), at(0)).unwrap();
         assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
         assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
@@ -169,7 +225,7 @@ mod tests {
             network["metadata"]["name"] = json!("a.b");
             network["spec"]["capacity"] = json!({"interfaces": 0});
         });
-        let status = verdict.status(0, at(0)).unwrap();
+        let status = verdict.status(&on(0), at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
         assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
@@ -185,7 +241,7 @@ mod tests {
                 {"type": "tuning", "mtu": "1400"},
             ]);
         });
-        let status = verdict.status(0, at(0)).unwrap();
+        let status = verdict.status(&on(0), at(0)).unwrap();
         assert_eq!(
             accepted(&status),
             (
@@ -207,7 +263,7 @@ mod tests {
             network["spec"]["allow"] = json!({"mac": true});
         });
         assert!(verdict.accepted.is_ok());
-        let status = verdict.status(0, at(0)).unwrap();
+        let status = verdict.status(&on(0), at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
         let told = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
@@ -225,7 +281,7 @@ mod tests {
             (json!({"cni": {}, "uplnk": {}}), "spec.uplnk: unknown field `uplnk`"),
             (Value::Null, "spec: invalid type: null"),
         ] {
-            let status = network(|network| network["spec"] = spec).status(0, at(0)).unwrap();
+            let status = network(|network| network["spec"] = spec).status(&on(0), at(0)).unwrap();
             let (status, reason, message) = accepted(&status);
             assert_eq!((status, reason), ("False", "Invalid"));
             assert!(message.starts_with(expected), "{message}");
@@ -234,41 +290,65 @@ mod tests {
 
     #[test]
     fn a_status_that_is_right_is_not_written_again() {
-        let written = network(|_| {}).status(2, at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), at(0)).unwrap();
         let again = |status: Value| network(|network| network["status"] = status);
         let as_written = serde_json::to_value(&written).unwrap();
-        assert_eq!(again(as_written.clone()).status(2, at(60)), None);
-        assert_eq!(again(as_written).status(3, at(60)).unwrap().nodes, Some(3));
-        assert_eq!(again(json!({"nodes": "many"})).status(2, at(0)), Some(written));
+        assert_eq!(again(as_written.clone()).status(&on(2), at(60)), None);
+        assert_eq!(again(as_written).status(&on(3), at(60)).unwrap().nodes, Some(3));
+        assert_eq!(again(json!({"nodes": "many"})).status(&on(2), at(0)), Some(written));
     }
 
     #[test]
     fn conditions_of_others_do_not_matter() {
-        let written = network(|_| {}).status(2, at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), at(0)).unwrap();
         let mut status = serde_json::to_value(&written).unwrap();
         let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         status["conditions"].as_array_mut().unwrap().insert(0, other);
-        assert_eq!(network(|network| network["status"] = status).status(2, at(60)), None);
+        assert_eq!(network(|network| network["status"] = status).status(&on(2), at(60)), None);
     }
 
     #[test]
     fn the_time_of_transition_changes_with_the_status_only() {
-        let written = serde_json::to_value(network(|_| {}).status(2, at(0)).unwrap()).unwrap();
+        let written = serde_json::to_value(network(|_| {}).status(&on(2), at(0)).unwrap()).unwrap();
         let newer = network(|network| {
             network["status"] = written.clone();
             network["metadata"]["generation"] = json!(4);
         });
-        assert_eq!(newer.status(2, at(60)).unwrap().conditions[0].last_transition_time, at(0));
+        assert_eq!(newer.status(&on(2), at(60)).unwrap().conditions[0].last_transition_time, at(0));
         let invalid = network(|network| {
             network["status"] = written;
             network["spec"]["cni"] = json!({});
         });
-        assert_eq!(invalid.status(2, at(60)).unwrap().conditions[0].last_transition_time, at(60));
+        assert_eq!(invalid.status(&on(2), at(60)).unwrap().conditions[0].last_transition_time, at(60));
     }
 
     #[test]
     fn a_network_of_the_cluster_counts_no_nodes() {
-        let status = network(|network| network["spec"]["scope"] = json!("Cluster")).status(0, at(0)).unwrap();
+        let status =
+            network(|network| network["spec"]["scope"] = json!("Cluster")).status(&on(0), at(0)).unwrap();
         assert_eq!(status.nodes, None);
+    }
+
+    #[test]
+    fn where_it_can_be_used_is_told_with_the_nodes_where_it_cannot() {
+        let available = |nodes: &OnNodes, bandwidth: &str| {
+            let verdict = network(|network| network["spec"]["capacity"] = json!({"bandwidth": bandwidth}));
+            let condition = verdict.status(nodes, at(0)).unwrap().conditions.remove(1);
+            assert_eq!(condition.type_, AVAILABLE);
+            (condition.status, condition.reason, condition.message)
+        };
+        let told = |status: &str, reason: &str, message: &str| (status.into(), reason.into(), message.into());
+        let mut nodes = on(7);
+        assert_eq!(available(&nodes, "10G"), told("True", "Everywhere", "on 7 nodes"));
+        let down = |count| (1..=count).map(|n| format!("n{n}")).collect();
+        nodes.troubled.insert("netclaim.dev/link-down".into(), down(1));
+        let message = "on 6 of 7 nodes: netclaim.dev/link-down on n1";
+        assert_eq!(available(&nodes, "10G"), told("True", "NotEverywhere", message));
+        nodes.troubled.insert("netclaim.dev/link-down".into(), down(7));
+        let message = "on none of 7 nodes: netclaim.dev/link-down on n1 n2 n3 n4 n5 and 2 more";
+        assert_eq!(available(&nodes, "10G"), told("False", "Nowhere", message));
+        assert_eq!(available(&on(0), "10G").1, "NoNode");
+        let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
+        assert_eq!(available(&on(1), "20G"), told("True", "Everywhere", message));
     }
 }

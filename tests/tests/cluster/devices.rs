@@ -97,6 +97,17 @@ pub fn a_pod_waits_while_the_link_of_its_network_is_down(test: &Test<'_>) -> Res
     is_published(test, &format!("net-{network}"), |device| device["taints"].is_array())?;
     test.pod("p", &network)?;
     test.is_unschedulable("p")?;
+    eventually(10, "the Network tells where it is not available", || {
+        let conditions = test.cluster.get(&["network", &network])?["status"]["conditions"].take();
+        let available = conditions.as_array().into_iter().flatten().find(|c| c["type"] == "Available");
+        let available = available.context("it has no such condition")?;
+        let message = available["message"].as_str().unwrap_or_default();
+        ensure!(
+            available["status"] == "False" && message.contains("netclaim.dev/link-down on node0"),
+            "{available}"
+        );
+        Ok(())
+    })?;
     link.set(&["far-eth73", "up"])?;
     test.runs_with("p", &["net1"])?;
     test.delete_pod("p")
