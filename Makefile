@@ -61,7 +61,7 @@ test-density: ## 100 pods with two networks at once, and 2,000 rounds: latency, 
 	cargo test --package netclaim-tests --test density --locked
 
 .PHONY: test-versions
-test-versions: ## Publishing and scheduling on each supported version of Kubernetes (root; the first time an hour)
+test-versions: ## Publishing and scheduling on each supported version of Kubernetes (root; three builds the first time)
 	@failed=; for version in 1.34 1.35 1.36 newest; do \
 	  echo "==> Kubernetes $$version"; \
 	  NETCLAIM_KUBERNETES=$$version tests/cluster/build.sh && \
