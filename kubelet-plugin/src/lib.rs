@@ -5,7 +5,7 @@
 //!                                            ├──> driver::attach ─┤
 //!  runtime ── nri ──> sandbox up, gone ──────┘                    └──> status (claim's status.devices, events)
 //!
-//!  netlink, Networks, node labels ── watching ──> inventory ── devices ──> ResourceSlices
+//!  netlink, Networks, UplinkPolicies ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
 //! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `uplinks` and `metadata` are pure: from values to values.
