@@ -279,8 +279,8 @@ impl NetworkSpec {
             let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin_type(plugin)) else {
                 continue;
             };
-            let inside_pod = plugin.get("linkInContainer") == Some(&Value::Bool(true));
-            if !inside_pod && plugin.get(*key).and_then(Value::as_str) != Some("${uplink.ifName}") {
+            if !is_inside_pod(plugin) && plugin.get(*key).and_then(Value::as_str) != Some("${uplink.ifName}")
+            {
                 problems.push(Invalid::new(
                     format!("plugins[{i}].{key}"),
                     "must be \"${uplink.ifName}\", with the link listed in spec.uplink.interfaces: \
@@ -311,9 +311,8 @@ impl NetworkSpec {
     /// The VLAN id that every attachment has on the uplink: the kernel makes one link of an id, so that one pod at a
     /// time can have it.
     pub fn fixed_vlan(&self) -> Option<u32> {
-        let vlan = self.plugins().find(|plugin| plugin_type(plugin) == "vlan")?;
-        let inside_pod = vlan.get("linkInContainer") == Some(&Value::Bool(true));
-        vlan.get("vlanId").filter(|_| !inside_pod)?.as_u64()?.try_into().ok()
+        let mut outside = self.plugins().filter(|plugin| !is_inside_pod(plugin));
+        outside.find(|plugin| plugin_type(plugin) == "vlan")?.get("vlanId")?.as_u64()?.try_into().ok()
     }
 
     /// The bridge that the uplink has to be a port of, where the network is a bridge.
@@ -333,7 +332,7 @@ impl NetworkSpec {
 
     /// How the network uses its uplink, where it does so exclusively.
     pub fn link_use(&self) -> Option<LinkUse> {
-        link_use(&self.plugin_types())
+        link_use_of(self.plugins())
     }
 
     /// Whether one attachment at a time takes all of it.
@@ -367,6 +366,12 @@ pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool 
     })
 }
 
+/// How a chain of plugins uses its uplink. One that works on a link in the pod uses none.
+pub fn link_use_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<LinkUse> {
+    let outside = plugins.filter(|plugin| !is_inside_pod(plugin));
+    link_use(&outside.map(plugin_type).collect::<Vec<_>>())
+}
+
 /// How a chain of these plugin types uses its uplink.
 pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
     plugin_types.iter().find_map(|plugin| match *plugin {
@@ -375,6 +380,11 @@ pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
         "host-device" => Some(LinkUse::Nic),
         _ => None,
     })
+}
+
+/// Whether the plugin works on a link in the pod, and not on one of the node.
+fn is_inside_pod(plugin: &Map<String, Value>) -> bool {
+    plugin.get("linkInContainer") == Some(&Value::Bool(true))
 }
 
 fn plugin_type(plugin: &Map<String, Value>) -> &str {
@@ -458,6 +468,10 @@ mod tests {
         let mut vlan =
             json!({"type": "vlan", "linkInContainer": true, "master": "bond0", "vlanId": 7, "ipam": ipam});
         assert_eq!(found(vlan.clone()), (vec![], false), "each pod has a bond of its own");
+        let macvlan = json!({"type": "macvlan", "linkInContainer": true, "master": "bond0", "ipam": ipam});
+        let network =
+            |plugin: Value| serde_json::from_value::<NetworkSpec>(json!({"cni": {"plugins": [plugin]}}));
+        assert_eq!(network(macvlan).expect("a spec").link_use(), None, "no uplink has a child");
         vlan["linkInContainer"] = json!(false);
         assert!(found(vlan).0[0].starts_with("spec.cni.plugins[0].master: must be"));
     }

@@ -5,7 +5,7 @@
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links of other pods.
 
 use netclaim_api::attributes;
-use netclaim_api::network::{LinkUse, link_use};
+use netclaim_api::network::{LinkUse, link_use_of};
 use netclaim_driver::attach::record::Plan;
 use serde_json::Value;
 
@@ -36,8 +36,7 @@ fn use_of(plan: &Plan) -> Option<(&str, LinkUse)> {
         return Some((link, LinkUse::Nic));
     }
     let plugins = plan.conflist.get("plugins").and_then(Value::as_array).into_iter().flatten();
-    let types: Vec<&str> = plugins.filter_map(|plugin| plugin.get("type")?.as_str()).collect();
-    Some((link, link_use(&types)?))
+    Some((link, link_use_of(plugins.filter_map(Value::as_object))?))
 }
 
 #[cfg(test)]
