@@ -444,25 +444,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_of_links_in_the_pod_needs_no_uplink() {
-        let found = |plugin: Value| {
-            let spec = json!({"cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
-            let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
-            let all = [spec.problems("bond"), spec.warnings("bond")].concat();
-            (all.iter().map(Invalid::to_string).collect::<Vec<_>>(), spec.is_exclusive())
-        };
-        let (links, ipam) = (json!([{"name": "net1"}, {"name": "net2"}]), json!({"type": "dhcp"}));
-        let bond = json!({"type": "bond", "linksInContainer": true, "links": links, "mode": "802.3ad", "miimon": "100",
-            "failOverMac": 1, "mtu": 1500, "ipam": ipam});
-        assert_eq!(found(bond), (vec![], false));
-        let mut vlan =
-            json!({"type": "vlan", "linkInContainer": true, "master": "bond0", "vlanId": 7, "ipam": ipam});
-        assert_eq!(found(vlan.clone()), (vec![], false), "each pod has a bond of its own");
-        vlan["linkInContainer"] = json!(false);
-        assert!(found(vlan).0[0].starts_with("spec.cni.plugins[0].master: must be"));
-    }
-
-    #[test]
     fn a_selector_that_selects_nothing_and_a_scope_that_cannot_be_counted_are_refused() {
         let found = problems_of(|spec| {
             spec["nodeSelector"] = json!({"rack": "no label", "example.org/zone": "a", "ok": ""})
