@@ -68,8 +68,15 @@ test-versions: ## Publishing and scheduling on each supported version of Kuberne
 	    NETCLAIM_KUBERNETES=$$version cargo test --package netclaim-tests --test versions --locked || failed+=" $$version"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
+.PHONY: test-scale
+test-scale: ## 1,000 simulated nodes (NETCLAIM_SCALE_NODES), and how soon links are published (root; 15 minutes)
+	tests/cluster/build.sh
+	cargo build --release --package netclaim-controller --locked
+	@# Each simulated node has a connection of its own.
+	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked
+
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn test-density test-runtimes test-versions ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions ## make test, and then what takes longer (root)
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler

@@ -11,6 +11,8 @@
 #
 # NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), else a free one is taken. NETCLAIM_RUNTIME chooses the
 # container runtime of a new cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh).
+# With NETCLAIM_API_ONLY=1 etcd and the API server start, and nothing else: for objects of nodes that do not exist.
+# svc.sh starts what else is wanted.
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -209,7 +211,9 @@ define_services() {
   svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
     --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
-  svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0
+  # At its default of 50 requests per second a scheduler waits for itself, when there are thousands of nodes.
+  svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0 \
+    ${NETCLAIM_API_ONLY:+--kube-api-qps 1000 --kube-api-burst 2000}
   mapfile -t words < <(runtime_command)
   svc_define runtime env "PATH=$runtime_bin:$PATH" "${words[@]}"
   svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
@@ -244,9 +248,14 @@ if [[ -z ${running:-} ]]; then
 fi
 
 cluster_of "$dir"
-for s in etcd apiserver runtime; do svc_start "$s"; done
+for s in etcd apiserver; do svc_start "$s"; done
+[[ -n ${NETCLAIM_API_ONLY:-} ]] || svc_start runtime
 ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
 ready apiserver 60 "not ready" kubectl get --raw /readyz
+if [[ -n ${NETCLAIM_API_ONLY:-} ]]; then
+  up=yes
+  exit
+fi
 ready runtime 30 "does not answer" runtime_answers
 "$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
 for s in kcm scheduler kubelet; do svc_start "$s"; done

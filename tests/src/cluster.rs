@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::process::{command_line, signal};
 use crate::runtime::Runtime;
 use crate::wait::eventually;
+use crate::watch::SliceWatch;
 
 /// The namespace that netclaim runs in.
 pub const SYSTEM: &str = "netclaim-system";
@@ -55,20 +56,32 @@ impl Cluster {
     /// When it does not come up, or netclaim does not become ready.
     pub fn start(dir: &Path) -> Result<Self> {
         let image = image()?;
+        let cluster = Self::up(dir, &[])?;
+        cluster.install(&image).inspect_err(|_| cluster.tell_system())?;
+        Ok(cluster)
+    }
+
+    /// Starts etcd and an API server in `dir`, and nothing else: no node, no netclaim.
+    ///
+    /// # Errors
+    /// When they do not come up.
+    pub fn start_api_only(dir: &Path) -> Result<Self> {
+        Self::up(dir, &[("NETCLAIM_API_ONLY", "1")])
+    }
+
+    fn up(dir: &Path, env: &[(&str, &str)]) -> Result<Self> {
         eprintln!("==> a cluster in {} (to end it by hand: tests/cluster/down.sh {0})", dir.display());
-        let up =
-            Command::new(project("tests/cluster/up.sh")).arg(dir).status().context("cannot run up.sh")?;
+        let mut up = Command::new(project("tests/cluster/up.sh"));
+        let up = up.arg(dir).envs(env.iter().copied()).status().context("cannot run up.sh")?;
         ensure!(up.success(), "tests/cluster/up.sh failed: see above, and {}/log", dir.display());
         let kubectl =
             output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
-        let cluster = Self {
+        Ok(Self {
             dir: dir.to_owned(),
             kubectl: kubectl.trim().into(),
             node: RwLock::new(node(dir)?),
             agent_wanted: AtomicBool::new(true),
-        };
-        cluster.install(&image).inspect_err(|_| cluster.tell_system())?;
-        Ok(cluster)
+        })
     }
 
     fn install(&self, image: &Path) -> Result<()> {
@@ -119,6 +132,22 @@ impl Cluster {
                 told.unwrap_or_else(|error| format!("{error:#}"))
             );
         }
+    }
+
+    /// Watches the slices of netclaim from now on.
+    ///
+    /// # Errors
+    /// When the watch does not begin.
+    pub fn watch_slices(&self) -> Result<SliceWatch> {
+        SliceWatch::start(self)
+    }
+
+    /// The process of a service (`tests/cluster/svc.sh`).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn service_pid(&self, name: &str) -> Result<i32> {
+        Ok(self.service("pid", name)?.trim().parse()?)
     }
 
     /// Ends the cluster in `dir`, if there is one. Its logs stay.

@@ -12,11 +12,13 @@ mod cluster;
 mod command;
 mod node;
 pub mod objects;
+mod plugged;
 mod process;
 mod requests;
 mod runtime;
 pub mod suite;
 mod test;
+mod usage;
 mod wait;
 mod watch;
 
@@ -24,9 +26,11 @@ pub use netclaim_driver::failpoint::Failpoint;
 
 pub use cluster::{AGENT, AGENT_PODS, Cluster, SYSTEM};
 pub use node::{Interface, Node, Task};
+pub use plugged::{Plugged, PluggedMany};
 pub use process::{Process, processes};
 pub use requests::Requests;
 pub use runtime::Runtime;
 pub use test::Test;
+pub use usage::Usage;
 pub use wait::{eventually, long};
-pub use watch::PodWatch;
+pub use watch::{PodWatch, SliceEvent, SliceWatch};

@@ -178,7 +178,10 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self, mut wishes: watch::Receiver<Wish>) {
-        let selector = watcher::Config::default().fields(&self.config.field_selector());
+        // From the API server's cache: "the newest" is read from etcd where the cache lags, every slice of the cluster for each
+        // node that asks. What is stale leads to a conflict, and to a plan anew.
+        let selector = watcher::Config { page_size: None, ..watcher::Config::default() };
+        let selector = selector.any_semantic().fields(&self.config.field_selector());
         let mut events = pin!(watcher(self.api.clone(), selector).default_backoff().modify(strip));
         let mut gather = Gather::new(self.config.quiet, self.config.max_delay);
         let mut wish = Wish::default();

@@ -3,11 +3,9 @@
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use netclaim_tests::Test;
 use netclaim_tests::objects::{claim, class, pod};
+use netclaim_tests::{Plugged, Test};
 use serde_json::{Value, json};
-
-use crate::devices::Plugged;
 
 /// Adds netclaim's own plugin to a Network, for bandwidth as claims are granted it.
 fn limited(network: &mut Value) {

@@ -1,9 +1,9 @@
-//! What the node's links and the admin's Networks become for a real scheduler. Links that scenarios plug in are ends of veth
-//! pairs with a NIC's name, each scenario's its own.
+//! What the node's links and the admin's Networks become for a real scheduler. Links that scenarios plug in are each
+//! scenario's its own.
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{attachment, claim, class, pod, request};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
 /// The device of this name that the node publishes now.
@@ -17,7 +17,7 @@ fn device(test: &Test<'_>, name: &str) -> Result<Option<Value>> {
 }
 
 /// Waits until the device is published as `fits` wants it.
-fn is_published(test: &Test<'_>, name: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
+pub fn is_published(test: &Test<'_>, name: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
     eventually(10, &format!("{name} is published as it should be"), || {
         let device = device(test, name)?.with_context(|| format!("there is no {name}"))?;
         ensure!(fits(&device), "{device}");
@@ -25,37 +25,12 @@ fn is_published(test: &Test<'_>, name: &str, fits: impl Fn(&Value) -> bool) -> R
     })
 }
 
-fn is_not_published(test: &Test<'_>, name: &str) -> Result<()> {
+/// Waits until there is no such device.
+pub fn is_not_published(test: &Test<'_>, name: &str) -> Result<()> {
     eventually(10, &format!("{name} is not published"), || {
         ensure!(device(test, name)?.is_none(), "it is");
         Ok(())
     })
-}
-
-/// A link of the node that is plugged in for one scenario, and out at its end.
-pub struct Plugged<'a>(&'a Test<'a>, String);
-
-impl<'a> Plugged<'a> {
-    pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
-        let far = format!("far-{name}");
-        test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
-        let plugged = Self(test, far);
-        for end in [name, plugged.1.as_str()] {
-            test.cluster.on_node(&["ip", "link", "set", end, "up"])?;
-        }
-        Ok(plugged)
-    }
-
-    fn set(&self, words: &[&str]) -> Result<()> {
-        self.0.cluster.on_node(&[&["ip", "link", "set"], words].concat()).map(drop)
-    }
-}
-
-impl Drop for Plugged<'_> {
-    fn drop(&mut self) {
-        // The other end goes with it, wherever it is.
-        let _ = self.0.cluster.on_node(&["ip", "link", "del", &self.1]);
-    }
 }
 
 fn policy(name: &str, spec: Value) -> Value {

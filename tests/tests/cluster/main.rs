@@ -19,6 +19,7 @@ mod host_links;
 mod metadata;
 mod node_faults;
 mod plugin_faults;
+mod publishing;
 mod reboot_faults;
 mod refusals;
 mod rights;
@@ -37,6 +38,7 @@ use host_links::*;
 use metadata::*;
 use node_faults::*;
 use plugin_faults::*;
+use publishing::*;
 use reboot_faults::*;
 use refusals::*;
 use rights::*;
@@ -112,6 +114,9 @@ fn main() -> ExitCode {
             the_agent_has_the_rights_of_the_manual_and_no_more,
             the_agent_writes_slices_of_its_own_node_only;
         alone:
+            a_thousand_flaps_of_a_link_are_few_writes,
+            more_devices_than_one_slice_takes_are_published,
+            a_node_where_nothing_changes_writes_no_slices,
             a_network_that_is_gone_after_scheduling_is_named,
             a_network_whose_uplink_is_down_takes_no_pods_until_it_is_up,
             the_next_agent_tells_the_health_of_devices_too,

@@ -4,10 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::{Cluster, Test, eventually, long};
+use netclaim_tests::{Cluster, Plugged, Test, eventually, long};
 use serde_json::{Value, json};
-
-use crate::devices::Plugged;
 
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
     let slices = test.cluster.get(&["resourceslices", "--field-selector", "spec.driver=netclaim.dev"])?;

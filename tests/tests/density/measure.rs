@@ -8,13 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::Test;
+use netclaim_tests::{Test, Usage};
 use serde_json::Value;
 
 /// KiB that the agent may hold more at the end than after the first quarter: pages that the allocator keeps.
 const DRIFT: u64 = 2048;
-/// Clock ticks in a second, as `/proc` counts them for programs.
-const TICKS: u64 = 100;
 /// Descriptors that may come and go: connections to the API server.
 const FD_DRIFT: usize = 4;
 
@@ -39,49 +37,20 @@ impl fmt::Display for Latencies {
     }
 }
 
-/// What a process holds.
-#[derive(Clone, Copy)]
-struct Process {
-    /// Resident memory in KiB.
-    rss: u64,
-    /// Open descriptors.
-    fds: usize,
-    /// Milliseconds of CPU that it has used.
-    cpu: u64,
-    /// The same of programs that it has run, CNI plugins.
-    programs: u64,
-}
-
-impl Process {
-    fn of(pid: i32) -> Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let rss = line.trim().trim_end_matches(" kB").parse()?;
-        let fds = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-        // After the name in parentheses; utime, stime, cutime and cstime are the fields 14 to 17 of proc(5).
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
-        let times: Vec<u64> = times.map(str::parse).collect::<Result<_, _>>()?;
-        let [user, system, of_user, of_system] = times.as_slice() else { bail!("no times in {stat}") };
-        let millis = |ticks: u64| ticks * 1000 / TICKS;
-        Ok(Self { rss, fds, cpu: millis(user + system), programs: millis(of_user + of_system) })
-    }
-}
-
 /// What the agent and its parent hold at one moment.
 pub struct Held {
     when: String,
     pid: i32,
-    agent: Process,
-    parent: Process,
+    agent: Usage,
+    parent: Usage,
 }
 
 impl Held {
     /// Looks now; `when` is for the reader.
     pub fn now(test: &Test<'_>, when: &str) -> Result<Self> {
         let pid = test.cluster.agent_pid()?;
-        let parent = Process::of(test.cluster.parent_pid()?)?;
-        Ok(Self { when: when.to_owned(), pid, agent: Process::of(pid)?, parent })
+        let parent = Usage::of(test.cluster.parent_pid()?)?;
+        Ok(Self { when: when.to_owned(), pid, agent: Usage::of(pid)?, parent })
     }
 }
 
@@ -119,7 +88,7 @@ impl Report {
         self.held.push(held);
         let line = |held: &Held| {
             let Held { when, pid, agent, parent } = held;
-            let of = |Process { rss, fds, cpu, programs }: &Process| format!("{rss},{fds},{cpu},{programs}");
+            let of = |Usage { rss, fds, cpu, programs, .. }: &Usage| format!("{rss},{fds},{cpu},{programs}");
             format!("{when},{pid},{},{}", of(agent), of(parent))
         };
         let head = "when,agent_pid,agent_rss_kib,agent_fds,agent_cpu_ms,plugins_cpu_ms,\

@@ -1,0 +1,39 @@
+//! Many nodes and many devices: what publishing costs, how soon it is done, and how fast pods with claims are scheduled.
+//!
+//! `make test-scale` (root, a quarter of an hour). Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`;
+//! docs/benchmarks.md has what came of it.
+//!
+//! | module | what it measures |
+//! |---|---|
+//! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory |
+//! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code |
+//! | [`fleet`] | what such a node publishes |
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+use netclaim_tests::{scenarios, suite};
+
+mod fleet;
+mod latency;
+mod report;
+mod simulated;
+
+use latency::*;
+
+fn main() -> ExitCode {
+    let simulated = libtest_mimic::run(
+        &Arguments::from_args(),
+        vec![Trial::test("simulated::nodes_are_published_counted_and_scheduled", || {
+            simulated::nodes_are_published_counted_and_scheduled()
+                .map_err(|error| format!("{error:#}").into())
+        })],
+    );
+    let latency = suite::run(scenarios![
+        alone:
+            a_change_of_a_link_is_soon_in_its_slice,
+            slices_that_are_deleted_are_soon_back,
+            hundreds_of_links_cost_the_agent_little_memory;
+    ]);
+    if simulated.has_failed() { simulated.exit_code() } else { latency }
+}

@@ -1,0 +1,62 @@
+//! Where numbers go: a table for people, files for programs.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+
+/// The numbers of one measurement.
+pub struct Report {
+    dir: PathBuf,
+    rows: Vec<(String, f64, &'static str)>,
+}
+
+impl Report {
+    /// A report in a new folder below `target/scale`.
+    pub fn new(name: &str) -> Result<Self> {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("scale").join(format!("{seconds}-{name}"));
+        fs::create_dir_all(&dir)?;
+        let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+        eprintln!("         {build} build; raw numbers: {}", dir.display());
+        Ok(Self { dir, rows: Vec::new() })
+    }
+
+    /// A line of the table, which is kept at once: what comes after may fail.
+    pub fn row(&mut self, what: impl Into<String>, value: f64, unit: &'static str) -> Result<()> {
+        let what = what.into();
+        eprintln!("         {what:<58} {value:>10.1} {unit}");
+        self.rows.push((what, value, unit));
+        let line = |(what, value, unit): &(String, f64, &str)| format!("{what},{value:.3},{unit}");
+        self.raw("table.csv", "what,value,unit", self.rows.iter().map(line))
+    }
+
+    /// A line with the time since `begin`.
+    pub fn seconds(&mut self, what: impl Into<String>, took: Duration) -> Result<()> {
+        self.row(what, took.as_secs_f64(), "s")
+    }
+
+    /// The median and the 99th percentile of times, and each of them in a file.
+    pub fn times(&mut self, what: &str, file: &str, times: &[Duration]) -> Result<()> {
+        let mut millis: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
+        self.raw(file, "milliseconds", millis.iter().map(|time| format!("{time:.3}")))?;
+        millis.sort_unstable_by(f64::total_cmp);
+        for (name, percent) in [("p50", 50), ("p99", 99)] {
+            let place = (millis.len() * percent).div_ceil(100).saturating_sub(1);
+            let value = millis.get(place).copied().unwrap_or_default();
+            self.row(format!("{what}, {name} of {}", millis.len()), value, "ms")?;
+        }
+        Ok(())
+    }
+
+    /// A file of numbers.
+    pub fn raw(&self, file: &str, head: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
+        let mut file = File::create(self.dir.join(file))?;
+        writeln!(file, "{head}")?;
+        lines.into_iter().try_for_each(|line| writeln!(file, "{line}"))?;
+        Ok(())
+    }
+}
