@@ -69,7 +69,7 @@ test-versions: ## Publishing and scheduling on each supported version of Kuberne
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
-test-scale: ## 1,000 simulated nodes (NETCLAIM_SCALE_NODES), and how soon links are published (root; 15 minutes)
+test-scale: ## 500 simulated nodes (NETCLAIM_SCALE_NODES), and how soon links are published (root; 15 minutes)
 	tests/cluster/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.

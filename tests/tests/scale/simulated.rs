@@ -26,7 +26,7 @@ use crate::fleet::{self, AT_ONCE, DEVICES, Fleet, LINKS, NETWORKS};
 use crate::report::Report;
 
 /// Nodes, unless `$NETCLAIM_SCALE_NODES` says otherwise.
-const NODES: usize = 1000;
+const NODES: usize = 500;
 /// Pods that are scheduled, with a claim each and without.
 const PODS: usize = 300;
 /// How long all nodes may take to publish.
