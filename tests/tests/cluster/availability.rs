@@ -7,6 +7,8 @@ use netclaim_tests::objects::{claim, pod, request};
 use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
+use crate::devices::is_published;
+
 const FINE: &str = "exit 0";
 const NOT_READY: &str = r#"echo '{"cniVersion": "1.1.0", "code": 50, "msg": "the switch reboots"}'; exit 1"#;
 
@@ -58,6 +60,8 @@ fn takes_no_pods_meanwhile(
     break_it()?;
     let meanwhile = || {
         is_told(test, "first", "Unhealthy", words)?;
+        // The kubelet may hear of it before the scheduler: publishing has a budget, which other scenarios use too.
+        is_published(test, &format!("net-{network}"), |device| device["taints"].is_array())?;
         test.pod("second", network)?;
         test.is_unschedulable("second")
     };
@@ -97,7 +101,7 @@ pub fn a_plugin_that_is_not_installed_is_named_in_the_log_and_pods_wait_for_it(
     let missing = test.name("plugin");
     let network =
         test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(missing))?;
-    eventually(20, "the agent's log names the plugin", || {
+    eventually(60, "the agent's log names the plugin", || {
         let log = test.cluster.kubectl(&["logs", "-n", SYSTEM, AGENT, "--tail=500"])?;
         let words =
             [format!("CNI plugin `{missing}`: not found in /opt/cni/bin"), format!("network={network}")];

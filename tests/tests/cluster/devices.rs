@@ -18,7 +18,7 @@ fn device(test: &Test<'_>, name: &str) -> Result<Option<Value>> {
 
 /// Waits until the device is published as `fits` wants it.
 pub fn is_published(test: &Test<'_>, name: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
-    eventually(10, &format!("{name} is published as it should be"), || {
+    eventually(60, &format!("{name} is published as it should be"), || {
         let device = device(test, name)?.with_context(|| format!("there is no {name}"))?;
         ensure!(fits(&device), "{device}");
         Ok(())
@@ -27,7 +27,7 @@ pub fn is_published(test: &Test<'_>, name: &str, fits: impl Fn(&Value) -> bool) 
 
 /// Waits until there is no such device.
 pub fn is_not_published(test: &Test<'_>, name: &str) -> Result<()> {
-    eventually(10, &format!("{name} is not published"), || {
+    eventually(60, &format!("{name} is not published"), || {
         ensure!(device(test, name)?.is_none(), "it is");
         Ok(())
     })
@@ -72,7 +72,7 @@ pub fn a_pod_waits_while_the_link_of_its_network_is_down(test: &Test<'_>) -> Res
     is_published(test, &format!("net-{network}"), |device| device["taints"].is_array())?;
     test.pod("p", &network)?;
     test.is_unschedulable("p")?;
-    eventually(10, "the Network tells where it is not available", || {
+    eventually(60, "the Network tells where it is not available", || {
         let conditions = test.cluster.get(&["network", &network])?["status"]["conditions"].take();
         let available = conditions.as_array().into_iter().flatten().find(|c| c["type"] == "Available");
         let available = available.context("it has no such condition")?;
@@ -232,7 +232,7 @@ pub fn a_policy_says_which_links_are_uplinks_and_what_they_are(test: &Test<'_>) 
 pub fn a_policy_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
     let name = test.name("p");
     test.create([policy(&name, json!({"links": {}, "publish": "Always"}))])?;
-    eventually(10, "the policy is refused", || {
+    eventually(60, "the policy is refused", || {
         let policy = test.cluster.get(&["uplinkpolicy", &name])?;
         let condition = &policy["status"]["conditions"][0];
         let message = condition["message"].as_str().unwrap_or_default();
@@ -399,7 +399,7 @@ pub fn a_device_is_chosen_beside_another_drivers(test: &Test<'_>) -> Result<()> 
         "constraints": [{"matchAttribute": "example.com/place"}],
     });
     test.create([both, pod("p", &["both"])])?;
-    eventually(10, "the devices are allocated", || {
+    eventually(60, "the devices are allocated", || {
         let claim = test.get("resourceclaim", "both")?;
         let results =
             claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
@@ -424,7 +424,7 @@ pub fn vlans_of_one_id_on_one_uplink_wait_for_each_other(test: &Test<'_>) -> Res
     let (one, same, other) = (vlan("a", 100)?, vlan("b", 100)?, vlan("c", 101)?);
     // Where the kernel has no VLANs, pods are scheduled and do not start: what the scheduler does is the same.
     let is_allocated = |claim: &str| {
-        eventually(10, "the claim is allocated", || {
+        eventually(60, "the claim is allocated", || {
             ensure!(test.get("resourceclaim", claim)?["status"]["allocation"].is_object(), "it is not");
             Ok(())
         })
