@@ -43,14 +43,14 @@ fn the_networks_of_the_documentation_are_valid() {
             networks += 1;
         }
     }
-    assert_eq!(networks, 2);
+    assert_eq!(networks, 4);
 }
 
 #[test]
 fn the_configurations_of_the_documentation_are_read() {
     let mut found = Vec::new();
     documents("docs/guide.md").iter().for_each(|document| opaque_parameters(document, &mut found));
-    assert_eq!(found.len(), 3);
+    assert_eq!(found.len(), 8);
     for parameters in found {
         let config = Opaque::decode(&parameters.to_string()).unwrap_or_else(|e| panic!("{e}: {parameters}"));
         if matches!(config, Opaque::Cni(_)) {

@@ -14,7 +14,7 @@ use netclaim_driver::cni::{Attachment, Error};
 use netclaim_driver::links::{Links, NotUplink, classify};
 use serde_json::{Value, json};
 
-use plugin_host::{Feature, LONG, Netns, attachment, links, on_a_host, run, show};
+use plugin_host::{BOND, Feature, LONG, Netns, VLAN, attachment, links, on_a_host, run, show};
 
 const DUMMY: Feature =
     Feature { without: "this kernel has no dummy links", probe: "ip link add d0 type dummy" };
@@ -22,12 +22,7 @@ const IPVLAN: Feature = Feature {
     without: "this kernel has no ipvlan",
     probe: "ip link add v0 type veth && ip link add i0 link v0 type ipvlan",
 };
-const VLAN: Feature = Feature {
-    without: "this kernel has no VLANs (8021q)",
-    probe: "ip link add v0 type veth && ip link add v0.1 link v0 type vlan id 1",
-};
 const VRF: Feature = Feature { without: "this kernel has no VRFs", probe: "ip link add r0 type vrf table 7" };
-const BOND: Feature = Feature { without: "this kernel has no bonds", probe: "ip link add b0 type bond" };
 const BRIDGE_VLANS: Feature = Feature {
     without: "this kernel has no bridges that filter VLANs",
     probe: "ip link add b0 type bridge vlan_filtering 1",

@@ -13,25 +13,7 @@ use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::{HostLink, Links};
 use serde_json::{Value, json};
 
-use plugin_host::{Host, LONG, Netns, links, on_a_host, run, show};
-
-/// The state of a link that a person would compare, without what the kernel counts.
-fn state(name: &str) -> Value {
-    let link = show(&format!("ip -j address show dev {name}"));
-    let address = |a: &Value| {
-        let mut a = a.clone();
-        let fields = a.as_object_mut().unwrap();
-        fields.retain(|key, _| {
-            !["valid_life_time", "preferred_life_time", "tentative", "protocol"].contains(&key.as_str())
-        });
-        a
-    };
-    let addresses: Vec<Value> = link["addr_info"].as_array().unwrap().iter().map(address).collect();
-    let up = link["flags"].as_array().unwrap().contains(&json!("UP"));
-    let alias = show(&format!("ip -d -j link show dev {name}"))["ifalias"].clone();
-    json!({"mac": link["address"], "mtu": link["mtu"], "up": up, "addresses": addresses,
-        "altnames": link["altnames"], "alias": alias})
-}
+use plugin_host::{Host, LONG, Netns, links, on_a_host, run, state};
 
 /// A link with everything that can be lost: `up0`, the plugged-in end of a veth.
 fn nic() {

@@ -101,9 +101,9 @@ impl CniNetwork {
 
     /// DEL in a namespace that is there.
     ///
-    /// `host-device` fails when the link is not in the pod: again after a DEL that succeeded and was not noted, and
-    /// after an ADD that did not come so far. Its IPAM plugin has been called by then. With the link on the host, or none
-    /// that was to be moved, nothing is left to do.
+    /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
+    /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
+    /// was lent on the host, or none that was to be moved, nothing is left to do.
     async fn del_in(
         &self,
         netns: &Path,
@@ -113,16 +113,17 @@ impl CniNetwork {
         result: Option<&CniResult>,
         lent: Option<&HostLink>,
     ) -> Result<(), Failure> {
-        let by_lender = |error: &cni::Error| error.plugin().as_str() == LENDER && error.reported().is_some();
+        let by_once_only =
+            |error: &cni::Error| ONCE_ONLY.contains(&error.plugin().as_str()) && error.reported().is_some();
         let failed = |error: &cni::Error| Failure::new(error_chain(error));
         let Err(error) = self.runtime.del(list, attachment, result, self.timeout).await else {
             return Ok(());
         };
-        if !by_lender(&error) || !self.is_out(netns, plan, lent).await.unwrap_or(false) {
+        if !by_once_only(&error) || !self.is_out(netns, plan, lent).await.unwrap_or(false) {
             return Err(failed(&error));
         }
         let errors = self.runtime.release(list, attachment, result, self.timeout).await;
-        match errors.iter().find(|error| !by_lender(error)) {
+        match errors.iter().find(|error| !by_once_only(error)) {
             Some(error) => Err(failed(error)),
             None => Ok(()),
         }
@@ -194,6 +195,9 @@ impl CniNetwork {
 
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LENDER: &str = "host-device";
+/// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"): `host-device`
+/// (release 1.9.1), and `bond` of k8snetworkplumbingwg.
+const ONCE_ONLY: [&str; 2] = [LENDER, "bond"];
 
 /// The link that the plan moves into the pod, as the plugin reads its configuration (release 1.9.1): the first key
 /// that is there counts.

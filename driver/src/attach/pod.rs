@@ -1,7 +1,7 @@
 //! One pod, one task: carries out what [`machine`](super::machine) decides, one operation at a time.
 //!
 //! Attachments of one sandbox are made in the order of the plans and removed in reverse, never two at once
-//! (CNI specification, section 3); pods do not wait for each other. Commands are taken while an operation runs:
+//! (CNI specification, section 3); pods do not wait for each other, and claims of a pod not for each other's failed DELs. Commands are taken while an operation runs:
 //! an ADD whose sandbox is gone or whose claim is released is cut short, a DEL never.
 
 use std::collections::{BTreeSet, HashMap};
@@ -300,7 +300,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
             .map(|(i, record)| (i, machine::next(record, &self.want(record), &self.boot_id)))
             .filter(|(_, step)| *step != Step::Rest)
             .collect();
-        let debt = steps.iter().rev().find(|(i, step)| !matches!(step, Step::Add(_)) && !paused(*i, step));
+        let payable = |i: usize, step: &Step| {
+            !matches!(step, Step::Add(_)) && !paused(i, step) && !self.carries(i, &steps)
+        };
+        let debt = steps.iter().rev().find(|(i, step)| payable(*i, step));
         if debt.is_some() {
             return debt.cloned();
         }
@@ -309,6 +312,23 @@ impl<N: Network, O: Observer> Pod<N, O> {
             return None;
         }
         steps.into_iter().next().filter(|(i, step)| !paused(*i, step))
+    }
+
+    /// Whether a later attachment of the same claim is still to be undone, and with it perhaps what was made of this
+    /// one: a bond of two links, a VLAN on the bond. Its DEL could not succeed any more without them. Other claims do
+    /// not wait, and neither does the claim's rest for a DEL that seems hopeless.
+    fn carries(&self, index: usize, steps: &[(usize, Step)]) -> bool {
+        let claim = |index: usize| self.records.get(index).map(|record| &record.plan.claim.uid);
+        let hopeless = |index: usize| {
+            let pause = self.records.get(index).and_then(|record| self.pauses.get(&record.key()));
+            pause.is_some_and(|pause| pause.verb == Verb::Del && pause.failures >= HOPELESS)
+        };
+        steps.iter().any(|(later, step)| {
+            *later > index
+                && matches!(step, Step::Del(_))
+                && claim(*later) == claim(index)
+                && !hopeless(*later)
+        })
     }
 
     async fn perform(&mut self, index: usize, step: Step, commands: &mut mpsc::UnboundedReceiver<Command>) {

@@ -217,6 +217,32 @@ async fn networks_are_attached_in_order_and_detached_in_reverse() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_later_network_of_a_claim_may_be_made_of_waits_for_its_del() {
+    let node = Node::prepared(&[("a", 0), ("b", 0), ("b", 1)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    node.attacher.sandbox_gone(POD, "s1");
+    node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    let del = |name: &str| format!("del {name} s1 with result");
+    assert_eq!(node.plugins.calls()[3..], ["b1", "a0", "b1", "b0"].map(del), "other claims do not wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_del_that_seems_hopeless_does_not_keep_the_rest_of_its_claim() {
+    let node = Node::prepared(&[("a", 0), ("a", 1)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().extend([Script::Fail; 5]);
+    node.attacher.sandbox_gone(POD, "s1");
+    node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    let calls = node.plugins.calls();
+    assert_eq!(calls[2..7], ["del a1 s1 with result"; 5]);
+    // The namespace, and a link in it, is there for as long as it is needed.
+    assert_eq!(calls[7..], ["del a0 s1 with result", "del a1 s1 without netns with result"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_add_is_undone_at_once_and_tried_again() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.plugins.add.lock().unwrap().push_back(Script::Fail);

@@ -94,6 +94,24 @@ pub fn show(command: &str) -> Value {
     }
 }
 
+/// The state of a link that a person would compare, without what the kernel counts.
+pub fn state(name: &str) -> Value {
+    let link = show(&format!("ip -j address show dev {name}"));
+    let address = |a: &Value| {
+        let mut a = a.clone();
+        let fields = a.as_object_mut().unwrap();
+        fields.retain(|key, _| {
+            !["valid_life_time", "preferred_life_time", "tentative", "protocol"].contains(&key.as_str())
+        });
+        a
+    };
+    let addresses: Vec<Value> = link["addr_info"].as_array().unwrap().iter().map(address).collect();
+    let up = link["flags"].as_array().unwrap().contains(&json!("UP"));
+    let alias = show(&format!("ip -d -j link show dev {name}"))["ifalias"].clone();
+    json!({"mac": link["address"], "mtu": link["mtu"], "up": up, "addresses": addresses,
+        "altnames": link["altnames"], "alias": alias})
+}
+
 /// Something that a machine may be without.
 pub struct Feature {
     /// What to say when it is.
@@ -101,6 +119,12 @@ pub struct Feature {
     /// A shell command that succeeds in an empty network namespace of a machine that has it.
     pub probe: &'static str,
 }
+
+pub const VLAN: Feature = Feature {
+    without: "this kernel has no VLANs (8021q)",
+    probe: "ip link add v0 type veth && ip link add v0.1 link v0 type vlan id 1",
+};
+pub const BOND: Feature = Feature { without: "this kernel has no bonds", probe: "ip link add b0 type bond" };
 
 impl Feature {
     fn is_here(&self) -> bool {
