@@ -212,8 +212,7 @@ impl NodeAgent {
     async fn links_are_free(&self, plans: &[Plan]) -> Result<(), String> {
         let deadline = tokio::time::Instant::now() + LINK_PATIENCE;
         loop {
-            let records = self.attacher.pods().into_values().flat_map(|state| state.records);
-            let others: Vec<Plan> = records.map(|record| record.plan).collect();
+            let others = self.attacher.plans(Plan::clone);
             // Of the claim itself only what comes before: the other way round it would be said twice.
             let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
                 let others = others.iter().filter(|other| other.claim.uid != plan.claim.uid);

@@ -370,8 +370,8 @@ impl<N: Network, O: Observer> Attacher<N, O> {
 
     /// The CNI networks of everything that is journalled, by name, each with one of its plans.
     pub fn networks(&self) -> BTreeMap<String, Plan> {
-        let records = self.pods().into_values().flat_map(|state| state.records);
-        records.filter_map(|record| Some((record.plan.network_name()?.to_owned(), record.plan))).collect()
+        let named = |plan: &Plan| Some((plan.network_name()?.to_owned(), plan.clone()));
+        self.plans(named).into_iter().flatten().collect()
     }
 
     /// Removes what is left in the network of `plan` of attachments that nothing is known of; returns how many.

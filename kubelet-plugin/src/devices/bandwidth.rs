@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use netclaim_api::network::LinkUse;
+use netclaim_api::network::{LinkUse, NetworkSpec};
 use netclaim_api::{IfName, NetworkName, Quantity};
 
 use super::networks;
@@ -71,13 +71,18 @@ impl Ledger {
 /// Divides every uplink.
 pub(super) fn shares(inventory: &Inventory) -> Shares {
     let mut shares = Shares::default();
+    let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &NetworkSpec)>> = BTreeMap::new();
+    for (name, spec) in networks(inventory) {
+        if let Some(uplink) = inventory.uplink_of(spec) {
+            by_uplink.entry(&uplink.name).or_default().push((name, spec));
+        }
+    }
     for uplink in &inventory.uplinks {
         let Some(total) = uplink.bandwidth else { continue };
         let mut ledger = Ledger { total: total.value(), given: BTreeMap::new() };
-        let here = |spec| inventory.uplink_of(spec).is_some_and(|used| used.name == uplink.name);
-        let (whole, shared): (Vec<_>, Vec<_>) = networks(inventory)
-            .filter(|(_, spec)| here(spec))
-            .partition(|(_, spec)| spec.link_use() == Some(LinkUse::Nic));
+        let here = by_uplink.remove(&uplink.name).unwrap_or_default();
+        let (whole, shared): (Vec<_>, Vec<_>) =
+            here.into_iter().partition(|(_, spec)| spec.link_use() == Some(LinkUse::Nic));
         shares.networks.extend(whole.into_iter().map(|(name, _)| (name.clone(), total)));
         let (said, unsaid): (Vec<_>, Vec<_>) =
             shared.into_iter().partition(|(_, spec)| spec.capacity.bandwidth.is_some());
