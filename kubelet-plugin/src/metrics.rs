@@ -79,6 +79,8 @@ pub struct Metrics {
     networks: Family<NetworkLabels, Gauge>,
     attach: Histogram,
     dropped: Family<FieldLabels, Gauge>,
+    /// Whether the scheduler gives away together what excludes each other.
+    pub scheduler_miscounts: Gauge,
     /// Whether the container runtime tells us of sandboxes.
     pub nri_connected: Gauge,
     /// Journal files that nobody can read.
@@ -139,6 +141,11 @@ impl Default for Metrics {
             "1 for each field of ResourceSlices that the API server does not store, else 0",
             dropped.clone(),
         );
+        let scheduler_miscounts = gauge(
+            &mut registry,
+            "scheduler_miscounts",
+            "1 where Kubernetes has a version whose scheduler forgets what shared devices exclude, else 0",
+        );
         let nri_connected =
             gauge(&mut registry, "nri_connected", "1 while the container runtime tells of sandboxes");
         let unreadable = gauge(
@@ -168,6 +175,7 @@ impl Default for Metrics {
             networks,
             attach,
             dropped,
+            scheduler_miscounts,
             nri_connected,
             unreadable,
             journal_writable,

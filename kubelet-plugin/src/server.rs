@@ -1,4 +1,5 @@
-//! What this node's devices lack because the API server does not store it, told by metrics and by an event on the Node.
+//! What this node's devices lack because the API server does not store it or its scheduler does not go by it, told by metrics
+//! and by an event on the Node.
 //!
 //! Kubernetes 1.34 and 1.35 have the feature gates off by default that devices for many pods need; see
 //! `docs/reference/kubernetes-versions.md`.
@@ -11,7 +12,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::resource::v1::Device;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use netclaim_api::attributes;
-use netclaim_slices::{DroppedField, ServerFeatures};
+use netclaim_slices::{DroppedField, KubernetesVersion, ServerFeatures};
 
 use crate::metrics::Metrics;
 
@@ -40,6 +41,7 @@ impl Teller {
         for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
             self.metrics.field_dropped(field.path(), !server.stores(field));
         }
+        self.metrics.scheduler_miscounts.set(server.miscounting().is_some().into());
         let Some(note) = note(server) else { return };
         tracing::warn!(missing = note, "devices are published with less than netclaim could do");
         let event = Event {
@@ -61,7 +63,7 @@ impl Teller {
     }
 }
 
-/// What is missing and what that means; `None` when nothing is.
+/// What is missing or wrong and what that means; `None` when nothing is.
 fn note(server: &ServerFeatures) -> Option<String> {
     let mut gates = BTreeSet::new();
     let missing = |field: DroppedField| match field.gate() {
@@ -70,13 +72,23 @@ fn note(server: &ServerFeatures) -> Option<String> {
         None => Some(consequence(field).to_owned()),
     };
     let missing: Vec<String> = server.dropped().filter_map(missing).collect();
-    (!missing.is_empty()).then(|| {
+    let stored = (!missing.is_empty()).then(|| {
         format!(
             "the API server stores ResourceSlices without what these feature gates are for, which are on by default from \
              Kubernetes 1.36: {}",
             missing.join("; ")
         )
-    })
+    });
+    let counted = server.miscounting().map(|version| {
+        format!(
+            "the scheduler of Kubernetes {version} forgets what shared devices exclude (kubernetes issue 139034): {}; upgrade to \
+             {} or newer",
+            consequence(DroppedField::ConsumesCounters),
+            KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES
+        )
+    });
+    let notes: Vec<String> = stored.into_iter().chain(counted).collect();
+    (!notes.is_empty()).then(|| notes.join(". "))
 }
 
 fn consequence(field: DroppedField) -> &'static str {
@@ -113,6 +125,15 @@ mod tests {
             assert_eq!(note.matches(gate).count(), 1, "{note}");
         }
         assert!(note.len() <= 1024, "{} bytes", note.len());
+    }
+
+    #[test]
+    fn a_scheduler_that_miscounts_is_told_with_the_way_out() {
+        let version = "v1.36.1".parse().expect("a version");
+        let note = note(&ServerFeatures::default().of(version)).expect("a note");
+        for part in ["scheduler of Kubernetes 1.36.1", "issue 139034", "upgrade to 1.36.2"] {
+            assert!(note.contains(part), "{note}");
+        }
     }
 
     #[test]

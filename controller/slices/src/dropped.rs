@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::{
     canonical::canonical,
     config::{PublisherConfig, Scope},
+    kubernetes_version::KubernetesVersion,
 };
 
 /// The name of everything in a probe.
@@ -82,10 +83,11 @@ impl DroppedField {
     }
 }
 
-/// What an API server stores of what a slice can say.
+/// What an API server stores of what a slice can say, and whether its scheduler goes by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
     dropped: BTreeSet<DroppedField>,
+    miscounting: Option<KubernetesVersion>,
 }
 
 impl ServerFeatures {
@@ -93,6 +95,32 @@ impl ServerFeatures {
     #[must_use]
     pub fn stores(&self, field: DroppedField) -> bool {
         !self.dropped.contains(&field)
+    }
+
+    /// The same, of a server of this version.
+    #[must_use]
+    pub fn of(mut self, version: KubernetesVersion) -> Self {
+        let is_old = version < KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES;
+        // Where one of the two features is missing there is nothing to forget.
+        let shares = self.stores(DroppedField::AllowMultipleAllocations)
+            && self.stores(DroppedField::ConsumesCounters);
+        self.miscounting = (is_old && shares).then_some(version);
+        self
+    }
+
+    /// The version of the API server, if its scheduler forgets what shared devices take from counters. The scheduler's own
+    /// version cannot be asked for.
+    #[must_use]
+    pub fn miscounting(&self) -> Option<KubernetesVersion> {
+        self.miscounting
+    }
+
+    /// Whether what excludes each other by counters is safe from each other.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.stores(DroppedField::ConsumesCounters)
+            && self.stores(DroppedField::SharedCounters)
+            && self.miscounting.is_none()
     }
 
     /// The fields that are not.
@@ -104,7 +132,7 @@ impl ServerFeatures {
 impl FromIterator<DroppedField> for ServerFeatures {
     /// A server that drops these fields.
     fn from_iter<T: IntoIterator<Item = DroppedField>>(dropped: T) -> Self {
-        Self { dropped: dropped.into_iter().collect() }
+        Self { dropped: dropped.into_iter().collect(), miscounting: None }
     }
 }
 
@@ -191,12 +219,17 @@ pub(crate) struct Adopted {
     /// By slice: what was sent, and what came back instead; canonical.
     answers: BTreeMap<String, (ResourceSliceSpec, ResourceSliceSpec)>,
     dropped: BTreeSet<DroppedField>,
+    version: Option<KubernetesVersion>,
 }
 
 impl Adopted {
     /// What the server stores, as far as is known.
     pub(crate) fn features(&self) -> ServerFeatures {
-        ServerFeatures { dropped: self.dropped.clone() }
+        let features: ServerFeatures = self.dropped.iter().copied().collect();
+        match self.version {
+            Some(version) => features.of(version),
+            None => features,
+        }
     }
 
     /// Whether the slice, stored as `stored`, is as published as it can be when `wanted` is wanted.
@@ -220,6 +253,11 @@ impl Adopted {
             self.answers.insert(name.to_owned(), (sent, answer));
         }
         self.learn(lost, &kept)
+    }
+
+    /// Remembers which version the server is; `None` where it does not tell, and is believed to count.
+    pub(crate) fn is_version(&mut self, version: Option<KubernetesVersion>) {
+        self.version = version;
     }
 
     /// Remembers the server's answer to the dry run of a [`probe`]. Returns what [`Self::record`] does.
@@ -313,6 +351,21 @@ mod tests {
         assert_eq!(adopted.features(), ServerFeatures::default());
         assert!(!adopted.equal("s1", &spec(tainted), &spec(bare)));
     }
+
+    #[test]
+    fn a_scheduler_that_forgets_what_shared_devices_take_is_known_by_its_version() {
+        let mut adopted = Adopted::default();
+        assert!(adopted.features().counts());
+        let old = "v1.36.1".parse().unwrap();
+        adopted.is_version(Some(old));
+        assert_eq!((adopted.features().counts(), adopted.features().miscounting()), (false, Some(old)));
+        adopted.record("s", &spec(full()), &answer(json!({"name": "a"})));
+        assert_eq!(adopted.features().miscounting(), None, "nothing is shared");
+        adopted.record("s", &spec(full()), &answer(full()));
+        adopted.is_version("v1.36.2".parse().ok());
+        assert_eq!(adopted.features(), ServerFeatures::default(), "upgraded");
+    }
+
     #[test]
     fn a_probe_has_every_gated_field_and_its_answer_replaces_what_was_known() {
         let config = PublisherConfig::new("netclaim.dev", "agent", Scope::Node("n1".into())).unwrap();

@@ -14,7 +14,7 @@ use crate::{
 impl Pool {
     /// This pool without what `server` would drop.
     ///
-    /// * Counters: of devices that together take more of a counter than there is, which on another server wait for each
+    /// * Counters, or a scheduler that goes by them: of devices that together take more of a counter than there is, which on another server wait for each
     ///   other, those with the lowest `rank` stay, of equals the first.
     /// * Taints: a device with one that keeps pods away is left out.
     /// * Sharing: a device is for one claim at a time, and its capacities have no policies.
@@ -26,7 +26,7 @@ impl Pool {
                 !taints.iter().flatten().any(|taint| taint.effect != "None")
             });
         }
-        if !server.stores(DroppedField::ConsumesCounters) || !server.stores(DroppedField::SharedCounters) {
+        if !server.counts() {
             let mut left = Left::of(std::mem::take(&mut self.counters));
             let mut order: Vec<&Device> = self.devices.iter().collect();
             order.sort_by_cached_key(|device| rank(device));

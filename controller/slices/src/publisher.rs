@@ -37,6 +37,7 @@ use crate::{
     config::PublisherConfig,
     dropped::{Adopted, ServerFeatures, probe},
     error::{PublishError, Verb},
+    kubernetes_version::{KubernetesVersion, NoVersion},
     plan::{Plan, Write, plan, publisher_of, withdraw},
     pool::Pool,
     validate::{Fault, Problem, validate},
@@ -132,7 +133,8 @@ impl Publisher {
         let (wish, wishes) = watch::channel(Wish::default());
         let (status_sender, status) = watch::channel(PublishStatus::default());
         let worker = Worker {
-            api: Api::all(client),
+            api: Api::all(client.clone()),
+            client,
             observed: Observed::default(),
             adopted: Adopted::default(),
             budget: Budget::new(config.budget),
@@ -152,6 +154,14 @@ impl Publisher {
 /// A request that takes longer will not be answered any more.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What each of so many writes takes from the budget. All writes of a plan together take at most that of ten, or a pool of many
+/// slices, which are all written anew when their number changes, could not follow what it is made of. Dry runs are free:
+/// writes come after them, or a pause that grows.
+fn cost_of_each(writes: usize) -> f64 {
+    const DEAREST: u32 = 10;
+    u32::try_from(writes).map_or(0.0, |writes| f64::from(DEAREST) / f64::from(writes.max(DEAREST)))
+}
+
 /// Takes off what is half of a slice and of no use here.
 fn strip(slice: &mut ResourceSlice) {
     slice.metadata.managed_fields = None;
@@ -167,6 +177,7 @@ enum Probe {
 
 struct Worker {
     api: Api<ResourceSlice>,
+    client: Client,
     config: PublisherConfig,
     observed: Observed,
     adopted: Adopted,
@@ -237,18 +248,23 @@ impl Worker {
                 None
             }
             Err(error) => {
-                let before = match self.probe {
-                    Probe::Failed(failures) => Some(failures),
-                    Probe::Due | Probe::Done => None,
-                };
-                if before.is_none() {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "cannot ask the API server what it stores, trying again");
-                }
-                self.probe = Probe::Failed(Failures::another(before));
+                self.ask_again(&error);
                 return false;
             }
         };
+        match timeout(REQUEST_TIMEOUT, self.client.apiserver_version()).await {
+            Ok(Ok(info)) => self.adopted.is_version(version(&info.git_version)),
+            // Who may not know it believes that all is well.
+            Ok(Err(kube::Error::Api(_))) => self.adopted.is_version(None),
+            Ok(Err(error)) => {
+                self.ask_again(&error);
+                return false;
+            }
+            Err(elapsed) => {
+                self.ask_again(&elapsed);
+                return false;
+            }
+        }
         self.probe = Probe::Done;
         let again = answer.is_some_and(|answer| self.adopted.probed(&slice.spec, &answer));
         self.status.send_if_modified(|status| {
@@ -258,6 +274,17 @@ impl Worker {
             changed
         });
         again
+    }
+
+    fn ask_again(&mut self, error: &(dyn std::error::Error + 'static)) {
+        let before = match self.probe {
+            Probe::Failed(failures) => Some(failures),
+            Probe::Due | Probe::Done => None,
+        };
+        if before.is_none() {
+            tracing::warn!(error, "cannot ask the API server what it stores, trying again");
+        }
+        self.probe = Probe::Failed(Failures::another(before));
     }
 
     fn watched(&mut self, event: watcher::Result<watcher::Event<ResourceSlice>>) -> bool {
@@ -362,7 +389,9 @@ impl Worker {
                 self.send(pool, write, true).await?;
             }
         }
+        let cost = cost_of_each(plan.writes.len());
         for write in &plan.writes {
+            self.budget.spend(cost).await;
             tracing::debug!(
                 pool,
                 slice = write.name(),
@@ -393,7 +422,6 @@ impl Worker {
         write: &Write,
         dry_run: bool,
     ) -> Result<Option<ResourceSlice>, PublishError> {
-        self.budget.spend().await;
         let (pool, slice) = (pool.to_owned(), write.name().to_owned());
         let verb = match write {
             _ if dry_run => Verb::DryRun,
@@ -472,6 +500,13 @@ impl Worker {
             }
         });
     }
+}
+
+fn version(text: &str) -> Option<KubernetesVersion> {
+    let warn = |error: &NoVersion| {
+        tracing::warn!(error = error as &dyn std::error::Error, "cannot tell what the scheduler can do");
+    };
+    text.parse().inspect_err(warn).ok()
 }
 
 fn is_status(error: &kube::Error, code: u16) -> bool {

@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use netclaim_slices::KubernetesVersion;
 use netclaim_tests::objects::class;
 use netclaim_tests::{Cluster, Requests, SYSTEM, Test, eventually, scenarios, suite};
 use serde_json::{Value, json};
@@ -51,9 +52,17 @@ fn main() -> ExitCode {
 
 /// Whether the API server stores everything that netclaim says of devices.
 fn has_everything(cluster: &Cluster) -> Result<bool> {
+    Ok(version(cluster)? >= "v1.36.0".parse()?)
+}
+
+/// Whether the scheduler can tell what excludes each other.
+fn counts(cluster: &Cluster) -> Result<bool> {
+    Ok(version(cluster)? >= KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES)
+}
+
+fn version(cluster: &Cluster) -> Result<KubernetesVersion> {
     let version: Value = serde_json::from_str(&cluster.kubectl(&["version", "-o", "json"])?)?;
-    let minor = version["serverVersion"]["minor"].as_str().and_then(|minor| minor.parse::<u32>().ok());
-    Ok(minor.context("the API server has no version")? >= 36)
+    Ok(version["serverVersion"]["gitVersion"].as_str().context("the API server has no version")?.parse()?)
 }
 
 /// The slices of the node's pool, which has to be complete.
@@ -79,7 +88,7 @@ fn devices(slices: &[Value]) -> BTreeSet<String> {
 
 fn slices_are_complete_and_nothing_is_written_while_nothing_happens(test: &Test<'_>) -> Result<()> {
     let network = format!("net-{}", test.macvlan("a")?);
-    let everything = has_everything(test.cluster)?;
+    let counts = counts(test.cluster)?;
     let slices = eventually(10, "the network is published", || {
         let slices = slices(test)?;
         ensure!(devices(&slices).contains(&network), "{:?}", devices(&slices));
@@ -89,14 +98,14 @@ fn slices_are_complete_and_nothing_is_written_while_nothing_happens(test: &Test<
     for (device, here) in [
         // What does not exclude the Network on eth1 is there beside it.
         ("macvlan-eth1", true),
-        ("nic-eth1", everything),
+        ("nic-eth1", counts),
         ("nic-eth2", true),
-        ("macvlan-eth2", everything),
+        ("macvlan-eth2", counts),
     ] {
         ensure!(found.contains(device) == here, "{device}: {found:?}");
     }
     let counted = slices.iter().any(|slice| slice["spec"]["sharedCounters"].is_array());
-    ensure!(counted == everything, "{slices:?}");
+    ensure!(counted == counts, "{slices:?}");
 
     let requests = Requests::begin(test.cluster)?;
     sleep(IDLE);
@@ -132,11 +141,13 @@ fn what_the_server_lacks_is_told_by_event_and_metrics(test: &Test<'_>) -> Result
             Ok(())
         })?;
     }
+    let line = format!("netclaim_scheduler_miscounts {}", u8::from(everything && !counts(test.cluster)?));
+    ensure!(metrics_of(test, "127.0.0.1", 9177)?.contains(&line), "no {line} in the agent's metrics");
     let node = test.cluster.kubectl(&["describe", "node", "node0"])?;
     for (gate, _) in GATED {
         ensure!(node.contains(gate) != everything, "{gate}, kubectl describe node: {node}");
     }
-    ensure!(node.contains("ServerLacksFeatures") != everything, "kubectl describe node: {node}");
+    ensure!(node.contains("ServerLacksFeatures") != counts(test.cluster)?, "kubectl describe node: {node}");
     Ok(())
 }
 
@@ -187,7 +198,7 @@ fn macvlan_and_the_whole_nic_are_never_in_use_at_once(test: &Test<'_>) -> Result
     test.pod("nic", &nic)?;
     test.is_unschedulable("nic")?;
     test.delete_pod("macvlan")?;
-    if !has_everything(test.cluster)? {
+    if !counts(test.cluster)? {
         // Without counters a link is published for one of the two: for the Network while there is one.
         test.kubectl(&["delete", "network", &macvlan])?;
     }

@@ -47,12 +47,12 @@ impl Budget {
         Self { limits, tokens: f64::from(limits.burst.get()), counted: Instant::now() }
     }
 
-    /// Returns once one more request may be sent.
-    pub(super) async fn spend(&mut self) {
+    /// Returns once something of this cost may be sent; a request has 1.
+    pub(super) async fn spend(&mut self, cost: f64) {
         let per_second = f64::from(self.limits.per_second.get());
         let now = Instant::now();
         let refill = now.duration_since(self.counted).as_secs_f64() * per_second;
-        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst.get())) - 1.0;
+        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst.get())) - cost;
         self.counted = now;
         if self.tokens < 0.0 {
             tokio::time::sleep(Duration::from_secs_f64(-self.tokens / per_second)).await;
@@ -107,12 +107,12 @@ mod tests {
         let n = |n| NonZeroU32::new(n).unwrap();
         let mut budget = Budget::new(WriteBudget { per_second: n(2), burst: n(3) });
         let start = Instant::now();
-        for _ in 0..3 {
-            budget.spend().await;
+        for cost in [1.0, 1.0, 0.5, 0.5] {
+            budget.spend(cost).await;
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
-        for _ in 0..4 {
-            budget.spend().await;
+        for cost in [1.0, 1.0, 1.0, 0.25, 0.75] {
+            budget.spend(cost).await;
         }
         assert!((1990..2010).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     }

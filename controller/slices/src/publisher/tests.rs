@@ -32,6 +32,8 @@ struct State {
     probes: usize,
     /// Watches end with an error.
     refuses_watches: bool,
+    /// What it calls its version.
+    git_version: Option<&'static str>,
     /// Devices of this name are refused.
     refuses: Option<&'static str>,
     /// Writes get no answer.
@@ -76,6 +78,9 @@ impl Server {
                 continue;
             }
             let (code, answer) = match parts.method {
+                Method::GET if name == "version" => {
+                    (200, json!({"gitVersion": state.git_version.unwrap_or("v1.37.1")}))
+                }
                 Method::GET => (200, state.list()),
                 method => state.write(method, &name, &body, query.contains("dryRun=All")),
             };
@@ -486,4 +491,32 @@ async fn after_a_watch_that_failed_the_server_is_asked_again_for_it_may_have_bee
     server.edit(|state| state.refuses_watches = false);
     let all = Some(ServerFeatures::default());
     worked_off(&handle, |status| status.server == all).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_whose_scheduler_forgets_counters_is_told_until_the_server_is_upgraded() {
+    let server = Server::default();
+    server.state().git_version = Some("v1.36.1-distribution.7");
+    let handle = start(&server);
+    let status = worked_off(&handle, |status| status.server.is_some()).await;
+    assert!(!status.server.unwrap().counts());
+    server.edit(|state| {
+        state.git_version = Some("v1.36.2");
+        state.refuses_watches = true;
+        state.version += 1;
+    });
+    settle().await;
+    server.edit(|state| state.refuses_watches = false);
+    worked_off(&handle, |status| status.server == Some(ServerFeatures::default())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_of_many_slices_is_written_anew_within_a_moment() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(40 * 64)]).await;
+    let start = tokio::time::Instant::now();
+    published(&handle, vec![nets(40 * 64 + 1)]).await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(server.take_writes().matches("PUT").count(), 2 * 40, "each was tried and written");
 }

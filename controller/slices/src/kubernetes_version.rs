@@ -1,0 +1,74 @@
+//! The version of Kubernetes, and what the scheduler of one is known to get wrong. No API tells that.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A version of Kubernetes, as far as bugs come and go with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KubernetesVersion {
+    major: u32,
+    minor: u32,
+    patch: u32,
+}
+
+impl KubernetesVersion {
+    /// The first whose scheduler remembers the counters of devices that several claims share: before it, a shared device
+    /// takes from its counters only while it is allocated for the first time, and whatever excludes it is given away
+    /// right after (<https://github.com/kubernetes/kubernetes/issues/139034>).
+    pub const FIRST_TO_COUNT_SHARED_DEVICES: Self = Self { major: 1, minor: 36, patch: 2 };
+}
+
+impl fmt::Display for KubernetesVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// Why a text is no version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a version of Kubernetes, such as v1.36.2 or v1.36.2-distribution.1")]
+pub struct NoVersion(String);
+
+impl FromStr for KubernetesVersion {
+    type Err = NoVersion;
+
+    /// Reads what an API server calls its `gitVersion`. What a distribution adds does not count.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |part: Option<&str>| part?.parse().ok();
+        let version = || {
+            let numbers = text.strip_prefix('v')?.split(['-', '+']).next()?;
+            let mut parts = numbers.split('.');
+            let version = Self {
+                major: number(parts.next())?,
+                minor: number(parts.next())?,
+                patch: number(parts.next())?,
+            };
+            parts.next().is_none().then_some(version)
+        };
+        version().ok_or_else(|| NoVersion(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distributions_have_the_version_they_are_made_of() {
+        for text in ["v1.36.2", "v1.36.2-gke.1234", "v1.36.2+k3s1", "v1.36.2-eks-abc"] {
+            assert_eq!(text.parse(), Ok(KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES), "{text}");
+        }
+        for text in ["", "v", "1.36.2", "v1.36", "v1.36.x", "v1.36.2.1", "v-1.36.2", "v1.36.99999999999"] {
+            assert_eq!(text.parse::<KubernetesVersion>(), Err(NoVersion(text.into())), "{text}");
+        }
+    }
+
+    #[test]
+    fn versions_are_ordered_by_number() {
+        let version = |text: &str| text.parse::<KubernetesVersion>().unwrap();
+        assert!(version("v1.36.1") < version("v1.36.2"));
+        assert!(version("v1.36.2") < version("v1.36.10"));
+        assert!(version("v1.9.9") < version("v1.36.0"));
+        assert_eq!(version("v1.37.1").to_string(), "1.37.1");
+    }
+}
