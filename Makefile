@@ -69,11 +69,11 @@ test-versions: ## Publishing and scheduling on each supported version of Kuberne
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
-test-scale: ## 500 simulated nodes (NETCLAIM_SCALE_NODES), and how soon links are published (root; 15 minutes)
+test-scale: ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler (root; 15 minutes)
 	tests/cluster/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.
-	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked
+	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked -- simulated
 
 .PHONY: test-all
 test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions ## make test, and then what takes longer (root)
@@ -83,8 +83,10 @@ fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
 	@driver/fuzz/fuzz.sh
 
 .PHONY: bench
-bench: ## The CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes; BENCH_ROUNDS=16)
+bench: ## The CNI runtime, libcni and bare plugins side by side; from link to slice (root; 15 minutes; BENCH_ROUNDS=16)
 	@tests/bench/bench.sh
+	tests/cluster/build.sh
+	cargo test --release --package netclaim-tests --test scale --locked -- latency
 
 .PHONY: lint
 lint: deny

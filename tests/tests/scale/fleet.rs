@@ -1,6 +1,6 @@
 //! Nodes that are only objects, and what an agent on each of them would publish: two uplinks that can be used in three
 //! ways each, and Networks on both. Counters are those of the agent: what uses a link by macvlan is its largest kind,
-//! so the whole link and ipvlan each have a counter of their own.
+//! so the whole link and ipvlan each have a counter of their own. Where a policy allows macvlan alone there are none.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,17 @@ use tokio_util::sync::CancellationToken;
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
 /// Networks on each of them.
 pub const NETWORKS: usize = 22;
-/// Devices of a node.
+/// Devices of a node whose links can be used in every way.
 pub const DEVICES: usize = LINKS.len() * (NETWORKS + 3);
+
+/// How the links of the nodes can be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Uses {
+    /// By macvlan, by ipvlan, or whole: counters keep that apart.
+    All,
+    /// By macvlan alone, as with `modes: [macvlan]` of an UplinkPolicy.
+    Macvlan,
+}
 /// More than a link has devices.
 const K: u64 = 1024;
 /// Requests or starting publishers at once, as when a DaemonSet is rolled out quickly.
@@ -39,7 +48,7 @@ fn counter(amount: u64) -> Counter {
     Counter { value: ApiQuantity(amount.to_string()), ..Counter::default() }
 }
 
-fn devices_of(link: &IfName, node: usize) -> Result<(Vec<Device>, CounterSet)> {
+fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Option<CounterSet>)> {
     let (nic, ipvlan) = (DeviceName::Nic(link.clone()), DeviceName::Ipvlan(link.clone()));
     let facts = |mode: &str| Facts {
         uplink: link.to_string(),
@@ -59,6 +68,9 @@ fn devices_of(link: &IfName, node: usize) -> Result<(Vec<Device>, CounterSet)> {
     for (name, mode) in
         [(nic.clone(), "nic"), (DeviceName::Macvlan(link.clone()), "macvlan"), (ipvlan.clone(), "ipvlan")]
     {
+        if uses == Uses::Macvlan && mode != "macvlan" {
+            continue;
+        }
         let amounts = Amounts { bandwidth, ..Amounts::default() };
         let facts = Facts { if_name: link.to_string(), ..facts(mode) };
         devices.push(device(name.to_string(), facts, amounts, mode != "nic"));
@@ -75,6 +87,9 @@ fn devices_of(link: &IfName, node: usize) -> Result<(Vec<Device>, CounterSet)> {
             true,
         ));
     }
+    if uses == Uses::Macvlan {
+        return Ok((devices, None));
+    }
     let owners = [nic.to_string(), ipvlan.to_string()];
     let set = link_label(link);
     for device in &mut devices {
@@ -86,15 +101,15 @@ fn devices_of(link: &IfName, node: usize) -> Result<(Vec<Device>, CounterSet)> {
         }]);
     }
     let counters: BTreeMap<_, _> = owners.into_iter().map(|owner| (owner, counter(K))).collect();
-    Ok((devices, CounterSet { name: set, counters }))
+    Ok((devices, Some(CounterSet { name: set, counters })))
 }
 
-fn pool(node: &str, number: usize) -> Result<Pool> {
+fn pool(node: &str, number: usize, uses: Uses) -> Result<Pool> {
     let (mut devices, mut counters) = (Vec::new(), Vec::new());
     for link in LINKS {
-        let (more, set) = devices_of(&link.parse().map_err(Error::msg)?, number)?;
+        let (more, set) = devices_of(&link.parse().map_err(Error::msg)?, number, uses)?;
         devices.extend(more);
-        counters.push(set);
+        counters.extend(set);
     }
     Ok(Pool { name: node.to_owned(), placement: Placement::Node(node.to_owned()), devices, counters })
 }
@@ -126,7 +141,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Starts a publisher for each node, and returns when everything is published.
-    pub async fn publish(client: &Client, nodes: &[Node]) -> Result<Self> {
+    pub async fn publish(client: &Client, nodes: &[Node], uses: Uses) -> Result<Self> {
         let cancel = CancellationToken::new();
         let start = |(number, node): (usize, &Node)| {
             let (client, cancel) = (client.clone(), cancel.clone());
@@ -143,7 +158,7 @@ impl Fleet {
                 let config =
                     PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?.owner(owner);
                 let (handle, _task) = Publisher::spawn(client, config, cancel);
-                let revision = handle.publish(vec![pool(&name, number)?]);
+                let revision = handle.publish(vec![pool(&name, number, uses)?]);
                 handle
                     .status()
                     .wait_for(|status| status.is_published(revision))

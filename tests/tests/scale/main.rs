@@ -1,13 +1,12 @@
 //! Many nodes and many devices: what publishing costs, how soon it is done, and how fast pods with claims are scheduled.
 //!
-//! `make test-scale` (root, a quarter of an hour). Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`;
-//! docs/benchmarks.md has what came of it.
+//! Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`; docs/benchmarks.md has what came of it.
 //!
-//! | module | what it measures |
-//! |---|---|
-//! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory |
-//! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code |
-//! | [`fleet`] | what such a node publishes |
+//! | module | what it measures | run by |
+//! |---|---|---|
+//! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory | `make bench` |
+//! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code | `make test-scale` |
+//! | [`fleet`] | what such a node publishes | |
 
 use std::process::ExitCode;
 

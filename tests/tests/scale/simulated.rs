@@ -9,26 +9,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, Config};
+use kube::{Api, Client, Config, ResourceExt as _};
+use netclaim_api::DRIVER_NAME;
+use netclaim_api::device::DeviceName;
 use netclaim_api::network::Network;
 use netclaim_tests::{Cluster, Usage, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::fleet::{self, AT_ONCE, DEVICES, Fleet, LINKS, NETWORKS};
+use crate::fleet::{self, AT_ONCE, DEVICES, Fleet, LINKS, NETWORKS, Uses};
 use crate::report::Report;
 
 /// Nodes, unless `$NETCLAIM_SCALE_NODES` says otherwise.
-const NODES: usize = 500;
+const NODES: usize = 1000;
 /// Pods that are scheduled, with a claim each and without.
 const PODS: usize = 300;
+/// Claims that others have on each node before pods are scheduled once more.
+const OTHERS: usize = 4;
 /// How long all nodes may take to publish.
 const PUBLISHING: Duration = Duration::from_secs(600);
 /// How long is waited for anything else but pods.
@@ -69,10 +73,11 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let log = AuditLog::from_now(cluster)?;
     let before = (controller.usage()?, Usage::of(cluster.service_pid("apiserver")?)?);
     let begin = Instant::now();
-    let publishing = timeout(PUBLISHING, Fleet::publish(&client, &nodes)).await;
+    let publishing = timeout(PUBLISHING, Fleet::publish(&client, &nodes, Uses::All)).await;
     let fleet = publishing.with_context(|| format!("not published within {} s", PUBLISHING.as_secs()))??;
     let took = begin.elapsed();
     let writes = log.writes("resourceslices")?;
+    report.row("dry runs of slices", log.dry_runs("resourceslices")? as f64, "")?;
     report.seconds(format!("published, {AT_ONCE} nodes at once"), took)?;
     report.row("writes of slices", writes as f64, "")?;
     report.row("writes of slices per second", writes as f64 / took.as_secs_f64(), "1/s")?;
@@ -107,9 +112,18 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     report.row("controller started again: most memory", mib(usage.peak), "MiB")?;
     controller.stop()?;
 
-    let plain = schedule(cluster, &client, "plain", false, &mut report).await?;
-    let claims = schedule(cluster, &client, "claims", true, &mut report).await?;
-    report.row("pods without claims for each with", plain / claims, "")?;
+    let scheduling = Scheduling { cluster, client: &client };
+    scheduling.measure("pods without claims", "plain", None, &mut report).await?;
+    scheduling.measure("pods with a claim", "claims", Some(0), &mut report).await?;
+
+    let begin = Instant::now();
+    let others = allocate_to_others(&client, &nodes).await?;
+    report.seconds(format!("{others} claims allocated to others"), begin.elapsed())?;
+    scheduling.measure("pods with a claim among those", "among", Some(1), &mut report).await?;
+
+    let publishing = timeout(PUBLISHING, Fleet::publish(&client, &nodes, Uses::Macvlan)).await;
+    publishing.with_context(|| format!("not published anew within {} s", PUBLISHING.as_secs()))??;
+    scheduling.measure("the same, without counters", "uncounted", Some(2), &mut report).await?;
     // The goals are 60 s and 300 MiB; what a busy machine or a debug build adds is no failure.
     ensure!(resync < PATIENCE / 2, "a resync takes {resync:?}");
     ensure!(mib(usage.peak) < 600.0, "a resync takes {} MiB", mib(usage.peak));
@@ -149,8 +163,9 @@ impl Networks {
                 objects::network(&fleet::network(link, n), "macvlan", link, &format!("10.{place}.{n}.0/24"))
             })
         });
-        let class = objects::class_of_network("net", &fleet::network(LINKS[0], 0));
-        let list: Vec<Value> = each.chain([class]).collect();
+        let classes =
+            (0..NETWORKS).map(|n| objects::class_of_network(&class(n), &fleet::network(LINKS[0], n)));
+        let list: Vec<Value> = each.chain(classes).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": list}).to_string();
         cluster.kubectl_with(&["create", "-f", "-"], &list)?;
         Ok(Self(Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()))))
@@ -182,6 +197,11 @@ impl Networks {
             .kubectl(&["patch", "network", &name, "--subresource=status", "--type=merge", "-p", patch])
             .map(drop)
     }
+}
+
+/// The class of a Network on the first link.
+fn class(n: usize) -> String {
+    format!("net-{n:02}")
 }
 
 /// The controller's program, built like this one.
@@ -237,6 +257,15 @@ impl AuditLog {
 
     /// Successful writes of a resource since then.
     fn writes(&self, resource: &str) -> Result<usize> {
+        self.count(resource, false)
+    }
+
+    /// Writes that were only tried.
+    fn dry_runs(&self, resource: &str) -> Result<usize> {
+        self.count(resource, true)
+    }
+
+    fn count(&self, resource: &str, dry_run: bool) -> Result<usize> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.from))?;
         let mut text = String::new();
@@ -245,6 +274,7 @@ impl AuditLog {
             let verb = event["verb"].as_str().unwrap_or_default();
             event["stage"] == "ResponseComplete"
                 && event["objectRef"]["resource"] == resource
+                && event["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=") == dry_run)
                 && ["create", "update", "patch", "delete"].contains(&verb)
                 && event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
         };
@@ -253,74 +283,108 @@ impl AuditLog {
     }
 }
 
-/// Creates pods, starts the scheduler, and returns how many it binds in a second.
-async fn schedule(
-    cluster: &Cluster,
-    client: &Client,
-    kind: &str,
-    claims: bool,
-    report: &mut Report,
-) -> Result<f64> {
-    create_pods(client, kind, claims).await?;
-    let begin = Instant::now();
-    cluster.service("start", "scheduler")?;
-    let pid = cluster.service_pid("scheduler")?;
-    let api: Api<Pod> = Api::default_namespaced(client.clone());
-    let of_kind = watcher::Config::default().labels(&format!("kind={kind}"));
-    let mut pods = std::pin::pin!(watcher(api, of_kind).default_backoff().applied_objects());
-    let mut names = BTreeSet::new();
-    let mut bound: Vec<Instant> = Vec::new();
-    let mut first = None;
-    let mut end = begin + PATIENCE;
-    while bound.len() < PODS {
-        let left = end.saturating_duration_since(Instant::now());
-        let Ok(Some(pod)) = timeout(left, pods.next()).await else { break };
-        let pod = pod?;
-        if pod.spec.is_some_and(|spec| spec.node_name.is_some()) && names.insert(pod.metadata.name) {
-            bound.push(Instant::now());
-            if first.is_none() {
-                first = Some(Usage::of(pid)?);
-                end = Instant::now() + SCHEDULING;
-            }
-        }
-    }
-    let last = Usage::of(pid)?;
-    cluster.service("stop", "scheduler")?;
-    let first = first.with_context(|| format!("the scheduler binds none of the pods {kind}-*"))?;
-    let span = bound[bound.len() - 1] - bound[0];
-    ensure!(bound.len() > 1, "the scheduler binds one of the pods {kind}-* only");
-    let rate = (bound.len() - 1) as f64 / span.as_secs_f64();
-    let prefix = if claims { "pods with a claim" } else { "pods without claims" };
-    report.seconds(format!("{prefix}: start of the scheduler to the first bound"), bound[0] - begin)?;
-    report.row(format!("{prefix}: bound, of {PODS}"), bound.len() as f64, "")?;
-    report.row(format!("{prefix}: bound per second"), rate, "1/s")?;
-    let each = (last.cpu - first.cpu) as f64 / (bound.len() - 1) as f64;
-    report.row(format!("{prefix}: CPU of the scheduler for each"), each, "ms")?;
-    report.row(format!("{prefix}: memory of the scheduler"), mib(last.rss), "MiB")?;
-    let since = bound.iter().map(|at| format!("{:.3}", (*at - bound[0]).as_secs_f64()));
-    report.raw(&format!("bound-{kind}.csv"), "seconds", since)?;
-    Ok(rate)
+/// The cluster whose scheduler is started for one measurement after the other.
+struct Scheduling<'a> {
+    cluster: &'a Cluster,
+    client: &'a Client,
 }
 
-async fn create_pods(client: &Client, kind: &str, claims: bool) -> Result<()> {
+impl Scheduling<'_> {
+    /// Creates pods named `kind`, with a claim of the Network of this number each or without, starts the scheduler, and
+    /// tells how fast it binds them.
+    async fn measure(
+        &self,
+        title: &str,
+        kind: &str,
+        network: Option<usize>,
+        report: &mut Report,
+    ) -> Result<()> {
+        create_pods(self.client, kind, network).await?;
+        let begin = Instant::now();
+        self.cluster.service("start", "scheduler")?;
+        let pid = self.cluster.service_pid("scheduler")?;
+        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let of_kind = watcher::Config::default().labels(&format!("kind={kind}"));
+        let mut pods = std::pin::pin!(watcher(api, of_kind).default_backoff().applied_objects());
+        let mut names = BTreeSet::new();
+        let mut bound: Vec<Instant> = Vec::new();
+        let mut first = None;
+        let mut end = begin + PATIENCE;
+        while bound.len() < PODS {
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(Some(pod)) = timeout(left, pods.next()).await else { break };
+            let pod = pod?;
+            if pod.spec.is_some_and(|spec| spec.node_name.is_some()) && names.insert(pod.metadata.name) {
+                bound.push(Instant::now());
+                if first.is_none() {
+                    first = Some(Usage::of(pid)?);
+                    end = Instant::now() + SCHEDULING;
+                }
+            }
+        }
+        let last = Usage::of(pid)?;
+        self.cluster.service("stop", "scheduler")?;
+        let first = first.with_context(|| format!("the scheduler binds none of the pods {kind}-*"))?;
+        ensure!(bound.len() > 1, "the scheduler binds one of the pods {kind}-* only");
+        let span = bound[bound.len() - 1] - bound[0];
+        let rate = (bound.len() - 1) as f64 / span.as_secs_f64();
+        report.seconds(format!("{title}: start of the scheduler to the first bound"), bound[0] - begin)?;
+        report.row(format!("{title}: bound, of {PODS}"), bound.len() as f64, "")?;
+        report.row(format!("{title}: bound per second"), rate, "1/s")?;
+        let each = (last.cpu - first.cpu) as f64 / (bound.len() - 1) as f64;
+        report.row(format!("{title}: CPU of the scheduler for each"), each, "ms")?;
+        report.row(format!("{title}: memory of the scheduler"), mib(last.rss), "MiB")?;
+        let since = bound.iter().map(|at| format!("{:.3}", (*at - bound[0]).as_secs_f64()));
+        report.raw(&format!("bound-{kind}.csv"), "seconds", since)
+    }
+}
+
+async fn create_pods(client: &Client, kind: &str, network: Option<usize>) -> Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    let all_claims: Api<ResourceClaim> = Api::default_namespaced(client.clone());
+    let claims: Api<ResourceClaim> = Api::default_namespaced(client.clone());
     let create = |n: usize| {
-        let (pods, all_claims) = (pods.clone(), all_claims.clone());
+        let (pods, claims) = (pods.clone(), claims.clone());
         async move {
             let name = format!("{kind}-{n}");
-            let of_pod: Vec<&str> = claims.then_some(name.as_str()).into_iter().collect();
+            let of_pod: Vec<&str> = network.map(|_| name.as_str()).into_iter().collect();
             let mut pod = objects::pod(&name, &of_pod);
             pod["metadata"]["labels"] = json!({"kind": kind});
             // Of nodes that no kubelet speaks for.
             pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
-            if claims {
-                let claim = serde_json::from_value(objects::claim(&name, "net"))?;
-                all_claims.create(&PostParams::default(), &claim).await?;
+            if let Some(network) = network {
+                let claim = serde_json::from_value(objects::claim(&name, &class(network)))?;
+                claims.create(&PostParams::default(), &claim).await?;
             }
             pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
             Ok::<_, anyhow::Error>(())
         }
     };
-    stream::iter(0..PODS).map(create).buffer_unordered(32).try_collect().await
+    stream::iter(0..PODS).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Claims of one more Network on every node, as the scheduler leaves them. Returns how many.
+async fn allocate_to_others(client: &Client, nodes: &[Node]) -> Result<usize> {
+    let claims: Api<ResourceClaim> = Api::default_namespaced(client.clone());
+    let device = DeviceName::Network(fleet::network(LINKS[0], NETWORKS - 1).parse().map_err(Error::msg)?);
+    let allocate = |n: usize| {
+        let (claims, name) = (claims.clone(), format!("other-{n}"));
+        let node = nodes[n / OTHERS].name_any();
+        let result = json!({
+            "request": "net", "driver": DRIVER_NAME, "pool": node, "device": device.to_string(),
+            "shareID": format!("00000000-0000-4000-8000-{n:012x}"),
+            "consumedCapacity": {"addresses": "1", "bandwidth": "0"},
+        });
+        async move {
+            let claim = serde_json::from_value(objects::claim(&name, &class(NETWORKS - 1)))?;
+            let mut claim = claims.create(&PostParams::default(), &claim).await?;
+            let allocation = json!({"allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}});
+            claim.status = serde_json::from_value(allocation)?;
+            claims.replace_status(&name, &PostParams::default(), &claim).await?;
+            Ok::<_, anyhow::Error>(())
+        }
+    };
+    let count = nodes.len() * OTHERS;
+    stream::iter(0..count).map(allocate).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    Ok(count)
 }
