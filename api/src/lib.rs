@@ -27,6 +27,7 @@ pub mod merge;
 mod names;
 pub mod network;
 pub mod opaque;
+mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
 mod quantity;
@@ -36,12 +37,13 @@ pub mod taints;
 pub mod template;
 pub mod uplink_policy;
 
-pub use allow::{Allow, ParameterRule, ParameterType};
+pub use allow::Allow;
 pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
 pub use cni::IfName;
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, shorten};
 pub use names::{MacAddr, NetworkName, is_dns_label};
+pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
 
 /// The driver's name unless `--driver-name` says otherwise; also the domain of its attributes.

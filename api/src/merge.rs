@@ -145,7 +145,8 @@ fn configuration(
             let findings = validate_places(Value::Object(named).to_string().as_bytes(), &|name| {
                 place_of(name, &config.allow)
             });
-            refused(findings, "config").map_err(|problems| Invalid::new(layer.place(), problems))?;
+            let rules = config.allow.problems().into_iter().map(|problem| problem.within("allow")).collect();
+            refused(findings, "config", rules).map_err(|problems| Invalid::new(layer.place(), problems))?;
             Ok((conflist, config.allow.clone(), "the DeviceClass".to_owned()))
         }
         (None, Base::Network(name, spec)) => {
@@ -183,10 +184,10 @@ fn plain_conflist(plain: PlainUse, limited: bool) -> Map<String, Value> {
     Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!(plugins))])
 }
 
-/// Every error among the findings in the configuration at `path`.
-fn refused(findings: Vec<Finding>, path: &str) -> Result<(), String> {
-    let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
-    let errors: Vec<Invalid> = errors.map(|error| error.into_invalid().within(path)).collect();
+/// Every error among the findings in the configuration at `path`, after those that are known already.
+fn refused(findings: Vec<Finding>, path: &str, mut errors: Vec<Invalid>) -> Result<(), String> {
+    let found = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
+    errors.extend(found.map(|error| error.into_invalid().within(path)));
     if errors.is_empty() { Ok(()) } else { Err(Invalid::list(&errors)) }
 }
 
@@ -214,7 +215,7 @@ fn permitted(config: &AttachmentConfig, allow: &Allow, owner: &str) -> Result<()
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(Invalid::new(field, format!("{owner} has no such parameter; it has: {known}")));
         };
-        rule.check(value).map_err(|problem| Invalid::new(field, problem))?;
+        rule.check(value).map_err(|problem| problem.within(&field))?;
     }
     Ok(())
 }
@@ -352,7 +353,8 @@ impl Merged {
         }
         resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
         let findings = validate(Value::Object(resolved.clone()).to_string().as_bytes());
-        refused(findings, self.field).map_err(|problems| Invalid::new(self.owner.clone(), problems))?;
+        refused(findings, self.field, Vec::new())
+            .map_err(|problems| Invalid::new(self.owner.clone(), problems))?;
         Ok(resolved)
     }
 }
@@ -522,6 +524,42 @@ mod tests {
             "{error}"
         );
         assert!(error.ends_with("; config.plugins[0].mode: \"x\" is not known to the plugin; write one of `bridge`, `private`, `vepa`, `passthru`"), "{error}");
+    }
+
+    #[test]
+    fn a_class_that_would_let_tenants_write_anything_is_refused() {
+        let config = json!({"kind": "CNIConfig", "allow": {"parameters": {"mode": {"type": "string"}}},
+            "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "eth1", "mode": "${parameters.mode}"}});
+        let layers =
+            [layer(Author::Class, config), layer(Author::Claim, json!({"parameters": {"mode": "vepa"}}))];
+        let error = merge(Base::Uplink(PlainUse::Macvlan), &layers, None).expect_err("refused").to_string();
+        let expected = "class config[0]: allow.parameters.mode.enum: a string needs the list of the values";
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn a_list_of_a_claim_comes_to_the_plugin_as_it_is_written() {
+        let mut spec = network(json!({"parameters": {"search": {"type": "array", "maxItems": 2,
+            "items": {"type": "string", "pattern": "^[ -~]+$"}, "default": ["lab"]}}}));
+        spec.cni["plugins"][0]["dns"] = json!({"search": "${parameters.search}"});
+        let base = Base::Network("storage", &spec);
+        let search = |layers: &[Layer]| {
+            let merged = merge(base, layers, None).map_err(|e| e.to_string())?;
+            let scope =
+                [("uplink.ifName", json!("eth1")), ("parameters.vlan", json!(1)), ("node.name", json!("n"))];
+            let scope = template::Scope::from_iter(scope.map(|(name, value)| (name.to_owned(), value)));
+            let resolved = merged.resolve("x", scope).map_err(|e| e.to_string())?;
+            Ok::<_, String>(resolved["plugins"][0]["dns"]["search"].clone())
+        };
+        assert_eq!(search(&[]), Ok(json!(["lab"])));
+        let claim = |value| [layer(Author::Claim, json!({"parameters": {"search": value}}))];
+        let hostile = json!(["${node.name}", "\"], \"type\": [\""]);
+        assert_eq!(search(&claim(hostile.clone())), Ok(hostile));
+        assert_eq!(
+            search(&claim(json!(["lab", "a\n"]))),
+            Err("claim config[0].parameters.search[1]: \"a\\n\" does not match ^[ -~]+$".into())
+        );
+        assert!(search(&claim(json!([["lab"]]))).is_err() && search(&claim(json!("lab"))).is_err());
     }
 
     #[test]

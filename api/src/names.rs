@@ -61,7 +61,8 @@ impl TryFrom<String> for MacAddr {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            let part = parts.next().filter(|p| p.len() == 2).ok_or_else(wrong)?;
+            let hex = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let part = parts.next().filter(hex).ok_or_else(wrong)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
         }
         if parts.next().is_some() {
@@ -138,6 +139,7 @@ mod tests {
             "02:00:00:00:00:01:02",
             "01:00:00:00:00:01",
             "2:0:0:0:0:1",
+            "02:00:00:00:00:+1",
             "00:00:00:00:00:00",
         ] {
             assert!(MacAddr::try_from(bad.to_owned()).is_err(), "{bad:?}");

@@ -188,10 +188,7 @@ impl NetworkSpec {
             let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
             problems.push(Invalid::new("spec.scope", problem));
         }
-        for (name, rule) in &self.allow.parameters {
-            let path = format!("spec.allow.parameters.{name}");
-            problems.extend(rule.problems().into_iter().map(|p| p.within(&path)));
-        }
+        problems.extend(self.allow.problems().into_iter().map(|p| p.within("spec.allow")));
         problems.extend(self.cni_findings(name, Severity::Error));
         problems.extend(self.cni_problems().into_iter().map(|p| p.within("spec.cni")));
         problems
@@ -503,6 +500,35 @@ mod tests {
             found.len() == 1 && found[0].starts_with("spec.cni.plugins[0].b: ${parameters.vlam} is unknown"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn a_parameter_of_any_type_is_accepted_where_it_belongs() {
+        let found = problems_of(|spec| {
+            spec["allow"]["parameters"] = json!({
+                "zone": {"type": "string", "description": "of the firewall", "pattern": "^[a-z]+$", "maxLength": 17},
+                "servers": {"type": "array", "items": {"type": "string", "format": "ipv4"}, "maxItems": 3},
+            });
+            spec["cni"]["plugins"][0]["dns"] =
+                json!({"nameservers": "${parameters.servers}", "search": ["${parameters.zone}.lab"]});
+        });
+        assert_eq!(found, [""; 0]);
+        let found = problems_of(|spec| {
+            spec["allow"]["parameters"] = json!({
+                "zone": {"type": "string", "pattern": "[a-z]+"},
+                "servers": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+            });
+            spec["cni"]["plugins"][0]["a"] = json!("all of ${parameters.servers}");
+        });
+        let expected = [
+            "spec.allow.parameters.servers.items.enum: a string needs",
+            "spec.allow.parameters.zone.pattern: matches parts of a text, too: write it as ^(…)$",
+            "spec.cni.plugins[0].a: ${parameters.servers} is a list and cannot stand inside a text; write",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found}");
+        }
     }
 
     fn warnings_of(change: impl FnOnce(&mut Value)) -> Vec<String> {

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Invalid, segmentation};
+use crate::{Format, Invalid, segmentation};
 
 /// Values for the places of a configuration, by name.
 pub type Scope = Map<String, Value>;
@@ -37,6 +37,10 @@ pub enum Place {
     Between(i64, i64),
     /// It is one of these.
     OneOf(Vec<Value>),
+    /// It is a text of this form.
+    Formatted(Format),
+    /// It is a list of these.
+    List(Box<Place>),
 }
 
 /// What is known of a place that netclaim itself gives a value; `None` if there is no such place.
@@ -174,5 +178,8 @@ mod tests {
     fn values_are_not_templates_themselves() {
         let scope = Scope::from_iter([("a".into(), json!("${b}"))]);
         assert_eq!(resolve(&json!("${a}"), &scope).expect("resolves"), json!("${b}"));
+        let scope = Scope::from_iter([("a".into(), json!(["${b}", "$${c}"])), ("b".into(), json!("secret"))]);
+        let resolved = resolve(&json!({"x": "${a}", "y": "${b}"}), &scope).expect("resolves");
+        assert_eq!(resolved, json!({"x": ["${b}", "$${c}"], "y": "secret"}));
     }
 }

@@ -3,6 +3,7 @@
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use netclaim_api::Format;
 use netclaim_api::cni::validate::{Finding, UnknownPlace, validate, validate_places, validate_template};
 use netclaim_api::template::Place;
 use serde_json::{Value, json};
@@ -467,6 +468,73 @@ fn a_place_is_judged_by_what_may_come_there() {
         with_places(plugin, &[("link", Place::Text), ("v", Place::Between(1, 9))]),
         ["error /mtu: must be a whole number, and `1${v}` becomes a string"]
     );
+}
+
+#[test]
+fn a_place_of_a_form_is_judged_by_all_that_have_it() {
+    let at = |plugin: Value, format| with_places(plugin, &[("v", Place::Formatted(format))]);
+    let address = || json!({"type": "macvlan", "master": "e", "ipam": {"type": "static", "routes": [], "addresses": [{"address": "${v}"}]}});
+    assert_eq!(at(address(), Format::Cidr), [""; 0]);
+    for (format, example) in
+        [(Format::Ipv4, "10.20.0.5"), (Format::Ipv6, "fd00::5"), (Format::Mac, "02:00:5e:10:00:01")]
+    {
+        let problem = format!("`${{v}}` may become {example:?}: {example:?} is no network in CIDR notation");
+        assert_eq!(at(address(), format), [format!("error /ipam/addresses/0/address: {problem}")]);
+    }
+    let mac = |format| at(json!({"type": "macvlan", "master": "e", "mac": "${v}"}), format);
+    assert_eq!(mac(Format::Mac), [""; 0]);
+    assert_eq!(
+        mac(Format::Ipv4),
+        [r#"error /mac: `${v}` may become "10.20.0.5": "10.20.0.5" is no hardware address"#]
+    );
+    // A name may be one of those that the plugin knows.
+    let mode = at(json!({"type": "macvlan", "master": "e", "mode": "${v}"}), Format::Hostname);
+    assert_eq!(mode, [r#"warning /mode: `${v}` may become "ns1.lab": "ns1.lab" is not known to the plugin"#]);
+    let mtu = at(json!({"type": "macvlan", "master": "e", "mtu": "${v}"}), Format::Hostname);
+    assert_eq!(mtu, ["error /mtu: must be a whole number, and `${v}` becomes a string"]);
+}
+
+#[test]
+fn a_list_comes_where_a_list_belongs_and_nowhere_else() {
+    let list = |place| [("v", Place::List(Box::new(place)))];
+    let dns = |at: &str, place| {
+        let mut plugin = json!({"type": "macvlan", "master": "e", "dns": {}});
+        plugin["dns"][at] = json!("${v}");
+        with_places(plugin, &list(place))
+    };
+    assert_eq!(dns("nameservers", Place::Formatted(Format::Ipv4)), [""; 0]);
+    assert_eq!(
+        dns("nameservers", Place::Between(1, 2)),
+        ["error /dns/nameservers: `${v}[*]` may become 1: must be a string, not a number"]
+    );
+    assert_eq!(
+        dns("domain", Place::Text),
+        ["error /dns/domain: must be a string, and `${v}` becomes a list"]
+    );
+    let trunk = json!({"type": "bridge", "vlanTrunk": "${v}"});
+    assert_eq!(
+        with_places(trunk, &list(Place::OneOf(vec![json!(7)]))),
+        ["error /vlanTrunk: `${v}[*]` may become 7: must be an object, not a number"]
+    );
+    let unknown = json!({"type": "theirs", "a": "${v}", "b": {"c": "x${v}"}});
+    assert_eq!(
+        with_places(unknown, &list(Place::Text)),
+        ["error /b/c: ${v} is a list and cannot stand inside a text"]
+    );
+}
+
+#[test]
+fn which_plugin_runs_is_known_beforehand() {
+    let typed = |place: Place| with_places(json!({"type": "${v}"}), &[("v", place)]);
+    assert_eq!(typed(Place::OneOf(vec![json!("dummy")])), [""; 0]);
+    for place in [Place::Text, Place::Formatted(Format::Hostname), Place::List(Box::new(Place::Text))] {
+        assert_eq!(typed(place), ["error /type: `${v}` may become any plugin that is installed"]);
+    }
+    let ipam = with_places(
+        json!({"type": "macvlan", "master": "e", "ipam": {"type": "${v}"}}),
+        &[("v", Place::Text)],
+    );
+    assert_eq!(ipam, ["error /ipam/type: `${v}` may become any plugin that is installed"]);
 }
 
 #[test]

@@ -43,14 +43,14 @@ fn the_networks_of_the_documentation_are_valid() {
             networks += 1;
         }
     }
-    assert_eq!(networks, 4);
+    assert_eq!(networks, 5);
 }
 
 #[test]
 fn the_configurations_of_the_documentation_are_read() {
     let mut found = Vec::new();
     documents("docs/guide.md").iter().for_each(|document| opaque_parameters(document, &mut found));
-    assert_eq!(found.len(), 8);
+    assert_eq!(found.len(), 9);
     for parameters in found {
         let config = Opaque::decode(&parameters.to_string()).unwrap_or_else(|e| panic!("{e}: {parameters}"));
         if matches!(config, Opaque::Cni(_)) {
@@ -59,4 +59,34 @@ fn the_configurations_of_the_documentation_are_read() {
                 .unwrap_or_else(|e| panic!("{e}: {parameters}"));
         }
     }
+}
+
+#[test]
+fn the_parameters_of_the_documentation_are_allowed() {
+    let documents = documents("docs/guide.md");
+    let is_office = |document: &&Value| document["metadata"]["name"] == "office";
+    let office = documents.iter().find(is_office).expect("the Network");
+    let spec: NetworkSpec = serde_json::from_value(office["spec"].clone()).expect("decodes");
+    let mut found = Vec::new();
+    documents.iter().for_each(|document| opaque_parameters(document, &mut found));
+    let parameters = found.iter().find(|found| found["parameters"]["team"] == "web").expect("the claim");
+    let attached = |parameters: &Value| {
+        let config = Opaque::decode(&parameters.to_string()).expect("decodes");
+        let layer = Layer { author: Author::Claim, index: 0, config };
+        let merged = merge(Base::Network("office", &spec), &[layer], None).map_err(|e| e.to_string())?;
+        let scope = [("uplink.ifName".to_owned(), Value::from("eth1"))].into_iter().collect();
+        merged.resolve("netclaim-office", scope).map_err(|e| e.to_string())
+    };
+    let resolved = attached(parameters).expect("is allowed");
+    let plugin = &resolved["plugins"][0];
+    assert_eq!(plugin["dns"]["nameservers"], parameters["parameters"]["nameservers"]);
+    assert_eq!((&plugin["dns"]["search"][0], &plugin["mtu"]), (&"web.office.example".into(), &1500.into()));
+
+    let mut wrong = parameters.clone();
+    wrong["parameters"]["nameservers"][1] = "10.40.0".into();
+    let error = attached(&wrong).expect_err("is refused");
+    let guide =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide.md")).expect("readable");
+    let in_one_line = guide.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(in_one_line.contains(&error), "{error}");
 }

@@ -90,6 +90,7 @@ fn main() -> ExitCode {
             an_address_that_is_none_is_refused_with_an_example,
             what_the_network_does_not_allow_is_refused,
             a_parameter_that_the_network_does_not_have_is_refused,
+            a_value_that_is_not_what_its_schema_says_is_refused_with_its_place,
             a_network_that_cannot_work_says_why,
             a_network_is_told_all_faults_of_its_conflist_at_once,
             a_value_that_the_plugin_would_refuse_is_named_with_its_place,

@@ -48,6 +48,16 @@ pub fn a_parameter_that_the_network_does_not_have_is_refused(test: &Test<'_>) ->
     )
 }
 
+pub fn a_value_that_is_not_what_its_schema_says_is_refused_with_its_place(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| {
+        network["spec"]["allow"] = json!({"parameters": {"search": {"type": "array", "maxItems": 2,
+            "items": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 20}, "default": ["lab"]}}});
+        network["spec"]["cni"]["plugins"][0]["dns"] = json!({"search": "${parameters.search}"});
+    })?;
+    let words = ["claim config[0].parameters.search[1]", r"lab\n", "does not match ^[a-z]+$"];
+    is_refused(test, &class, json!({"parameters": {"search": ["lab", "lab\n"]}}), &words)
+}
+
 pub fn a_network_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
     let name = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["master"] = json!("eth1"))?;
     eventually(10, "the Network is not accepted", || {

@@ -8,6 +8,7 @@ use serde::Deserialize as _;
 
 use super::node::{Members, Node, Open};
 use super::{Report, Severity, member};
+use crate::Format;
 use crate::cni::keys::is_misspelt;
 use crate::cni::names::IfName;
 use crate::template::Place;
@@ -101,10 +102,22 @@ impl Form {
         // Whether no other value than those may come.
         let (values, all) = match &open.place {
             Place::Any => return,
-            Place::Text if self == Self::Text || self.is_text() => return,
-            Place::Text => {
+            Place::Text | Place::Formatted(_) if self != Self::Text && !self.is_text() => {
                 let problem = format!("must be {}, and `{}` becomes a string", self.expected(), open.text);
                 return report.error(at, problem, "change its type");
+            }
+            Place::Text => return,
+            // Of a host name only the text is known: it may be a word that the plugin knows.
+            Place::Formatted(format) => {
+                (vec![Node::Text(format.example().to_owned())], *format != Format::Hostname)
+            }
+            Place::List(item) => {
+                let Self::List(form) = self else {
+                    let problem = format!("must be {}, and `{}` becomes a list", self.expected(), open.text);
+                    return report.error(at, problem, "change its type");
+                };
+                let item = Open { text: format!("{}[*]", open.text), place: item.as_ref().clone() };
+                return form.check(&Node::Open(item), at, report);
             }
             Place::Between(min, max) => {
                 (vec![Node::Int((*min).into()), Node::Int((*max).into())], !self.is_number() || min == max)

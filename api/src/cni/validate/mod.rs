@@ -141,6 +141,10 @@ fn open(
             report.error(at, problem, advice);
             Place::Any
         });
+        if !alone && matches!(known, Place::List(_)) {
+            let problem = format!("${{{name}}} is a list and cannot stand inside a text");
+            report.error(at, problem, "write nothing else into the string");
+        }
         place = Some(if alone { known } else { Place::Text });
     }
     match place {
@@ -471,7 +475,11 @@ fn type_of<'a>(object: &'a Members, at: &str, report: &mut Report) -> Option<&'a
     let here = member(at, "type");
     match object.exact("type") {
         None => report.error(at, "`type` is missing", "name the plugin's binary"),
-        Some(Node::Open(_)) => {}
+        Some(Node::Open(Open { place: Place::Any | Place::OneOf(_), .. })) => {}
+        Some(Node::Open(Open { text, .. })) => {
+            let problem = format!("`{text}` may become any plugin that is installed");
+            report.error(&here, problem, "name the plugin's binary");
+        }
         Some(Node::Text(name)) => match PluginType::try_from(name.clone()) {
             Ok(_) => return Some(name),
             Err(error) => {

@@ -1,0 +1,423 @@
+//! What a tenant parameter may be: a closed subset of JSON Schema.
+//!
+//! A keyword means what JSON Schema (draft 2020-12, "Validation") and the structural schemas of Kubernetes mean by it;
+//! where it is narrower here, its description says so. Invariants:
+//! * No rule without problems lets free text or a list without an end through: what tenants write goes into a
+//!   configuration that root runs.
+//! * A keyword that says nothing of the rule's type is refused, not ignored.
+//! * Where a rule itself is at fault, what it cannot judge is refused.
+//!
+//! Left out because no CNI configuration needs it: `number` (none has fractions), `object` (its keys would be the
+//! tenant's), lists in lists, `multipleOf`, and the exclusive bounds, which whole numbers do without.
+
+mod format;
+mod pattern;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use format::Format;
+use pattern::Pattern;
+
+use crate::template::Place;
+use crate::{Invalid, shorten};
+
+/// The most items that an array may be allowed.
+const MAX_ITEMS: u32 = 256;
+
+/// What one tenant parameter may be: a JSON schema. Only the keywords listed here are known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ParameterRule {
+    /// What the parameter is for, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// What the value is.
+    pub r#type: ParameterType,
+    /// Smallest integer allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum: Option<i64>,
+    /// Largest integer allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum: Option<i64>,
+    /// The only values allowed. A string needs this list, a `pattern` or a `format`: free text from tenants does not
+    /// belong into a configuration that root runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "scalars")]
+    pub r#enum: Vec<Value>,
+    /// Regular expression (RE2 syntax) that a string must match from its beginning, `^`, to its end, `$`: both must be
+    /// written. The string must also be printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// Fewest characters of a string.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count")]
+    pub min_length: Option<u32>,
+    /// Most characters of a string.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count")]
+    pub max_length: Option<u32>,
+    /// What a string is the text form of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
+    /// What each item of an array may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<ItemRule>,
+    /// Fewest items of an array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count")]
+    pub min_items: Option<u32>,
+    /// Most items of an array, at most 256. An array needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count")]
+    pub max_items: Option<u32>,
+    /// Whether no two items of an array may be the same.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unique_items: bool,
+    /// Used where neither class nor claim sets the parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_value")]
+    pub default: Option<Value>,
+}
+
+/// What an item of an array may be. The keywords are those of a parameter that is no array.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ItemRule {
+    /// What the item is.
+    pub r#type: ItemType,
+    /// Smallest integer allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum: Option<i64>,
+    /// Largest integer allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum: Option<i64>,
+    /// The only values allowed. A string needs this list, a `pattern` or a `format`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "scalars")]
+    pub r#enum: Vec<Value>,
+    /// Regular expression (RE2 syntax) that a string must match from its beginning, `^`, to its end, `$`: both must be
+    /// written. The string must also be printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// Fewest characters of a string.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count")]
+    pub min_length: Option<u32>,
+    /// Most characters of a string.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count")]
+    pub max_length: Option<u32>,
+    /// What a string is the text form of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+fn any_value(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// A number that 32 bits hold, without their format, which the API server does not know.
+fn count(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "integer", "minimum": 0, "maximum": u32::MAX})
+}
+
+fn scalars(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true}})
+}
+
+/// Types of a tenant parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ParameterType {
+    /// A whole number.
+    Integer,
+    /// Text: one of `enum`, or as `pattern` or `format` say.
+    String,
+    /// `true` or `false`.
+    Boolean,
+    /// A list of what `items` says.
+    Array,
+}
+
+/// Types of an item of an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ItemType {
+    /// A whole number.
+    Integer,
+    /// Text: one of `enum`, or as `pattern` or `format` say.
+    String,
+    /// `true` or `false`.
+    Boolean,
+}
+
+impl ParameterRule {
+    /// Checks the rule itself; paths are relative to the rule.
+    pub(crate) fn problems(&self) -> Vec<Invalid> {
+        let mut problems = match self.item_type() {
+            Some(r#type) => {
+                let mut problems = self.as_item(r#type).problems();
+                let of_arrays = [
+                    ("items", self.items.is_some()),
+                    ("minItems", self.min_items.is_some()),
+                    ("maxItems", self.max_items.is_some()),
+                    ("uniqueItems", self.unique_items),
+                ];
+                let misplaced = of_arrays.into_iter().filter(|(_, written)| *written);
+                problems
+                    .extend(misplaced.map(|(keyword, _)| Invalid::new(keyword, "is for type array only")));
+                problems
+            }
+            None => self.array_problems(),
+        };
+        if let Some(Err(problem)) = self.default.as_ref().map(|value| self.check(value)) {
+            problems.push(problem.within("default"));
+        }
+        problems
+    }
+
+    fn array_problems(&self) -> Vec<Invalid> {
+        let keywords = self.as_item(ItemType::String).keywords();
+        let misplaced = keywords.into_iter().filter(|(_, written, _)| *written);
+        let mut problems: Vec<_> = misplaced
+            .map(|(keyword, ..)| {
+                Invalid::new(keyword, "says nothing of an array: write it below items, for each item")
+            })
+            .collect();
+        match &self.items {
+            Some(items) => problems.extend(items.problems().into_iter().map(|p| p.within("items"))),
+            None => problems.push(Invalid::new(
+                "items",
+                "is missing: say what an item may be, for example {type: string, format: ipv4}",
+            )),
+        }
+        match self.max_items {
+            None => problems.push(Invalid::new(
+                "maxItems",
+                format!("is missing: say how many items a claim may list, at most {MAX_ITEMS}"),
+            )),
+            Some(max) if max > MAX_ITEMS => {
+                problems.push(Invalid::new("maxItems", format!("is too large: write at most {MAX_ITEMS}")));
+            }
+            Some(_) => {}
+        }
+        problems.extend(crossed("minItems", self.min_items, "maxItems", self.max_items));
+        problems
+    }
+
+    /// Whether `value` is what the rule says; the error says where it is not, with paths relative to the value.
+    pub(crate) fn check(&self, value: &Value) -> Result<(), Invalid> {
+        match self.item_type() {
+            Some(r#type) => self.as_item(r#type).check(value).map_err(|problem| Invalid::new("", problem)),
+            None => self.check_array(value),
+        }
+    }
+
+    fn check_array(&self, value: &Value) -> Result<(), Invalid> {
+        let wrong = |problem: String| Err(Invalid::new("", problem));
+        let Value::Array(items) = value else { return wrong(format!("{} is not a list", shown(value))) };
+        let Some(rule) = &self.items else {
+            return wrong("cannot be set: the rule of the parameter has no items".to_owned());
+        };
+        let (min, max) = (self.min_items.unwrap_or(0), self.max_items.unwrap_or(MAX_ITEMS).min(MAX_ITEMS));
+        match items.len() {
+            count if count < size(min) => return wrong(format!("has {count} items: the minimum is {min}")),
+            count if count > size(max) => return wrong(format!("has {count} items: the maximum is {max}")),
+            _ => {}
+        }
+        for (i, item) in items.iter().enumerate() {
+            rule.check(item).map_err(|problem| Invalid::new(format!("[{i}]"), problem))?;
+            if self.unique_items && items.iter().take(i).any(|earlier| earlier == item) {
+                let problem = format!("{} stands twice: remove one", shown(item));
+                return Err(Invalid::new(format!("[{i}]"), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of the parameter's value.
+    pub(crate) fn place(&self) -> Place {
+        match self.item_type() {
+            Some(r#type) => self.as_item(r#type).place(),
+            None => Place::List(Box::new(self.items.as_ref().map_or(Place::Any, ItemRule::place))),
+        }
+    }
+
+    /// `None` for arrays.
+    fn item_type(&self) -> Option<ItemType> {
+        match self.r#type {
+            ParameterType::Integer => Some(ItemType::Integer),
+            ParameterType::String => Some(ItemType::String),
+            ParameterType::Boolean => Some(ItemType::Boolean),
+            ParameterType::Array => None,
+        }
+    }
+
+    /// The keywords that bound a single value.
+    fn as_item(&self, r#type: ItemType) -> ItemRule {
+        ItemRule {
+            r#type,
+            minimum: self.minimum,
+            maximum: self.maximum,
+            r#enum: self.r#enum.clone(),
+            pattern: self.pattern.clone(),
+            min_length: self.min_length,
+            max_length: self.max_length,
+            format: self.format,
+        }
+    }
+}
+
+impl ItemRule {
+    /// Every keyword, whether it is written, and the type that it is for; none if it is for all.
+    fn keywords(&self) -> [(&'static str, bool, Option<ItemType>); 7] {
+        [
+            ("minimum", self.minimum.is_some(), Some(ItemType::Integer)),
+            ("maximum", self.maximum.is_some(), Some(ItemType::Integer)),
+            ("enum", !self.r#enum.is_empty(), None),
+            ("pattern", self.pattern.is_some(), Some(ItemType::String)),
+            ("minLength", self.min_length.is_some(), Some(ItemType::String)),
+            ("maxLength", self.max_length.is_some(), Some(ItemType::String)),
+            ("format", self.format.is_some(), Some(ItemType::String)),
+        ]
+    }
+
+    fn problems(&self) -> Vec<Invalid> {
+        let mut problems = Vec::new();
+        for (keyword, _, whose) in self.keywords().into_iter().filter(|(_, written, _)| *written) {
+            if let Some(whose) = whose.filter(|whose| *whose != self.r#type) {
+                let name = if whose == ItemType::Integer { "integer" } else { "string" };
+                problems.push(Invalid::new(keyword, format!("is for type {name} only")));
+            }
+        }
+        problems.extend(crossed("minimum", self.minimum, "maximum", self.maximum));
+        problems.extend(crossed("minLength", self.min_length, "maxLength", self.max_length));
+        if self.is_free_text() {
+            let problem = "a string needs the list of the values it may have here, or a pattern or format: \
+                           text as tenants like does not belong into a configuration that root runs";
+            problems.push(Invalid::new("enum", problem));
+        }
+        let pattern = self.pattern.as_deref().map(Pattern::parse);
+        let is_broken = matches!(pattern, Some(Err(_)));
+        if let Some(Err(problem)) = pattern {
+            problems.push(Invalid::new("pattern", problem));
+        }
+        for (i, value) in self.r#enum.iter().enumerate() {
+            // An integer of the list that is out of bounds has always been taken for one that is not in the list.
+            let judged = match self.r#type {
+                ItemType::String if !is_broken => self.check(value),
+                _ => self.check_type(value),
+            };
+            if let Err(problem) = judged {
+                problems.push(Invalid::new(format!("enum[{i}]"), problem));
+            }
+        }
+        problems
+    }
+
+    /// Whether tenants could write what they like.
+    fn is_free_text(&self) -> bool {
+        self.r#type == ItemType::String
+            && self.r#enum.is_empty()
+            && self.pattern.is_none()
+            && self.format.is_none()
+    }
+
+    /// Whether `value` is what the rule says; the error says which keyword is not kept.
+    fn check(&self, value: &Value) -> Result<(), String> {
+        self.check_type(value)?;
+        if !self.r#enum.is_empty() && !self.r#enum.contains(value) {
+            let allowed = self.r#enum.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+            return Err(format!("{} is not allowed: use one of {allowed}", shown(value)));
+        }
+        if let Some(number) = value.as_i64() {
+            if let Some(min) = self.minimum.filter(|min| number < *min) {
+                return Err(format!("{number} is too small: the minimum is {min}"));
+            }
+            if let Some(max) = self.maximum.filter(|max| number > *max) {
+                return Err(format!("{number} is too large: the maximum is {max}"));
+            }
+        }
+        value.as_str().map_or(Ok(()), |text| self.check_text(text))
+    }
+
+    fn check_text(&self, text: &str) -> Result<(), String> {
+        if self.is_free_text() {
+            return Err("cannot be set: the rule of the parameter has no enum, pattern or format".to_owned());
+        }
+        let count = text.chars().count();
+        if let Some(min) = self.min_length.filter(|min| count < size(*min)) {
+            return Err(format!("has {count} characters: the minimum is {min}"));
+        }
+        if let Some(max) = self.max_length.filter(|max| count > size(*max)) {
+            return Err(format!("has {count} characters: the maximum is {max}"));
+        }
+        if let Some(format) = self.format {
+            format.check(text)?;
+        }
+        let Some(pattern) = &self.pattern else { return Ok(()) };
+        let parsed = Pattern::parse(pattern)
+            .map_err(|problem| format!("cannot be set: the pattern of the parameter {problem}"))?;
+        if parsed.matches(text) {
+            return Ok(());
+        }
+        Err(format!("{} does not match {pattern}", shown(&text.into())))
+    }
+
+    /// What is known of a value that the rule lets through.
+    fn place(&self) -> Place {
+        if !self.r#enum.is_empty() {
+            return Place::OneOf(
+                self.r#enum.iter().filter(|value| self.check(value).is_ok()).cloned().collect(),
+            );
+        }
+        match self.r#type {
+            ItemType::Integer => {
+                Place::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
+            }
+            ItemType::Boolean => Place::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
+            ItemType::String => self.format.map_or(Place::Text, Place::Formatted),
+        }
+    }
+
+    fn check_type(&self, value: &Value) -> Result<(), String> {
+        let (fits, name) = match self.r#type {
+            ItemType::Integer => (value.is_i64(), "an integer"),
+            ItemType::String => (value.is_string(), "a string"),
+            ItemType::Boolean => (value.is_boolean(), "true or false"),
+        };
+        if fits { Ok(()) } else { Err(format!("{} is not {name}", shown(value))) }
+    }
+}
+
+/// The problem of two bounds between which there is nothing.
+fn crossed<T: PartialOrd + std::fmt::Display>(
+    min_keyword: &str,
+    min: Option<T>,
+    max_keyword: &str,
+    max: Option<T>,
+) -> Option<Invalid> {
+    let (min, max) = min.zip(max).filter(|(min, max)| min > max)?;
+    Some(Invalid::new(min_keyword, format!("is above {max_keyword} ({min} > {max})")))
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A value in a message: what tenants write can be long.
+fn shown(value: &Value) -> String {
+    /// In bytes; all of a DNS name.
+    const MAX: usize = 256;
+    shorten(value.to_string(), MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Regular expressions that hold for a whole text.
+//!
+//! The patterns of JSON Schema match anywhere: one that is not tied to both ends would let any text through that has a
+//! good part. Such a pattern is refused, and so it never matters whose meaning is meant. Texts are printable ASCII: what
+//! `.` or `[^/]` let through are never line ends or other controls, and `\d` has ten digits.
+
+use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::Look;
+
+/// The most memory that a pattern may take, in bytes. Matching is linear in the text, with the pattern's size as factor.
+const MAX_SIZE: usize = 64 * 1024;
+
+/// A pattern that matches whole texts only.
+pub(super) struct Pattern(Regex);
+
+impl Pattern {
+    /// Understands `pattern`, in the syntax of RE2.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to write.
+    pub(super) fn parse(pattern: &str) -> Result<Self, String> {
+        let syntax = ParserBuilder::new()
+            .unicode(false)
+            .utf8(false)
+            .build()
+            .parse(pattern)
+            .map_err(|error| format!("is no regular expression: {}", last_line(&error)))?;
+        let ends = syntax.properties();
+        if !ends.look_set_prefix().contains(Look::Start) || !ends.look_set_suffix().contains(Look::End) {
+            return Err("matches parts of a text, too: write it as ^(…)$".to_owned());
+        }
+        let regex = RegexBuilder::new(pattern)
+            .unicode(false)
+            .size_limit(MAX_SIZE)
+            .build()
+            .map_err(|error| format!("cannot be used: {}: repeat less", last_line(&error)))?;
+        Ok(Self(regex))
+    }
+
+    /// Whether all of `text` is what the pattern says, in printable ASCII.
+    pub(super) fn matches(&self, text: &str) -> bool {
+        text.bytes().all(|byte| matches!(byte, b' '..=b'~')) && self.0.is_match(text.as_bytes())
+    }
+}
+
+/// Errors of syntax are drawn over several lines, the last of which says what is wrong.
+fn last_line(error: &dyn std::error::Error) -> String {
+    let text = error.to_string();
+    let line = text.trim_end().lines().next_back().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        Pattern::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}")).matches(text)
+    }
+
+    fn problem(pattern: &str) -> String {
+        Pattern::parse(pattern).err().unwrap_or_else(|| panic!("{pattern} is accepted"))
+    }
+
+    #[test]
+    fn what_matches_a_part_of_a_text_is_refused() {
+        let partial = [
+            "",
+            "a",
+            "^a",
+            "a$",
+            r"^a\$",
+            "^a[$]",
+            "^a|b$",
+            "^a$|b",
+            "(^a)?$",
+            "^(a$)?",
+            "(?m)^a$",
+            "^(?m)a$",
+            "(?m:^)a$",
+            "(^|x)a$",
+            "^a*$|",
+            "(?R)^a$\\z|",
+        ];
+        for pattern in partial {
+            assert_eq!(problem(pattern), "matches parts of a text, too: write it as ^(…)$", "{pattern:?}");
+        }
+        for pattern in ["^a$", "^(a|b)$", "^a$|^b$", "^(?:a|b)$", r"\Aa\z", "^^a$$", "(^a$)", "^$", "(?i)^a$"]
+        {
+            assert!(Pattern::parse(pattern).is_ok(), "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused_with_the_reason() {
+        assert_eq!(problem("^(a$"), "is no regular expression: unclosed group");
+        assert_eq!(problem("^a**$)"), "is no regular expression: unopened group");
+        assert!(problem("^(?=a)a$").contains("look-around"), "{}", problem("^(?=a)a$"));
+        assert!(problem(r"^(a)\1$").contains("backreferences"), "{}", problem(r"^(a)\1$"));
+        assert!(problem(r"^[ä]$").starts_with("is no regular expression: Unicode not allowed"));
+        assert!(problem("^((a{1,100}){1,100}){1,100}$").starts_with("cannot be used: "));
+        assert!(problem(&format!("^{}a{}$", "(".repeat(5000), ")".repeat(5000))).contains("nest"));
+    }
+
+    #[test]
+    fn an_end_of_line_is_not_an_end() {
+        assert!(matches("^[a-z]+$", "abc"));
+        for text in ["abc\n", "\nabc", "abc\nabc", "abc\r", "abc\0", "x abc", ""] {
+            assert!(!matches("^[a-z]+$", text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn controls_and_letters_beyond_ascii_pass_no_pattern() {
+        for pattern in ["^.*$", "(?s)^.*$", r"^[^/]*$", r"^\D*$", r"^[\x00-\xff]*$", "(?-u)^(?s:.)*$"] {
+            for text in ["a\nb", "\0", "\x1b[0m", "\x7f", "a\u{202e}b", "٣", "ä", "\u{85}"] {
+                assert!(!matches(pattern, text), "{pattern:?} {text:?}");
+            }
+            assert!(matches(pattern, "a ~ b"), "{pattern:?}");
+        }
+        assert!(matches(r"^\d+$", "123") && matches(r"^\w{3}$", "a_1"));
+    }
+
+    #[test]
+    fn neither_a_name_nor_what_is_made_to_be_slow_takes_long() {
+        // As long as what the API server stores of a claim's parameters.
+        let text = "a".repeat(10 * 1024) + "!";
+        let started = std::time::Instant::now();
+        assert!(!matches("^(a+)+$", &text) && !matches("^(a|a)*a{1,253}$", &text));
+        assert!(matches("^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "ns1.lab"));
+        assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+    }
+
+    proptest! {
+        #[test]
+        fn the_pattern_of_one_text_matches_that_one_only(one in "[ -~]{0,12}", other in "\\PC{0,12}") {
+            let pattern = format!("^{}$", regex::escape(&one));
+            prop_assert!(matches(&pattern, &one));
+            prop_assert_eq!(matches(&pattern, &other), one == other);
+            let (before, after) = (format!("{other}{one}"), format!("{one}{other}"));
+            prop_assert_eq!(matches(&pattern, &before), before == one);
+            prop_assert_eq!(matches(&pattern, &after), after == one);
+        }
+
+        #[test]
+        fn no_pattern_lets_a_control_through(pattern in "\\^[\\^$.a|*()\\[\\]?:\\\\sSdDwW-]{0,12}\\$", text in any::<String>()) {
+            if let Ok(pattern) = Pattern::parse(&pattern) {
+                prop_assert!(!pattern.matches(&text) || text.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+            }
+        }
+    }
+}
