@@ -23,7 +23,9 @@ use kube::{Api, Client, Resource as _};
 use netclaim_api::network::{Network, NetworkStatus};
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
-use netclaim_slices::{DroppedField, Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle};
+use netclaim_slices::{
+    DroppedField, Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
+};
 use serde_json::json;
 use thiserror::Error;
 use tokio::task::JoinError;
@@ -105,7 +107,7 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     );
 
     let mut published = publisher.status();
-    let mut reconciler = Reconciler { api, policy_api, client, settings, metrics, publisher, pools: None };
+    let mut reconciler = Reconciler { api, policy_api, client, settings, metrics, publisher, revision: 0 };
     let mut known = (false, false, false);
     let mut due: Option<Instant> = None;
     loop {
@@ -170,7 +172,8 @@ struct Reconciler {
     metrics: Metrics,
     publisher: PublisherHandle,
     /// What was last handed to the publisher.
-    pools: Option<Vec<Pool>>,
+    /// Of what was published last.
+    revision: Revision,
 }
 
 impl Reconciler {
@@ -227,10 +230,10 @@ impl Reconciler {
     }
 
     fn publish(&mut self, pools: Vec<Pool>) {
-        if self.pools.as_ref() != Some(&pools) {
-            tracing::info!(pools = pools.len(), "publishing the networks of the cluster");
-            self.publisher.publish(pools.clone());
-            self.pools = Some(pools);
+        let count = pools.len();
+        let revision = self.publisher.publish(pools);
+        if std::mem::replace(&mut self.revision, revision) != revision {
+            tracing::info!(pools = count, "publishing the networks of the cluster");
         }
     }
 
@@ -339,7 +342,7 @@ mod tests {
             settings,
             metrics: Metrics::default(),
             publisher: handle,
-            pools: None,
+            revision: 0,
         };
         (reconciler, requests)
     }

@@ -47,7 +47,7 @@ use crate::status::StatusWriter;
 use crate::stop::Stop;
 use crate::sweep::Sweep;
 use crate::watching::NodeWatch;
-use crate::{http, relay, sweep};
+use crate::{http, memory, relay, sweep};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -233,6 +233,7 @@ async fn run(args: Args) -> Result<()> {
         relay::serve(calls, Arc::new(node), health_of_devices),
     );
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
+    parts.spawn_until_cancelled("giving back memory", memory::give_back());
     parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
     parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
     let address = args.metrics_address;

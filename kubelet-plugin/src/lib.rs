@@ -37,6 +37,7 @@ mod gate;
 mod health;
 mod http;
 mod inventory;
+mod memory;
 mod metadata;
 mod metrics;
 mod node;

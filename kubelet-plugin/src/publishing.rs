@@ -71,7 +71,7 @@ impl Devices {
         let mut attached = attacher.changes();
         let mut leases = Leases::default();
         let mut status = publisher.status();
-        let (mut known, mut published) = (None, None);
+        let mut known = None;
         loop {
             let (now, unavailable) =
                 (news.inventory.borrow_and_update().clone(), news.unavailable.borrow_and_update().clone());
@@ -80,18 +80,9 @@ impl Devices {
                 // Watched before the look: a change in between is not missed.
                 leases.watch(&now);
                 let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
-                health.send_if_modified(|known| {
-                    let changed = **known != now_health;
-                    if changed {
-                        *known = Arc::new(now_health);
-                    }
-                    changed
-                });
-                let pool = pool.fitted(server, server::rank);
-                if published.as_ref() != Some(&pool) {
-                    publisher.publish(vec![pool.clone()]);
-                    published = Some(pool);
-                }
+                let now_health = Arc::new(now_health);
+                health.send_if_modified(|known| std::mem::replace(known, now_health.clone()) != now_health);
+                publisher.publish(vec![pool.fitted(server, server::rank)]);
             }
             tokio::select! {
                 changed = news.inventory.changed() => if changed.is_err() {

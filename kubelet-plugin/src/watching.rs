@@ -79,13 +79,8 @@ impl NodeWatch {
                 let policies = policies_for(policies, labels);
                 let uplinks = uplinks(snapshot, addresses, &policies, self.providers.provided());
                 let now = Inventory { uplinks, macvlan, ipvlan, networks: networks_for(networks, labels) };
-                inventory.send_if_modified(|known| {
-                    let changed = known.as_deref() != Some(&now);
-                    if changed {
-                        *known = Some(Arc::new(now));
-                    }
-                    changed
-                });
+                let now = Some(Arc::new(now));
+                inventory.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
             }
             tokio::select! {
                 () = cancel.cancelled() => return,

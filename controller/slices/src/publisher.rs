@@ -43,7 +43,7 @@ use crate::{
     validate::{Fault, Problem, validate},
 };
 
-/// Counts the calls of [`PublisherHandle::publish`]; 0 is before the first.
+/// Counts what [`PublisherHandle::publish`] was told; 0 is before the first call.
 pub type Revision = u64;
 
 /// What has become of the pools.
@@ -98,13 +98,16 @@ impl Wish {
 
 impl PublisherHandle {
     /// These pools, and no others, are to be published. The last call wins; never blocks. Pools that are left out are
-    /// withdrawn. Returns the number to look for in [`PublishStatus`].
+    /// withdrawn. Returns the number to look for in [`PublishStatus`]: that of the call before if nothing is new.
     pub fn publish(&self, pools: Vec<Pool>) -> Revision {
         let mut revision = 0;
-        self.wish.send_modify(|wish| {
-            wish.revision += 1;
-            wish.pools = Some(pools.into());
+        self.wish.send_if_modified(|wish| {
+            let new = wish.pools.as_deref() != Some(&pools);
+            if new {
+                *wish = Wish { revision: wish.revision + 1, pools: Some(pools.into()) };
+            }
             revision = wish.revision;
+            new
         });
         revision
     }

@@ -237,11 +237,12 @@ fn beyond(number: i128) -> Severity {
 
 /// Why a text is no hardware address for an interface.
 fn mac_problem(text: &str) -> Option<&'static str> {
+    // Numbers are read with a sign otherwise.
+    let is_hex = |text: &str, digits| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
     let octets: Option<Vec<u8>> = match text.chars().find(|c| matches!(c, ':' | '-' | '.')) {
         Some('.') => {
-            let groups = text
-                .split('.')
-                .map(|group| (group.len() == 4).then(|| u16::from_str_radix(group, 16).ok())?);
+            let groups =
+                text.split('.').map(|group| is_hex(group, 4).then(|| u16::from_str_radix(group, 16).ok())?);
             groups
                 .map(|group| group.map(u16::to_be_bytes))
                 .collect::<Option<Vec<_>>>()
@@ -249,7 +250,7 @@ fn mac_problem(text: &str) -> Option<&'static str> {
         }
         Some(separator) => text
             .split(separator)
-            .map(|octet| (octet.len() == 2).then(|| u8::from_str_radix(octet, 16).ok())?)
+            .map(|octet| is_hex(octet, 2).then(|| u8::from_str_radix(octet, 16).ok())?)
             .collect(),
         None => None,
     };
