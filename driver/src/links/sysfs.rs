@@ -4,7 +4,12 @@
 //! an entry counts only if it carries the index we ask about; otherwise nothing is known.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+/// Every PCI function of the machine, in whatever namespace its links are.
+const FUNCTIONS: &str = "bus/pci/devices";
 
 /// What sysfs says about a link; every part may be unknown.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,6 +50,20 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
         pcie_root: function.and_then(pcie_root),
         numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
         physical_function: function.and_then(physical_function),
+    }
+}
+
+/// What a PCI function is told by from another that has its address later: the inode of its directory, which Linux
+/// gives once only (since 5.5).
+pub(super) fn identity(sysfs: &Path, pci_bus_id: &str) -> io::Result<u64> {
+    Ok(fs::metadata(sysfs.join(FUNCTIONS).join(pci_bus_id))?.ino())
+}
+
+/// Whether the PCI function is gone from the machine, whatever namespace its links were in.
+pub(super) fn is_removed(sysfs: &Path, pci_bus_id: &str, noted: Option<u64>) -> bool {
+    match identity(sysfs, pci_bus_id) {
+        Ok(now) => noted.is_some_and(|noted| noted != now),
+        Err(error) => error.kind() == io::ErrorKind::NotFound && sysfs.join(FUNCTIONS).is_dir(),
     }
 }
 
@@ -157,6 +176,17 @@ mod tests {
         fs::remove_dir_all(root.join("0000:3b:00.1/net")).unwrap();
         fs::create_dir(root.join("0000:3b:00.1/net")).unwrap();
         assert_eq!(of().as_deref(), Some("0000:3b:00.1"));
+    }
+
+    #[test]
+    fn a_function_is_removed_when_there_is_none_or_another_at_its_address() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let removed = |id, noted| is_removed(sysfs.path(), id, noted);
+        assert!(!removed("0000:3b:10.2", Some(7)), "nothing is known of functions");
+        fs::create_dir_all(sysfs.path().join("bus/pci/devices/0000:3b:10.4")).unwrap();
+        let noted = identity(sysfs.path(), "0000:3b:10.4").unwrap();
+        assert!(removed("0000:3b:10.2", None) && removed("0000:3b:10.4", Some(noted + 1)));
+        assert!(!removed("0000:3b:10.4", Some(noted)) && !removed("0000:3b:10.4", None));
     }
 
     #[test]
