@@ -12,9 +12,9 @@ use crate::{Invalid, attributes};
 /// Declared attributes by name.
 pub type DeclaredAttributes = BTreeMap<AttributeName, AttributeValue>;
 
-/// Declared attributes of one device at most: a device has room for 32 attributes and capacities, half of which are ours
+/// Declared attributes of one device at most: a device has room for 32 attributes and capacities, of which 17 are ours
 /// (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
-pub const MAX_DECLARED: usize = 16;
+pub const MAX_DECLARED: usize = 15;
 
 /// The longest text that an attribute may hold, in bytes (`DeviceAttributeMaxValueLength`).
 pub const MAX_TEXT: usize = 64;

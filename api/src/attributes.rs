@@ -20,6 +20,9 @@ pub const MTU: &str = "mtu";
 pub const SPEED: &str = "speed";
 /// Kernel driver of the uplink, or its kind for software links.
 pub const DRIVER: &str = "driver";
+/// Of an SR-IOV virtual function: interface name of its physical function, or that one's PCI address while the physical
+/// function is itself in a pod and has no name on the node. Empty for what is no virtual function.
+pub const PHYSICAL_FUNCTION: &str = "physicalFunction";
 /// `up`, `down` or `unknown`.
 pub const LINK_STATE: &str = "linkState";
 /// The Network's plugin types in order, joined by `,`; empty for uplinks.
@@ -52,7 +55,7 @@ pub fn id_of_segment(capacity: &str) -> Option<u32> {
 }
 
 /// All attributes and capacities in the driver's domain: names that nobody else can declare.
-pub const OURS: [&str; 14] = [
+pub const OURS: [&str; 15] = [
     NETWORK,
     UPLINK,
     MODE,
@@ -61,6 +64,7 @@ pub const OURS: [&str; 14] = [
     MTU,
     SPEED,
     DRIVER,
+    PHYSICAL_FUNCTION,
     LINK_STATE,
     PLUGIN_TYPES,
     BANDWIDTH,

@@ -27,6 +27,7 @@ pub struct Facts {
     pub mtu: u32,
     pub speed: u64,
     pub driver: String,
+    pub physical_function: String,
     pub link_state: String,
     pub plugin_types: String,
     pub pcie_root: Option<String>,
@@ -60,7 +61,7 @@ pub enum Segments {
 
 /// What can be declared of a device and what it hands out beside, together: the 32 that the API server takes, less all
 /// that may be published of ours.
-const MAX_EXTRA: usize = 16;
+const MAX_EXTRA: usize = 15;
 
 /// A device with these facts and amounts. `shared` devices can be allocated many times, and only these have
 /// request policies. Of more declared attributes than there is room for, the last by name are left out.
@@ -75,6 +76,7 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         mtu,
         speed,
         driver,
+        physical_function,
         link_state,
         plugin_types,
         pcie_root,
@@ -90,6 +92,7 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         (attributes::IF_NAME, if_name),
         (attributes::MAC, mac),
         (attributes::DRIVER, driver),
+        (attributes::PHYSICAL_FUNCTION, physical_function),
         (attributes::LINK_STATE, link_state),
         (attributes::PLUGIN_TYPES, plugin_types),
     ];

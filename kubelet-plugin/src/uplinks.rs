@@ -191,6 +191,34 @@ mod tests {
     }
 
     #[test]
+    fn virtual_functions_are_uplinks_and_chosen_by_their_own_driver_and_id() {
+        let function = Link {
+            index: 7,
+            driver: Some("igbvf".into()),
+            pci_id: Some("8086:10ca".into()),
+            pci_bus_id: Some("0000:41:10.0".into()),
+            physical_function: Some("eth1".into()),
+            ..link("eth7")
+        };
+        let links = vec![Link { index: 2, pci_id: Some("8086:10c9".into()), ..link("eth1") }, function];
+        let snapshot = Snapshot { links, default_route_links: BTreeSet::new() };
+        let left = |selector: Value| {
+            let never =
+                serde_json::from_value(json!({"links": selector, "publish": "Never"})).expect("a policy");
+            let left = uplinks(&snapshot, &BTreeMap::new(), &[never], &BTreeMap::new());
+            left.into_iter().map(|uplink| uplink.link.name).collect::<Vec<_>>()
+        };
+        assert_eq!(left(json!({"names": ["none"]})), ["eth1", "eth7"]);
+        for own in [
+            json!({"drivers": ["igbvf"]}),
+            json!({"pciIDs": ["8086:10ca"]}),
+            json!({"pciBusIDs": ["0000:41:10.*"]}),
+        ] {
+            assert_eq!(left(own), ["eth1"]);
+        }
+    }
+
+    #[test]
     fn links_with_the_nodes_traffic_are_shared_if_at_all() {
         let share = json!({"links": {"names": ["eth0"]}, "shareNodeLinks": true});
         assert_eq!(names(json!([share])), ["eth0 MI", "eth1 NMI", "eth2 br0"]);

@@ -24,9 +24,10 @@ build_kernel() {
   mv "$dir"/deb/boot/vmlinuz-* "$dir/vmlinuz"
   mv "$(find "$dir/deb" -type d -path '*lib/modules')" "$dir/modules"
   rm -r "$dir"/*.deb "$dir/deb"
-  # Nine tenths are drivers of hardware.
-  find "$dir"/modules/*/kernel/{drivers,drivers/net} -mindepth 1 -maxdepth 1 -type d \
-    ! -name net ! -name virtio ! -name char ! -name bonding ! -name ipvlan ! -name 'v*' -exec rm -r {} +
+  # Nine tenths are drivers of hardware. Of those the guest has a network card, igb, which needs dca and i2c.
+  find "$dir"/modules/*/kernel/drivers{,/net,/net/ethernet,/net/ethernet/intel} -mindepth 1 -maxdepth 1 -type d \
+    ! -name net ! -name ethernet ! -name intel ! -name 'igb*' ! -name dca ! -name i2c \
+    ! -name virtio ! -name char ! -name bonding ! -name ipvlan ! -name 'v*' -exec rm -r {} +
   rm -r "$dir"/modules/*/kernel/sound
   release=$(ls "$dir/modules")
   mkdir -p "$dir"/{lib,init/bin,init/modules}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# lane.sh: runs the test programs that need what a kernel need not have (ipvlan, VLANs, VRFs, bonds, dummies), or a
-# clock that they may set, in a virtual machine. Needs tests/cluster/build.sh to have run.
+# lane.sh: runs the test programs that need what a kernel need not have (ipvlan, VLANs, VRFs, bonds, dummies), a network
+# card with virtual functions, or a clock that they may set, in a virtual machine. Needs tests/cluster/build.sh to have run.
 set -euo pipefail
 # shellcheck source=../cluster/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
@@ -16,6 +16,7 @@ netclaim-driver links_uplinks
 netclaim-driver cni_real NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver cni_plugins NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver composite NETCLAIM_CNI_BIN=$plugins_bin
+netclaim-driver sriov NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CARDS=1
 netclaim-shaper traffic NETCLAIM_CNI_BIN=$plugins_bin ipvlan
 netclaim-driver libcni_conformance NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_LIBCNI=$work/libcni rare_links
 netclaim-driver clock NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CLOCK=1

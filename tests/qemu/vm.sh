@@ -3,7 +3,9 @@
 # machine's files, may change them as it likes (that is in memory, and gone at the end), and has no network.
 # Its output is the command's, so is its status; 77 when this machine cannot run virtual machines.
 #
-# Where /dev/kvm works it is used, else the processor is emulated, which takes several times as long.
+# Where /dev/kvm works it is used, else the processor is emulated, which takes several times as long. Where QEMU can, the
+# machine has two network cards with up to 7 virtual functions each, on one wire: eth0 below a PCIe root that is of no NUMA
+# node, and eth1 below one of node 1.
 #   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of finding out
 #   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed (1800)
 # shellcheck disable=SC2317 # functions that are called by name
@@ -27,6 +29,20 @@ kernel=$("$root/tests/qemu/kernel.sh") || {
   kernel=$("$root/tests/qemu/kernel.sh") || cannot "Debian's kernel cannot be fetched"
 }
 
+# shellcheck disable=SC2054 # QEMU's commas
+cards=(
+  -object memory-backend-ram,id=node0,size=768M -numa node,nodeid=0,cpus=0,memdev=node0
+  -object memory-backend-ram,id=node1,size=768M -numa node,nodeid=1,cpus=1,memdev=node1
+  -device pcie-root-port,id=port0,bus=pcie.0,chassis=1
+  -netdev hubport,id=wire0,hubid=0 -device igb,bus=port0,netdev=wire0,mac=52:54:00:00:00:10,romfile=
+  -device pxb-pcie,id=root1,bus_nr=64,numa_node=1 -device pcie-root-port,id=port1,bus=root1,chassis=2
+  -netdev hubport,id=wire1,hubid=0 -device igb,bus=port1,netdev=wire1,mac=52:54:00:00:00:20,romfile=
+)
+program=$("$root/tests/qemu/qemu.sh") || {
+  echo "    no network cards with virtual functions, as said above" >&2
+  program=qemu-system-x86_64 cards=()
+}
+
 run=$(mktemp -d)
 qemu=
 finish() {
@@ -47,8 +63,8 @@ echo begun >"$status"
 mkdir -p /lib/modules
 mount --bind "$run/modules/" /lib/modules
 ip link set lo up
-# Without udev nobody makes the device that loads its own module.
-modprobe tun
+# Without udev nobody loads what a device needs, or makes the device that loads its own module.
+modprobe --all igb igbvf tun
 bash "$run/job" </dev/null &>"$output"
 echo $? >"$status"
 echo o >/proc/sysrq-trigger
@@ -59,14 +75,14 @@ touch "$run/output"
 # boot ACCELERATOR CPU: starts the machine; succeeds when its first process has begun.
 boot() {
   : >"$run/status"
-  timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot -nodefaults \
-    -display none -kernel "$kernel/vmlinuz" -initrd "$kernel/initramfs" -serial "file:$run/console" \
+  timeout --kill-after=5 "$limit" "$program" -machine q35 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot \
+    -nodefaults -display none -kernel "$kernel/vmlinuz" -initrd "$kernel/initramfs" -serial "file:$run/console" \
     -append "console=ttyS0 panic=-1 loglevel=4 run=$run" \
     -virtfs local,id=host,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
     -device virtio-serial-pci \
     -chardev "file,id=output,path=$run/output" -device virtserialport,chardev=output,name=output \
     -chardev "file,id=status,path=$run/status" -device virtserialport,chardev=status,name=status \
-    </dev/null &>"$run/qemu" &
+    "${cards[@]}" </dev/null &>"$run/qemu" &
   qemu=$!
   wait_for 120 begun_or_ended && begun
 }

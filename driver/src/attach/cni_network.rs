@@ -103,7 +103,7 @@ impl CniNetwork {
     ///
     /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
     /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
-    /// was lent on the host, or none that was to be moved, nothing is left to do.
+    /// was lent on the host or removed from the machine, or none that was to be moved, nothing is left to do.
     async fn del_in(
         &self,
         netns: &Path,
@@ -129,7 +129,7 @@ impl CniNetwork {
         }
     }
 
-    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it.
+    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it, or nobody.
     async fn is_out(
         &self,
         netns: &Path,
@@ -141,7 +141,9 @@ impl CniNetwork {
             return Ok(false);
         }
         match lent {
-            Some(lent) => self.links.has(lent, if_name, false).await,
+            Some(lent) => {
+                Ok(self.links.is_removed(lent).await? || self.links.has(lent, if_name, false).await?)
+            }
             None => Ok(true),
         }
     }
@@ -154,6 +156,12 @@ impl CniNetwork {
         gone: bool,
         tries: u32,
     ) -> Result<Undone, Failure> {
+        if self.links.is_removed(lent).await.unwrap_or(false) {
+            return Ok(Undone::GivenUp(format!(
+                "link {} is gone: its device was removed from the node while a pod had it",
+                lent.name
+            )));
+        }
         let message = match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
             Ok(GivenBack::AsItWas) => return Ok(Undone::All),
             Ok(GivenBack::Missing) if !lent.outlives_namespaces() => {

@@ -27,7 +27,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Link, Links, blocking, netlink, read_links};
+use super::{Error, Link, Links, blocking, netlink, read_links, sysfs};
 
 /// How often the differences are looked for and removed.
 const ROUNDS: u32 = 3;
@@ -68,6 +68,9 @@ pub struct HostLink {
     /// Address of the PCI function behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<String>,
+    /// Identity of that function, which one that gets its address later has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_function: Option<u64>,
     /// Hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
@@ -194,6 +197,7 @@ impl HostLink {
             kind: link.kind.clone(),
             permanent_mac: link.permanent_mac.clone(),
             pci_bus_id: link.pci_bus_id.clone(),
+            pci_function: None,
             mac: link.mac.clone(),
             mtu: link.mtu,
             up: link.admin_up,
@@ -270,7 +274,8 @@ impl Links {
             let links = read_links(&mut socket, &sysfs)?;
             let Some(link) = which.pick(&links) else { return Ok(None) };
             let addresses = socket.addresses(link.index)?;
-            Ok(Some(HostLink::of(link, addresses)))
+            let pci_function = link.pci_bus_id.as_ref().and_then(|id| sysfs::identity(&sysfs, id).ok());
+            Ok(Some(HostLink { pci_function, ..HostLink::of(link, addresses) }))
         })
         .await
     }
@@ -281,6 +286,17 @@ impl Links {
     /// When links cannot be read.
     pub async fn has(&self, lent: &HostLink, lent_as: &str, gone: bool) -> Result<bool, Error> {
         Ok(self.find(lent, lent_as, gone).await?.is_some())
+    }
+
+    /// Whether the device of a link that was lent is gone from the machine, as virtual functions are when their number
+    /// is changed. Then the link is in no namespace, and what is at its PCI address now is another.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub async fn is_removed(&self, lent: &HostLink) -> Result<bool, Error> {
+        let Some(pci_bus_id) = lent.pci_bus_id.clone() else { return Ok(false) };
+        let (sysfs, noted) = (self.sysfs.clone(), lent.pci_function);
+        blocking(move || Ok(sysfs::is_removed(&sysfs, &pci_bus_id, noted))).await
     }
 
     /// Makes the link that was `lent_as` this name in a pod what it was, if it is on the host. `gone`: the pod's

@@ -51,6 +51,9 @@ pub struct Link {
     pub pcie_root: Option<String>,
     /// NUMA node of the device; `None` where the platform has no say.
     pub numa_node: Option<i64>,
+    /// Of an SR-IOV virtual function: name of the physical function's link, or that one's PCI address while the
+    /// link is in another network namespace, a pod's for example. `None` for what is no virtual function.
+    pub physical_function: Option<String>,
 }
 
 impl Link {

@@ -111,6 +111,7 @@ fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<Vec<Link>, E
         link.pci_bus_id = hardware.pci_bus_id;
         link.pcie_root = hardware.pcie_root;
         link.numa_node = hardware.numa_node;
+        link.physical_function = hardware.physical_function;
     }
     Ok(links)
 }

@@ -291,6 +291,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         pci_bus_id: None,
         pcie_root: None,
         numa_node: None,
+        physical_function: None,
         pci_id: None,
     };
     for (kind, value) in attributes(message.get(IFINFOMSG..)?) {

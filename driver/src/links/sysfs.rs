@@ -4,7 +4,12 @@
 //! an entry counts only if it carries the index we ask about; otherwise nothing is known.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+/// Every PCI function of the machine, in whatever namespace its links are.
+const FUNCTIONS: &str = "bus/pci/devices";
 
 /// What sysfs says about a link; every part may be unknown.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -15,6 +20,7 @@ pub(super) struct Hardware {
     pub(super) pci_bus_id: Option<String>,
     pub(super) pcie_root: Option<String>,
     pub(super) numa_node: Option<i64>,
+    pub(super) physical_function: Option<String>,
 }
 
 /// Reads what `sysfs` (usually `/sys`) says about the link `name` with that index. Blocks.
@@ -43,6 +49,21 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
         pci_bus_id: function.and_then(file_name).map(str::to_owned),
         pcie_root: function.and_then(pcie_root),
         numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
+        physical_function: function.and_then(physical_function),
+    }
+}
+
+/// What a PCI function is told by from another that has its address later: the inode of its directory, which Linux
+/// gives once only (since 5.5).
+pub(super) fn identity(sysfs: &Path, pci_bus_id: &str) -> io::Result<u64> {
+    Ok(fs::metadata(sysfs.join(FUNCTIONS).join(pci_bus_id))?.ino())
+}
+
+/// Whether the PCI function is gone from the machine, whatever namespace its links were in.
+pub(super) fn is_removed(sysfs: &Path, pci_bus_id: &str, noted: Option<u64>) -> bool {
+    match identity(sysfs, pci_bus_id) {
+        Ok(now) => noted.is_some_and(|noted| noted != now),
+        Err(error) => error.kind() == io::ErrorKind::NotFound && sysfs.join(FUNCTIONS).is_dir(),
     }
 }
 
@@ -61,6 +82,15 @@ fn pci_id(function: &Path) -> Option<String> {
         text.trim().strip_prefix("0x").filter(|digits| is_hex(digits, 4..=4)).map(str::to_lowercase)
     };
     Some(format!("{}:{}", hex("vendor")?, hex("device")?))
+}
+
+/// What the function is a virtual one of; see [`super::Link::physical_function`]. Of several links of the physical
+/// function the first by name: the others are mostly representors of virtual functions, whose names go on from there.
+fn physical_function(function: &Path) -> Option<String> {
+    let physical = fs::canonicalize(function.join("physfn")).ok()?;
+    let links = fs::read_dir(physical.join("net")).into_iter().flatten().filter_map(Result::ok);
+    let name = links.filter_map(|link| link.file_name().into_string().ok()).min();
+    name.or_else(|| file_name(&physical).map(str::to_owned))
 }
 
 /// `pci<domain>:<bus>`, the topmost such directory above the function.
@@ -129,8 +159,34 @@ mod tests {
                 pci_bus_id: Some("0000:3b:00.1".to_owned()),
                 pcie_root: Some("pci0000:3a".to_owned()),
                 numa_node: Some(1),
+                physical_function: None,
             }
         );
+    }
+
+    #[test]
+    fn a_virtual_function_is_that_of_a_link_or_where_this_is_away_of_a_pci_function() {
+        let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:10.2");
+        let root = sysfs.path().join("devices/pci0000:3a");
+        fs::create_dir_all(root.join("0000:3b:00.1/net/ens1f1")).unwrap();
+        fs::create_dir(root.join("0000:3b:00.1/net/ens1f1_0")).unwrap();
+        symlink("../0000:3b:00.1", root.join("0000:3b:10.2/physfn")).unwrap();
+        let of = || hardware(sysfs.path(), "eth0", 2).physical_function;
+        assert_eq!(of().as_deref(), Some("ens1f1"));
+        fs::remove_dir_all(root.join("0000:3b:00.1/net")).unwrap();
+        fs::create_dir(root.join("0000:3b:00.1/net")).unwrap();
+        assert_eq!(of().as_deref(), Some("0000:3b:00.1"));
+    }
+
+    #[test]
+    fn a_function_is_removed_when_there_is_none_or_another_at_its_address() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let removed = |id, noted| is_removed(sysfs.path(), id, noted);
+        assert!(!removed("0000:3b:10.2", Some(7)), "nothing is known of functions");
+        fs::create_dir_all(sysfs.path().join("bus/pci/devices/0000:3b:10.4")).unwrap();
+        let noted = identity(sysfs.path(), "0000:3b:10.4").unwrap();
+        assert!(removed("0000:3b:10.2", None) && removed("0000:3b:10.4", Some(noted + 1)));
+        assert!(!removed("0000:3b:10.4", Some(noted)) && !removed("0000:3b:10.4", None));
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub const VLAN: Feature = Feature {
 pub const BOND: Feature = Feature { without: "this kernel has no bonds", probe: "ip link add b0 type bond" };
 
 impl Feature {
-    fn is_here(&self) -> bool {
+    pub fn is_here(&self) -> bool {
         let probe = Netns::new().inside(|| Command::new("sh").args(["-c", self.probe]).output().unwrap());
         probe.status.success()
     }
@@ -136,6 +136,21 @@ impl Feature {
 /// Runs a test on a thread whose network namespace, the plugins' host, is new. Where a feature is missing the test
 /// counts as skipped, and says so.
 pub fn on_a_host<F: Future, T: FnOnce(Host) -> F + Send + 'static>(needs: &[Feature], test: T) {
+    let enter =
+        || unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
+    run_in(enter, needs, test);
+}
+
+/// [`on_a_host`] in the network namespace of the machine, where its hardware is.
+pub fn on_the_machine<F: Future, T: FnOnce(Host) -> F + Send + 'static>(needs: &[Feature], test: T) {
+    run_in(|| (), needs, test);
+}
+
+fn run_in<F: Future, T: FnOnce(Host) -> F + Send + 'static>(
+    enter: impl FnOnce() + Send + 'static,
+    needs: &[Feature],
+    test: T,
+) {
     if let Some(missing) = needs.iter().find(|feature| !feature.is_here()) {
         let case = std::any::type_name::<T>().trim_end_matches("::{{closure}}");
         // In one piece and past the test harness, which shows nothing of tests that pass; and at the start of a
@@ -145,7 +160,7 @@ pub fn on_a_host<F: Future, T: FnOnce(Host) -> F + Send + 'static>(needs: &[Feat
         return;
     }
     let run = move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
+        enter();
         let bin =
             std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
         let host =

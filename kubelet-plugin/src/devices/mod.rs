@@ -173,6 +173,7 @@ fn link_facts(uplink: &Uplink) -> Facts {
         mtu: link.mtu,
         speed: link.speed.unwrap_or_default(),
         driver: link.driver.clone().or_else(|| link.kind.clone()).unwrap_or_default(),
+        physical_function: link.physical_function.clone().unwrap_or_default(),
         link_state: if link.is_up() { "up" } else { "down" }.to_owned(),
         pcie_root: link.pcie_root.clone(),
         pci_bus_id: link.pci_bus_id.clone(),
@@ -232,6 +233,7 @@ fn network_device(
 mod tests {
     use std::collections::BTreeSet;
 
+    use netclaim_api::attributes;
     use serde_json::json;
 
     use super::*;
@@ -412,6 +414,18 @@ mod tests {
             device: "net-m".into(),
             trouble: Some(trouble)
         }));
+    }
+
+    #[test]
+    fn devices_on_a_virtual_function_name_the_physical_one_and_others_an_empty_text() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        let functions = |inventory: &Inventory| {
+            let text = |device: Device| device.attributes?.remove(attributes::PHYSICAL_FUNCTION)?.string;
+            pool_of(inventory).devices.into_iter().map(text).collect::<Option<BTreeSet<_>>>()
+        };
+        assert_eq!(functions(&inventory), Some(BTreeSet::from([String::new()])));
+        inventory.uplinks[0].link.physical_function = Some("ens1f0".into());
+        assert_eq!(functions(&inventory), Some(BTreeSet::from(["ens1f0".into()])));
     }
 
     #[test]
