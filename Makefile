@@ -44,9 +44,10 @@ test-churn: ## 200 pods come and go while agent, runtime and kubelet are killed 
 	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --locked -- pods_come_and_go
 
 .PHONY: test-faults
-test-faults: ## Everything that goes wrong on a real node, with the long waits too (root; NETCLAIM_LONG=1)
+test-faults: ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
 	tests/cluster/build.sh
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
+	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- nothing_changes
 
 .PHONY: test-runtimes
 test-runtimes: ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
