@@ -23,12 +23,13 @@ impl Scope {
     }
 }
 
-/// How many requests a publisher may send: a bucket of `burst`, refilled evenly.
+/// How many writes a publisher may send: a bucket of `burst`, refilled evenly. A rewrite of more than ten slices takes as much
+/// as ten, and dry runs take nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteBudget {
-    /// Requests per second in the long run.
+    /// Writes per second in the long run.
     pub per_second: NonZeroU32,
-    /// Requests at once after a pause.
+    /// Writes at once after a pause.
     pub burst: NonZeroU32,
 }
 
@@ -121,7 +122,7 @@ impl PublisherConfig {
         self
     }
 
-    /// Limits the requests.
+    /// Limits the writes.
     #[must_use]
     pub fn budget(mut self, budget: WriteBudget) -> Self {
         self.budget = budget;
