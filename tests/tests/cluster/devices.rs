@@ -278,6 +278,8 @@ pub fn what_a_provider_says_of_links_brings_two_of_them_together(test: &Test<'_>
     ensure!(devices == ["nic-eth77", "nic-eth79"], "{devices:?}");
     pair("none")?;
     test.is_unschedulable("none")?;
+    // In this order: it would get the links that are about to be plugged out.
+    test.delete_pod("none")?;
     test.delete_pod("both")?;
     test.cluster.on_node(&["sh", "-c", "rm /run/netclaim/links.d/eth7?.json"]).map(drop)
 }
