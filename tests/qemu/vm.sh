@@ -72,12 +72,13 @@ sleep 60
 END
 touch "$run/output"
 
-# boot ACCELERATOR CPU: starts the machine; succeeds when its first process has begun.
+# boot ACCELERATOR CPU: starts the machine; succeeds when its first process has begun. A kernel in which something has been
+# stuck for two minutes ends, and says where.
 boot() {
   : >"$run/status"
   timeout --kill-after=5 "$limit" "$program" -machine q35 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot \
     -nodefaults -display none -kernel "$kernel/vmlinuz" -initrd "$kernel/initramfs" -serial "file:$run/console" \
-    -append "console=ttyS0 panic=-1 loglevel=4 run=$run" \
+    -append "console=ttyS0 panic=-1 hung_task_panic=1 loglevel=4 run=$run" \
     -virtfs local,id=host,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
     -device virtio-serial-pci \
     -chardev "file,id=output,path=$run/output" -device virtserialport,chardev=output,name=output \
@@ -121,6 +122,6 @@ if [[ ! $status =~ ^[0-9]+$ ]]; then
   log=$cache/log/qemu-$$.log
   cat "$run"/{qemu,console} >"$log"
   tail -n 30 "$log" | sed 's/^/    | /' >&2
-  die "the command did not come to its end in $limit s (NETCLAIM_QEMU_TIMEOUT); the machine's console: $log"
+  die "the machine died, or was stopped after $limit s (NETCLAIM_QEMU_TIMEOUT), before the command came to its end; its console: $log"
 fi
 exit "$status"
