@@ -295,14 +295,16 @@ mod links {
                     }
                 }
             });
+            let missing_of = |snapshot: &Snapshot| {
+                STABLE - snapshot.links.iter().filter(|link| link.name.starts_with('s')).count()
+            };
             let (mut whole, mut interrupted, mut missing) = (0, 0, 0);
             let until = Instant::now() + Duration::from_secs(3);
             while Instant::now() < until {
                 match links().snapshot().await {
                     Ok(snapshot) => {
                         whole += 1;
-                        let stable = snapshot.links.iter().filter(|link| link.name.starts_with('s')).count();
-                        missing += STABLE - stable;
+                        missing += missing_of(&snapshot);
                     }
                     Err(Error::Interrupted { .. }) => interrupted += 1,
                     Err(error) => panic!("{error}"),
@@ -311,7 +313,8 @@ mod links {
             stop.store(true, Ordering::Relaxed);
             churning.join().unwrap();
             assert_eq!(missing, 0, "in {whole} whole lists; {interrupted} given up");
-            assert!(whole > 0);
+            // On a slow machine each of the others may have been given up.
+            assert_eq!(missing_of(&links().snapshot().await.unwrap()), 0, "once it is quiet");
         });
     }
 
