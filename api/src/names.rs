@@ -52,6 +52,11 @@ pub fn is_dns_label(text: &str) -> bool {
 #[schemars(with = "String", extend("pattern" = "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$"))]
 pub struct MacAddr([u8; 6]);
 
+/// Whether the text is so many hex digits. What reads numbers takes a sign, too.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 impl TryFrom<String> for MacAddr {
     type Error = String;
 
@@ -61,8 +66,7 @@ impl TryFrom<String> for MacAddr {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            let hex = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let part = parts.next().filter(hex).ok_or_else(wrong)?;
+            let part = parts.next().filter(|part| is_hex(part, 2)).ok_or_else(wrong)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
         }
         if parts.next().is_some() {

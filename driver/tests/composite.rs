@@ -15,11 +15,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::record::{Phase, Plan, Sandbox};
 use netclaim_driver::attach::{Attacher, Checked, CniNetwork, Gate, LiveSandbox, Observer, PodState};
-use netclaim_driver::cni::{Cache, Runtime};
-use netclaim_driver::links::{self, Links};
+use netclaim_driver::links;
 use serde_json::{Value, json};
 
 use plugin_host::{BOND, Feature, Host, LONG, Netns, VLAN, links, on_a_host, run, state};
@@ -89,12 +87,7 @@ impl Node {
     fn agent(host: &Host, told: &Arc<Told>) -> Arc<Attacher<CniNetwork, Told>> {
         let bin = PathBuf::from(std::env::var_os("NETCLAIM_CNI_BIN").unwrap());
         let own = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin_host/bin").into();
-        let runtime = Runtime::new(vec![own, bin]).unwrap();
-        let cache = Cache::new(host.data.path().join("cache"));
-        let network = CniNetwork::new(runtime, cache, Links::new("/sys"), VERY_LONG);
-        let journal = Journal::open(host.data.path().join("journal")).unwrap();
-        let loaded = journal.load().unwrap();
-        Attacher::start(Arc::new(network), Arc::clone(told), journal, loaded, "b")
+        host.agent(vec![own, bin], VERY_LONG, told)
     }
 
     fn name_of_netns(host: &Host) -> PathBuf {

@@ -16,10 +16,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{Attacher, CniNetwork, Gate, LiveSandbox, Observer, PodState};
-use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::{self, Changes, Link, Links};
 use serde_json::{Value, json};
 
@@ -128,12 +126,7 @@ impl Node {
 
     fn agent(host: &Host, told: &Arc<Told>) -> Arc<Attacher<CniNetwork, Told>> {
         let bin = PathBuf::from(std::env::var_os("NETCLAIM_CNI_BIN").unwrap());
-        let runtime = Runtime::new(vec![bin]).unwrap();
-        let cache = Cache::new(host.data.path().join("cache"));
-        let network = CniNetwork::new(runtime, cache, Links::new("/sys"), LONG);
-        let journal = Journal::open(host.data.path().join("journal")).unwrap();
-        let loaded = journal.load().unwrap();
-        Attacher::start(Arc::new(network), Arc::clone(told), journal, loaded, "b")
+        host.agent(vec![bin], LONG, told)
     }
 
     /// A pod, named by the last octet of its address, whose claim has this link.

@@ -15,6 +15,7 @@ use crate::command::{output, output_of};
 use crate::node::Node;
 use crate::process::{command_line, signal};
 use crate::runtime::Runtime;
+use crate::test::list;
 use crate::wait::eventually;
 use crate::watch::SliceWatch;
 
@@ -140,6 +141,16 @@ impl Cluster {
     /// When the watch does not begin.
     pub fn watch_slices(&self) -> Result<SliceWatch> {
         SliceWatch::start(self)
+    }
+
+    /// The devices that are published for the node now.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub fn devices_of_node(&self) -> Result<Vec<Value>> {
+        let slices = self.get(&["resourceslices"])?;
+        let of_node = list(&slices["items"]).filter(|slice| slice["spec"]["nodeName"].is_string());
+        Ok(of_node.flat_map(|slice| list(&slice["spec"]["devices"])).cloned().collect())
     }
 
     /// The process of a service (`tests/cluster/svc.sh`).

@@ -20,6 +20,7 @@ use serde_json::Value;
 pub use format::Format;
 use pattern::Pattern;
 
+use crate::allow::is_false;
 use crate::template::Place;
 use crate::{Invalid, shorten};
 
@@ -112,11 +113,6 @@ pub struct ItemRule {
     /// What a string is the text form of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 fn any_value(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -14,8 +14,8 @@ use crate::{
 impl Pool {
     /// This pool without what `server` would drop.
     ///
-    /// * Counters, or a scheduler that goes by them: of devices that together take more of a counter than there is, which on another server wait for each
-    ///   other, those with the lowest `rank` stay, of equals the first.
+    /// * Counters, or a scheduler that goes by them: of devices that together take more of a counter than there is, which
+    ///   on another server wait for each other, those with the lowest `rank` stay, of equals the first.
     /// * Taints: a device with one that keeps pods away is left out.
     /// * Sharing: a device is for one claim at a time, and its capacities have no policies.
     #[must_use]

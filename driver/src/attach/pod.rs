@@ -1,8 +1,9 @@
 //! One pod, one task: carries out what [`machine`](super::machine) decides, one operation at a time.
 //!
 //! Attachments of one sandbox are made in the order of the plans and removed in reverse, never two at once
-//! (CNI specification, section 3); pods do not wait for each other, and claims of a pod not for each other's failed DELs. Commands are taken while an operation runs:
-//! an ADD whose sandbox is gone or whose claim is released is cut short, a DEL never.
+//! (CNI specification, section 3); pods do not wait for each other, and claims of a pod not for each other's failed DELs.
+//! Commands are taken while an operation runs: an ADD whose sandbox is gone or whose claim is released is cut short, a DEL
+//! never.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;

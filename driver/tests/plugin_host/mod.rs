@@ -8,11 +8,15 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{self, Command};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netclaim_driver::attach::journal::Journal;
+use netclaim_driver::attach::{Attacher, CniNetwork, Observer};
 use netclaim_driver::cni::ipam::host_local::reservations;
-use netclaim_driver::cni::{Attachment, CniResult, Error, NetworkList, Runtime};
+use netclaim_driver::cni::{Attachment, Cache, CniResult, Error, NetworkList, Runtime};
+use netclaim_driver::links::Links;
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -176,6 +180,23 @@ fn run_in<F: Future, T: FnOnce(Host) -> F + Send + 'static>(
 pub struct Host {
     pub runtime: Runtime,
     pub data: TempDir,
+}
+
+impl Host {
+    /// An agent that has these folders of plugins and goes on from what the one before it left on the host. `deadline` is
+    /// for an operation of a chain.
+    pub fn agent<O: Observer>(
+        &self,
+        plugins: Vec<PathBuf>,
+        deadline: Duration,
+        told: &Arc<O>,
+    ) -> Arc<Attacher<CniNetwork, O>> {
+        let cache = Cache::new(self.data.path().join("cache"));
+        let network = CniNetwork::new(Runtime::new(plugins).unwrap(), cache, Links::new("/sys"), deadline);
+        let journal = Journal::open(self.data.path().join("journal")).unwrap();
+        let loaded = journal.load().unwrap();
+        Attacher::start(Arc::new(network), Arc::clone(told), journal, loaded, "b")
+    }
 }
 
 /// A container that has what it asked for.

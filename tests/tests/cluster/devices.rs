@@ -8,12 +8,7 @@ use serde_json::{Value, json};
 
 /// The device of this name that the node publishes now.
 fn device(test: &Test<'_>, name: &str) -> Result<Option<Value>> {
-    let slices = test.cluster.get(&["resourceslices"])?;
-    let slices = slices["items"].as_array().cloned().unwrap_or_default();
-    let of_node = slices.iter().filter(|slice| slice["spec"]["nodeName"].is_string());
-    let mut devices =
-        of_node.flat_map(|slice| slice["spec"]["devices"].as_array().cloned().unwrap_or_default());
-    Ok(devices.find(|device| device["name"] == name))
+    Ok(test.cluster.devices_of_node()?.into_iter().find(|device| device["name"] == name))
 }
 
 /// Waits until the device is published as `fits` wants it.

@@ -101,7 +101,6 @@ pub fn more_devices_than_one_slice_takes_are_published(test: &Test<'_>) -> Resul
     // A slice takes 64 devices and 8 counter sets, and each link is at least two devices and a set.
     ensure!(slices.0 >= MANY / 8 && slices.1 >= slices.0 + 2 * MANY / 64, "{slices:?}");
     links.take_out()?;
-    // Before it writes the pool anew the publisher tries all slices of it, which takes as much time, and nobody sees it.
     eventually(120, "they are gone", || {
         let slices = test.cluster.get(&["resourceslices"])?.to_string();
         ensure!(!slices.contains("-eth10") && !slices.contains("-eth11"), "they are not");

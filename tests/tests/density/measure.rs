@@ -2,14 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::{Test, Usage};
-use serde_json::Value;
+use anyhow::{Result, bail, ensure};
+use netclaim_tests::{RawNumbers, Test, Usage, percentile};
 
 /// KiB that the agent may hold more at the end than after the first quarter: pages that the allocator keeps.
 const DRIFT: u64 = 2048;
@@ -25,8 +21,7 @@ impl Latencies {
     fn percentile(&self, percent: usize) -> u128 {
         let mut all: Vec<u128> = self.0.iter().map(|(_, took)| took.as_millis()).collect();
         all.sort_unstable();
-        let place = (all.len() * percent).div_ceil(100).saturating_sub(1);
-        all.get(place).copied().unwrap_or_default()
+        percentile(&all, percent).unwrap_or_default()
     }
 }
 
@@ -56,26 +51,16 @@ impl Held {
 
 /// Numbers of one scenario: to files for programs, and to standard error for people.
 pub struct Report {
-    dir: PathBuf,
+    raw: RawNumbers,
     held: Vec<Held>,
 }
 
 impl Report {
     /// A report in a new folder below `target/density`.
     pub fn new(name: &str) -> Result<Self> {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("density");
-        let dir = target.join(format!("{seconds}-{name}"));
-        fs::create_dir_all(&dir)?;
-        say(&format!("raw numbers: {}", dir.display()));
-        Ok(Self { dir, held: Vec::new() })
-    }
-
-    fn write(&self, file: &str, head: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
-        let mut file = File::create(self.dir.join(file))?;
-        writeln!(file, "{head}")?;
-        lines.into_iter().try_for_each(|line| writeln!(file, "{line}"))?;
-        Ok(())
+        let raw = RawNumbers::new(env!("CARGO_TARGET_TMPDIR"), "density", name)?;
+        say(&format!("raw numbers: {}", raw.dir().display()));
+        Ok(Self { raw, held: Vec::new() })
     }
 
     /// Notes what is held at a moment.
@@ -93,7 +78,7 @@ impl Report {
         };
         let head = "when,agent_pid,agent_rss_kib,agent_fds,agent_cpu_ms,plugins_cpu_ms,\
                     parent_rss_kib,parent_fds,parent_cpu_ms,programs_cpu_ms";
-        self.write("held.csv", head, self.held.iter().map(line))
+        self.raw.write("held.csv", head, self.held.iter().map(line))
     }
 
     /// Notes requests that were made for `pods` pods, from their beginning to their end.
@@ -102,7 +87,7 @@ impl Report {
         let hundredths = all * 100 / pods;
         say(&format!("requests: {}.{:02} for each pod: {counts:?}", hundredths / 100, hundredths % 100));
         let lines = counts.iter().map(|(what, count)| format!("{what},{count},{pods}"));
-        self.write("requests.csv", "request,count,pods", lines)
+        self.raw.write("requests.csv", "request,count,pods", lines)
     }
 
     /// Says what CPU the agent used for `pods` pods since the first time that it was looked at.
@@ -130,7 +115,7 @@ impl Report {
         let of = |kind: &'static str, latencies: &'_ Latencies| -> Vec<String> {
             latencies.0.iter().map(|(pod, took)| format!("{kind},{pod},{}", took.as_millis())).collect()
         };
-        self.write(
+        self.raw.write(
             "latencies.csv",
             "kind,pod,milliseconds",
             of("plain", plain).into_iter().chain(of("with", with)),

@@ -102,10 +102,8 @@ pub fn slices_that_are_deleted_are_soon_back(test: &Test<'_>) -> Result<()> {
 /// Waits until so many of the links of [`PluggedMany`] are published as NICs.
 fn are_published(test: &Test<'_>, count: usize) -> Result<()> {
     eventually(PATIENCE.as_secs(), &format!("{count} links are published"), || {
-        let slices = test.cluster.get(&["resourceslices"])?;
-        let devices = slices["items"].as_array().into_iter().flatten();
-        let devices = devices.flat_map(|slice| slice["spec"]["devices"].as_array()).flatten();
-        let names = devices.filter_map(|device| device["name"].as_str());
+        let devices = test.cluster.devices_of_node()?;
+        let names = devices.iter().filter_map(|device| device["name"].as_str());
         let published =
             names.filter(|name| name.starts_with("nic-eth1") && name.len() == "nic-eth1000".len()).count();
         ensure!(published == count, "{published} are");

@@ -1,28 +1,23 @@
 //! Where numbers go: a table for people, files for programs.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
+use netclaim_tests::{RawNumbers, percentile};
 
 /// The numbers of one measurement.
 pub struct Report {
-    dir: PathBuf,
+    raw: RawNumbers,
     rows: Vec<(String, f64, &'static str)>,
 }
 
 impl Report {
     /// A report in a new folder below `target/scale`.
     pub fn new(name: &str) -> Result<Self> {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let dir =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("scale").join(format!("{seconds}-{name}"));
-        fs::create_dir_all(&dir)?;
+        let raw = RawNumbers::new(env!("CARGO_TARGET_TMPDIR"), "scale", name)?;
         let build = if cfg!(debug_assertions) { "debug" } else { "release" };
-        eprintln!("         {build} build; raw numbers: {}", dir.display());
-        Ok(Self { dir, rows: Vec::new() })
+        eprintln!("         {build} build; raw numbers: {}", raw.dir().display());
+        Ok(Self { raw, rows: Vec::new() })
     }
 
     /// A line of the table, which is kept at once: what comes after may fail.
@@ -45,8 +40,7 @@ impl Report {
         self.raw(file, "milliseconds", millis.iter().map(|time| format!("{time:.3}")))?;
         millis.sort_unstable_by(f64::total_cmp);
         for (name, percent) in [("p50", 50), ("p99", 99)] {
-            let place = (millis.len() * percent).div_ceil(100).saturating_sub(1);
-            let value = millis.get(place).copied().unwrap_or_default();
+            let value = percentile(&millis, percent).unwrap_or_default();
             self.row(format!("{what}, {name} of {}", millis.len()), value, "ms")?;
         }
         Ok(())
@@ -54,9 +48,6 @@ impl Report {
 
     /// A file of numbers.
     pub fn raw(&self, file: &str, head: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
-        let mut file = File::create(self.dir.join(file))?;
-        writeln!(file, "{head}")?;
-        lines.into_iter().try_for_each(|line| writeln!(file, "{line}"))?;
-        Ok(())
+        self.raw.write(file, head, lines)
     }
 }

@@ -126,7 +126,7 @@ fn metrics_of(test: &Test<'_>, address: &str, port: u16) -> Result<String> {
 }
 
 fn what_the_server_lacks_is_told_by_event_and_metrics(test: &Test<'_>) -> Result<()> {
-    let everything = has_everything(test.cluster)?;
+    let (everything, counts) = (has_everything(test.cluster)?, counts(test.cluster)?);
     let controller =
         test.cluster.get(&["-n", SYSTEM, "pods", "-l", "app.kubernetes.io/name=netclaim-controller"])?;
     let address = controller["items"][0]["status"]["podIP"].as_str().context("no controller")?;
@@ -141,13 +141,13 @@ fn what_the_server_lacks_is_told_by_event_and_metrics(test: &Test<'_>) -> Result
             Ok(())
         })?;
     }
-    let line = format!("netclaim_scheduler_miscounts {}", u8::from(everything && !counts(test.cluster)?));
+    let line = format!("netclaim_scheduler_miscounts {}", u8::from(everything && !counts));
     ensure!(metrics_of(test, "127.0.0.1", 9177)?.contains(&line), "no {line} in the agent's metrics");
     let node = test.cluster.kubectl(&["describe", "node", "node0"])?;
     for (gate, _) in GATED {
         ensure!(node.contains(gate) != everything, "{gate}, kubectl describe node: {node}");
     }
-    ensure!(node.contains("ServerLacksFeatures") != counts(test.cluster)?, "kubectl describe node: {node}");
+    ensure!(node.contains("ServerLacksFeatures") != counts, "kubectl describe node: {node}");
     Ok(())
 }
 

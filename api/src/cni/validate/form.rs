@@ -11,6 +11,7 @@ use super::{Report, Severity, member};
 use crate::Format;
 use crate::cni::keys::is_misspelt;
 use crate::cni::names::IfName;
+use crate::names::is_hex;
 use crate::template::Place;
 
 /// Smallest MTU the kernel gives an interface of the kinds that plugins create, in bytes.
@@ -237,8 +238,6 @@ fn beyond(number: i128) -> Severity {
 
 /// Why a text is no hardware address for an interface.
 fn mac_problem(text: &str) -> Option<&'static str> {
-    // Numbers are read with a sign otherwise.
-    let is_hex = |text: &str, digits| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
     let octets: Option<Vec<u8>> = match text.chars().find(|c| matches!(c, ':' | '-' | '.')) {
         Some('.') => {
             let groups =
