@@ -93,6 +93,8 @@ bench: ## The CNI runtime, libcni and bare plugins side by side; from link to sl
 lint: deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@# All targets are not those of the slow lanes, which cargo test leaves out.
+	cargo clippy --package netclaim-tests --test '*' --locked -- -D warnings
 
 .PHONY: image
 image: ## The image archive target/netclaim.tar (localhost/netclaim:dev)

@@ -45,7 +45,7 @@ pub fn network(link: &str, n: usize) -> String {
 }
 
 fn counter(amount: u64) -> Counter {
-    Counter { value: ApiQuantity(amount.to_string()), ..Counter::default() }
+    Counter { value: ApiQuantity(amount.to_string()) }
 }
 
 fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Option<CounterSet>)> {
