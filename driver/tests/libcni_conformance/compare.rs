@@ -66,7 +66,7 @@ impl Report {
 
     /// A case that cannot run here.
     pub fn skip(&mut self, case: &str, explained: &[&'static str], why: &str) {
-        say(&format!("SKIPPED: {case}: {why}"));
+        say(&format!("SKIPPED CASE: {case}: {why}"));
         self.skipped.push(case.to_owned());
         self.excused.extend(explained);
     }
