@@ -459,14 +459,15 @@ fn node(dir: &Path) -> Result<Arc<Node>> {
     Ok(Arc::new(Node::new(pid.trim().parse()?, runtime)))
 }
 
-/// The image archive: of `$NETCLAIM_IMAGE`, or built.
+/// The image archive: of `$NETCLAIM_IMAGE`, or built with Cargo's profile `$NETCLAIM_PROFILE`, by default `quick`.
 fn image() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
         return Ok(path.into());
     }
     let path = project("target/netclaim-failpoints.tar");
     eprintln!("==> building the image {}", path.display());
-    let how = [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints"), ("NETCLAIM_PROFILE", "quick")];
+    let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
+    let how = [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints"), ("NETCLAIM_PROFILE", &profile)];
     let built = Command::new(project("deploy/image/build.sh")).envs(how).arg(&path).status()?;
     ensure!(built.success(), "deploy/image/build.sh failed: see above");
     Ok(path)
