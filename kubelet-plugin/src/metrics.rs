@@ -132,7 +132,7 @@ impl Default for Metrics {
         let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
         registry.register(
             "attach_seconds",
-            "From the sandbox's event to its last attachment, where the runtime waited",
+            "From the sandbox's event to its last attachment, or to the first that failed",
             attach.clone(),
         );
         let dropped = Family::<FieldLabels, Gauge>::default();

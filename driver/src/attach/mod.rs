@@ -368,6 +368,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
     }
 
+    /// Whether `holds` of any pod that anything is journalled for.
+    pub fn any_pod(&self, mut holds: impl FnMut(&str, &PodState) -> bool) -> bool {
+        self.lock().by_uid.iter().any(|(uid, handle)| holds(uid, &handle.state.borrow()))
+    }
+
     /// The CNI networks of everything that is journalled, by name, each with one of its plans.
     pub fn networks(&self) -> BTreeMap<String, Plan> {
         let named = |plan: &Plan| Some((plan.network_name()?.to_owned(), plan.clone()));
