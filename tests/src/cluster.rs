@@ -12,7 +12,8 @@ use netclaim_driver::failpoint::Failpoint;
 use serde_json::{Value, json};
 
 use crate::command::{output, output_of};
-use crate::node::Node;
+use crate::deaths::{Deaths, restarts_of_containers};
+use crate::node::{Node, Task};
 use crate::process::{command_line, signal};
 use crate::runtime::Runtime;
 use crate::test::list;
@@ -43,6 +44,7 @@ pub struct Cluster {
     node: RwLock<Arc<Node>>,
     /// The agent is where the DaemonSet wants it; see [`Self::agent_away`].
     agent_wanted: AtomicBool,
+    deaths: Deaths,
 }
 
 /// A path of the project.
@@ -82,6 +84,7 @@ impl Cluster {
             kubectl: kubectl.trim().into(),
             node: RwLock::new(node(dir)?),
             agent_wanted: AtomicBool::new(true),
+            deaths: Deaths::default(),
         })
     }
 
@@ -184,6 +187,7 @@ impl Cluster {
     /// # Errors
     /// When something of it goes on.
     pub fn power_off(&self) -> Result<()> {
+        self.deaths.power_lost();
         output(Command::new(project("tests/cluster/power.sh")).arg(&self.dir).arg("off")).map(drop)
     }
 
@@ -273,6 +277,9 @@ impl Cluster {
     /// # Errors
     /// When it fails; with what it said.
     pub fn service(&self, verb: &str, name: &str) -> Result<String> {
+        if (verb, name) == ("kill", "runtime") {
+            self.node().runtime_dies();
+        }
         output(Command::new(project("tests/cluster/svc.sh")).arg(&self.dir).args([verb, name]))
     }
 
@@ -319,11 +326,22 @@ impl Cluster {
     /// # Errors
     /// When there is none.
     pub fn parent_pid(&self) -> Result<i32> {
-        let tasks = self.node().tasks()?;
-        let agent = tasks
-            .into_iter()
-            .find(|task| task.namespace == SYSTEM && task.container.as_deref() == Some("agent"));
-        agent.and_then(|agent| agent.pid).context("no agent runs")
+        self.agent_container()?.pid.context("no agent runs")
+    }
+
+    /// The agent's container.
+    pub(crate) fn agent_container(&self) -> Result<Task> {
+        self.node().agent()?.context("no agent runs")
+    }
+
+    /// Whether the agent is where the DaemonSet wants it.
+    pub(crate) fn agent_is_wanted(&self) -> bool {
+        self.agent_wanted.load(Ordering::SeqCst)
+    }
+
+    /// What is known of deaths and bugs of netclaim's programs.
+    pub(crate) fn deaths(&self) -> &Deaths {
+        &self.deaths
     }
 
     /// What the agent answers to a GET of `path`, headers included.
@@ -344,19 +362,22 @@ impl Cluster {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"]).map(drop)
     }
 
-    /// Ends the agent by SIGKILL; its parent starts it again.
+    /// Ends the agent by SIGKILL; its parent starts it again. It is one death that the scenario has asked for.
     ///
     /// # Errors
     /// When none runs.
     pub fn kill_agent(&self) -> Result<()> {
-        signal(self.agent_pid()?, "KILL")
+        let pid = self.agent_pid()?;
+        self.deaths.asked_for(&self.agent_container()?.id);
+        signal(pid, "KILL")
     }
 
-    /// Has the agent die where it next comes to `point`.
+    /// Has the agent die where it next comes to `point`: one death that the scenario has asked for.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn arm(&self, point: Failpoint) -> Result<()> {
+        self.deaths.asked_for(&self.agent_container()?.id);
         let dir = self.node().path(FAILPOINTS);
         std::fs::create_dir_all(&dir)?;
         Ok(std::fs::write(dir.join(point.name()), "")?)
@@ -405,6 +426,42 @@ impl Cluster {
         self.agent_ready()
     }
 
+    /// Ends the controller, and has the cluster without one until [`Self::controller_back`].
+    ///
+    /// # Errors
+    /// When it does not go.
+    pub fn controller_away(&self) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=0"])?;
+        eventually(40, "the controller is gone", || {
+            ensure!(self.controller_pid().is_err(), "it runs");
+            Ok(())
+        })
+    }
+
+    /// Lets a controller run again, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn controller_back(&self) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=1"])?;
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+    }
+
+    /// Ends the controller by SIGKILL; the kubelet starts it again.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn kill_controller(&self) -> Result<()> {
+        signal(self.controller_pid()?, "KILL")
+    }
+
+    fn controller_pid(&self) -> Result<i32> {
+        let tasks = self.node().tasks()?.into_iter();
+        let is_its =
+            |task: &Task| task.namespace == SYSTEM && task.container.as_deref() == Some("controller");
+        tasks.filter(is_its).find_map(|task| task.pid).context("no controller runs")
+    }
+
     /// The node as after its installation: every service runs, and so does the agent, with no restart that the
     /// kubelet would hold against it.
     pub(crate) fn mend(&self) -> Result<()> {
@@ -417,8 +474,7 @@ impl Cluster {
             self.service("start", name)?;
         }
         self.agent_back()?;
-        let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
-        if self.kubectl(&["get", "pods", "-n", SYSTEM, "-l", AGENT_PODS, "-o", restarts])? != "0" {
+        if restarts_of_containers(self)? != 0 {
             self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
             self.agent_ready()?;
         }

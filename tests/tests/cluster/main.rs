@@ -13,6 +13,7 @@ mod attaching;
 mod availability;
 mod bandwidth;
 mod churn;
+mod controller_faults;
 mod crash_faults;
 mod devices;
 mod host_links;
@@ -32,6 +33,7 @@ use attaching::*;
 use availability::*;
 use bandwidth::*;
 use churn::*;
+use controller_faults::*;
 use crash_faults::*;
 use devices::*;
 use host_links::*;
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
             a_claim_with_two_requests_gives_two_interfaces,
             two_pods_share_an_uplink_through_two_networks,
             a_chain_of_plugins_sets_sysctls_of_the_pod,
+            a_container_begins_when_the_last_plugin_of_the_last_chain_has_ended,
             a_pod_with_users_of_its_own_gets_its_network,
             a_class_gives_defaults_that_a_claim_may_change,
             a_whole_nic_and_macvlan_on_it_wait_for_each_other,
@@ -106,7 +109,6 @@ fn main() -> ExitCode {
             a_plugin_that_is_killed_is_run_again,
             a_plugin_whose_child_lives_on_holds_up_nobody,
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails_many_times,
-            a_slow_plugin_holds_up_its_own_pod_only,
             containers_that_do_not_name_the_claim_wait_too,
             a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
             a_pod_whose_plugin_cannot_delete_is_kept_until_it_can,
@@ -121,6 +123,7 @@ fn main() -> ExitCode {
             a_network_that_is_gone_after_scheduling_is_named,
             a_network_whose_uplink_is_down_takes_no_pods_until_it_is_up,
             the_next_agent_tells_the_health_of_devices_too,
+            a_slow_plugin_holds_up_its_own_pod_only,
             a_plugin_can_use_the_programs_of_the_node,
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
             a_pod_waits_for_an_agent_that_does_not_answer,
@@ -132,6 +135,8 @@ fn main() -> ExitCode {
             pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies,
             wherever_the_agent_dies_no_claim_is_refused_and_nothing_is_left,
             pods_that_start_during_an_update_of_the_agent_get_their_networks,
+            pods_start_while_the_controller_is_away,
+            pods_start_while_the_controller_dies,
             an_agent_that_is_told_to_stop_finishes_the_add_that_runs,
             interfaces_outlive_the_agent,
             a_container_restarts_in_place_without_the_agent,

@@ -127,8 +127,9 @@ pub fn a_network_that_is_gone_after_scheduling_is_named(test: &Test<'_>) -> Resu
     test.cluster.kubectl(&["delete", "network", &name])?;
     test.cluster.service("resume", "kubelet")?;
     told(test, &[&name, "does not exist", "kubectl get network"])?;
-    // And it starts when the Network is there again.
+    // And it starts at the kubelet's next try when the Network is there again.
     test.create([network(&name, "macvlan", "eth1", &test.subnet(0))])?;
+    test.wake("p")?;
     test.runs_with("p", &["net1"])
 }
 

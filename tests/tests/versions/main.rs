@@ -240,5 +240,6 @@ fn a_use_of_a_link_that_the_scheduler_cannot_count_is_refused_on_the_node(test: 
     test.event("nic", &["FailedPrepareDynamicResources", "link eth2 is in another use by pod", "/macvlan"])?;
     test.has_not_started("nic")?;
     test.delete_pod("macvlan")?;
+    test.wake("nic")?;
     test.runs_with("nic", &["net1"])
 }
