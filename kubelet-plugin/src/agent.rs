@@ -36,18 +36,18 @@ use crate::gate::markers::Markers;
 use crate::gate::metadata::MetadataFiles;
 use crate::gate::server;
 use crate::metrics::Metrics;
-use crate::node::NodeAgent;
+use crate::node::{Calls, NodeAgent};
 use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::{FIT, STARTS};
 use crate::providers::Providers;
 use crate::publishing::{Devices, News as DeviceNews};
-use crate::sandboxes::{self, Listed};
+use crate::sandboxes::{self, Listed, Sandboxes};
 use crate::sockets::listen;
 use crate::status::StatusWriter;
 use crate::stop::Stop;
 use crate::sweep::Sweep;
 use crate::watching::NodeWatch;
-use crate::{http, memory, relay, sweep};
+use crate::{handover, http, memory, relay, sweep};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -202,10 +202,12 @@ async fn run(args: Args) -> Result<()> {
         boot_id: boot.clone(),
     });
     parts.spawn_until_cancelled("answering hooks", server::serve(hooks, source));
+    let sandboxes = Arc::new(Sandboxes::default());
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
         LivePods(client.clone()),
         Arc::clone(&gate),
+        Arc::clone(&sandboxes),
         hook,
         &boot,
         Arc::clone(&metrics),
@@ -213,25 +215,26 @@ async fn run(args: Args) -> Result<()> {
     let config = PluginConfig::new(&args.nri_socket, "netclaim", 0)?;
     parts
         .spawn("hearing from the runtime", nri::run(config, Arc::new(events), nri_connected, cancel.clone()));
-    let node = NodeAgent {
+    let node = Arc::new(NodeAgent {
         client,
         driver: args.driver_name.clone(),
         node_name: args.node_name.clone(),
+        boot_id: boot,
         attacher: Arc::clone(&attacher),
         gate,
         inventory,
         plugins,
+        sandboxes,
         news,
-        segments: Mutex::default(),
+        turn: Mutex::default(),
+        calls: Calls::default(),
         metrics: Arc::clone(&metrics),
-    };
+    });
+    parts.spawn_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
     let agent_socket = args.agent_socket();
     let calls = listen(&agent_socket);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
-    parts.spawn_until_cancelled(
-        "answering the kubelet",
-        relay::serve(calls, Arc::new(node), health_of_devices),
-    );
+    parts.spawn_until_cancelled("answering the kubelet", relay::serve(calls, node, health_of_devices));
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn_until_cancelled("giving back memory", memory::give_back());
     parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));

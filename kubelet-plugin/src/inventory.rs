@@ -11,6 +11,8 @@ use crate::uplinks::Uplink;
 /// Everything that devices are made from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
+    /// Labels of the Node object.
+    pub labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
     pub uplinks: Vec<Uplink>,
     /// The kernel can make macvlan links.

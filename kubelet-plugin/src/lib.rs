@@ -8,8 +8,10 @@
 //!  netlink, Networks, UplinkPolicies ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `uplinks` and `metadata` are pure: from values to values.
+//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `node_selector`, `uplinks` and `metadata` are pure: from
+//!   values to values.
 //! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers` and `http` each talk to one outside world.
+//! * `handover` gives a claim that pods share by its name to the next pod, which the kubelet does not tell of.
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
@@ -34,6 +36,7 @@ mod files;
 mod fixtures;
 mod front;
 mod gate;
+mod handover;
 mod health;
 mod http;
 mod inventory;
@@ -41,6 +44,7 @@ mod memory;
 mod metadata;
 mod metrics;
 mod node;
+mod node_selector;
 mod nri;
 mod parent;
 mod plan;

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand, of_another_pod};
 use crate::gate::keeper::GateKeeper;
 use crate::metrics::Metrics;
-use crate::sandboxes::{self, Listed};
+use crate::sandboxes::{self, Listed, Sandboxes};
 
 /// Most pods are attached sooner, and nobody needs to know how they would wait.
 const LONG: Duration = Duration::from_millis(200);
@@ -26,6 +26,7 @@ pub struct RuntimeEvents<N, P> {
     attacher: Arc<Attacher<N, GateKeeper>>,
     pods: Arc<P>,
     gate: Arc<GateKeeper>,
+    sandboxes: Arc<Sandboxes>,
     hook: HookCommand,
     boot_id: String,
     metrics: Arc<Metrics>,
@@ -43,16 +44,17 @@ pub trait Pods: Send + Sync + 'static {
 }
 
 impl<N: Network, P: Pods> RuntimeEvents<N, P> {
-    /// Tells `attacher` about sandboxes of this boot, and gates containers with `hook`.
+    /// Tells `attacher` and `sandboxes` about sandboxes of this boot, and gates containers with `hook`.
     pub fn new(
         attacher: Arc<Attacher<N, GateKeeper>>,
         pods: P,
         gate: Arc<GateKeeper>,
+        sandboxes: Arc<Sandboxes>,
         hook: HookCommand,
         boot_id: &str,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { attacher, pods: Arc::new(pods), gate, hook, boot_id: boot_id.to_owned(), metrics }
+        Self { attacher, pods: Arc::new(pods), gate, sandboxes, hook, boot_id: boot_id.to_owned(), metrics }
     }
 
     /// Lets the containers of a pod that takes `long` wait in a hook, unless it is one whose containers are never
@@ -98,6 +100,7 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
 
     /// Waits until nothing is owed to the sandbox any more, at most for `budget`.
     async fn detached(&self, sandbox: &Sandbox, budget: Duration) {
+        self.sandboxes.gone(sandbox);
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
             return;
         };
@@ -122,6 +125,7 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
     }
 
     async fn synchronize(&self, sandboxes: Vec<Sandbox>, _containers: Vec<Container>) {
+        self.sandboxes.replace(&sandboxes);
         let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
         let mut waiting = Vec::new();
         for sandbox in sandboxes.iter().filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some()) {
@@ -158,6 +162,8 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
     }
 
     async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
+        // Before the look: who gets a claim in between finds the sandbox.
+        self.sandboxes.up(&sandbox);
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
             return Ok(());
         };

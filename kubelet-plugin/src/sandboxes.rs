@@ -1,12 +1,14 @@
 //! What a sandbox is that somebody tells of: one that can be attached to, or why not.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netclaim_driver::attach::LiveSandbox;
 use netclaim_driver::attach::record::Sandbox;
 use netclaim_driver::error_chain;
 use netclaim_driver::links::Netns;
-use netclaim_driver::nri::SandboxNetwork;
+use netclaim_driver::nri::{Sandbox as Told, SandboxNetwork};
 
 const ON_THE_NODE: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
                            remove hostNetwork or the claim";
@@ -21,6 +23,46 @@ pub enum Listed {
     Unfit(String),
     /// It could not be looked at, for this reason.
     Unclear(String),
+}
+
+/// The sandboxes that the runtime has told of, the last of each pod: also of pods that get a claim later.
+#[derive(Debug, Default)]
+pub struct Sandboxes(Mutex<HashMap<String, (String, SandboxNetwork)>>);
+
+impl Sandboxes {
+    /// The runtime lists these.
+    pub fn replace(&self, sandboxes: &[Told]) {
+        *self.lock() = sandboxes.iter().map(entry).collect();
+    }
+
+    /// The runtime has made one.
+    pub fn up(&self, sandbox: &Told) {
+        self.lock().extend([entry(sandbox)]);
+    }
+
+    /// The runtime stops or removes one.
+    pub fn gone(&self, sandbox: &Told) {
+        self.lock().retain(|_, (id, _)| *id != sandbox.id);
+    }
+
+    /// Whether the pod has one.
+    pub fn has(&self, pod_uid: &str) -> bool {
+        self.lock().contains_key(pod_uid)
+    }
+
+    /// Looks at the pod's sandbox; `None` where it has none.
+    pub fn look_at(&self, pod_uid: &str, boot_id: &str) -> Option<Listed> {
+        let (id, network) = self.lock().get(pod_uid).cloned()?;
+        Some(look_at(pod_uid, &id, &network, boot_id))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (String, SandboxNetwork)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn entry(sandbox: &Told) -> (String, (String, SandboxNetwork)) {
+    (sandbox.uid.clone(), (sandbox.id.clone(), sandbox.network.clone()))
 }
 
 /// Looks at the sandbox `id` of a pod, in the boot `boot_id`.

@@ -78,7 +78,8 @@ impl NodeWatch {
             {
                 let policies = policies_for(policies, labels);
                 let uplinks = uplinks(snapshot, addresses, &policies, self.providers.provided());
-                let now = Inventory { uplinks, macvlan, ipvlan, networks: networks_for(networks, labels) };
+                let networks = networks_for(networks, labels);
+                let now = Inventory { labels: labels.clone(), uplinks, macvlan, ipvlan, networks };
                 let now = Some(Arc::new(now));
                 inventory.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
             }

@@ -266,6 +266,7 @@ mod tests {
                 .iter()
                 .map(|(name, plugin)| (name.parse().expect("a name"), network(plugin)))
                 .collect(),
+            ..Inventory::default()
         }
     }
 

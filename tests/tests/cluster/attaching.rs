@@ -47,6 +47,28 @@ pub fn a_claim_tells_what_is_in_the_pod(test: &Test<'_>) -> Result<()> {
     Ok(())
 }
 
+pub fn a_claim_goes_to_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    // As a StatefulSet does it: the next pod has the name, and is there before the node has ended the first.
+    let mut slow = pod("web-0", &["web"]);
+    slow["spec"]["terminationGracePeriodSeconds"] = json!(10);
+    slow["spec"]["containers"][0]["command"] =
+        json!(["sh", "-c", "trap '' TERM; ls /sys/class/net; sleep 1000000"]);
+    test.create([claim("web", &network), slow])?;
+    test.runs_with("web-0", &["net1"])?;
+    let first = test.get("pod", "web-0")?["metadata"]["uid"].clone();
+    test.kubectl(&["delete", "pod", "web-0", "--force", "--grace-period=0", "--wait=false"])?;
+    test.create([pod("web-0", &["web"])])?;
+    test.runs_with("web-0", &["net1"])?;
+    ensure!(test.get("pod", "web-0")?["metadata"]["uid"] != first, "it is the first pod still");
+    let inside = test.interface("web-0", "net1")?;
+    eventually(15, "the claim tells what the next pod has", || {
+        let devices = test.claim_is_ready("web")?;
+        ensure!(devices.first().is_some_and(|d| d["networkData"]["ips"] == json!(inside.ips)), "{devices:?}");
+        Ok(())
+    })
+}
+
 pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.pod("p", &network)?;

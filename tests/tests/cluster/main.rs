@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         beside:
             two_pods_of_a_template_get_an_interface_each_and_reach_one_another,
             a_claim_tells_what_is_in_the_pod,
+            a_claim_goes_to_the_pod_that_replaces_one_deleted_by_force,
             a_container_reads_at_once_what_it_was_given,
             a_container_that_waits_in_its_hook_reads_what_came_of_it,
             a_pod_with_two_claims_has_two_interfaces,
@@ -96,6 +97,8 @@ fn main() -> ExitCode {
             a_value_that_the_plugin_would_refuse_is_named_with_its_place,
             a_claim_of_two_pods_is_refused_with_the_way_out,
             a_claim_of_its_own_does_not_let_a_pod_use_anothers_too,
+            a_claim_that_is_allocated_for_another_node_is_refused,
+            a_device_that_a_policy_leaves_out_is_refused,
             a_pod_on_the_nodes_network_is_refused_with_the_reason,
             a_plugin_that_fails_is_quoted_and_the_pod_starts_when_it_is_mended,
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails,
