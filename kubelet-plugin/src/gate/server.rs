@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use netclaim_api::cni::ContainerId;
 use netclaim_driver::attach::{Gate, PodState};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -26,7 +27,8 @@ const LOOK_PERIOD: Duration = Duration::from_secs(3);
 
 #[derive(Deserialize)]
 struct Question {
-    sandbox: String,
+    /// It becomes a path: another one is no question of ours.
+    sandbox: ContainerId,
     pod: String,
     /// Name of the sandbox's network namespace, where it has one.
     netns: Option<PathBuf>,
@@ -68,12 +70,12 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> String {
     let Some(mut state) = source.watch(&question.pod) else {
         return gone("its ResourceClaims are no longer prepared on this node");
     };
-    source.sandbox_found(&question.pod, &question.sandbox, question.netns.clone());
+    source.sandbox_found(&question.pod, question.sandbox.as_str(), question.netns.clone());
     let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_PERIOD, LOOK_PERIOD);
     loop {
         let pod = {
             let state = state.borrow_and_update();
-            if state.gate(&question.sandbox) == Gate::Open {
+            if state.gate(question.sandbox.as_str()) == Gate::Open {
                 return "open\n".to_owned();
             }
             if state.closing {
@@ -127,7 +129,7 @@ mod tests {
     }
 
     fn question() -> Question {
-        Question { sandbox: "s1".into(), pod: "p".into(), netns: None }
+        Question { sandbox: "s1".parse().expect("an id"), pod: "p".into(), netns: None }
     }
 
     #[tokio::test(start_paused = true)]
@@ -155,6 +157,16 @@ mod tests {
             outcome(&unknown, &source).await,
             "gone its ResourceClaims are no longer prepared on this node\n"
         );
+    }
+
+    #[test]
+    fn a_question_of_a_sandbox_whose_id_is_a_path_is_none() {
+        let ask =
+            |id: &str| serde_json::from_value::<Question>(serde_json::json!({"sandbox": id, "pod": "p"}));
+        assert!(ask("0a1b").is_ok());
+        for id in ["../s1", "/s1", "..", "", "a\nb"] {
+            assert!(ask(id).is_err(), "{id}");
+        }
     }
 
     #[tokio::test]
