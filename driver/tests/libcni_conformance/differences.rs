@@ -255,8 +255,8 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "names-for-every-verb",
         group: Group::TestPlugins,
-        reason: "names become paths and kernel names, whatever the verb; the kernel replaces `%d`",
-        provoke: "a container ID or interface name that the specification does not allow, or one with `%`",
+        reason: "names become paths, kernel names and words in shells and logs, whatever the verb; the kernel replaces `%d`",
+        provoke: "a container ID that the specification does not allow, or an interface name that is not letters, digits, `_`, `.` and `-`",
         ours: "it is refused before it reaches the runtime",
         libcni: "ADD fails with the specification's code; DEL leaves it to the plugin",
         at: &[("/0/class", r#""bad argument""#, "*")],
