@@ -623,6 +623,8 @@ mod tests {
     struct Agent {
         node: NodeAgent<Fake>,
         claims: Claims,
+        told: mpsc::UnboundedReceiver<News>,
+        inventory: watch::Sender<Option<Arc<Inventory>>>,
         _dir: tempfile::TempDir,
     }
 
@@ -631,7 +633,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
             let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
-            let (news, _) = mpsc::unbounded_channel();
+            let (news, told) = mpsc::unbounded_channel();
             let gate = GateKeeper::take_over(
                 CdiSpecs::new(&path("cdi"), "netclaim.dev", hook).unwrap(),
                 MetadataFiles::new(&path("metadata"), &path("cdi"), "netclaim.dev").unwrap(),
@@ -646,6 +648,7 @@ mod tests {
             let loaded = journal.load().unwrap();
             let inventory =
                 Inventory { uplinks: vec![uplink("eth1")], macvlan: true, ..Inventory::default() };
+            let (inventory, known) = watch::channel(Some(Arc::new(inventory)));
             let claims = Claims::default();
             let server = Router::new().fallback(api_server).with_state(Arc::clone(&claims));
             let node = NodeAgent {
@@ -655,7 +658,7 @@ mod tests {
                 boot_id: "b".into(),
                 attacher: Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, "b"),
                 gate,
-                inventory: watch::channel(Some(Arc::new(inventory))).1,
+                inventory: known,
                 plugins,
                 sandboxes: Arc::default(),
                 news,
@@ -663,7 +666,7 @@ mod tests {
                 calls: Calls::default(),
                 metrics: Arc::default(),
             };
-            Self { node, claims, _dir: dir }
+            Self { node, claims, told, inventory, _dir: dir }
         }
 
         /// A claim of this name, with `device` allocated, is reserved for `pods`.
@@ -787,6 +790,31 @@ mod tests {
         let error = agent.node.hand_over(&object, "old").await.expect_err("no such device");
         assert!(error.contains("does not offer device \"ipvlan-eth1\""), "{error}");
         assert_eq!(agent.pods(&claim), ["old"], "it is tried again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prepare_waits_for_a_link_that_is_on_its_way_back_to_the_node() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "nic-eth1", &["p"]);
+        let with_link = agent.inventory.send_replace(Some(Arc::default()));
+        let comes_back = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            agent.inventory.send_replace(with_link);
+        };
+        let (prepared, ()) = tokio::join!(agent.prepare(&claim), comes_back);
+        assert_eq!(prepared, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_refused_for_good_is_told_of_and_holds_nothing() {
+        let mut agent = Agent::new();
+        let claim = agent.claim("c", "ipvlan-eth1", &["p"]);
+        let error = agent.prepare(&claim).await.expect_err("not offered");
+        let Ok(News::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
+        assert_eq!((refusal.message, refusal.claim.uid.as_str()), (error, "c"));
+        assert!(agent.told.try_recv().is_err(), "once");
+        assert_eq!(agent.node.attacher.plans(|_| ()).len(), 0);
+        agent.node.unprepare(claim).await.expect("nothing is owed");
     }
 
     #[tokio::test(start_paused = true)]
