@@ -237,7 +237,8 @@ impl<N: Plugins> NodeAgent<N> {
         if pods.contains(from) || !pods.iter().any(|uid| self.sandboxes.has(uid)) {
             return Ok(false);
         }
-        self.prepare_from(&claim, known, &call).await.map(|_| true)
+        self.prepare_from(&claim, known, &call).await?;
+        Ok(self.attacher.plans_of_claim(&claim.uid).first().is_some_and(|plan| plan.pod.uid != from))
     }
 
     /// Prepares a claim of which the plans `known` are journalled.
@@ -248,9 +249,11 @@ impl<N: Plugins> NodeAgent<N> {
         call: &UnderWay<'_>,
     ) -> Result<Vec<PreparedDevice>, String> {
         if let Some(first) = known.first() {
-            let pods = self.read(claim, reserved_for).await.map_err(|error| self.report(error))?;
+            // Without an answer the claim is its pod's: the containers of another one are refused all the same.
+            let pods = self.read_once(claim, reserved_for).await;
+            let is_its = pods.map_or(true, |pods| pods.contains(&first.pod.uid));
             // Half a claim may be left of a write that failed: it is completed.
-            match (pods.contains(&first.pod.uid), known.len() == first.of as usize) {
+            match (is_its, known.len() == first.of as usize) {
                 (true, true) => return Ok(self.prepared(&known, &[])),
                 (true, false) => {}
                 (false, _) => {
@@ -815,6 +818,15 @@ mod tests {
         assert!(agent.told.try_recv().is_err(), "once");
         assert_eq!(agent.node.attacher.plans(|_| ()).len(), 0);
         agent.node.unprepare(claim).await.expect("nothing is owed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_prepared_is_answered_without_the_api_server() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "macvlan-eth1", &["p"]);
+        agent.prepare(&claim).await.expect("prepared");
+        agent.claims.lock().unwrap().clear();
+        assert_eq!(agent.prepare(&claim).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
