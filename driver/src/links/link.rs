@@ -54,6 +54,8 @@ pub struct Link {
     /// Of an SR-IOV virtual function: name of the physical function's link, or that one's PCI address while the
     /// link is in another network namespace, a pod's for example. `None` for what is no virtual function.
     pub physical_function: Option<String>,
+    /// How many SR-IOV virtual functions the device has now; they are on the wire through it.
+    pub virtual_functions: u32,
 }
 
 impl Link {
