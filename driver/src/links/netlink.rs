@@ -6,7 +6,7 @@
 //!   one message, the closing `NLMSG_DONE` included; such a dump is thrown away and taken again.
 //! * Only the attributes we need are decoded, so that an attribute unknown to us cannot hide its link.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
