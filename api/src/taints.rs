@@ -3,6 +3,7 @@
 //! | key | what is wrong |
 //! |---|---|
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
+//! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no uplink any more, while claims hold the device |
 //! | `netclaim.dev/withdrawn` | the Network is gone, or not accepted any more, while claims hold the device |
 //! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
@@ -19,6 +20,7 @@ use std::fmt;
 #[allow(missing_docs, reason = "see the table in the module's description")]
 pub enum TroubleKind {
     LinkDown,
+    LinkInUse,
     LinkMissing,
     Withdrawn,
     PluginMissing,
@@ -31,6 +33,7 @@ impl TroubleKind {
     pub const fn key(self) -> &'static str {
         match self {
             Self::LinkDown => "netclaim.dev/link-down",
+            Self::LinkInUse => "netclaim.dev/link-in-use",
             Self::LinkMissing => "netclaim.dev/link-missing",
             Self::Withdrawn => "netclaim.dev/withdrawn",
             Self::PluginMissing => "netclaim.dev/plugin-missing",

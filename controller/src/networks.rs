@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Accepted, Field, Metrics, Published};
 use crate::nodes::{self, DevicesOfSlice};
-use crate::verdict::{ACCEPTED_WITH_WARNINGS, Verdict};
+use crate::verdict::{ACCEPTED_WITH_WARNINGS, INVALID, Verdict};
 use crate::{policies, pools};
 
 /// Field manager of the status, and the reporter of events.
@@ -216,7 +216,12 @@ impl Reconciler {
         let now = Time(Timestamp::now());
         match policies::write(&self.policy_api, CONTROLLER, &policies.state(), &now).await {
             Ok(written) => {
-                self.metrics.status_writes.inc_by(written);
+                self.metrics.status_writes.inc_by(written.count);
+                let resource = ApiResource::erase::<UplinkPolicy>(&());
+                for (policy, problems) in written.refused {
+                    tracing::warn!(policy = policy.name_any(), problems, "nodes cannot follow the policy");
+                    self.warn(&policy, &resource, INVALID.to_owned(), problems).await;
+                }
                 true
             }
             Err(error) => {
@@ -280,13 +285,14 @@ impl Reconciler {
             tracing::info!(network = name, "accepted");
         } else {
             tracing::info!(network = name, reason = condition.reason, problems = condition.message, "judged");
-            self.warn(network, condition.reason, condition.message).await;
+            let resource = ApiResource::erase::<Network>(&());
+            self.warn(network, &resource, condition.reason, condition.message).await;
         }
         Ok(())
     }
 
-    /// Tells people that a Network cannot be used, or not as they may mean it. The status says it too, so a failure is not worth a second try.
-    async fn warn(&self, network: &DynamicObject, reason: String, message: String) {
+    /// Tells people that a Network or policy cannot be used, or not as they may mean it. The status says it too, so a failure is not worth a second try.
+    async fn warn(&self, object: &DynamicObject, resource: &ApiResource, reason: String, message: String) {
         let event = Event {
             type_: EventType::Warning,
             reason,
@@ -298,7 +304,7 @@ impl Reconciler {
             Reporter { controller: CONTROLLER.to_owned(), instance: Some(self.settings.identity.clone()) };
         // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
         let recorder = Recorder::new(self.client.clone(), reporter);
-        let about = network.object_ref(&ApiResource::erase::<Network>(&()));
+        let about = object.object_ref(resource);
         if let Err(error) = recorder.publish(&event, &about).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot write an event");
         }
