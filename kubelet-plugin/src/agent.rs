@@ -135,10 +135,12 @@ async fn run(args: Args) -> Result<()> {
 
     // What the node has, and what of it is published.
     let links = Links::new("/sys");
+    let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
     let (inventory_sender, inventory) = watch::channel(None);
     let node_watch = NodeWatch {
         client: client.clone(),
         node: args.node_name.clone(),
+        reporter: reporter.clone(),
         links,
         providers: Providers::new(&args.links_dir()),
     };
@@ -168,7 +170,6 @@ async fn run(args: Args) -> Result<()> {
     );
 
     // What is told to the API server.
-    let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
     let writer =
         StatusWriter::new(client.clone(), &args.driver_name, Recorder::new(client.clone(), reporter));
     parts.spawn("writing statuses", writer.run(told));

@@ -8,7 +8,8 @@
 //!  netlink, Networks, UplinkPolicies ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `uplinks` and `metadata` are pure: from values to values.
+//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `policies`, `uplinks` and `metadata` are pure: from values to
+//!   values.
 //! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers` and `http` each talk to one outside world.
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
@@ -44,6 +45,7 @@ mod node;
 mod nri;
 mod parent;
 mod plan;
+mod policies;
 mod providers;
 mod publishing;
 mod relay;

@@ -44,23 +44,33 @@ impl Teller {
         self.metrics.scheduler_miscounts.set(server.miscounting().is_some().into());
         let Some(note) = note(server) else { return };
         tracing::warn!(missing = note, "devices are published with less than netclaim could do");
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "ServerLacksFeatures".to_owned(),
-            note: Some(note),
-            action: "Publish".to_owned(),
-            secondary: None,
-        };
-        // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
-        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        let node = self.node.clone();
-        tokio::spawn(async move {
-            let publish = || recorder.publish(&event, &node);
-            if let Err(error) = publish.retry(ExponentialBuilder::new().with_jitter()).await {
-                tracing::warn!(%error, "the event about missing features was lost");
-            }
-        });
+        warn(self.client.clone(), self.reporter.clone(), self.node.clone(), "ServerLacksFeatures", note);
     }
+}
+
+/// Writes a warning about the node's devices as an event on the Node, when the API server takes it.
+pub fn warn(
+    client: kube::Client,
+    reporter: Reporter,
+    node: ObjectReference,
+    reason: &'static str,
+    note: String,
+) {
+    let event = Event {
+        type_: EventType::Warning,
+        reason: reason.to_owned(),
+        note: Some(note),
+        action: "Publish".to_owned(),
+        secondary: None,
+    };
+    // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
+    let recorder = Recorder::new(client, reporter);
+    tokio::spawn(async move {
+        let publish = || recorder.publish(&event, &node);
+        if let Err(error) = publish.retry(ExponentialBuilder::new().with_jitter()).await {
+            tracing::warn!(reason, %error, "an event on the Node was lost");
+        }
+    });
 }
 
 /// What is missing or wrong and what that means; `None` when nothing is.

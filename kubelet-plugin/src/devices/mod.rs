@@ -158,7 +158,7 @@ fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Sh
             link: Some(name.clone()),
             link_use: Some(link_use),
             vlan: None,
-            troubles: link_trouble(uplink, Some(link_use)).into_iter().collect(),
+            troubles: link_troubles(uplink, Some(link_use)).collect(),
             is_seen: true,
         }
     };
@@ -183,7 +183,12 @@ fn link_facts(uplink: &Uplink) -> Facts {
     }
 }
 
-/// What keeps pods from using a link. One that is going to be a pod's own may be down: the plugin sets it up there.
+/// What keeps pods from using a link.
+fn link_troubles(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Trouble> {
+    uplink.in_use(link_use).into_iter().chain(link_trouble(uplink, link_use))
+}
+
+/// Whether frames pass through a link. One that is going to be a pod's own may be down: the plugin sets it up there.
 fn link_trouble(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Trouble> {
     let link = &uplink.link;
     let why = match (link.is_up(), link.admin_up) {
@@ -224,7 +229,7 @@ fn network_device(
         link: uplink.map(|uplink| uplink.name.clone()),
         link_use: spec.link_use(),
         vlan: spec.fixed_vlan(),
-        troubles: uplink.and_then(|uplink| link_trouble(uplink, spec.link_use())).into_iter().collect(),
+        troubles: uplink.into_iter().flat_map(|uplink| link_troubles(uplink, spec.link_use())).collect(),
         is_seen: true,
     }
 }
@@ -316,7 +321,10 @@ mod tests {
                 .collect();
             let kinds: BTreeSet<_> = chosen.iter().filter_map(|device| kind(device)).collect();
             let names: Vec<_> = chosen.iter().map(|device| &device.name).collect();
-            assert_eq!(fits(&pool, &chosen), kinds.len() <= 1, "{names:?}");
+            // The VLAN goes with whoever takes the link whole.
+            let vlan = chosen.iter().any(|device| device.name == "net-v");
+            let whole = kinds.iter().any(|kind| kind.ends_with("nic"));
+            assert_eq!(fits(&pool, &chosen), kinds.len() <= 1 && !(vlan && whole), "{names:?}");
         }
     }
 
@@ -351,9 +359,8 @@ mod tests {
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
         let together = |one, other| fits(&pool, &[device(one), device(other)]);
         assert!(!together("net-v1", "net-v2"));
-        assert!(
-            together("net-v1", "net-v3") && together("net-v1", "net-m") && together("net-v1", "nic-eth1")
-        );
+        assert!(together("net-v1", "net-v3") && together("net-v1", "net-m"));
+        assert!(!together("net-v1", "nic-eth1"), "the VLAN goes with its link");
         assert_eq!(device("net-v1").allow_multiple_allocations, None, "the kernel has one link of an id");
     }
 
@@ -392,6 +399,21 @@ mod tests {
         assert_eq!(tainted(&inventory).len(), 4);
         inventory.uplinks[0].link.carrier = true;
         assert!(tainted(&inventory).is_empty());
+    }
+
+    #[test]
+    fn a_link_below_another_programs_macvlan_is_tainted_where_that_excludes_a_use() {
+        let mut inventory =
+            inventory(&[("m", "macvlan"), ("i", "ipvlan"), ("h", "host-device"), ("v", "vlan")]);
+        inventory.uplinks[0]
+            .stacked
+            .push(crate::uplinks::Stacked { name: "net1".into(), kind: "macvlan".into() });
+        let (pool, health) = made(&inventory, &Held::new());
+        let tainted: BTreeSet<_> =
+            pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| d.name.as_str()).collect();
+        assert_eq!(tainted, BTreeSet::from(["nic-eth1", "ipvlan-eth1", "net-i", "net-h"]));
+        let nic = health.iter().find(|health| health.device == "nic-eth1").and_then(|h| h.trouble.clone());
+        assert_eq!(nic.expect("trouble").message, "uplink eth1 is below macvlan net1 of another program");
     }
 
     #[test]
