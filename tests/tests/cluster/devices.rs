@@ -333,10 +333,10 @@ pub fn a_link_that_another_program_uses_is_not_given_away_whole(test: &Test<'_>)
     test.cluster.on_node(&child)?;
     let in_use = |device: &Value| device["taints"][0]["key"] == "netclaim.dev/link-in-use";
     is_published(test, "nic-eth87", in_use)?;
-    is_published(test, "ipvlan-eth87", in_use).or_else(|error| {
-        // Where the kernel has no ipvlan there is no such device.
-        device(test, "ipvlan-eth87")?.map_or(Ok(()), |_| Err(error))
-    })?;
+    // Where the kernel has no ipvlan there is no such device.
+    if device(test, "ipvlan-eth87")?.is_some() {
+        is_published(test, "ipvlan-eth87", in_use)?;
+    }
     is_published(test, "macvlan-eth87", |device| device["taints"].is_null())?;
     test.cluster.on_node(&["ip", "link", "del", "multus87"])?;
     is_published(test, "nic-eth87", |device| device["taints"].is_null())
