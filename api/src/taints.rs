@@ -5,6 +5,7 @@
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no uplink any more, while claims hold the device |
 //! | `netclaim.dev/withdrawn` | the Network is gone, or not accepted any more, while claims hold the device |
+//! | `netclaim.dev/exhausted` | others hold all addresses or ids that the Network has on the node |
 //! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
 //! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
@@ -21,6 +22,7 @@ pub enum TroubleKind {
     LinkDown,
     LinkMissing,
     Withdrawn,
+    Exhausted,
     PluginMissing,
     NotReady,
     Limited,
@@ -33,6 +35,7 @@ impl TroubleKind {
             Self::LinkDown => "netclaim.dev/link-down",
             Self::LinkMissing => "netclaim.dev/link-missing",
             Self::Withdrawn => "netclaim.dev/withdrawn",
+            Self::Exhausted => "netclaim.dev/exhausted",
             Self::PluginMissing => "netclaim.dev/plugin-missing",
             Self::NotReady => "netclaim.dev/not-ready",
             Self::Limited => "netclaim.dev/limited",

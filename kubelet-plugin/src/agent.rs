@@ -142,7 +142,8 @@ async fn run(args: Args) -> Result<()> {
         links,
         providers: Providers::new(&args.links_dir()),
     };
-    parts.spawn("watching the node", node_watch.run(inventory_sender, cancel.clone()));
+    let (uid_sender, node_uid) = watch::channel(None);
+    parts.spawn("watching the node", node_watch.run(inventory_sender, uid_sender, cancel.clone()));
     let (unavailable_sender, unavailable) = watch::channel(Arc::default());
     let availability = Availability {
         plugins: Arc::clone(&plugins),
@@ -155,7 +156,7 @@ async fn run(args: Args) -> Result<()> {
         availability.watch(inventory.clone(), unavailable_sender),
     );
     let (health_sender, health_of_devices) = watch::channel(Arc::default());
-    let device_news = DeviceNews { inventory: inventory.clone(), unavailable };
+    let device_news = DeviceNews { inventory: inventory.clone(), unavailable, node_uid };
     let devices = Devices {
         client: client.clone(),
         driver: args.driver_name.clone(),

@@ -25,11 +25,8 @@ impl Inventory {
     /// The uplink that a Network uses here: of those that it selects, the first that fits how it uses it. `None` where the
     /// Network has no uplink or the node has none for it.
     pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
-        let UplinkSelector { interfaces, attributes } = network.uplink.as_ref()?;
-        let fits = |uplink: &&Uplink| {
-            attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
-                && serves(uplink, network)
-        };
+        let UplinkSelector { interfaces, .. } = network.uplink.as_ref()?;
+        let fits = |uplink: &&Uplink| selects(network, uplink);
         if interfaces.is_empty() {
             return self.uplinks.iter().find(fits);
         }
@@ -41,6 +38,14 @@ impl Inventory {
     pub fn can_serve(&self, network: &NetworkSpec) -> bool {
         network.uplink.is_none() || self.uplink_of(network).is_some()
     }
+}
+
+/// Whether the uplink is one of those that the Network could use.
+pub fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
+    let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
+    (interfaces.is_empty() || interfaces.contains(&uplink.name))
+        && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
+        && serves(uplink, network)
 }
 
 /// Whether the Network can use the uplink in its way.

@@ -17,6 +17,7 @@ use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
 
 use crate::claim::{Claim, ClaimError, Refusal};
+use crate::devices::{self, Held};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
 use crate::exclusion;
 use crate::gate::keeper::GateKeeper;
@@ -113,7 +114,8 @@ impl NodeAgent {
             return Ok(self.prepared(&known, &[]));
         }
         let claim = self.read(claim).await.map_err(|error| self.report(error))?;
-        let inventory = self.inventory().await?;
+        let held = self.attacher.plans(|plan| Held::of(plan, &self.node_name));
+        let inventory = devices::settled(&self.inventory().await?, &held);
         let labels = self.namespace_labels(&claim, &inventory).await.map_err(|error| self.report(error))?;
         // Ids are free until they are journalled.
         let _turn = match takes_segments(&claim, &inventory) {
@@ -190,7 +192,7 @@ impl NodeAgent {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
         let others = state.records.into_iter().filter(|record| record.plan.claim.uid != claim.object.uid);
-        let of_others = |plan: &Plan| plan.segment.clone().filter(|_| plan.claim.uid != claim.object.uid);
+        let of_others = |plan: &Plan| devices::id_of(plan).filter(|_| plan.claim.uid != claim.object.uid);
         let taken = Taken {
             names: others.map(|record| record.plan.if_name).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),

@@ -118,6 +118,7 @@ fn plan(
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args: merged.capability_args,
+        bandwidth: allocated.bandwidth,
         segment,
         attributes: devices::attributes(name, node.inventory),
     })
@@ -172,7 +173,7 @@ fn segment(
     let of = |id: u32| Segment { space: space.clone(), id };
     match segmentation.chosen_by {
         ChosenBy::Node => {
-            let ids = devices::segments(inventory).remove(&network).unwrap_or_default();
+            let ids = devices::segments(inventory, &[]).remove(&network).unwrap_or_default();
             let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
             free.map(Some).ok_or_else(|| format!("no segmentation id of Network {name:?} is free on {space}"))
         }

@@ -33,6 +33,10 @@ const LINKS_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Seen {
     labels: Option<BTreeMap<String, String>>,
+    /// The Node object's UID; `None` while there is no such object.
+    uid: Option<String>,
+    /// Its UID in a list that is not complete yet.
+    listed: Option<String>,
     networks: Objects<Network>,
     policies: Objects<UplinkPolicy>,
 }
@@ -50,8 +54,13 @@ pub struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// Publishes inventories of the node into `inventory` until `cancel`.
-    pub async fn run(mut self, inventory: watch::Sender<Option<Arc<Inventory>>>, cancel: CancellationToken) {
+    /// Publishes inventories of the node into `inventory`, and the Node object's UID into `uid`, until `cancel`.
+    pub async fn run(
+        mut self,
+        inventory: watch::Sender<Option<Arc<Inventory>>>,
+        uid: watch::Sender<Option<String>>,
+        cancel: CancellationToken,
+    ) {
         let nodes = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
         let own = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
         let mut nodes = watcher(nodes, own).default_backoff().boxed();
@@ -73,6 +82,8 @@ impl NodeWatch {
                     }
                 }
             }
+            // Before the first inventory, which is published as soon as it is there.
+            uid.send_if_modified(|known| std::mem::replace(known, seen.uid.clone()) != seen.uid);
             if let (Some((snapshot, addresses)), Some(labels), Some(networks), Some(policies)) =
                 (&links, &seen.labels, &seen.networks.known, &seen.policies.known)
             {
@@ -157,10 +168,22 @@ impl LinkChanges {
 impl Seen {
     fn node(&mut self, event: watcher::Event<PartialObjectMeta<Node>>) {
         match event {
-            watcher::Event::Apply(node) | watcher::Event::InitApply(node) => {
-                self.labels = Some(node.labels().clone())
+            watcher::Event::Init => self.listed = None,
+            watcher::Event::InitApply(node) => {
+                self.labels = Some(node.labels().clone());
+                self.listed = node.metadata.uid;
             }
-            watcher::Event::Delete(_) | watcher::Event::Init | watcher::Event::InitDone => {}
+            watcher::Event::InitDone => {
+                if self.listed.is_none() {
+                    tracing::warn!("there is no Node object: devices are published when there is one");
+                }
+                self.uid = self.listed.take();
+            }
+            watcher::Event::Apply(node) => {
+                self.labels = Some(node.labels().clone());
+                self.uid = node.metadata.uid;
+            }
+            watcher::Event::Delete(_) => self.uid = None,
         }
     }
 }
@@ -234,4 +257,30 @@ fn policies_for(
     let specs = policies.values().map(|policy| &policy.spec);
     let fits = |spec: &&UplinkPolicySpec| has_all(&spec.node_selector, labels) && spec.problems().is_empty();
     specs.filter(fits).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_made_anew_has_another_uid_and_one_that_is_gone_has_none() {
+        let node = |uid: &str| {
+            let metadata = serde_json::from_value(serde_json::json!({"name": "n", "uid": uid}));
+            PartialObjectMeta::<Node> { metadata: metadata.expect("metadata"), ..Default::default() }
+        };
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let mut seen = Seen::default();
+        let mut after = |event| {
+            seen.node(event);
+            seen.uid.clone()
+        };
+        assert_eq!(after(Init), None);
+        assert_eq!(after(InitApply(node("1"))), None, "the list is not complete");
+        assert_eq!(after(InitDone).as_deref(), Some("1"));
+        assert_eq!(after(Delete(node("1"))), None);
+        assert_eq!(after(Apply(node("2"))).as_deref(), Some("2"));
+        assert_eq!(after(Init).as_deref(), Some("2"), "a list is on its way");
+        assert_eq!(after(InitDone), None, "it went while nobody watched");
+    }
 }

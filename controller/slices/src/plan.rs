@@ -143,8 +143,12 @@ pub(crate) fn plan(
         spec.pool.generation = generation;
         restore_taint_times(&mut spec, &times);
         writes.push(match current.get(&slot) {
-            Some(slice) => Write::Update(ResourceSlice { metadata: update_metadata(slice, config, pool), spec }),
-            None => Write::Create(ResourceSlice { metadata: new_metadata(names.name(slot), config, pool), spec }),
+            Some(slice) => {
+                Write::Update(ResourceSlice { metadata: update_metadata(slice, config, pool), spec })
+            }
+            None => {
+                Write::Create(ResourceSlice { metadata: new_metadata(names.name(slot), config, pool), spec })
+            }
         });
     }
     Ok(Plan { generation: Some(generation), writes })

@@ -367,12 +367,7 @@ impl Worker {
     }
 
     /// Plans and writes one pool; `None` while its next try is not due.
-    async fn bring(
-        &mut self,
-        name: &str,
-        pool: Option<&Pool>,
-        again: &mut bool,
-    ) -> Option<Outcome> {
+    async fn bring(&mut self, name: &str, pool: Option<&Pool>, again: &mut bool) -> Option<Outcome> {
         if self.failures.get(name).is_some_and(|failures| failures.retry_at > Instant::now()) {
             return None;
         }
@@ -503,11 +498,7 @@ impl Worker {
         Ok(Some(stored))
     }
 
-    fn report(
-        &self,
-        revision: Revision,
-        results: BTreeMap<String, Option<Outcome>>,
-    ) {
+    fn report(&self, revision: Revision, results: BTreeMap<String, Option<Outcome>>) {
         self.status.send_modify(|status| {
             status.revision = revision;
             if status.server.is_some() {
@@ -561,7 +552,9 @@ fn version(text: &str) -> Option<KubernetesVersion> {
 fn refused(pool: &str, plan: &Plan, error: &PublishError) -> Vec<(Device, Fault)> {
     let PublishError::Api { slice, source: kube::Error::Api(status), .. } = error else { return Vec::new() };
     let sent = plan.puts().find(|write| write.name() == slice);
-    let (Some(Write::Create(sent) | Write::Update(sent)), 422) = (sent, status.code) else { return Vec::new() };
+    let (Some(Write::Create(sent) | Write::Update(sent)), 422) = (sent, status.code) else {
+        return Vec::new();
+    };
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut found: Vec<(Device, Fault)> = Vec::new();
     for cause in causes {

@@ -356,9 +356,7 @@ mod tests {
 
     #[test]
     fn what_is_sound_in_a_pool_is_what_can_be_published() {
-        let consuming = |name: &str, set: &str| {
-            json!({"name": name, "consumesCounters": [{"counterSet": set, "counters": {"c": {"value": "1"}}}]})
-        };
+        let consuming = |name: &str, set: &str| json!({"name": name, "consumesCounters": [{"counterSet": set, "counters": {"c": {"value": "1"}}}]});
         let set = |name: &str, value: &str| json!({"name": name, "counters": {"c": {"value": value}}});
         let pool = Pool {
             name: "n1".into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use netclaim_api::IfName;
+use netclaim_api::{IfName, Quantity};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -86,6 +86,9 @@ pub struct Plan {
     /// Capability arguments by capability.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capability_args: Map<String, Value>,
+    /// Bits per second that the claim was granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Quantity>,
     /// The segmentation id that the network handed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
@@ -219,6 +222,7 @@ pub(crate) mod tests {
             .expect("JSON"),
             args: BTreeMap::new(),
             capability_args: Map::new(),
+            bandwidth: None,
             segment: None,
             attributes: Map::new(),
         }

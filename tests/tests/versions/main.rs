@@ -57,7 +57,7 @@ fn has_everything(cluster: &Cluster) -> Result<bool> {
 
 /// Whether the scheduler can tell what excludes each other.
 fn counts(cluster: &Cluster) -> Result<bool> {
-    Ok(version(cluster)? >= KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES)
+    Ok(version(cluster)? >= KubernetesVersion::FIRST_TO_COUNT)
 }
 
 fn version(cluster: &Cluster) -> Result<KubernetesVersion> {
@@ -141,7 +141,7 @@ fn what_the_server_lacks_is_told_by_event_and_metrics(test: &Test<'_>) -> Result
             Ok(())
         })?;
     }
-    let line = format!("netclaim_scheduler_miscounts {}", u8::from(everything && !counts));
+    let line = format!("netclaim_without_counters {}", u8::from(everything && !counts));
     ensure!(metrics_of(test, "127.0.0.1", 9177)?.contains(&line), "no {line} in the agent's metrics");
     let node = test.cluster.kubectl(&["describe", "node", "node0"])?;
     for (gate, _) in GATED {

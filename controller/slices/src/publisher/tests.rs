@@ -172,8 +172,7 @@ impl State {
             let (code, mut answer) = refuse(422, "Invalid");
             if self.names_refused {
                 let field = format!("spec.devices[{index}].attributes[x].string");
-                answer["details"] =
-                    json!({"causes": [{"reason": "FieldValueTooLong", "message": "Too long", "field": field}]});
+                answer["details"] = json!({"causes": [{"reason": "FieldValueTooLong", "message": "Too long", "field": field}]});
             }
             return (code, answer);
         }
@@ -409,7 +408,8 @@ async fn a_device_that_cannot_be_published_is_left_out_alone() {
     let status = published(&handle, vec![exhausted]).await;
     assert_eq!(server.devices(), ["net-001"]);
     let left_out: Vec<_> = status.pools["n1"].left_out.iter().map(Fault::to_string).collect();
-    let fault = "pool n1, device net-000, capacity[addresses].requestPolicy.default: 1 is above the capacity 0";
+    let fault =
+        "pool n1, device net-000, capacity[addresses].requestPolicy.default: 1 is above the capacity 0";
     assert_eq!(left_out, [fault]);
     let status = published(&handle, vec![nets(2)]).await;
     assert!(status.pools["n1"].left_out.is_empty());
