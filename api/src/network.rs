@@ -101,8 +101,7 @@ pub struct UplinkSelector {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkCapacity {
-    /// Bits per second that claims can ask for. Without it the network offers none: nothing can be asked for and nothing
-    /// is limited; a plugin that takes the whole link has the link's.
+    /// Bits per second that claims can ask for; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
     /// Interfaces at once; not limited by default.
