@@ -310,7 +310,22 @@ pub fn networks_of_one_uplink_are_never_granted_more_than_it_has(test: &Test<'_>
     greedy["spec"]["devices"]["requests"][0]["exactly"]["capacity"] =
         json!({"requests": {"bandwidth": "4G"}});
     test.create([greedy, pod("greedy", &["greedy"])])?;
-    test.is_unschedulable("greedy")
+    test.is_unschedulable("greedy")?;
+
+    // One that says nothing has nothing to give.
+    let silent = network_on(test, "eth80", "c", |_| {})?;
+    is_published(test, &format!("net-{silent}"), |device| device["capacity"]["bandwidth"].is_null())?;
+    // What is granted is not promised again when a Network comes that would have been served first.
+    let network = test.cluster.get(&["network", &first])?;
+    test.cluster.kubectl(&["delete", "network", &first])?;
+    test.runs_with("greedy", &["net1"])?;
+    is_published(test, &format!("net-{second}"), amount("7G"))?;
+    let again = json!({"apiVersion": network["apiVersion"], "kind": "Network", "metadata": {"name": first},
+        "spec": network["spec"]});
+    test.create([again])?;
+    is_published(test, &format!("net-{first}"), amount("6G"))?;
+    is_published(test, &format!("net-{second}"), amount("4G"))?;
+    test.delete_pod("greedy")
 }
 
 pub fn a_pod_asks_for_a_network_as_an_extended_resource(test: &Test<'_>) -> Result<()> {

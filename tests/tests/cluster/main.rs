@@ -136,6 +136,8 @@ fn main() -> ExitCode {
             interfaces_outlive_the_agent,
             a_container_restarts_in_place_without_the_agent,
             pods_and_slices_outlive_a_kubelet_restart,
+            addresses_that_others_exhaust_freeze_nothing,
+            slices_come_back_with_a_node_object_that_is_made_anew,
             a_pod_older_than_its_runtime_leaves_nothing,
             a_pod_whose_namespace_is_taken_away_leaves_nothing,
             a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach,
