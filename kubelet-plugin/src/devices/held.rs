@@ -51,6 +51,8 @@ impl Held {
             let plugins = plan.conflist.get("plugins").and_then(Value::as_array).into_iter().flatten();
             plugins.filter_map(Value::as_object)
         };
+        // Agents before did not journal what was granted, only what plugins limit.
+        let limit = || plan.capability_args.get("bandwidth")?.get("ingressRate")?.as_u64();
         Self {
             device: (device.pool == node).then(|| device.device.clone()),
             network: network_of(&device.device),
@@ -59,7 +61,7 @@ impl Held {
             link_use: use_by_name(&device.device).or_else(|| link_use_of(plugins())),
             vlan: vlan_of(plugins()),
             segment: id_of(plan),
-            bandwidth: plan.bandwidth.map(|bandwidth| bandwidth.value()).unwrap_or_default(),
+            bandwidth: plan.bandwidth.map(|bandwidth| bandwidth.value()).or_else(limit).unwrap_or_default(),
         }
     }
 
