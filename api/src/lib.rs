@@ -27,6 +27,7 @@ pub mod merge;
 mod names;
 pub mod network;
 pub mod opaque;
+pub mod overlap;
 mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
