@@ -3,14 +3,14 @@
 //! Events are hints about what is wanted; see `netclaim_driver::attach` for what follows from them. Every handler
 //! here ends within its budget: the runtime holds up every pod of the node meanwhile.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use netclaim_driver::attach::{Attacher, Gate, Network, PodState};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand, of_another_pod};
 use crate::gate::keeper::GateKeeper;
@@ -29,6 +29,8 @@ pub struct RuntimeEvents<N, P> {
     hook: HookCommand,
     boot_id: String,
     metrics: Arc<Metrics>,
+    /// What looks again at sandboxes that could not be looked at, by their ids.
+    looking: Mutex<HashMap<String, AbortHandle>>,
 }
 
 /// What the runtime does not tell of pods.
@@ -52,7 +54,8 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
         boot_id: &str,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { attacher, pods: Arc::new(pods), gate, hook, boot_id: boot_id.to_owned(), metrics }
+        let (pods, boot_id, looking) = (Arc::new(pods), boot_id.to_owned(), Mutex::default());
+        Self { attacher, pods, gate, hook, boot_id, metrics, looking }
     }
 
     /// Lets the containers of a pod that takes `long` wait in a hook, unless it is one whose containers are never
@@ -73,7 +76,11 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
                 match pods.is_never_restarted(&namespace, &name, &uid).await {
                     Some(true) => return,
                     Some(false) => return gate.let_wait(&uid),
-                    None => drop(tokio::time::timeout(ASK_AGAIN, state.wait_for(over)).await),
+                    None => {
+                        if let Ok(Err(_)) = tokio::time::timeout(ASK_AGAIN, state.wait_for(over)).await {
+                            return;
+                        }
+                    }
                 }
             }
         })
@@ -81,6 +88,29 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
 
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
         sandboxes::look_at(&sandbox.uid, &sandbox.id, &sandbox.network, &self.boot_id)
+    }
+
+    /// Looks at a sandbox again until it is clear what it is, or it ends.
+    fn look_again(&self, sandbox: &Sandbox) {
+        let (attacher, boot_id, sandbox) =
+            (Arc::clone(&self.attacher), self.boot_id.clone(), sandbox.clone());
+        let id = sandbox.id.clone();
+        let looking = tokio::spawn(async move {
+            let Sandbox { id, uid, network, .. } = &sandbox;
+            // A sandbox that came later is the pod's.
+            let is_or_none = |state: &PodState| state.sandbox.as_ref().is_none_or(|known| known.id == *id);
+            let wanted = || attacher.watch(uid).is_some_and(|state| is_or_none(&state.borrow()));
+            match sandboxes::look_again(|| sandboxes::look_at(uid, id, network, &boot_id), wanted).await {
+                Some(Listed::Live(live)) => attacher.sandbox_up(live),
+                Some(Listed::Unfit(reason)) => attacher.sandbox_unfit(uid, reason),
+                Some(Listed::Gone | Listed::Unclear(_)) | None => {}
+            }
+        });
+        let mut all = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, looking| !looking.is_finished());
+        if let Some(earlier) = all.insert(id, looking.abort_handle()) {
+            earlier.abort();
+        }
     }
 
     /// UIDs of the claims that a container names.
@@ -102,6 +132,10 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
             return;
         };
         Failpoint::SandboxStopped.reach();
+        let looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner).remove(&sandbox.id);
+        if let Some(looking) = looking {
+            looking.abort();
+        }
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
         let nothing_owed = |state: &PodState| {
             state.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
@@ -143,6 +177,7 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
                         "cannot look at a sandbox"
                     );
                     unclear.insert(sandbox.uid.clone());
+                    self.look_again(sandbox);
                 }
             }
         }
@@ -168,8 +203,10 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
             Listed::Gone => {
                 self.attacher.sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned())
             }
-            Listed::Unfit(reason) | Listed::Unclear(reason) => {
-                self.attacher.sandbox_unfit(&sandbox.uid, reason)
+            Listed::Unfit(reason) => self.attacher.sandbox_unfit(&sandbox.uid, reason),
+            Listed::Unclear(reason) => {
+                self.attacher.sandbox_unfit(&sandbox.uid, reason);
+                self.look_again(&sandbox);
             }
         }
         // The gate is with the containers: whatever comes of this wait, the sandbox is let through.

@@ -1,6 +1,7 @@
 //! What a sandbox is that somebody tells of: one that can be attached to, or why not.
 
 use std::path::Path;
+use std::time::Duration;
 
 use netclaim_driver::attach::LiveSandbox;
 use netclaim_driver::attach::record::Sandbox;
@@ -11,7 +12,11 @@ use netclaim_driver::nri::SandboxNetwork;
 const ON_THE_NODE: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
                            remove hostNetwork or the claim";
 
+/// Pause before a sandbox that could not be looked at is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// What was found.
+#[derive(Debug)]
 pub enum Listed {
     /// It lives, and its network namespace is held open.
     Live(LiveSandbox),
@@ -48,4 +53,42 @@ pub fn look_at(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str)
         boot_id: boot_id.to_owned(),
     };
     Listed::Live(LiveSandbox { pod_uid: pod_uid.to_owned(), sandbox, netns })
+}
+
+/// Looks at a sandbox that could not be looked at until it can be, or is no longer `wanted`: what failed may have been for
+/// want of a descriptor or a thread, and nobody would tell of the sandbox once more.
+pub async fn look_again(look: impl Fn() -> Listed, wanted: impl Fn() -> bool) -> Option<Listed> {
+    loop {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        if !wanted() {
+            return None;
+        }
+        match look() {
+            Listed::Unclear(error) => tracing::debug!(error, "cannot look at a sandbox"),
+            clear => return Some(clear),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_that_cannot_be_looked_at_is_looked_at_again() {
+        let looks = Cell::new(0);
+        let look = || {
+            looks.set(looks.get() + 1);
+            match looks.get() {
+                1 | 2 => Listed::Unclear("Too many open files".to_owned()),
+                _ => Listed::Unfit(ON_THE_NODE.to_owned()),
+            }
+        };
+        assert!(matches!(look_again(look, || true).await, Some(Listed::Unfit(_))));
+        assert_eq!(looks.get(), 3);
+        let unclear = || Listed::Unclear(String::new());
+        assert!(look_again(unclear, || false).await.is_none(), "nobody wants to know any more");
+    }
 }
