@@ -465,6 +465,7 @@ async fn count(
 ) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
+        metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
         metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
         if let Ok(Err(_)) = tokio::time::timeout(COUNT_PERIOD, connected.changed()).await {
             return;

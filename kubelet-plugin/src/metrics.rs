@@ -89,6 +89,10 @@ pub struct Metrics {
     pub journal_writable: Gauge,
     /// What happened to attachments and cannot.
     pub illegal_moves: Gauge,
+    /// Panics in the tasks of pods.
+    pub panics: Gauge,
+    /// Whether the node has the hook or plugins of an earlier agent still.
+    pub outdated: Gauge,
     /// How often this agent's parent has started one before.
     pub restarts: Gauge,
 }
@@ -163,6 +167,16 @@ impl Default for Metrics {
             "attachment_illegal_moves",
             "Moves of attachments that their state machine refused: bugs, see the log",
         );
+        let panics = gauge(
+            &mut registry,
+            "attachment_panics",
+            "Panics of this agent while it worked on a pod's attachments: bugs, see the log",
+        );
+        let outdated = gauge(
+            &mut registry,
+            "programs_outdated",
+            "1 while the agent's hook or CNI plugins cannot be installed on the node and those of an earlier agent are used",
+        );
         let restarts = gauge(
             &mut registry,
             "agent_restarts",
@@ -180,6 +194,8 @@ impl Default for Metrics {
             unreadable,
             journal_writable,
             illegal_moves,
+            panics,
+            outdated,
             restarts,
         }
     }

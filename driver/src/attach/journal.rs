@@ -133,17 +133,36 @@ impl Journal {
     /// # Errors
     /// When the directory itself cannot be read.
     pub fn load(&self) -> Result<Loaded, Error> {
-        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for path in self.files(|name| name.starts_with('.') && name.ends_with(".tmp"))? {
+            // Best effort: a leftover costs nothing but space.
+            let _ = fs::remove_file(&path);
+        }
+        self.read(|name| !name.starts_with('.'))
+    }
+
+    /// Reads the records of one pod, to whose files nobody else may write meanwhile.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_pod(&self, pod_uid: &str) -> Result<Loaded, Error> {
+        let prefix = format!("{pod_uid}_");
+        self.read(|name| name.starts_with(&prefix))
+    }
+
+    fn files(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Error> {
+        let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(io_error("read", &self.dir))? {
             let path = entry.map_err(io_error("read", &self.dir))?.path();
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if name.starts_with('.') {
-                if name.ends_with(".tmp") {
-                    // Best effort: a leftover costs nothing but space.
-                    let _ = fs::remove_file(&path);
-                }
-                continue;
+            if path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())) {
+                files.push(path);
             }
+        }
+        Ok(files)
+    }
+
+    fn read(&self, wanted: impl Fn(&str) -> bool) -> Result<Loaded, Error> {
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for path in self.files(wanted)? {
             match fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| decode(&bytes)) {
                 Ok(record) => records.push(record),
                 Err(reason) => unreadable.push(Unreadable { path, reason }),

@@ -256,6 +256,8 @@ pub struct Attacher<N, O> {
 struct Tally {
     /// Moves that the machine refused.
     illegal: AtomicU64,
+    /// Panics in the tasks of pods.
+    panics: AtomicU64,
     /// How often a record came or went.
     revision: watch::Sender<u64>,
 }
@@ -467,6 +469,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         self.tally.illegal.load(Ordering::Relaxed)
     }
 
+    /// How often the task of a pod has panicked: bugs, each of them.
+    pub fn panics(&self) -> u64 {
+        self.tally.panics.load(Ordering::Relaxed)
+    }
+
     /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
     /// agent; calls that wait for it are never answered.
     pub async fn drain(&self) {
@@ -480,9 +487,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             Ok(result) => result.map_err(Failure::new),
             // Whoever asked will ask the next agent; an error would cost a pod the kubelet's long pause.
             Err(_) if self.ending.is_cancelled() => std::future::pending().await,
-            Err(_) => {
-                Err(Failure::new("the task of the pod died: restart the agent, and report this with its log"))
-            }
+            Err(_) => Err(Failure::new("the task of the pod panicked: report this with the agent's log")),
         }
     }
 
@@ -515,20 +520,13 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             pods.pod_of_claim.retain(|_, pod| *pod != retired);
             true
         };
-        let running = pod.run(receiver, retire, self.ending.clone());
-        let (task, uid) = (self.tasks.spawn(running), uid.to_owned());
-        tokio::spawn(async move {
-            if task.await.is_err_and(|error| error.is_panic()) {
-                // Its claims cannot be released until the next agent reads the journal.
-                tracing::error!(pod.uid = uid, "the task of a pod died: restart the agent, and report this");
-            }
-        });
+        self.tasks.spawn(pod.run(receiver, retire, self.ending.clone()));
         Handle { commands, state: watch }
     }
 }
 
 impl Pods {
-    /// A pod that nothing is known of has no use for commands; one whose task has died answers no more.
+    /// A pod that nothing is known of has no use for commands; one whose task has ended takes none.
     fn send(&self, pod_uid: &str, command: Command) {
         if let Some(handle) = self.by_uid.get(pod_uid) {
             let _ = handle.commands.send(command);

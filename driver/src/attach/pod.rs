@@ -6,11 +6,13 @@
 //! never.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -141,12 +143,62 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 
     /// Runs until nothing is left to remember, or `ending` and no operation runs. `retire` is asked when nothing is
-    /// left, and says whether the task may end.
+    /// left, and says whether the task may end. A panic costs the step that it happened in: what that step has left
+    /// half done is read from the journal, as after a crash.
     pub(super) async fn run(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
         retire: impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool,
         ending: CancellationToken,
+    ) {
+        let mut failures = 0;
+        loop {
+            let life = async {
+                if failures > 0 {
+                    self.reload().await?;
+                }
+                self.live(&mut commands, &retire, &ending).await;
+                Ok::<_, String>(())
+            };
+            match AssertUnwindSafe(life).catch_unwind().await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => {
+                    tracing::error!(pod.uid = %self.uid, %error, "cannot read the pod's journal after a panic: trying again")
+                }
+                Err(_) => {
+                    self.tally.panics.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(
+                        pod.uid = %self.uid,
+                        "a bug: the pod's task panicked and goes on from the journal; report this with the log"
+                    );
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause_after(failures)) => failures += 1,
+                () = ending.cancelled() => return,
+            }
+        }
+    }
+
+    /// Takes the records anew from the journal.
+    async fn reload(&mut self) -> Result<(), String> {
+        let (journal, uid) = (self.journal.clone(), self.uid.clone());
+        let loaded = blocking(move || journal.load_pod(&uid)).await?;
+        // Of a damaged pod this is known since the start.
+        if let Some(file) = loaded.unreadable.first().filter(|_| self.damaged.is_none()) {
+            return Err(format!("the journal file {} {}", file.path.display(), file.reason));
+        }
+        self.records = loaded.records;
+        self.sort();
+        self.answer_released();
+        Ok(())
+    }
+
+    async fn live(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        retire: &impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool,
+        ending: &CancellationToken,
     ) {
         self.publish().await;
         loop {
@@ -157,10 +209,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 self.apply(command).await;
             }
             match self.next_step() {
-                Some((index, step)) => self.perform(index, step, &mut commands).await,
+                Some((index, step)) => self.perform(index, step, commands).await,
                 None => {
                     if let Some((key, reply)) = self.checks.pop() {
-                        self.check(&key, reply, &mut commands).await;
+                        self.check(&key, reply, commands).await;
                         continue;
                     }
                     self.drop_idle_pins();
@@ -169,7 +221,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                         self.publish().await;
                     }
                     // A damaged pod is remembered for its gate's sake.
-                    if self.records.is_empty() && self.damaged.is_none() && retire(&commands) {
+                    if self.records.is_empty() && self.damaged.is_none() && retire(commands) {
                         return;
                     }
                     let pauses = self.pauses.values().map(|pause| pause.until);
@@ -269,9 +321,14 @@ impl<N: Network, O: Observer> Pod<N, O> {
             self.write(&record).await?;
             self.records.push(record);
         }
+        self.sort();
+        Ok(())
+    }
+
+    /// Into the order in which attachments are made.
+    fn sort(&mut self) {
         self.records
             .sort_by(|a, b| (&a.plan.claim.name, a.plan.index).cmp(&(&b.plan.claim.name, b.plan.index)));
-        Ok(())
     }
 
     fn want(&self, record: &Record) -> Want {
@@ -606,9 +663,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
         tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "attachment failed");
         let failures =
             self.pauses.get(key).filter(|pause| pause.verb == verb).map_or(0, |pause| pause.failures);
-        let wait = FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE);
-        self.pauses
-            .insert(key.to_owned(), Pause { failures: failures + 1, until: Instant::now() + wait, verb });
+        let until = Instant::now() + pause_after(failures);
+        self.pauses.insert(key.to_owned(), Pause { failures: failures + 1, until, verb });
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             record.error = Some(error.clone());
             let claim_uid = record.plan.claim.uid.clone();
@@ -695,10 +751,14 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 }
 
+fn pause_after(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE)
+}
+
 /// The journal waits for the disk: not on the async threads.
-async fn blocking(
-    operation: impl FnOnce() -> Result<(), super::journal::Error> + Send + 'static,
-) -> Result<(), String> {
+async fn blocking<T: Send + 'static>(
+    operation: impl FnOnce() -> Result<T, super::journal::Error> + Send + 'static,
+) -> Result<T, String> {
     match tokio::task::spawn_blocking(operation).await {
         Ok(result) => result.map_err(|error| error_chain(&error)),
         Err(_) => Err("the journal's thread died".to_owned()),

@@ -16,6 +16,7 @@ use crate::links::NetnsId;
 enum Script {
     Succeed,
     Fail,
+    Panic,
     Slow,
     Hang,
 }
@@ -43,6 +44,7 @@ impl Plugins {
         match script {
             Script::Succeed => Ok(()),
             Script::Fail => Err(Failure::new("no")),
+            Script::Panic => panic!("a bug"),
             Script::Slow => {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(())
@@ -250,6 +252,19 @@ async fn a_failed_add_is_undone_at_once_and_tried_again() {
     node.until("failed", |state| state.gate("s1") == Gate::Failed("network storage: no".into())).await;
     node.until("open", open("s1")).await;
     assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1", "add a0 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_costs_a_pod_one_step_and_the_journal_says_what_is_owed() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Panic);
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1", "add a0 s1"]);
+    node.plugins.del.lock().unwrap().extend([Script::Panic; 2]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[3..], ["del a0 s1 with result"; 3]);
+    assert_eq!((node.journalled(), node.attacher.panics()), (0, 3));
 }
 
 #[tokio::test(start_paused = true)]
