@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
@@ -504,8 +504,15 @@ impl Pods for LivePods {
         let pods = self.of(namespace);
         let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, pods.get_opt(name)).await.ok()?.ok()??;
         let is_it = pod.metadata.uid.as_deref() == Some(uid);
-        is_it.then(|| pod.spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never")))
+        is_it.then(|| pod.spec.as_ref().is_some_and(has_containers_that_are_never_restarted))
     }
+}
+
+/// Whether the hook must not fail for the pod: for the whole of it, or for a container that says so itself.
+fn has_containers_that_are_never_restarted(spec: &PodSpec) -> bool {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut policies = containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
+    policies.any(|policy| policy.as_deref() == Some("Never"))
 }
 
 impl sweep::Pods for LivePods {
