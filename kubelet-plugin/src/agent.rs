@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Recorder, Reporter};
@@ -57,6 +57,8 @@ const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 const COUNT_PERIOD: Duration = Duration::from_secs(10);
 /// How often a state directory that takes nothing is looked at.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
+/// How often programs that could not be installed are tried again.
+const INSTALL_PERIOD: Duration = Duration::from_secs(30);
 /// How long a runtime may be away, which restarts in 3 s or so, before NRI counts as off.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How often an agent that stands by looks whether the other one has ended.
@@ -107,8 +109,8 @@ async fn run(args: Args) -> Result<()> {
     // What attaches, and what holds containers until it has.
     let hook =
         HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
-    install_hook(args.hook.clone(), &hook.path)?;
-    install_plugins(&args.installed_plugins())?;
+    let programs = Programs::of(&args)?;
+    let programs_are_new = programs.install()?;
     let loaded = journal.load()?;
     let (probed, health) = (journal.clone(), journal.health());
     for file in &loaded.unreadable {
@@ -234,6 +236,10 @@ async fn run(args: Args) -> Result<()> {
     );
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn_until_cancelled("giving back memory", memory::give_back());
+    parts.spawn_until_cancelled(
+        "installing programs",
+        install_again(programs, programs_are_new, Arc::clone(&metrics)),
+    );
     parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
     parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
     let address = args.metrics_address;
@@ -356,46 +362,84 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// Copies the hook to where the runtime finds it on the host.
-fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
-    let beside = || Ok::<_, io::Error>(std::env::current_exe()?.with_file_name("netclaim-hook"));
-    let from = from.map_or_else(beside, Ok)?;
-    install(&from, to).with_context(|| {
-        format!("cannot install the hook {} as {}: see --hook", from.display(), to.display())
-    })
+/// The programs that come with the agent, and where the host has them: each from its file to its path.
+#[derive(Clone)]
+struct Programs {
+    hook: (PathBuf, PathBuf),
+    plugins: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Copies the CNI plugins that come with the agent to where they are found among the host's files too.
-fn install_plugins(to: &Path) -> Result<()> {
-    let from = std::env::current_exe()?.with_file_name("../libexec/cni");
-    let install_all = || -> io::Result<()> {
-        for plugin in fs::read_dir(&from)? {
-            let plugin = plugin?;
-            install(&plugin.path(), &to.join(plugin.file_name()))?;
+impl Programs {
+    /// Those of this installation.
+    fn of(args: &Args) -> Result<Self> {
+        let own = std::env::current_exe().context("cannot find this program")?;
+        let hook = args.hook.clone().unwrap_or_else(|| own.with_file_name("netclaim-hook"));
+        let mut plugins = Vec::new();
+        let from = own.with_file_name("../libexec/cni");
+        match from.read_dir() {
+            // An agent that is run by hand.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {SHAPER} is not installed");
+            }
+            found => {
+                for plugin in found.with_context(|| format!("cannot read {}", from.display()))? {
+                    let plugin = plugin?;
+                    plugins.push((plugin.path(), args.installed_plugins().join(plugin.file_name())));
+                }
+            }
         }
-        Ok(())
-    };
-    match install_all() {
-        // An agent that is run by hand.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
-            tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {SHAPER} is not installed");
-            Ok(())
+        Ok(Self { hook: (hook, args.installed_hook()), plugins })
+    }
+
+    /// Installs them; `false` where those of an earlier agent have to do, for now: what is attached must be detached on
+    /// a full disk too.
+    ///
+    /// # Errors
+    /// When there is no hook then: no container could be created.
+    fn install(&self) -> Result<bool> {
+        let mut all_new = true;
+        for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
+            if let Err(error) = install(from, to) {
+                let (from, to) = (from.display(), to.display());
+                tracing::warn!(%from, %to, %error, "cannot install a program: what an earlier agent installed is used");
+                all_new = false;
+            }
         }
-        installed => installed.with_context(|| {
-            format!("cannot install the CNI plugins of {} into {}", from.display(), to.display())
-        }),
+        let (from, to) = &self.hook;
+        ensure!(to.exists(), "cannot install the hook {} as {}: see --hook", from.display(), to.display());
+        Ok(all_new)
     }
 }
 
-/// Copies a program. Processes that run the old one keep it.
+/// Copies a program, unless it is there. Processes that run the old one keep it.
 fn install(from: &Path, to: &Path) -> io::Result<()> {
+    let new = fs::read(from)?;
+    let is_executable = |file: fs::Metadata| file.permissions().mode() & 0o755 == 0o755;
+    if fs::read(to).is_ok_and(|known| known == new) && fs::metadata(to).is_ok_and(is_executable) {
+        return Ok(());
+    }
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir)?;
     }
     let tmp = to.with_extension("new");
-    fs::copy(from, &tmp)?;
-    fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755))?;
-    fs::rename(&tmp, to)
+    let put = fs::write(&tmp, new)
+        .and_then(|()| fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::rename(&tmp, to));
+    put.inspect_err(|_| drop(fs::remove_file(&tmp)))
+}
+
+/// Installs programs that could not be, as soon as they can.
+async fn install_again(programs: Programs, mut all_new: bool, metrics: Arc<Metrics>) {
+    loop {
+        metrics.outdated.set(i64::from(!all_new));
+        if all_new {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(INSTALL_PERIOD).await;
+        let programs = programs.clone();
+        let installed = tokio::task::spawn_blocking(move || programs.install()).await;
+        all_new = matches!(installed, Ok(Ok(true)));
+    }
 }
 
 fn readiness(
@@ -546,5 +590,51 @@ impl server::Source for GateSource {
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let found = self.pods.metadata(namespace, name, uid).await;
         found.is_some_and(|pod| pod.is_none_or(|metadata| metadata.deletion_timestamp.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_container_that_is_never_restarted_makes_its_pod_impatient() {
+        let is_impatient =
+            |spec| has_containers_that_are_never_restarted(&serde_json::from_value(spec).unwrap());
+        let container = |policy: Option<&str>| json!({"name": "c", "restartPolicy": policy});
+        let never = Some("Never");
+        assert!(is_impatient(json!({"restartPolicy": "Never", "containers": [container(None)]})));
+        assert!(is_impatient(json!({"containers": [container(None), container(never)]})));
+        assert!(is_impatient(json!({"containers": [container(None)], "initContainers": [container(never)]})));
+        let patient = json!({"restartPolicy": "OnFailure", "containers": [container(None)], "initContainers": [container(Some("Always"))]});
+        assert!(!is_impatient(patient));
+    }
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn an_agent_on_a_full_disk_makes_do_with_the_programs_of_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
+        let programs = Programs { hook: (from.clone(), to.clone()), plugins: Vec::new() };
+        write(&from, "1");
+        assert!(programs.install().unwrap());
+        // A directory in the way of the new file: works for root too, unlike permissions.
+        let obstacle = to.with_extension("new");
+        fs::create_dir(&obstacle).unwrap();
+        assert!(programs.install().unwrap(), "the same program needs no space");
+        write(&from, "2");
+        assert!(!programs.install().unwrap());
+        assert_eq!(fs::read_to_string(&to).unwrap(), "1");
+        fs::remove_file(&to).unwrap();
+        programs.install().expect_err("no container could be created");
+        fs::remove_dir(&obstacle).unwrap();
+        assert!(programs.install().unwrap());
+        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o755);
     }
 }
