@@ -1,7 +1,8 @@
 //! Puts the agent together, runs it, and takes it down in order.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
 use netclaim_api::cni::SHAPER;
-use netclaim_driver::attach::journal::{Journal, Ownership};
+use netclaim_driver::attach::journal::{Journal, take_turn};
 use netclaim_driver::attach::record::ObjectRef;
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
@@ -35,6 +36,7 @@ use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
 use crate::gate::metadata::MetadataFiles;
 use crate::gate::server;
+use crate::leftovers::Mark;
 use crate::metrics::Metrics;
 use crate::node::NodeAgent;
 use crate::nri::{Pods, RuntimeEvents};
@@ -95,16 +97,21 @@ async fn run(args: Args) -> Result<()> {
     let client = client(args.kubeconfig.as_deref()).await?;
     let metrics = Arc::new(Metrics::default());
     let boot = boot_id().context("cannot read the boot id")?;
-    let plugins = Arc::new(cni_network(&args)?);
+    // Held by the parent too, which lets it go when everything that was started here is gone.
+    let lock =
+        File::from(io::stdin().as_fd().try_clone_to_owned().context("no journal's lock on standard input")?);
+    let mark = Mark::of(&lock).context("cannot look at the journal's lock")?;
+    let plugins = Arc::new(cni_network(&args, &mark)?);
     let journal = Journal::open(args.journal_dir())?;
     make_run_dir(&args.run_dir)?;
     io::stdout().write_all(FIT).context("cannot tell the parent that the agent is fit")?;
 
     // One agent at a time: the next one stands by until the last one has ended.
-    let _ownership = tokio::select! {
-        ownership = own(&journal) => ownership?,
+    tokio::select! {
+        owned = own(&lock) => owned?,
         () = stop.told() => return Ok(()),
-    };
+    }
+    mark.end_bearers().await;
 
     // What attaches, and what holds containers until it has.
     let hook =
@@ -278,12 +285,14 @@ fn restarts() -> i64 {
 }
 
 /// What runs CNI plugins.
-fn cni_network(args: &Args) -> Result<CniNetwork> {
+fn cni_network(args: &Args, mark: &Mark) -> Result<CniNetwork> {
     let own = args.installed_plugins();
     let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
     for (name, value) in &args.cni_env {
         runtime = runtime.with_env(name, value);
     }
+    let (name, value) = mark.variable();
+    runtime = runtime.with_env(name, value);
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }
@@ -330,17 +339,16 @@ impl Parts {
 }
 
 /// Waits until no other agent has the journal.
-async fn own(journal: &Journal) -> Result<Ownership> {
+async fn own(lock: &File) -> Result<()> {
     let mut told = false;
-    loop {
-        match journal.own()? {
-            Some(ownership) => return Ok(ownership),
-            None if told => {}
-            None => tracing::info!("another agent works on this node, standing by until it ends"),
+    while !take_turn(lock).context("cannot lock the journal")? {
+        if !told {
+            tracing::info!("another agent works on this node, standing by until it ends");
         }
         told = true;
         tokio::time::sleep(OWN_BEAT).await;
     }
+    Ok(())
 }
 
 /// Sockets and markers, for nobody but root.

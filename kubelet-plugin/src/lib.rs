@@ -13,7 +13,7 @@
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
-//!   whichever agent works (`relay`).
+//!   whichever agent works (`relay`). What an agent leaves running is ended before the next one works (`leftovers`).
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with us alive or dead.
@@ -37,6 +37,7 @@ mod gate;
 mod health;
 mod http;
 mod inventory;
+mod leftovers;
 mod memory;
 mod metadata;
 mod metrics;

@@ -13,12 +13,10 @@
 //!
 //! Everything here blocks; call it off the async threads.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -83,10 +81,6 @@ pub struct Loaded {
     pub unreadable: Vec<Unreadable>,
 }
 
-/// The right to write to a journal: one process has it, until it ends.
-#[derive(Debug)]
-pub struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
-
 #[derive(Serialize, Deserialize)]
 struct Envelope<'a> {
     version: u32,
@@ -114,18 +108,15 @@ impl Journal {
         Ok(Self { dir, health: watch::Sender::new(None) })
     }
 
-    /// Takes the journal over; `None` while another process has it.
+    /// Opens the file by whose lock agents take turns: the right to write is with whoever has [taken](take_turn) it.
     ///
     /// # Errors
-    /// When the lock cannot be made.
-    pub fn own(&self) -> Result<Option<Ownership>, Error> {
+    /// When the file is not there and cannot be made.
+    pub fn lock_file(&self) -> Result<File, Error> {
         let path = self.dir.join(".lock");
-        let file = File::create(&path).map_err(io_error("create", &path))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Ownership(lock))),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(io_error("lock", &path)(errno.into())),
-        }
+        let made = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        // A read-only disk must not keep an agent from its debts.
+        made.or_else(|error| File::open(&path).map_err(|_| error)).map_err(io_error("open", &path))
     }
 
     /// Reads every record, and lists what could not be read.
@@ -225,6 +216,19 @@ impl Journal {
 
     fn path(&self, record: &Record) -> PathBuf {
         self.dir.join(format!("{}_{}.json", record.plan.pod.uid, record.key()))
+    }
+}
+
+/// Takes a journal over by its [lock file](Journal::lock_file); `false` while another agent has it. The lock is let go
+/// when every duplicate of the descriptor is closed, whichever process has it.
+///
+/// # Errors
+/// When the file cannot be locked.
+pub fn take_turn(lock: &File) -> io::Result<bool> {
+    match lock.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -380,12 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_has_one_owner() {
+    fn a_journal_has_one_owner_until_nobody_holds_its_descriptor() {
         let (_dir, journal) = journal();
-        let owner = journal.own().expect("locks");
-        assert!(owner.is_some() && journal.own().expect("asks").is_none());
-        drop(owner);
-        assert!(journal.own().expect("locks").is_some());
+        let [first, second] = [(); 2].map(|()| journal.lock_file().expect("opens"));
+        let kept = first.try_clone().expect("duplicated");
+        assert!(take_turn(&first).expect("locks") && !take_turn(&second).expect("asks"));
+        drop(first);
+        assert!(!take_turn(&second).expect("asks"), "a duplicate is held");
+        drop(kept);
+        assert!(take_turn(&second).expect("locks"));
         assert!(journal.load().expect("loads").unreadable.is_empty());
     }
 }
