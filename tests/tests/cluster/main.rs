@@ -125,6 +125,8 @@ fn main() -> ExitCode {
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
             a_pod_waits_for_an_agent_that_does_not_answer,
             an_agent_that_is_killed_in_the_middle_of_an_add_starts_over,
+            a_plugin_of_an_agent_that_was_killed_does_not_work_against_the_next_ones,
+            a_pod_that_waits_for_a_failing_network_survives_an_agent_that_is_told_to_stop,
             pods_that_start_at_once_get_an_address_each,
             without_an_agent_a_pod_waits_until_there_is_one,
             pods_that_are_deleted_leave_nothing,

@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::{Cluster, Plugged, Test, eventually, long};
 use serde_json::{Value, json};
 
+use crate::plugin_faults::hook_waits;
+
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
     let slices = test.cluster.get(&["resourceslices", "--field-selector", "spec.driver=netclaim.dev"])?;
     Ok(slices["items"].as_array().cloned().unwrap_or_default())
@@ -229,6 +231,13 @@ pub fn a_full_state_directory_holds_up_new_pods_only(test: &Test<'_>) -> Result<
         agent_is_ready(test, false)?;
         let metrics = test.cluster.ask_agent("/metrics")?;
         ensure!(metrics.contains("netclaim_journal_writable 0"), "{metrics}");
+        // The next agent has no more room.
+        let full = test.cluster.agent_pid()?;
+        test.cluster.kill_agent()?;
+        eventually(20, "another agent works", || {
+            ensure!(test.cluster.agent_pid()? != full, "it is the one that was killed");
+            test.cluster.ask_agent("/healthz").map(drop)
+        })?;
         // Files can be removed: its DEL is run, and forgotten.
         test.delete_pod("old")?;
         let leases = test.cluster.node().leases()?;
@@ -308,7 +317,7 @@ pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Re
     if !config.contains(on) {
         return test.skip("only containerd's configuration is changed here");
     }
-    let network = test.macvlan("a")?;
+    let network = test.network_after(":")?;
     test.pod("old", &network)?;
     test.runs_with("old", &["net1"])?;
     let before = test.interface("old", "net1")?;
@@ -325,12 +334,19 @@ pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Re
         replaced(test, "old")?;
         test.delete_pod("new")?;
         test.delete_pod("old")?;
-        test.node_has_leases(1)
+        // The next agent learns of the sandbox from the hook that has asked this one.
+        test.macvlan_after("/opt/cni/bin/busybox sleep 1000")?;
+        test.pod("waits", &network)?;
+        hook_waits(test, "waits")?;
+        test.cluster.kill_agent()?;
+        test.macvlan_after(":")?;
+        test.runs_with("waits", &["net1"])?;
+        test.node_has_leases(2)
     }();
     fs::write(&file, config)?;
     test.cluster.service("restart", "runtime")?;
     shown?;
     test.pod("last", &network)?;
     test.runs_with("last", &["net1"])?;
-    test.node_has_leases(2)
+    test.node_has_leases(3)
 }

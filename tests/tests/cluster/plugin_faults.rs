@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim, container, pod};
-use netclaim_tests::{Process, Test, eventually, long, processes};
+use netclaim_tests::{AGENT_PODS, Process, SYSTEM, Test, eventually, long, processes};
 use serde_json::json;
 
 use crate::bandwidth::buckets;
@@ -156,6 +156,70 @@ pub fn a_plugin_whose_child_lives_on_holds_up_nobody(test: &Test<'_>) -> Result<
     let children: Vec<Process> = processes("sleep\098765")?;
     ensure!(!children.is_empty(), "the child has not lived on: nothing was shown");
     children.iter().try_for_each(Process::kill)
+}
+
+/// How long an IPAM plugin keeps its first address to itself; an agent that was killed meanwhile is back far sooner.
+const LATE: Duration = Duration::from_secs(8);
+
+pub fn a_plugin_of_an_agent_that_was_killed_does_not_work_against_the_next_ones(
+    test: &Test<'_>,
+) -> Result<()> {
+    let note = format!("/var/lib/cni/{}", test.name("asked"));
+    let late = LATE.as_secs();
+    let ipam = test.plugin(
+        "late-ipam",
+        &format!(
+            "[ \"$CNI_COMMAND\" = ADD ] && [ ! -e {note} ] || exec /opt/cni/bin/host-local\n: >{note}\n\
+             answer=$(/opt/cni/bin/host-local)\n/opt/cni/bin/busybox sleep {late}\necho \"$answer\""
+        ),
+    )?;
+    let network = test.network("a", |network| {
+        let config = &mut network["spec"]["cni"]["plugins"][0]["ipam"];
+        config["type"] = json!(ipam);
+        config["routes"] = json!([{"dst": "10.98.0.0/16"}]);
+    })?;
+    test.pod("p", &network)?;
+    let file = test.cluster.node().path(&note);
+    eventually(20, "the IPAM plugin is asked for an address", || Ok(fs::metadata(&file).map(drop)?))?;
+    std::thread::sleep(Duration::from_secs(2));
+    test.cluster.kill_agent()?;
+    test.runs_with("p", &["net1"])?;
+    ensure!(processes(&ipam)?.is_empty(), "a plugin of the agent that was killed runs still");
+    std::thread::sleep(LATE);
+    fs::remove_file(file)?;
+    let inside = test.interface("p", "net1")?;
+    let sandbox = test.sandbox("p")?.sandbox;
+    let leases = test.cluster.node().leases()?;
+    let of_pod: Vec<_> = leases.iter().filter(|(_, holder)| *holder == sandbox).collect();
+    let ([ip], [(lease, _)]) = (inside.ips.as_slice(), of_pod.as_slice()) else {
+        anyhow::bail!("not one address with one lease: {inside:?}, {leases:?}")
+    };
+    let address = ip.split('/').next().unwrap_or_default();
+    ensure!(lease.ends_with(&format!("/{address}")), "{ip} is in the pod, {lease} is its lease");
+    Ok(())
+}
+
+pub fn a_pod_that_waits_for_a_failing_network_survives_an_agent_that_is_told_to_stop(
+    test: &Test<'_>,
+) -> Result<()> {
+    // Fails when the container has been created already, and waits in its hook.
+    let network = test.network_after(&format!("/opt/cni/bin/busybox sleep 4; {FAIL}"))?;
+    test.pod("p", &network)?;
+    hook_waits(test, "p")?;
+    test.event("p", &["NetworkAttachFailed", "the switch says no"])?;
+    test.cluster.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
+    test.cluster.agent_ready()?;
+    test.macvlan_after(":")?;
+    test.runs_with("p", &["net1"])
+}
+
+/// Waits until a container of the pod waits in the hook of its claim.
+pub(crate) fn hook_waits(test: &Test<'_>, pod: &str) -> Result<()> {
+    let uid = test.get("pod", pod)?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    eventually(30, "a hook waits", || {
+        ensure!(!processes(&format!("/run/netclaim/ready\0{uid}\0"))?.is_empty(), "none for {pod}");
+        Ok(())
+    })
 }
 
 /// How often the plugin fails: with ever longer pauses, ten times take more than a minute.
