@@ -137,10 +137,10 @@ fn nothing_that_an_agent_left_running_is_there_when_the_next_one_starts() {
     // In the place of a plugin: a child of the parent, with a child of its own that outlives it.
     let variable = format!("NETCLAIM_TEST={}", node.0.path().display());
     let parent =
-        node.start(&format!("env -i PATH=$PATH {variable} sh -c 'setsid sleep 1000 & sleep 1000' &"));
+        node.start(&format!("env -i PATH=$PATH {variable} sh -c 'setsid sleep 1000 & exec sleep 1000' &"));
     let plugins = || with_variable(&variable);
     node.eventually("plugins that run beside an agent that stands by", || {
-        node.stood_by() == 1 && plugins().len() == 3
+        node.stood_by() == 1 && plugins().len() == 2
     });
     let agents = || -> Vec<u32> {
         let plugins = plugins();
@@ -162,13 +162,13 @@ fn an_agent_that_takes_over_ends_the_plugins_of_one_that_was_killed_with_its_par
     let mark = format!("NETCLAIM_JOURNAL={}:{}", lock.dev(), lock.ino());
     // Left by a parent that was killed together with its agent: nobody's child.
     let mut plugin = Command::new("setsid");
-    let plugin = plugin.args(["sh", "-c", "sleep 1000 & sleep 1000"]).env_clear();
+    let plugin = plugin.args(["sh", "-c", "sleep 1000 & exec sleep 1000"]).env_clear();
     let (name, value) = mark.split_once('=').unwrap();
     let mut plugin = plugin.env("PATH", "/usr/bin:/bin").env(name, value).spawn().unwrap();
-    node.eventually("a plugin that runs", || with_variable(&mark).len() == 3);
+    node.eventually("a plugin that runs", || with_variable(&mark).len() == 2);
     let _parent = node.start("");
     node.eventually("an agent that stands by", || node.stood_by() == 1);
-    assert_eq!(with_variable(&mark).len(), 3, "they are those of the agent that has the lock");
+    assert_eq!(with_variable(&mark).len(), 2, "they are those of the agent that has the lock");
     drop(other);
     node.eventually("an agent that works", || node.log().contains("netclaim agent started"));
     assert_eq!(with_variable(&mark), [0; 0]);
