@@ -38,8 +38,9 @@ impl Node {
     /// Starts a parent by a shell, which runs `before` first and becomes the parent.
     fn start(&self, before: &str) -> Parent {
         let words = format!(
-            "{before} exec {} --node-name n --kubeconfig kubeconfig --kubelet-dir kubelet --cdi-dir cdi --state-dir state \
-             --run-dir run --hook hook --nri-socket nri.sock --metrics-address 127.0.0.1:0",
+            "{before} exec {} --node-name n --kubeconfig $PWD/kubeconfig --kubelet-dir $PWD/kubelet --cdi-dir $PWD/cdi \
+             --state-dir $PWD/state --run-dir $PWD/run --hook $PWD/hook --nri-socket $PWD/nri.sock \
+             --metrics-address 127.0.0.1:0",
             env!("CARGO_BIN_EXE_netclaim-kubelet-plugin")
         );
         let log = File::create(self.path("log")).unwrap();
@@ -79,6 +80,18 @@ impl Drop for Parent {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// What a test that fails leaves running, by a variable of its environment.
+struct Left(String);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        for pid in with_variable(&self.0) {
+            // It may have ended meanwhile.
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        }
     }
 }
 
@@ -138,6 +151,7 @@ fn nothing_that_an_agent_left_running_is_there_when_the_next_one_starts() {
     let variable = format!("NETCLAIM_TEST={}", node.0.path().display());
     let parent =
         node.start(&format!("env -i PATH=$PATH {variable} sh -c 'setsid sleep 1000 & exec sleep 1000' &"));
+    let _left = Left(variable.clone());
     let plugins = || with_variable(&variable);
     node.eventually("plugins that run beside an agent that stands by", || {
         node.stood_by() == 1 && plugins().len() == 2
@@ -164,7 +178,9 @@ fn an_agent_that_takes_over_ends_the_plugins_of_one_that_was_killed_with_its_par
     let mut plugin = Command::new("setsid");
     let plugin = plugin.args(["sh", "-c", "sleep 1000 & exec sleep 1000"]).env_clear();
     let (name, value) = mark.split_once('=').unwrap();
-    let mut plugin = plugin.env("PATH", "/usr/bin:/bin").env(name, value).spawn().unwrap();
+    let plugin =
+        plugin.env("PATH", "/usr/bin:/bin").env(name, value).stdout(Stdio::null()).stderr(Stdio::null());
+    let (mut plugin, _left) = (plugin.spawn().unwrap(), Left(mark.clone()));
     node.eventually("a plugin that runs", || with_variable(&mark).len() == 2);
     let _parent = node.start("");
     node.eventually("an agent that stands by", || node.stood_by() == 1);
