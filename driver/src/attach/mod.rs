@@ -211,14 +211,17 @@ struct Handle {
 #[derive(Default)]
 struct Pods {
     by_uid: HashMap<String, Handle>,
-    pod_of_claim: HashMap<String, String>,
+    /// UIDs of the pods that have something of a claim, by the claim's. A claim that was given to the next pod has two
+    /// until everything is undone in the first.
+    of_claim: HashMap<String, BTreeSet<String>>,
 }
 
 /// What journal files that cannot be read stand for.
 #[derive(Default)]
 struct Damage {
     pods: HashMap<String, String>,
-    claims: HashMap<String, String>,
+    /// By the UIDs of claim and pod.
+    claims: BTreeMap<(String, String), String>,
 }
 
 impl Damage {
@@ -232,9 +235,18 @@ impl Damage {
                 file.reason
             );
             damage.pods.insert(pod.to_owned(), reason.clone());
-            damage.claims.insert(claim.to_owned(), reason);
+            damage.claims.insert((claim.to_owned(), pod.to_owned()), reason);
         }
         damage
+    }
+
+    /// Why it is not known what is owed for this claim, in this pod or with `None` in any.
+    fn of_claim(&self, claim_uid: &str, pod_uid: Option<&str>) -> Result<(), Failure> {
+        let damaged = self
+            .claims
+            .iter()
+            .find(|((claim, pod), _)| claim == claim_uid && pod_uid.is_none_or(|wanted| pod == wanted));
+        damaged.map_or(Ok(()), |(_, reason)| Err(Failure::new(reason.clone())))
     }
 }
 
@@ -289,7 +301,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         let mut pods = attacher.lock();
         for (uid, records) in by_pod {
             for record in &records {
-                pods.pod_of_claim.insert(record.plan.claim.uid.clone(), uid.clone());
+                pods.note(&record.plan);
             }
             let handle = attacher.spawn(&uid, records);
             pods.by_uid.insert(uid, handle);
@@ -298,10 +310,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         attacher
     }
 
-    /// Journals `plans`, all of one pod; those that are known already stay as they are.
+    /// Journals `plans`, all of one pod; those that are known already stay as they are. Another pod may still have
+    /// something of the claim that is being undone.
     ///
     /// # Errors
-    /// When a plan is not safely on disk, or its claim is just being released.
+    /// When a plan is not safely on disk, or this pod's part of its claim is just being released.
     pub async fn prepare(&self, plans: Vec<Plan>) -> Result<(), Failure> {
         let Some(pod_uid) = plans.first().map(|plan| plan.pod.uid.clone()) else { return Ok(()) };
         if let Some(reason) = self.damage.pods.get(&pod_uid) {
@@ -311,7 +324,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         {
             let mut pods = self.lock();
             for plan in &plans {
-                pods.pod_of_claim.insert(plan.claim.uid.clone(), pod_uid.clone());
+                pods.note(plan);
             }
             if !pods.by_uid.contains_key(&pod_uid) {
                 let handle = self.spawn(&pod_uid, Vec::new());
@@ -332,21 +345,21 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         all
     }
 
-    /// Changes whenever a plan comes or goes.
+    /// Changes whenever a plan comes or goes, or a link becomes a stray.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.tally.revision.subscribe()
     }
 
-    /// The plans that are journalled for a claim.
+    /// The plans that are journalled for a claim, of every pod that has something of it.
     pub fn plans_of_claim(&self, claim_uid: &str) -> Vec<Plan> {
         let pods = self.lock();
-        let state = pods
-            .pod_of_claim
-            .get(claim_uid)
-            .and_then(|pod| pods.by_uid.get(pod))
-            .map(|h| h.state.borrow().clone());
-        let records = state.map(|state| state.records).unwrap_or_default();
-        records.into_iter().map(|record| record.plan).filter(|plan| plan.claim.uid == claim_uid).collect()
+        let handles =
+            pods.of_claim.get(claim_uid).into_iter().flatten().filter_map(|pod| pods.by_uid.get(pod));
+        let plans = handles.flat_map(|handle| {
+            let state = handle.state.borrow();
+            state.records.iter().map(|record| record.plan.clone()).collect::<Vec<_>>()
+        });
+        plans.filter(|plan| plan.claim.uid == claim_uid).collect()
     }
 
     /// Ids of the sandboxes that anything is, was or may be attached to: what a lease of ours is filed under.
@@ -441,25 +454,37 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         }
     }
 
-    /// Undoes and forgets everything of a claim. Returns when every DEL that was owed has succeeded.
+    /// Undoes and forgets everything of a claim, in every pod. Returns when every DEL that was owed has succeeded; of a
+    /// [stray](Self::strays) the record stays.
     ///
     /// # Errors
     /// When a DEL failed; it is tried again without being asked, and a later call waits for it. When it cannot be
     /// known what is owed.
     pub async fn release(&self, claim_uid: &str) -> Result<(), Failure> {
-        if let Some(reason) = self.damage.claims.get(claim_uid) {
-            return Err(Failure::new(reason.clone()));
-        }
-        let (reply, answer) = oneshot::channel();
-        {
+        self.damage.of_claim(claim_uid, None)?;
+        let answers = {
             let pods = self.lock();
-            let Some(pod_uid) = pods.pod_of_claim.get(claim_uid).cloned() else { return Ok(()) };
-            if !pods.by_uid.contains_key(&pod_uid) {
-                return Ok(());
-            }
-            pods.send(&pod_uid, Command::Release { claim_uid: claim_uid.to_owned(), reply });
+            let of_claim = pods.of_claim.get(claim_uid).into_iter().flatten();
+            of_claim.filter_map(|pod| pods.release(pod, claim_uid)).collect::<Vec<_>>()
+        };
+        let mut released = Ok(());
+        for answer in answers {
+            released = released.and(self.answered(answer).await);
         }
-        self.answered(answer).await
+        released
+    }
+
+    /// Undoes and forgets what one pod has of a claim. Another pod that has the claim by now keeps its own.
+    ///
+    /// # Errors
+    /// As of [`release`](Self::release).
+    pub async fn release_of(&self, pod_uid: &str, claim_uid: &str) -> Result<(), Failure> {
+        self.damage.of_claim(claim_uid, Some(pod_uid))?;
+        let answer = self.lock().release(pod_uid, claim_uid);
+        match answer {
+            Some(answer) => self.answered(answer).await,
+            None => Ok(()),
+        }
     }
 
     /// How often something happened to an attachment that cannot: bugs, each of them.
@@ -512,7 +537,10 @@ impl<N: Network, O: Observer> Attacher<N, O> {
                 return false;
             }
             pods.by_uid.remove(&retired);
-            pods.pod_of_claim.retain(|_, pod| *pod != retired);
+            pods.of_claim.retain(|_, pods| {
+                pods.remove(&retired);
+                !pods.is_empty()
+            });
             true
         };
         let running = pod.run(receiver, retire, self.ending.clone());
@@ -528,6 +556,18 @@ impl<N: Network, O: Observer> Attacher<N, O> {
 }
 
 impl Pods {
+    fn note(&mut self, plan: &Plan) {
+        self.of_claim.entry(plan.claim.uid.clone()).or_default().insert(plan.pod.uid.clone());
+    }
+
+    /// Has a pod release a claim; `None` when nothing is known of the pod.
+    fn release(&self, pod_uid: &str, claim_uid: &str) -> Option<oneshot::Receiver<Result<(), String>>> {
+        let handle = self.by_uid.get(pod_uid)?;
+        let (reply, answer) = oneshot::channel();
+        let _ = handle.commands.send(Command::Release { claim_uid: claim_uid.to_owned(), reply });
+        Some(answer)
+    }
+
     /// A pod that nothing is known of has no use for commands; one whose task has died answers no more.
     fn send(&self, pod_uid: &str, command: Command) {
         if let Some(handle) = self.by_uid.get(pod_uid) {

@@ -285,6 +285,60 @@ async fn a_release_cuts_a_hanging_add_short() {
     assert!(node.attacher.watch(POD).is_none(), "nothing is remembered");
 }
 
+/// The claim `a` of [`POD`], given to the pod of this UID.
+fn moved_to(pod_uid: &str) -> Plan {
+    let mut plan = plan("a", 0);
+    plan.if_name = "b0".parse().unwrap();
+    plan.pod.uid = pod_uid.to_owned();
+    plan
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_for_the_old_pod_leaves_the_claims_next_pod_alone() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    assert!(node.attacher.release_of(POD, "a-uid").await.is_err());
+    // What the old pod owes does not hold up the next one.
+    node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
+    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 2);
+    let netns = Netns::fake(NetnsId { dev: 4, ino: 1 });
+    node.attacher.sandbox_up(LiveSandbox { pod_uid: "next".into(), sandbox: sandbox("s2"), netns });
+    node.until_called("add b0 s2").await;
+    node.attacher.release_of(POD, "a-uid").await.unwrap();
+    assert_eq!(node.attacher.plans_of_claim("a-uid"), [moved_to("next")]);
+    assert_eq!(node.attacher.release_of(POD, "a-uid").await, Ok(()), "nothing is known of it any more");
+    node.restart("boot");
+    assert!(
+        node.plugins.calls().iter().all(|call| !call.starts_with("del b0")),
+        "{:?}",
+        node.plugins.calls()
+    );
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_claim_is_of_every_pod_that_has_something_of_it() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+    assert!(node.attacher.pods().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_file_of_the_old_pod_does_not_keep_the_claims_next_pod() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    std::fs::write(node.dir.path().join("pod-uid_a-uid.0.json"), "torn").unwrap();
+    node.restart("boot");
+    node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
+    node.attacher.release_of(POD, "a-uid").await.expect_err("a DEL may be owed");
+    node.attacher.release_of("next", "a-uid").await.unwrap();
+    node.attacher.release("a-uid").await.expect_err("a DEL may be owed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_del_that_fails_keeps_the_claim_and_goes_on_by_itself() {
     let node = Node::prepared(&[("a", 0)]).await;
