@@ -266,6 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_or_removed_outlasts_the_machine() {
+        let (_dir, journal) = journal();
+        let record = Record::new(plan("a", 0));
+        durable::trace::take();
+        journal.write(&record).expect("writes");
+        // The content before the name, and the name before the plugin that the record is about.
+        let file = "pod-uid_a-uid.0";
+        assert_eq!(
+            durable::trace::take(),
+            [format!("sync .{file}.tmp"), format!("rename to {file}.json"), "sync journal".to_owned()]
+        );
+        journal.remove(&record).expect("removes");
+        assert_eq!(durable::trace::take(), ["sync journal"]);
+    }
+
+    #[test]
     fn damaged_foreign_and_newer_files_are_reported_and_kept() {
         let (_dir, journal) = journal();
         let record = Record::new(plan("a", 0));
