@@ -494,8 +494,13 @@ impl LivePods {
     async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
         let pods = self.of(namespace);
         let found = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await.ok()?.ok()?;
-        Some(found.map(|found| found.metadata).filter(|metadata| metadata.uid.as_deref() == Some(uid)))
+        Some(of_this_very_pod(found.map(|found| found.metadata), uid))
     }
+}
+
+/// What was found under a pod's name, unless another has the name by now.
+fn of_this_very_pod(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
+    found.filter(|metadata| metadata.uid.as_deref() == Some(uid))
 }
 
 impl Pods for LivePods {
@@ -538,5 +543,22 @@ impl server::Source for GateSource {
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let found = self.pods.metadata(namespace, name, uid).await;
         found.is_some_and(|pod| pod.is_none_or(|metadata| metadata.deletion_timestamp.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pod_that_has_the_name_by_now_is_another_one() {
+        let found = || Some(ObjectMeta { uid: Some("new".to_owned()), ..ObjectMeta::default() });
+        assert!(of_this_very_pod(found(), "new").is_some());
+        assert_eq!(
+            of_this_very_pod(found(), "old"),
+            None,
+            "the old one is gone, and what it has is an orphan's"
+        );
+        assert_eq!(of_this_very_pod(Some(ObjectMeta::default()), "old"), None);
     }
 }
