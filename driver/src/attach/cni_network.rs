@@ -6,15 +6,15 @@ use std::time::Duration;
 use ipnet::IpNet;
 use netclaim_api::IfName;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
+use super::turns::Turns;
 use super::{Checked, Failure, Network, Undone};
 use crate::cni::{
     self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
-    TraceContext,
+    TraceContext, ValidAttachment,
 };
 use crate::error_chain;
 use crate::links::{GivenBack, HostLink, Links, Netns, Which};
@@ -29,12 +29,9 @@ pub struct CniNetwork {
     pub(super) cache: Cache,
     links: Links,
     pub(super) timeout: Duration,
-    /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
-    pub(super) turns: Semaphore,
+    pub(super) turns: Turns,
 }
 
-/// Operations at a time, for each processor: plugins mostly wait for the kernel.
-const TURNS_PER_CPU: usize = 4;
 /// How often a DEL without a namespace is tried when a plugin fails: some always do.
 const TRIES: u32 = 3;
 /// How often, when it could not be run or did not end: what is missing may be installed yet. And how often a link is
@@ -45,8 +42,7 @@ impl CniNetwork {
     /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation. `links`
     /// are those of the host.
     pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { runtime, cache, links, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
+        Self { runtime, cache, links, timeout, turns: Turns::new() }
     }
 
     /// The plan as it will be carried out: in the one CNI version that every plugin supports, of those that its
@@ -86,15 +82,19 @@ impl CniNetwork {
         }
     }
 
-    fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
-        if let Err(error) = self.cache.store(&Cached { list, attachment, outcome }) {
+    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
+        let cache = self.cache.clone();
+        let noted = off_thread(move || cache.store(&Cached { list, attachment, outcome })).await;
+        if let Some(Err(error)) = noted {
             tracing::warn!(error = error_chain(&error), "tools will not see an attachment");
         }
     }
 
-    fn forget(&self, list: &NetworkList, attachment: &Attachment) {
-        let forgotten = self.cache.remove(list.name(), &attachment.container_id, &attachment.if_name);
-        if let Err(error) = forgotten {
+    pub(super) async fn forget(&self, list: &NetworkList, attachment: &Attachment) {
+        let (cache, network) = (self.cache.clone(), list.name().clone());
+        let ValidAttachment { container_id, if_name } = attachment.key();
+        let forgotten = off_thread(move || cache.remove(&network, &container_id, &if_name)).await;
+        if let Some(Err(error)) = forgotten {
             tracing::warn!(error = error_chain(&error), "tools will see an attachment that is gone");
         }
     }
@@ -194,13 +194,15 @@ impl CniNetwork {
         let if_name = plan.if_name.to_string().try_into().map_err(|e| name(&e))?;
         let mut attachment = Attachment::new(container_id, netns.map(Path::to_owned), if_name);
         attachment.args = plan.args.clone().into_iter().collect();
-        attachment.args.push(("K8S_POD_INFRA_CONTAINER_ID".to_owned(), sandbox_id.to_owned()));
+        attachment.args.push((OF_A_POD.to_owned(), sandbox_id.to_owned()));
         attachment.capability_args = plan.capability_args.clone();
         attachment.trace = Some(TraceContext::of_attachment(&attachment.container_id, &attachment.if_name));
         Ok(attachment)
     }
 }
 
+/// The argument that names a pod's sandbox, as other Kubernetes runtimes give it.
+pub(super) const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LENDER: &str = "host-device";
 /// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"): `host-device`
@@ -238,6 +240,11 @@ pub fn made(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Made {
         Some(Made { mac, ips: result.ips_of(&attachment).map(|ip| ip.address).collect() })
     };
     read().unwrap_or_default()
+}
+
+/// Files may be on a disk that hangs: not on the async threads. `None` when the agent ends meanwhile.
+pub(super) async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 pub(super) fn list(plan: &Plan) -> Result<NetworkList, Failure> {
@@ -288,11 +295,11 @@ impl Network for CniNetwork {
         let span = span(plan, &sandbox.id, &attachment);
         let add = async {
             let _lock = self.lock(&list, &attachment).await?;
-            let _turn = self.turns.acquire().await;
-            match self.runtime.add(&list, &attachment, self.timeout).await {
+            let add = self.runtime.add(&list, &attachment, self.timeout);
+            match self.turns.take(list.name().as_str(), add).await {
                 Ok(result) => {
                     let stored = storable(&result);
-                    self.note(list, attachment, Outcome::Attached(result));
+                    self.note(list, attachment, Outcome::Attached(result)).await;
                     stored
                 }
                 Err(error) => {
@@ -300,11 +307,8 @@ impl Network for CniNetwork {
                     let message = error_chain(&error.error);
                     let last_good = error.last_good.as_deref().and_then(|result| storable(result).ok());
                     if error.needs_del() {
-                        self.note(
-                            list,
-                            attachment,
-                            Outcome::Unfinished(error.last_good.map(|result| *result)),
-                        );
+                        let unfinished = Outcome::Unfinished(error.last_good.map(|result| *result));
+                        self.note(list, attachment, unfinished).await;
                     }
                     Err(Failure { last_good, ..Failure::new(message) })
                 }
@@ -326,13 +330,8 @@ impl Network for CniNetwork {
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
         let span = span(plan, sandbox_id, &attachment);
         let result = result.and_then(|result| stored(&list, result));
-        let del = async {
-            let _lock = self.lock(&list, &attachment).await?;
-            let _turn = self.turns.acquire().await;
-            let mut undone = Undone::All;
-            if let Some(netns) = netns {
-                self.del_in(netns, plan, &list, &attachment, result.as_ref(), lent).await?;
-            } else {
+        let undo = async {
+            let Some(netns) = netns else {
                 // The kernel has taken the links with the namespace; what is left is on the host, above all addresses,
                 // and some plugins do not get that far without a namespace.
                 let errors = self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await;
@@ -343,18 +342,23 @@ impl Network for CniNetwork {
                     )
                 };
                 let limit = if errors.iter().any(not_run) { TRIES_TO_RUN } else { TRIES };
-                match errors.first() {
-                    Some(error) if tries + 1 < limit => return Err(Failure::new(error_chain(error))),
-                    Some(error) => undone = Undone::GivenUp(error_chain(error)),
-                    None => {}
-                }
-            }
+                return match errors.first() {
+                    Some(error) if tries + 1 < limit => Err(Failure::new(error_chain(error))),
+                    Some(error) => Ok(Undone::GivenUp(error_chain(error))),
+                    None => Ok(Undone::All),
+                };
+            };
+            self.del_in(netns, plan, &list, &attachment, result.as_ref(), lent).await.map(|()| Undone::All)
+        };
+        let del = async {
+            let _lock = self.lock(&list, &attachment).await?;
+            let mut undone = self.turns.take(list.name().as_str(), undo).await?;
             if let Some(lent) = lent
                 && let lost @ Undone::GivenUp(_) = self.give_back(plan, lent, netns.is_none(), tries).await?
             {
                 undone = lost;
             }
-            self.forget(&list, &attachment);
+            self.forget(&list, &attachment).await;
             Ok(undone)
         };
         del.instrument(span).await

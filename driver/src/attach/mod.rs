@@ -22,6 +22,7 @@ pub mod record;
 pub mod sweep;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
