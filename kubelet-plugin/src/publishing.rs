@@ -17,7 +17,7 @@ use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, Scope, Se
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::devices::{Held, Sources};
+use crate::devices::{Held, Sources, Stray, strays};
 use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
 use crate::metrics::Metrics;
@@ -122,10 +122,14 @@ impl Devices {
             (device.pool == node).then(|| (device.device.clone(), plan.attributes.clone()))
         });
         let held: Held = held.into_iter().flatten().collect();
+        let lost =
+            attacher.strays(|plan, link, _| Stray { link: link.clone(), lent_as: plan.if_name.clone() });
         // It reads the folders of leases.
         let made = tokio::task::spawn_blocking(move || {
             let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };
-            devices::pool(from, |name, spec| addresses::of(name, spec, &ours))
+            let (mut pool, health) = devices::pool(from, |name, spec| addresses::of(name, spec, &ours));
+            strays::taint(&mut pool, &lost, &inventory);
+            (pool, health)
         });
         made.await.ok()
     }

@@ -99,7 +99,8 @@ impl CniNetwork {
         }
     }
 
-    /// DEL in a namespace that is there.
+    /// DEL in a namespace that is there. What the pod has made of a link that was lent is undone before: the plugin
+    /// trusts names, which are the pod's to choose.
     ///
     /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
     /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
@@ -116,6 +117,10 @@ impl CniNetwork {
         let by_once_only =
             |error: &cni::Error| ONCE_ONLY.contains(&error.plugin().as_str()) && error.reported().is_some();
         let failed = |error: &cni::Error| Failure::new(error_chain(error));
+        if let Some(lent) = lent {
+            let ready = async { self.links.ready(&Netns::open(netns)?, lent, plan.if_name.as_str()).await };
+            ready.await.map_err(|error| Failure::new(error_chain(&error)))?;
+        }
         let Err(error) = self.runtime.del(list, attachment, result, self.timeout).await else {
             return Ok(());
         };
@@ -129,7 +134,8 @@ impl CniNetwork {
         }
     }
 
-    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it, or nobody.
+    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it, or nobody:
+    /// a pod can remove a virtual one.
     async fn is_out(
         &self,
         netns: &Path,
@@ -141,47 +147,33 @@ impl CniNetwork {
             return Ok(false);
         }
         match lent {
-            Some(lent) => {
-                Ok(self.links.is_removed(lent).await? || self.links.has(lent, if_name, false).await?)
-            }
+            Some(lent) => Ok(!lent.outlives_namespaces()
+                || self.links.is_removed(lent).await?
+                || self.links.has(lent, if_name, false).await?),
             None => Ok(true),
         }
     }
 
-    /// Makes a link what it was; that it cannot be done is an error until it is given up.
-    async fn give_back(
-        &self,
-        plan: &Plan,
-        lent: &HostLink,
-        gone: bool,
-        tries: u32,
-    ) -> Result<Undone, Failure> {
+    /// Makes a link what it was, if it can be found.
+    async fn give_back_to(&self, plan: &Plan, lent: &HostLink, gone: bool) -> Result<Undone, Failure> {
         if self.links.is_removed(lent).await.unwrap_or(false) {
             return Ok(Undone::GivenUp(format!(
                 "link {} is gone: its device was removed from the node while a pod had it",
                 lent.name
             )));
         }
-        let message = match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
-            Ok(GivenBack::AsItWas) => return Ok(Undone::All),
-            Ok(GivenBack::Missing) if !lent.outlives_namespaces() => {
-                return Ok(Undone::GivenUp(format!(
-                    "link {} is gone: a virtual one ends with the pod's network namespace, or the pod removed it",
-                    lent.name
-                )));
-            }
-            Ok(GivenBack::Missing) => {
-                format!(
-                    "link {} that the pod had is not back on the node: was the device removed?",
-                    lent.name
-                )
-            }
-            Err(error) => error_chain(&error),
-        };
-        if tries + 1 < TRIES_TO_RUN {
-            return Err(Failure::new(message));
+        match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
+            Ok(GivenBack::AsItWas) => Ok(Undone::All),
+            Ok(GivenBack::Missing) if !lent.outlives_namespaces() => Ok(Undone::GivenUp(format!(
+                "link {} is gone: a virtual one ends with the pod's network namespace, or the pod removed it",
+                lent.name
+            ))),
+            Ok(GivenBack::Missing) => Err(Failure::new(format!(
+                "link {} that the pod had is not back on the node: was the device removed?",
+                lent.name
+            ))),
+            Err(error) => Err(Failure::new(error_chain(&error))),
         }
-        Ok(Undone::GivenUp(message))
     }
 
     pub(super) fn attachment(
@@ -289,6 +281,16 @@ impl Network for CniNetwork {
         self.links.note(which).await.map_err(|error| Failure::new(error_chain(&error)))
     }
 
+    async fn index_in_pod(&self, plan: &Plan, sandbox: &Sandbox) -> Option<u32> {
+        let links = async { Netns::open(&sandbox.netns)?.links().await };
+        let links = links.await.ok()?;
+        links.iter().find(|link| link.name == plan.if_name.as_str()).map(|link| link.index)
+    }
+
+    async fn give_back(&self, plan: &Plan, lent: &HostLink) -> Result<Undone, Failure> {
+        self.give_back_to(plan, lent, false).await
+    }
+
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, &sandbox.id, Some(&sandbox.netns))?;
@@ -353,10 +355,14 @@ impl Network for CniNetwork {
         let del = async {
             let _lock = self.lock(&list, &attachment).await?;
             let mut undone = self.turns.take(list.name().as_str(), undo).await?;
-            if let Some(lent) = lent
-                && let lost @ Undone::GivenUp(_) = self.give_back(plan, lent, netns.is_none(), tries).await?
-            {
-                undone = lost;
+            if let Some(lent) = lent {
+                match self.give_back_to(plan, lent, netns.is_none()).await {
+                    Ok(Undone::All) => {}
+                    Ok(lost) => undone = lost,
+                    // The link needs neither the plugins nor the namespace any more.
+                    Err(failure) if tries + 1 >= TRIES_TO_RUN => undone = Undone::Stray(failure.message),
+                    Err(failure) => return Err(failure),
+                }
             }
             self.forget(&list, &attachment).await;
             Ok(undone)

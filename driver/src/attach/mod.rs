@@ -72,6 +72,8 @@ pub enum Undone {
     All,
     /// Something may be left, for this reason; trying again would not help.
     GivenUp(String),
+    /// Nothing is left but a link that was moved: it is not back on the host, or not as it was, for this reason.
+    Stray(String),
 }
 
 /// The outside world in which interfaces are made and removed.
@@ -80,12 +82,15 @@ pub trait Network: Send + Sync + 'static {
     /// there is none to move.
     fn lends(&self, plan: &Plan) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
 
+    /// The index that the link that an [`add`](Self::add) has moved got in the pod; `None` where it cannot be told.
+    fn index_in_pod(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Option<u32>> + Send;
+
     /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
     fn add(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Result<Value, Failure>> + Send;
 
     /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone; then
     /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up. The link that
-    /// was `lent` is then on the host as it was, unless it is gone.
+    /// was `lent` is then on the host as it was, unless it is gone or a [stray](Undone::Stray).
     fn del(
         &self,
         plan: &Plan,
@@ -95,6 +100,10 @@ pub trait Network: Send + Sync + 'static {
         lent: Option<&HostLink>,
         tries: u32,
     ) -> impl Future<Output = Result<Undone, Failure>> + Send;
+
+    /// Makes a stray link what it was.
+    fn give_back(&self, plan: &Plan, lent: &HostLink)
+    -> impl Future<Output = Result<Undone, Failure>> + Send;
 
     /// Looks whether an attachment is what its ADD made. Dropping the future ends what it started.
     fn check(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> impl Future<Output = Checked> + Send;
@@ -128,7 +137,7 @@ pub trait Observer: Send + Sync + 'static {
     /// Why containers of the pod must not start, whatever is attached. It is told again in a moment.
     fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Something that was made for `plan` may be left, for good, and why. Nobody will hear of it again.
+    /// Something that was made for `plan` may be left, and why. Nobody will hear of it again.
     fn given_up(&self, plan: &Plan, why: &str);
 }
 
@@ -380,6 +389,22 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     /// Every pod that anything is journalled for, with what is known of it.
     pub fn pods(&self) -> BTreeMap<String, PodState> {
         self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
+    }
+
+    /// The links that pods have had and that are not back on the host as they were, each with its plan and why. Until
+    /// they are, they are looked for, and nobody should get them.
+    pub fn strays<T>(&self, mut of: impl FnMut(&Plan, &HostLink, &str) -> T) -> Vec<T> {
+        let pods = self.lock();
+        let mut all = Vec::new();
+        for handle in pods.by_uid.values() {
+            let state = handle.state.borrow();
+            let strays = state
+                .records
+                .iter()
+                .filter_map(|record| Some(of(&record.plan, record.lent.as_ref()?, record.stray.as_ref()?)));
+            all.extend(strays);
+        }
+        all
     }
 
     /// The CNI networks of everything that is journalled, by name, each with one of its plans.

@@ -28,11 +28,12 @@ struct Plugins {
     del: Mutex<VecDeque<Script>>,
     check: Mutex<VecDeque<Script>>,
     collect: Mutex<VecDeque<Script>>,
+    give_back: Mutex<VecDeque<Script>>,
     /// The link that an ADD takes from the host.
     link: Mutex<Option<HostLink>>,
     called: Notify,
-    /// What the next DEL leaves.
-    left: Mutex<Option<String>>,
+    /// What becomes of the next DEL.
+    left: Mutex<Option<Undone>>,
 }
 
 impl Plugins {
@@ -59,6 +60,16 @@ impl Plugins {
 impl Network for Plugins {
     async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
         Ok(self.link.lock().unwrap().clone())
+    }
+
+    async fn index_in_pod(&self, _: &Plan, _: &Sandbox) -> Option<u32> {
+        Some(7)
+    }
+
+    async fn give_back(&self, _: &Plan, lent: &HostLink) -> Result<Undone, Failure> {
+        self.run(format!("give back {} of index {:?}", lent.name, lent.index_in_pod), &self.give_back)
+            .await?;
+        Ok(Undone::All)
     }
 
     async fn check(&self, plan: &Plan, sandbox: &Sandbox, _: &Value) -> Checked {
@@ -98,7 +109,7 @@ impl Network for Plugins {
         let lent =
             lent.map_or_else(String::new, |lent| format!(" giving back {} with {}", lent.name, lent.mtu));
         self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await?;
-        Ok(self.left.lock().unwrap().take().map_or(Undone::All, Undone::GivenUp))
+        Ok(self.left.lock().unwrap().take().unwrap_or(Undone::All))
     }
 }
 
@@ -357,7 +368,8 @@ async fn what_a_del_gives_up_is_told_once_and_lets_the_claim_go() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
-    *node.plugins.left.lock().unwrap() = Some("the IPAM plugin is not there".to_owned());
+    let left = Undone::GivenUp("the IPAM plugin is not there".to_owned());
+    *node.plugins.left.lock().unwrap() = Some(left);
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(*node.watcher.1.lock().unwrap(), ["storage: the IPAM plugin is not there"]);
     assert_eq!(node.journalled(), 0);
@@ -484,6 +496,56 @@ async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_betw
     let calls = node.plugins.calls();
     assert_eq!(calls[1..4], ["del a0 s1 giving back eth2 with 1500"; 3]);
     assert_eq!(calls[4..], ["add a0 s1", "del a0 s1 with result giving back eth2 with 1400"]);
+}
+
+/// A node whose pod has had `eth2`, which is not back now that the claim is released.
+async fn with_a_stray() -> Node {
+    let node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() =
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": 1500, "up": true})).unwrap();
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    *node.plugins.left.lock().unwrap() = Some(Undone::Stray("eth2 has another name".to_owned()));
+    node.plugins.give_back.lock().unwrap().extend([Script::Fail; 3]);
+    node.attacher.release("a-uid").await.expect("the claim need not wait for the link");
+    node
+}
+
+fn strays(node: &Node) -> Vec<String> {
+    node.attacher.strays(|plan, lent, why| format!("{} of {}: {why}", lent.name, plan.pod.name))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_not_back_is_kept_from_others_and_looked_for_until_it_is() {
+    let node = with_a_stray().await;
+    assert_eq!(strays(&node), ["eth2 of pod: eth2 has another name"]);
+    let told = node.watcher.1.lock().unwrap().clone();
+    assert!(matches!(&told[..], [told] if told.contains("eth2 has another name")), "{told:?}");
+    assert!(!node.attacher.plans_of_claim("a-uid").is_empty(), "its device is held");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let calls = node.plugins.calls();
+    assert_eq!(calls[2..], ["give back eth2 of index Some(7)"; 4], "no plugin is run for it again");
+    assert!(node.attacher.pods().is_empty() && node.journalled() == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_agent_looks_for_a_stray_link_too() {
+    let mut node = with_a_stray().await;
+    node.plugins.give_back.lock().unwrap().clear();
+    node.restart("boot");
+    node.attacher.synchronize(Vec::new(), &HashSet::new());
+    node.until("given back", |state| state.records.iter().all(|r| r.stray.is_none())).await;
+    assert_eq!(node.plugins.calls()[2..], ["give back eth2 of index Some(7)"]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_a_stray_link_is_the_hosts() {
+    let mut node = with_a_stray().await;
+    node.restart("another boot");
+    node.until("left", |state| state.records.iter().all(|r| r.stray.is_none())).await;
+    assert_eq!(node.plugins.calls()[2..], [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 pub use changes::Changes;
-pub use host_link::{Address, GivenBack, HostLink, Which};
+pub use host_link::{Address, GivenBack, HostLink, InPod, Which};
 pub use link::{Link, OperState};
 pub use netns::{Netns, NetnsId};
 pub use uplinks::{NotUplink, classify, leads_out, uplinks};

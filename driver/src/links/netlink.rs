@@ -42,6 +42,8 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
 const IFLA_PERM_ADDRESS: u16 = 54;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_RT_PRIORITY: u16 = 9;
 const RTA_NH_ID: u16 = 30;
@@ -294,8 +296,11 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         physical_function: None,
         pci_id: None,
     };
+    let (mut device, mut bus) = (None, None);
     for (kind, value) in attributes(message.get(IFINFOMSG..)?) {
         match kind {
+            IFLA_PARENT_DEV_NAME => device = Some(text(value)),
+            IFLA_PARENT_DEV_BUS_NAME => bus = Some(text(value)),
             IFLA_IFNAME => link.name = text(value),
             IFLA_ADDRESS => link.mac = hardware_address(value),
             IFLA_PERM_ADDRESS => link.permanent_mac = hardware_address(value),
@@ -317,6 +322,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    link.pci_bus_id = device.filter(|_| bus.as_deref() == Some("pci"));
     if link.peer_in_other_netns {
         // An index of that namespace, which may well be taken by some other link in ours.
         link.parent = None;

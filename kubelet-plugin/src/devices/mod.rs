@@ -6,6 +6,7 @@
 //! | [`bandwidth`] | how an uplink's bandwidth is divided among its devices |
 //! | [`segments`] | which segmentation ids each Network has on this node |
 //! | [`held`] | what stays published because claims hold it |
+//! | [`strays`] | what nobody gets because a pod has not given its link back |
 //!
 //! A device is published as long as its link is there or a claim holds it: a device that is not published any more stops
 //! being charged. What cannot serve new pods is tainted.
@@ -14,6 +15,7 @@ mod bandwidth;
 mod counters;
 mod held;
 mod segments;
+pub(crate) mod strays;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +32,7 @@ use serde_json::{Map, Value};
 
 pub use held::Held;
 pub use segments::{segments, space};
+pub use strays::Stray;
 
 use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
