@@ -16,6 +16,8 @@ mod cni_network;
 mod cni_status;
 mod cni_sweep;
 pub mod journal;
+#[cfg(test)]
+mod journal_formats;
 pub mod machine;
 mod pod;
 pub mod record;
