@@ -52,7 +52,8 @@ mod tests {
     fn a_link_that_a_pod_renamed_is_offered_by_no_name_until_it_is_as_it_was() {
         let mut renamed = uplink("x");
         renamed.link.permanent_mac = Some("02:00:00:00:00:01".to_owned());
-        let inventory = Inventory { uplinks: vec![renamed, uplink("eth3")], ..Inventory::default() };
+        let uplinks = vec![renamed, uplink("eth3")];
+        let inventory = Inventory { uplinks, macvlan: true, ipvlan: true, ..Inventory::default() };
         let link =
             json!({"index": 2, "name": "eth2", "permanentMac": "02:00:00:00:00:01", "mtu": 1500, "up": true});
         let stray = Stray {
