@@ -290,7 +290,7 @@ fn what_a_pod_has_put_in_the_place_of_a_link_that_it_removed_stays_in_the_pod() 
         let (pod, lent, _) = Pod::with_link(&host).await;
         pod.netns.inside(|| {
             run("ip link del net1");
-            run("ip link add net1 type veth peer name other");
+            run("ip link add net1 index 77 type veth peer name other");
             run("ip link set net1 alias up0");
         });
         let before = links();

@@ -84,7 +84,7 @@ pub struct HostLink {
     /// Its addresses that were set for good, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Address>,
-    /// The index that it got in the pod, which the pod cannot change; `None` until the ADD has succeeded.
+    /// The index that it got in the pod, which stays when the pod renames it; `None` until the ADD has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_in_pod: Option<u32>,
 }
@@ -273,7 +273,8 @@ impl HostLink {
     }
 
     /// Which of the `links` of the pod that got it as `lent_as` is this one. Anything but hardware is known by its index
-    /// in the pod. Before the ADD has told that, no container has run: then it is known by its name.
+    /// in the pod; one that a pod has removed and made anew with that index comes back in its place. Before the ADD has
+    /// told the index, no container has run: then it is known by its name.
     fn find_in_pod<'a>(&self, links: &'a [Link], lent_as: &str) -> Option<&'a Link> {
         let likely = |link: &Link| match self.index_in_pod {
             Some(index) => link.index == index,
