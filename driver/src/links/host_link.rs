@@ -471,8 +471,8 @@ async fn apply<'a>(
     let connection = tokio::spawn(connection);
     let (mut result, mut named) = (Ok(()), true);
     for (link, change) in changes {
-        // Until a link has its name, the plugin's mark tells whose it is.
-        if matches!(change, Change::Alias(_)) && !named {
+        // Until a link has its name, the plugin's mark tells whose it is. Labels of addresses follow a rename.
+        if matches!(change, Change::Alias(_) | Change::Address(_)) && !named {
             continue;
         }
         match make(&handle, link.index, &change).await {
