@@ -1,7 +1,7 @@
 //! What the node's links and the admin's Networks become for a real scheduler. Links that scenarios plug in are each
 //! scenario's its own.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::{attachment, claim, class, pod, request};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
@@ -280,16 +280,33 @@ pub fn what_a_provider_says_of_links_brings_two_of_them_together(test: &Test<'_>
 }
 
 pub fn a_network_is_for_the_namespaces_that_it_selects(test: &Test<'_>) -> Result<()> {
-    let network = test.network("a", |network| {
-        network["spec"]["namespaceSelector"] = json!({"matchLabels": {"netclaim-test": test.name("in")}});
+    let label = test.name("in");
+    let only = |network: &mut Value| {
+        network["spec"]["namespaceSelector"] = json!({"matchLabels": {"netclaim-test": label}});
+    };
+    let silent = test.network("a", only)?;
+    let listing = test.network("b", |network| {
+        only(network);
+        network["metadata"]["annotations"]["netclaim.dev/device-classes"] =
+            json!(format!("any, {}", test.name("b")));
     })?;
-    test.pod("p", &network)?;
-    test.event("p", &[&format!("Network \"{network}\" is not for namespace")])?;
-    let namespace = test.get("pod", "p")?["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-    let label = format!("netclaim-test={}", test.name("in"));
-    test.cluster.kubectl(&["label", "namespace", &namespace, &label])?;
-    test.delete_pod("p")?;
-    test.pod("q", &network)?;
+    let not_for = |network: &str| format!("Network {network:?} is not for namespace {:?}", test.namespace());
+    // The policy may not have heard of the Network yet.
+    eventually(10, "a claim of a class that the Network lists is refused", || {
+        let Err(error) = test.create([claim("q", &listing)]) else {
+            test.kubectl(&["delete", "resourceclaim", "q"])?;
+            bail!("it was accepted")
+        };
+        ensure!(error.to_string().contains(&not_for(&listing)), "{error}");
+        Ok(())
+    })?;
+    test.pod("p", &silent)?;
+    test.event("p", &["FailedScheduling", &not_for(&silent)])?;
+    let status = test.get("resourceclaim", "p")?["status"].clone();
+    ensure!(status["allocation"].is_null(), "what is refused holds {status}");
+    test.cluster.kubectl(&["label", "namespace", test.namespace(), &format!("netclaim-test={label}")])?;
+    test.runs_with("p", &["net1"])?;
+    test.pod("q", &listing)?;
     test.runs_with("q", &["net1"])
 }
 
