@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
-use kube::{Api, Client};
 use netclaim_api::cni::SHAPER;
 use netclaim_driver::attach::journal::{Journal, Ownership};
 use netclaim_driver::attach::record::ObjectRef;
@@ -39,6 +38,7 @@ use crate::metrics::Metrics;
 use crate::node::NodeAgent;
 use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::{FIT, STARTS};
+use crate::pods::NodePods;
 use crate::providers::Providers;
 use crate::publishing::{Devices, News as DeviceNews};
 use crate::sandboxes::{self, Listed};
@@ -91,6 +91,7 @@ async fn run(args: Args) -> Result<()> {
         tracing::warn!(%error, "the plugin tuning will fail where it sets MTU or MAC address");
     }
     let client = client(args.kubeconfig.as_deref()).await?;
+    let pods = LivePods(Arc::new(NodePods::new(client.clone(), &args.node_name)));
     let metrics = Arc::new(Metrics::default());
     let boot = boot_id().context("cannot read the boot id")?;
     let plugins = Arc::new(cni_network(&args)?);
@@ -178,7 +179,7 @@ async fn run(args: Args) -> Result<()> {
         sweep::Periods { gc: args.gc_period, check: args.check_period, orphan_after: args.orphan_after };
     let sweep = Sweep {
         attacher: Arc::clone(&attacher),
-        pods: LivePods(client.clone()),
+        pods: pods.clone(),
         boot_id: boot.clone(),
         periods,
         metrics: Arc::clone(&metrics),
@@ -197,14 +198,14 @@ async fn run(args: Args) -> Result<()> {
     let silence = silent.clone();
     let source = Arc::new(GateSource {
         attacher: Arc::clone(&attacher),
-        pods: LivePods(client.clone()),
+        pods: pods.clone(),
         silent,
         boot_id: boot.clone(),
     });
     parts.spawn_until_cancelled("answering hooks", server::serve(hooks, source));
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
-        LivePods(client.clone()),
+        pods.clone(),
         Arc::clone(&gate),
         hook,
         &boot,
@@ -236,12 +237,8 @@ async fn run(args: Args) -> Result<()> {
     parts.spawn_until_cancelled("giving back memory", memory::give_back());
     parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
     parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
-    let address = args.metrics_address;
-    parts.spawn_until_cancelled("serving metrics", async move {
-        if let Err(error) = http::serve(address, metrics, ready).await {
-            tracing::error!(%address, %error, "cannot serve metrics");
-        }
-    });
+    parts.spawn_until_cancelled("serving metrics", http::serve_metrics(args.metrics_address, metrics));
+    parts.spawn_until_cancelled("serving probes", http::serve_health(args.health_address, ready));
     tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
@@ -301,7 +298,11 @@ impl Parts {
     }
 
     /// A part that is dropped then.
-    fn spawn_until_cancelled(&mut self, what: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+    fn spawn_until_cancelled<T: Send>(
+        &mut self,
+        what: &'static str,
+        part: impl Future<Output = T> + Send + 'static,
+    ) {
         let cancel = self.cancel.clone();
         self.spawn(what, async move {
             cancel.run_until_cancelled(part).await;
@@ -482,26 +483,23 @@ struct GateSource {
 }
 
 /// Pods as the API server knows them.
-struct LivePods(Client);
+#[derive(Clone)]
+struct LivePods(Arc<NodePods>);
 
 impl LivePods {
-    fn of(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.0.clone(), namespace)
-    }
-
     /// The metadata of this very pod: `Some(None)` when it is gone or another has its name, `None` when the API server
     /// does not say.
     async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
-        let pods = self.of(namespace);
-        let found = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await.ok()?.ok()?;
+        let look = self.0.metadata(namespace, name);
+        let found = tokio::time::timeout(LOOK_TIMEOUT, look).await.ok()?.ok()?;
         Some(found.map(|found| found.metadata).filter(|metadata| metadata.uid.as_deref() == Some(uid)))
     }
 }
 
 impl Pods for LivePods {
     async fn is_never_restarted(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
-        let pods = self.of(namespace);
-        let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, pods.get_opt(name)).await.ok()?.ok()??;
+        let look = self.0.pod(namespace, name);
+        let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, look).await.ok()?.ok()??;
         let is_it = pod.metadata.uid.as_deref() == Some(uid);
         is_it.then(|| pod.spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never")))
     }

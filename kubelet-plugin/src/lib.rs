@@ -9,7 +9,7 @@
 //! ```
 //!
 //! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `uplinks` and `metadata` are pure: from values to values.
-//! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers` and `http` each talk to one outside world.
+//! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers`, `pods` and `http` each talk to one outside world.
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
@@ -44,6 +44,7 @@ mod node;
 mod nri;
 mod parent;
 mod plan;
+mod pods;
 mod providers;
 mod publishing;
 mod relay;

@@ -88,7 +88,7 @@ impl Cluster {
     fn install(&self, image: &Path) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
         self.program("busybox", &std::fs::read(busybox.trim())?)?;
-        eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
+        eprintln!("==> installing netclaim: kubectl apply -k {}", self.manifests()?.display());
         let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
         let sum = output(Command::new("sha256sum").arg(image))?;
         let known = self.dir.join("image.sha256");
@@ -96,7 +96,7 @@ impl Cluster {
         if new_image {
             output(Command::new(project("tests/cluster/image.sh")).arg(&self.dir).arg(image))?;
         }
-        self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
+        self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()])?;
         let timeout = format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}");
         let status = format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}");
         self.kubectl(&[
@@ -117,6 +117,21 @@ impl Cluster {
         std::fs::write(known, sum)?;
         self.agent_ready()?;
         self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+    }
+
+    /// The manifests for this Kubernetes.
+    fn manifests(&self) -> Result<PathBuf> {
+        let version = std::fs::read_to_string(self.dir.join("kubernetes"))?;
+        let old = ["1.34", "1.35"].iter().any(|minor| version.trim().starts_with(minor));
+        Ok(project(if old { "deploy/before-1.36" } else { "deploy/manifests" }))
+    }
+
+    /// Has kubectl apply or delete a kustomization of the project.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn kustomization(&self, verb: &str, path: &str) -> Result<()> {
+        self.kubectl(&[verb, "-k", &project(path).to_string_lossy()]).map(drop)
     }
 
     /// Shows what became of netclaim's own pods.
@@ -331,8 +346,10 @@ impl Cluster {
     /// # Errors
     /// When it does not listen.
     pub fn ask_agent(&self, path: &str) -> Result<String> {
-        let ask =
-            format!("exec 3<>/dev/tcp/127.0.0.1/9177; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+        let port = if path == "/metrics" { 9177 } else { 9179 };
+        let ask = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+        );
         self.on_node(&["bash", "-c", &ask])
     }
 
@@ -441,7 +458,7 @@ impl Cluster {
             let patch = r#"{"spec": {"template": {"spec": {"hostPID": null}}}}"#;
             self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", patch])?;
             self.kubectl(&["set", "env", "-n", SYSTEM, AGENT, &format!("{variable}-")])?;
-            self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
+            self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()])?;
         }
         self.agent_ready()
     }

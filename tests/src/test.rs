@@ -81,6 +81,11 @@ impl<'a> Test<'a> {
         Err(Skipped(reason.to_owned()).into())
     }
 
+    /// The scenario's namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// A name for an object that belongs to no namespace.
     pub fn name(&self, name: &str) -> String {
         format!("{}-{name}", self.namespace)
