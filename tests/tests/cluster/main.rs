@@ -113,8 +113,13 @@ fn main() -> ExitCode {
             metrics_are_served,
             tools_on_the_node_see_the_attachments,
             the_agent_has_the_rights_of_the_manual_and_no_more,
-            the_agent_writes_slices_of_its_own_node_only;
+            the_agent_writes_slices_of_its_own_node_only,
+            a_stolen_token_writes_nothing_of_another_node_under_whatever_name_the_agent_runs,
+            a_stolen_token_reads_the_pods_of_its_node_only,
+            who_is_only_called_like_the_agent_is_not_held_to_its_limits,
+            connections_that_say_nothing_cost_the_agent_neither_descriptors_nor_its_probes;
         alone:
+            no_pod_of_a_burst_is_refused_its_claim,
             a_thousand_flaps_of_a_link_are_few_writes,
             more_devices_than_one_slice_takes_are_published,
             a_node_where_nothing_changes_writes_no_slices,

@@ -46,7 +46,12 @@ fn main() -> ExitCode {
             a_use_of_a_link_that_the_scheduler_cannot_count_is_refused_on_the_node,
             metrics_are_served,
             the_agent_has_the_rights_of_the_manual_and_no_more,
-            the_agent_writes_slices_of_its_own_node_only;
+            the_agent_writes_slices_of_its_own_node_only,
+            a_stolen_token_writes_nothing_of_another_node_under_whatever_name_the_agent_runs,
+            a_stolen_token_reads_the_pods_of_its_node_only,
+            who_is_only_called_like_the_agent_is_not_held_to_its_limits,
+            connections_that_say_nothing_cost_the_agent_neither_descriptors_nor_its_probes,
+            no_pod_of_a_burst_is_refused_its_claim;
     ])
 }
 
