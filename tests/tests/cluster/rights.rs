@@ -206,7 +206,11 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
         let event = bound.event(controller, instance, "Node", "node0");
         refused(&format!("an event of {controller} on {instance}"), event, &[words])?;
     }
-    refused("an event by an unbound token", unbound.event("netclaim.dev", "", "Node", "node0"), &[words])?;
+    refused(
+        "an event by an unbound token",
+        unbound.event("netclaim.dev", "node0", "Node", "node0"),
+        &[words],
+    )?;
     let words = "may not write events about another Node";
     refused("an event about node1", bound.event("netclaim.dev", "node0", "Node", "node1"), &[words])
 }
