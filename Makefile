@@ -12,7 +12,7 @@ help: ## This list
 	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
-demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time about 15 minutes)
+demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time 12 to 20 minutes on two cores)
 	@tests/demo/demo.sh
 
 .PHONY: demo-down
@@ -26,43 +26,47 @@ check: lint ## Format, lints, dependencies, unit and doc tests; needs no root
 .PHONY: test
 test: lint ## Everything that checks netclaim, tests on a real cluster included (root)
 	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
+	tests/packages.sh test
 	tests/cluster/build.sh
-	@# With those that need root: in network namespaces of their own, against the reference plugins, libcni and
-	@# the runtime's side of NRI in Go.
+	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
+	@# the runtime's side of NRI in Go. One command for all crates: a selection would compile half of them again.
 	NETCLAIM_CNI_BIN=$$(. tests/cluster/lib.sh && echo "$$plugins_bin") \
-	  cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast -- --include-ignored
-	cargo test --package netclaim-tests --locked --no-fail-fast
+	  cargo test --workspace --locked --no-fail-fast -- --include-ignored
+
+.PHONY: test-fresh
+test-fresh: ## make demo and make test in a new, minimal Debian that has only Rust and Go (root; an hour and a half)
+	@tests/fresh.sh
 
 .PHONY: test-qemu
-test-qemu: ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debian's kernel in QEMU (root)
+test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debian's kernel in QEMU (root)
 	tests/cluster/build.sh
 	tests/qemu/lane.sh
 
 .PHONY: test-churn
-test-churn: ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
+test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
 	tests/cluster/build.sh
 	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --locked -- pods_come_and_go
 
 .PHONY: test-faults
-test-faults: ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
+test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
 	tests/cluster/build.sh
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- nothing_changes
 
 .PHONY: test-runtimes
-test-runtimes: ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
+test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
 	@failed=; for runtime in containerd-2.2 crio; do \
 	  echo "==> the cluster tests on $$runtime"; \
 	  NETCLAIM_RUNTIME=$$runtime cargo test --package netclaim-tests --test cluster --locked || failed+=" $$runtime"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-density
-test-density: ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
+test-density: tools ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
 	tests/cluster/build.sh
 	cargo test --package netclaim-tests --test density --locked
 
 .PHONY: test-versions
-test-versions: ## Publishing and scheduling on each supported version of Kubernetes (root; three builds the first time)
+test-versions: tools ## Publishing and scheduling on each supported version of Kubernetes (root; three builds the first time)
 	@failed=; for version in 1.34 1.35 1.36 newest; do \
 	  echo "==> Kubernetes $$version"; \
 	  NETCLAIM_KUBERNETES=$$version tests/cluster/build.sh && \
@@ -70,11 +74,14 @@ test-versions: ## Publishing and scheduling on each supported version of Kuberne
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
-test-scale: ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler (root; 15 minutes)
+test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler (root; 15 minutes)
 	tests/cluster/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.
 	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked -- simulated
+
+# These measure: what they measure is what is released.
+test-density test-scale bench: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
 test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions ## make test, and then what takes longer (root)
@@ -84,24 +91,25 @@ fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
 	@driver/fuzz/fuzz.sh
 
 .PHONY: bench
-bench: ## The CNI runtime, libcni and bare plugins side by side; from link to slice (root; 15 minutes; BENCH_ROUNDS=16)
+bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link to slice (root; 15 minutes; BENCH_ROUNDS=16)
 	@tests/bench/bench.sh
 	tests/cluster/build.sh
 	cargo test --release --package netclaim-tests --test scale --locked -- latency
 
 .PHONY: lint
-lint: deny
+lint: tools deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	@# All targets are not those of the slow lanes, which cargo test leaves out.
-	cargo clippy --package netclaim-tests --test '*' --locked -- -D warnings
+	@# All targets are not those of the slow lanes, which cargo test leaves out. One package alone would have other features,
+	@# and its dependencies be checked again.
+	cargo clippy --workspace --test '*' --locked -- -D warnings
 
 .PHONY: image
-image: ## The image archive target/netclaim.tar (localhost/netclaim:dev)
+image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
 	deploy/image/build.sh target/netclaim.tar
 
 .PHONY: generate
-generate: ## CRDs, schemas, protocol code and the plugins' keys anew from their sources (needs Go)
+generate: tools ## CRDs, schemas, protocol code and the plugins' keys anew from their sources (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
@@ -112,6 +120,10 @@ generate: ## CRDs, schemas, protocol code and the plugins' keys anew from their 
 clean: ## Removes what was built: target and the cache of the tests
 	rm -rf target '$(cache)'
 
+.PHONY: tools
+tools:
+	@tests/packages.sh build
+
 .PHONY: deny
 deny: $(deny)
 	$(deny) --log-level error check bans licenses sources
@@ -120,6 +132,6 @@ deny: $(deny)
 	  echo "cargo deny advisories: SKIPPED, the database cannot be fetched: $$(tail -n 1 <<<"$$out")"; \
 	else $(deny) --log-level error check advisories; fi
 
-$(deny):
+$(deny): | tools
 	@echo '==> installing cargo-deny $(deny_version) (once; about 5 minutes)'
 	cargo install --quiet --locked --version $(deny_version) cargo-deny --root $(cache)/cargo-deny-$(deny_version)

@@ -1,6 +1,7 @@
 //! What an admin lets tenants decide.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,16 +22,48 @@ pub struct Allow {
     /// Claims may set rates (`bandwidth`), up to the bandwidth they were granted as capacity.
     #[serde(skip_serializing_if = "is_false")]
     pub bandwidth: bool,
-    /// Claims may open ports of the node (`portMappings`).
+    /// Claims may open ports of the node (`portMappings`): 1024 and above, but for those of Kubernetes itself and
+    /// NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
     #[serde(skip_serializing_if = "is_false")]
     pub port_mappings: bool,
-    /// Claims may pass CNI_ARGS to the plugins (`args`).
+    /// Claims may pass CNI_ARGS to the plugins (`args`), but for `IP`, `GATEWAY` and `MAC`, which have fields and
+    /// permissions of their own.
     #[serde(skip_serializing_if = "is_false")]
     pub args: bool,
     /// Parameters that claims may set, by name, each with a JSON schema of what it may be; used in the configuration
     /// as `${parameters.NAME}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, ParameterRule>,
+}
+
+/// Host ports that no claim gets: privileged ones, and those on which a node of Kubernetes itself listens (etcd, API server,
+/// netclaim's metrics, kubelet to cloud-controller-manager, NodePorts).
+const NODE_PORTS: [RangeInclusive<u16>; 6] =
+    [0..=1023, 2379..=2380, 6443..=6443, 9177..=9179, 10248..=10260, 30000..=32767];
+
+/// CNI_ARGS by which plugins take an address or a MAC.
+const ADDRESS_ARGS: [(&str, &str); 3] = [("IP", "ips"), ("GATEWAY", "ips"), ("MAC", "mac")];
+
+/// Why no claim may have this port of the node.
+pub(crate) fn host_port_problem(port: u16) -> Option<String> {
+    NODE_PORTS.iter().any(|ports| ports.contains(&port)).then(|| {
+        let ports = NODE_PORTS.iter().map(|ports| match (ports.start(), ports.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        });
+        format!(
+            "{port} is a port of the node itself: choose one outside of {}",
+            ports.collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
+/// Why no claim may pass this CNI_ARG.
+pub(crate) fn arg_problem(key: &str) -> Option<String> {
+    let (_, field) = ADDRESS_ARGS.iter().find(|(known, _)| key.eq_ignore_ascii_case(known))?;
+    Some(format!(
+        "plugins take an address from it: use the field `{field}`, which the admin allows by allow.{field}"
+    ))
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]

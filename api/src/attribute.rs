@@ -81,6 +81,15 @@ pub enum AttributeValue {
     Version(#[schemars(length(max = 64))] String),
 }
 
+/// What the API server refuses of declared attributes, in CEL.
+pub(crate) fn admission_rules_of_declared() -> serde_json::Value {
+    let ours = attributes::OURS;
+    serde_json::json!([{
+        "rule": format!("self.all(name, !(name in {ours:?}) && !name.startsWith('resource.kubernetes.io/'))"),
+        "message": "what the driver itself says of a device cannot be declared: choose another name",
+    }])
+}
+
 /// What is wrong with declared attributes; paths are relative to them.
 pub fn problems(declared: &DeclaredAttributes) -> Vec<Invalid> {
     let mut problems = Vec::new();

@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! * Nothing here does IO; the same functions serve the agent, the controller and the command line.
-//! * Decoding is strict: an unknown field or a repeated key is an error that names it.
+//! * Decoding is strict: an unknown field or a repeated key is an error that names it. [`stored`] is the exception.
 //! * A value that has been parsed is right: [`IfName`], [`MacAddr`], [`Quantity`] cannot hold anything else.
 //! * What a tenant may set is decided by the admin's [`Allow`] and nothing else, see [`merge`].
 
@@ -27,11 +27,13 @@ pub mod merge;
 mod names;
 pub mod network;
 pub mod opaque;
+pub mod overlap;
 mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
 mod quantity;
 pub mod segmentation;
+pub mod stored;
 mod strict_json;
 pub mod taints;
 pub mod template;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::allow::{arg_problem, host_port_problem};
 use crate::cni::SHAPER;
 use crate::cni::validate::{Finding, Severity, validate, validate_places};
 use crate::network::{NetworkSpec, declares, place_of};
@@ -207,6 +208,16 @@ fn permitted(config: &AttachmentConfig, allow: &Allow, owner: &str) -> Result<()
             "{owner} does not allow claims to set it: remove it, or have the admin set allow.{field}"
         );
         return Err(Invalid::new(field, problem));
+    }
+    for (i, mapping) in port_mappings.iter().enumerate() {
+        if let Some(problem) = host_port_problem(mapping.host_port) {
+            return Err(Invalid::new(format!("portMappings[{i}].hostPort"), problem));
+        }
+    }
+    for key in args.keys() {
+        if let Some(problem) = arg_problem(key) {
+            return Err(Invalid::new(format!("args.{key}"), problem));
+        }
     }
     for (name, value) in parameters {
         let field = format!("parameters.{name}");
@@ -424,6 +435,42 @@ mod tests {
             ),
             "claim config[0].parameters.vlan: 10 is too large: the maximum is 9"
         );
+    }
+
+    #[test]
+    fn allowed_args_do_not_bring_an_address_with_them() {
+        for (key, field) in [("IP", "ips"), ("GATEWAY", "ips"), ("MAC", "mac"), ("ip", "ips")] {
+            let all = json!({"args": true, "ips": true, "mac": true});
+            let error = refused(all, json!({"args": {key: "10.0.0.1"}}));
+            assert!(error.starts_with(&format!("claim config[0].args.{key}: plugins take")), "{error}");
+            assert!(error.contains(&format!("use the field `{field}`")), "{error}");
+        }
+        let spec = network(json!({"args": true}));
+        let claim = [layer(Author::Claim, json!({"args": {"TENANT": "10.0.0.1"}}))];
+        merge(Base::Network("storage", &spec), &claim, None).expect("merges");
+        let class = [layer(Author::Class, json!({"args": {"IP": "10.0.0.1"}}))];
+        merge(Base::Network("storage", &spec), &class, None).expect("the admin's");
+    }
+
+    #[test]
+    fn allowed_port_mappings_leave_the_node_its_own_ports() {
+        let mut spec = network(json!({"portMappings": true}));
+        spec.cni["plugins"][0]["capabilities"]["portMappings"] = json!(true);
+        let mapped = |author, port: u16| {
+            let mappings = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80}, {"hostPort": port, "containerPort": 80}]});
+            let merged = merge(Base::Network("storage", &spec), &[layer(author, mappings)], None);
+            merged.map(drop).map_err(|error| error.to_string())
+        };
+        for port in [22, 1023, 2379, 6443, 10250, 30000, 32767] {
+            let error = mapped(Author::Claim, port).expect_err("refused");
+            let expected =
+                format!("claim config[0].portMappings[1].hostPort: {port} is a port of the node itself");
+            assert!(error.starts_with(&expected), "{error}");
+            mapped(Author::Class, port).expect("the admin's");
+        }
+        for port in [1024, 10247, 10261, 29999, 32768, 65535] {
+            mapped(Author::Claim, port).expect("merges");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub struct UplinkSelector {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkCapacity {
-    /// Bits per second; by default the speed of the uplink where that is known.
+    /// Bits per second that claims can ask for; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
     /// Interfaces at once; not limited by default.
@@ -308,8 +308,7 @@ impl NetworkSpec {
     /// The VLAN id that every attachment has on the uplink: the kernel makes one link of an id, so that one pod at a
     /// time can have it.
     pub fn fixed_vlan(&self) -> Option<u32> {
-        let mut outside = self.plugins().filter(|plugin| !is_inside_pod(plugin));
-        outside.find(|plugin| plugin_type(plugin) == "vlan")?.get("vlanId")?.as_u64()?.try_into().ok()
+        vlan_of(self.plugins())
     }
 
     /// The bridge that the uplink has to be a port of, where the network is a bridge.
@@ -367,6 +366,12 @@ pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool 
 pub fn link_use_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<LinkUse> {
     let outside = plugins.filter(|plugin| !is_inside_pod(plugin));
     link_use(&outside.map(plugin_type).collect::<Vec<_>>())
+}
+
+/// The VLAN id that a chain of plugins takes on its uplink, where it is written out.
+pub fn vlan_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<u32> {
+    let mut outside = plugins.filter(|plugin| !is_inside_pod(plugin));
+    outside.find(|plugin| plugin_type(plugin) == "vlan")?.get("vlanId")?.as_u64()?.try_into().ok()
 }
 
 /// How a chain of these plugin types uses its uplink.

@@ -2,7 +2,7 @@
 //!
 //! Rules that a real scheduler taught: every device carries the same attribute keys; a capacity that must be
 //! taken has the minimum 1 (with a default alone a claim may ask for 0); amounts are whole; an exhausted capacity
-//! has no upper bound in its policy, which could then not hold the default.
+//! has no policy, which could not hold its own default, and its device is to be tainted.
 
 use std::collections::BTreeMap;
 
@@ -48,6 +48,20 @@ pub struct Amounts {
     pub interfaces: Option<Quantity>,
     /// Segmentation ids.
     pub segments: Option<Segments>,
+}
+
+impl Amounts {
+    /// What everybody who gets the device needs one of, and there is none of.
+    pub fn exhausted(&self) -> Option<&'static str> {
+        let none = |amount: Option<Quantity>| amount.is_some_and(|amount| amount.value() == 0);
+        match &self.segments {
+            _ if none(self.addresses) => Some(attributes::ADDRESSES),
+            _ if none(self.interfaces) => Some(attributes::INTERFACES),
+            Some(Segments::Counted(0)) => Some(attributes::SEGMENTS),
+            Some(Segments::Listed(ids)) if ids.is_empty() => Some(attributes::SEGMENTS),
+            _ => None,
+        }
+    }
 }
 
 /// Segmentation ids that a device hands out.
@@ -134,7 +148,7 @@ fn capacity(amount: Quantity, least: u64, shared: bool) -> DeviceCapacity {
         valid_range: Some(CapacityRequestPolicyRange { min: quantity(least), ..Default::default() }),
         valid_values: None,
     };
-    DeviceCapacity { value: quantity(amount), request_policy: shared.then_some(policy) }
+    DeviceCapacity { value: quantity(amount), request_policy: (shared && amount >= least).then_some(policy) }
 }
 
 /// A claim takes one id; more would never be used.
@@ -142,7 +156,7 @@ fn segment_capacities(segments: Segments) -> BTreeMap<String, DeviceCapacity> {
     let quantity = |amount: u64| ApiQuantity(amount.to_string());
     let of = |value: u64, default: u64, values: &[u64]| DeviceCapacity {
         value: quantity(value),
-        request_policy: Some(CapacityRequestPolicy {
+        request_policy: (value > 0).then(|| CapacityRequestPolicy {
             default: Some(quantity(default)),
             valid_values: Some(values.iter().copied().map(quantity).collect()),
             valid_range: None,
@@ -224,6 +238,19 @@ mod tests {
         let attributes = device.attributes.iter().flatten().count();
         assert!(attributes + device.capacity.iter().flatten().count() <= 32);
         assert!(device.attributes.iter().flatten().any(|(key, _)| key == "a00"));
+    }
+
+    #[test]
+    fn an_exhausted_capacity_has_no_policy_which_could_not_hold_its_default() {
+        let zero = Some(Quantity::new(0));
+        let segments = Some(Segments::Counted(0));
+        let amounts = Amounts { bandwidth: zero, addresses: zero, interfaces: zero, segments };
+        assert_eq!(amounts.exhausted(), Some("addresses"));
+        let device = device("a".into(), Facts::default(), amounts, true);
+        let with_policy = device.capacity.iter().flatten().filter(|(_, c)| c.request_policy.is_some());
+        assert_eq!(with_policy.map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["bandwidth"]);
+        let plenty = Amounts { bandwidth: zero, segments: Some(Segments::Counted(1)), ..Amounts::default() };
+        assert_eq!(plenty.exhausted(), None, "nobody has to take bandwidth");
     }
 
     #[test]

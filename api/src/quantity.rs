@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 /// A non-negative whole amount, written as Kubernetes writes quantities: `10G`, `500M`, `1Gi`, `64`.
 ///
-/// Bandwidth is in bits per second, everything else counts things. Fractions of one are refused because the
-/// scheduler rounds them (see `docs/architecture.md`, capacities). Compare values, never spellings: the
-/// scheduler may hand `1G` back as `1000000000`.
+/// Bandwidth is in bits per second, everything else counts things. Fractions of one are refused where people write them,
+/// and [rounded up](Self::rounded_up) where Kubernetes does. Compare values, never spellings: the scheduler may hand `1G`
+/// back as `1000000000` or `1e9`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Text", into = "String")]
 pub struct Quantity(u64);
@@ -23,6 +23,8 @@ pub struct Quantity(u64);
 #[allow(dead_code, reason = "the variants are read by TryFrom and described to schemars")]
 enum Text {
     Number(u64),
+    /// `1e9` is this in YAML.
+    Float(f64),
     Text(String),
 }
 
@@ -36,23 +38,83 @@ impl Quantity {
     pub const fn value(self) -> u64 {
         self.0
     }
+
+    /// What Kubernetes counts for an amount that it has accepted: a fraction of one is one (`Quantity.Value`).
+    ///
+    /// # Errors
+    /// When the text is no amount, or a negative or too large one.
+    pub fn rounded_up(text: &str) -> Result<Self, String> {
+        parse(text).map(|(amount, _)| amount)
+    }
 }
 
-const SUFFIXES: [(&str, u64); 13] = [
-    ("Ki", 1 << 10),
-    ("Mi", 1 << 20),
-    ("Gi", 1 << 30),
-    ("Ti", 1 << 40),
-    ("Pi", 1 << 50),
-    ("Ei", 1 << 60),
-    ("k", 1_000),
-    ("M", 1_000_000),
-    ("G", 1_000_000_000),
-    ("T", 1_000_000_000_000),
-    ("P", 1_000_000_000_000_000),
-    ("E", 1_000_000_000_000_000_000),
-    ("", 1),
+/// What stands behind the digits: powers of two and of ten.
+const SUFFIXES: [(&str, u32, i32); 16] = [
+    ("Ki", 10, 0),
+    ("Mi", 20, 0),
+    ("Gi", 30, 0),
+    ("Ti", 40, 0),
+    ("Pi", 50, 0),
+    ("Ei", 60, 0),
+    ("n", 0, -9),
+    ("u", 0, -6),
+    ("m", 0, -3),
+    ("", 0, 0),
+    ("k", 0, 3),
+    ("M", 0, 6),
+    ("G", 0, 9),
+    ("T", 0, 12),
+    ("P", 0, 15),
+    ("E", 0, 18),
 ];
+
+/// Digits behind the point that are looked at: more than any suffix moves before it.
+const DIGITS: usize = 18;
+
+/// The amount, rounded up, and whether it was whole. The grammar is that of apimachinery's `resource.ParseQuantity`.
+fn parse(text: &str) -> Result<(Quantity, bool), String> {
+    let wrong = |why: &str| format!("{text:?} is not a quantity: {why}; write for example 10G, 500M or 64");
+    let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
+        Some(unsigned) => (text.starts_with('-'), unsigned),
+        None => (false, text),
+    };
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let known = SUFFIXES.iter().find(|(known, ..)| *known == suffix);
+    let exponent = || suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok();
+    let (twos, tens) = match known {
+        Some((_, twos, tens)) => (*twos, *tens),
+        None => (0, exponent().ok_or_else(|| wrong("unknown suffix"))?),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+        return Err(wrong("it has no digits, or two points"));
+    }
+    let (near, far) = fraction.split_at(fraction.len().min(DIGITS));
+    let digits = format!("{}{near}", whole.trim_start_matches('0'));
+    let amount = match digits.as_str() {
+        "" => Some(0),
+        digits => digits.parse::<u128>().ok(),
+    };
+    let scale = i64::from(tens) - i64::try_from(near.len()).unwrap_or(i64::MAX);
+    let power = u32::try_from(scale.unsigned_abs()).ok().and_then(|power| 10_u128.checked_pow(power));
+    let scaled =
+        amount.and_then(|amount| amount.checked_mul(1 << twos)).and_then(|amount| match (scale, power) {
+            _ if amount == 0 => Some((0, 0)),
+            (0.., power) => Some((amount.checked_mul(power?)?, 0)),
+            // Less than any amount that can be written in so many digits.
+            (_, None) => Some((0, 1)),
+            (_, Some(power)) => Some((amount / power, amount % power)),
+        });
+    let (amount, rest) = scaled.ok_or_else(|| wrong("it is too large"))?;
+    let is_whole = rest == 0 && far.bytes().all(|digit| digit == b'0');
+    // Quantities are int64 in Kubernetes.
+    let amount = i64::try_from(amount + u128::from(!is_whole)).map_err(|_| wrong("it is too large"))?;
+    match u64::try_from(amount) {
+        Ok(amount) if amount == 0 || !negative => Ok((Quantity(amount), is_whole)),
+        _ => Err(wrong("it is negative")),
+    }
+}
 
 impl JsonSchema for Quantity {
     fn schema_name() -> Cow<'static, str> {
@@ -73,27 +135,11 @@ impl FromStr for Quantity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            |why: &str| format!("{text:?} is not a quantity: {why}; write for example 10G, 500M or 64");
-        let (number, factor) = SUFFIXES
-            .iter()
-            .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|number| (number, *factor)))
-            .ok_or_else(|| wrong("unknown suffix"))?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-        if !digits(whole) || !digits(fraction) || whole.len() + fraction.len() == 0 || fraction.len() > 18 {
-            return Err(wrong("it is no whole, non-negative amount"));
-        }
-        let scale = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(u32::MAX));
-        let amount = format!("{whole}{fraction}").parse::<u128>().map_err(|_| wrong("it is too large"))?;
-        let scaled = amount.checked_mul(factor.into()).ok_or_else(|| wrong("it is too large"))?;
-        if scaled % scale != 0 {
-            return Err(wrong("fractions of one cannot be handed out"));
-        }
-        // Quantities are int64 in Kubernetes.
-        match i64::try_from(scaled / scale).map(u64::try_from) {
-            Ok(Ok(value)) => Ok(Self(value)),
-            _ => Err(wrong("it is too large")),
+        match parse(text)? {
+            (amount, true) => Ok(amount),
+            (_, false) => Err(format!(
+                "{text:?} is not a quantity: fractions of one cannot be handed out; write for example 10G, 500M or 64"
+            )),
         }
     }
 }
@@ -104,6 +150,7 @@ impl TryFrom<Text> for Quantity {
     fn try_from(text: Text) -> Result<Self, String> {
         match text {
             Text::Number(number) => number.to_string().parse(),
+            Text::Float(number) => number.to_string().parse(),
             Text::Text(text) => text.parse(),
         }
     }
@@ -112,11 +159,11 @@ impl TryFrom<Text> for Quantity {
 /// Canonical: the largest decimal suffix that leaves a whole number.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let decimal = SUFFIXES.iter().rev().filter(|(suffix, _)| suffix.len() == 1);
-        let (suffix, factor) = decimal
+        let decimal = SUFFIXES.iter().filter(|(_, twos, tens)| *twos == 0 && *tens >= 0);
+        let factors = decimal.map(|(suffix, _, tens)| (*suffix, 10_u64.pow(tens.unsigned_abs())));
+        let (suffix, factor) = factors
             .filter(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor))
             .max_by_key(|(_, factor)| *factor)
-            .copied()
             .unwrap_or(("", 1));
         write!(f, "{}{suffix}", self.0 / factor)
     }
@@ -145,8 +192,53 @@ mod tests {
         assert_eq!(parsed("1.5k"), Ok(1_500));
         assert_eq!(parsed(".5k"), Ok(500));
         assert_eq!(parsed("0"), Ok(0));
-        for bad in ["", "-1", "1m", "G", "1.5", "1,5", "1e3x", "99E", "1 G", "."] {
+        for gigabit in ["1e9", "1E9", "1e+9", "+1G", "0.1e10", "1000e6", "1000000000000m", "1.G", "01G"] {
+            assert_eq!(parsed(gigabit), Ok(1_000_000_000), "{gigabit}");
+        }
+        assert_eq!(
+            (parsed("1E"), parsed("-0"), parsed("0e99")),
+            (Ok(1_000_000_000_000_000_000), Ok(0), Ok(0))
+        );
+        for bad in [
+            "", "-1", "1m", "G", "1.5", "1,5", "1e3x", "99E", "1 G", ".", "1.2.3", "+-1", "1e", "1e19",
+            "1e-1",
+        ] {
             assert!(parsed(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_kubernetes_has_accepted_is_rounded_up_as_it_counts_it() {
+        let rounded = |text: &str| Quantity::rounded_up(text).map(Quantity::value);
+        for (text, amount) in [
+            ("1500m", 2),
+            ("1.5", 2),
+            ("1n", 1),
+            ("1e-99", 1),
+            ("0.0000000000000000001", 1),
+            ("1.0000000000000000000000", 1),
+            ("1e9", 1_000_000_000),
+            ("1.5Ki", 1536),
+            ("0.1Ki", 103),
+            ("0", 0),
+        ] {
+            assert_eq!(rounded(text), Ok(amount), "{text}");
+        }
+        assert!(rounded("-1m").is_err() && rounded("16Ei").is_err() && rounded("1x").is_err());
+    }
+
+    #[test]
+    fn numbers_of_yaml_are_read_in_every_spelling() {
+        let read = |json: &str| serde_json::from_str::<Quantity>(json).map(Quantity::value).ok();
+        for (json, amount) in [
+            ("1000", Some(1000)),
+            ("1e9", Some(1_000_000_000)),
+            ("1e+09", Some(1_000_000_000)),
+            ("\"1e9\"", Some(1_000_000_000)),
+            ("1.5", None),
+            ("-1", None),
+        ] {
+            assert_eq!(read(json), amount, "{json}");
         }
     }
 

@@ -3,8 +3,10 @@
 //! | key | what is wrong |
 //! |---|---|
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
+//! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no uplink any more, while claims hold the device |
 //! | `netclaim.dev/withdrawn` | the Network is gone, or not accepted any more, while claims hold the device |
+//! | `netclaim.dev/exhausted` | others hold all addresses or ids that the Network has on the node |
 //! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
 //! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
@@ -19,8 +21,10 @@ use std::fmt;
 #[allow(missing_docs, reason = "see the table in the module's description")]
 pub enum TroubleKind {
     LinkDown,
+    LinkInUse,
     LinkMissing,
     Withdrawn,
+    Exhausted,
     PluginMissing,
     NotReady,
     Limited,
@@ -31,8 +35,10 @@ impl TroubleKind {
     pub const fn key(self) -> &'static str {
         match self {
             Self::LinkDown => "netclaim.dev/link-down",
+            Self::LinkInUse => "netclaim.dev/link-in-use",
             Self::LinkMissing => "netclaim.dev/link-missing",
             Self::Withdrawn => "netclaim.dev/withdrawn",
+            Self::Exhausted => "netclaim.dev/exhausted",
             Self::PluginMissing => "netclaim.dev/plugin-missing",
             Self::NotReady => "netclaim.dev/not-ready",
             Self::Limited => "netclaim.dev/limited",

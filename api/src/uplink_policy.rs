@@ -11,10 +11,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use crate::attribute::{AttributeName, AttributeValue, DeclaredAttributes};
+use crate::attribute::{
+    AttributeName, AttributeValue, DeclaredAttributes, MAX_DECLARED, admission_rules_of_declared,
+};
 use crate::labels::node_selector_problems;
+use crate::stored::{Stored, read_stored};
 use crate::{Invalid, Quantity};
 
 /// Which links of which nodes pods may use, and what is said of them.
@@ -37,6 +42,7 @@ use crate::{Invalid, Quantity};
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = admission_rules()))]
 pub struct UplinkPolicySpec {
     /// Labels of the nodes that it is for; all nodes by default.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -44,11 +50,13 @@ pub struct UplinkPolicySpec {
     /// The links that it is for: those that every field fits that is set.
     pub links: LinkSelector,
     /// Whether they become devices. `Auto`: as without a policy. `Always`: also links of kinds that are not taken by
-    /// default, but never a loopback device, a port of another link, or one that carries the node's own traffic.
+    /// default, links with addresses or routes of the node, and whole cards that have virtual functions; but never a
+    /// loopback device, a port of another link, or one that a default route or an address of the Node object needs.
     /// `Never`: whatever other policies say.
     #[serde(default)]
     pub publish: Publish,
-    /// Links that carry the node's own traffic may be shared too, by macvlan and ipvlan; they are never given away whole.
+    /// Links that carry the node's own traffic are devices too, to be shared by macvlan and ipvlan. A Network that names
+    /// such a link needs no policy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_node_links: bool,
     /// The ways in which pods may use the links; all that the kernel can by default.
@@ -57,11 +65,29 @@ pub struct UplinkPolicySpec {
     pub modes: Vec<UplinkMode>,
     /// Attributes of the links' devices, for selectors and constraints of claims.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
     pub attributes: DeclaredAttributes,
     /// How much of a link can be handed out.
     #[serde(default, skip_serializing_if = "UplinkCapacity::is_empty")]
     pub capacity: UplinkCapacity,
 }
+
+/// What the API server refuses: as much of [`UplinkPolicySpec::problems`] as CEL says in a line.
+fn admission_rules() -> Value {
+    let selects = ["names", "drivers", "pciIDs", "pciBusIDs", "macs", "addresses", "minSpeed"];
+    let selects = selects.map(|field| format!("has(self.links.{field})")).join(" || ");
+    let shares = "has(self.shareNodeLinks) && self.shareNodeLinks";
+    json!([
+        {"rule": format!("self.publish != 'Always' || {selects}"), "message": ALWAYS_EVERY_LINK},
+        {"rule": format!("self.publish != 'Never' || !({shares})"), "message": NEVER_SHARED},
+        {"rule": format!("!({shares}) || !has(self.modes) || self.modes != ['nic']"), "message": SHARED_WHOLE},
+    ])
+}
+
+const ALWAYS_EVERY_LINK: &str =
+    "selects every link, the pods' own included: say which links are to be published Always";
+const NEVER_SHARED: &str = "shareNodeLinks has no meaning with publish: Never";
+const SHARED_WHOLE: &str = "a link cannot be shared and given away whole: allow macvlan or ipvlan";
 
 /// What the controller found out about a policy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -225,20 +251,54 @@ impl LinkSelector {
 }
 
 impl UplinkPolicySpec {
+    /// Reads the spec of a stored policy that nodes can follow, without fields that this version does not know. Those of
+    /// `links` it has to know: it would select more than is meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(spec: &Value) -> Result<Stored<Self>, Vec<Invalid>> {
+        let stored = read_stored::<Self>(spec).map_err(|problem| vec![problem.within("spec")])?;
+        let of_links = stored.unknown.iter().filter(|path| path.starts_with("links."));
+        let mut problems: Vec<Invalid> =
+            of_links.map(|path| Invalid::new(format!("spec.{path}"), "unknown field")).collect();
+        problems.extend(stored.value.problems());
+        if problems.is_empty() { Ok(stored) } else { Err(problems) }
+    }
+
+    /// What nodes do instead of a policy that they cannot follow: one that publishes less than there would be without it
+    /// becomes one that publishes nothing of what it selects, as far as that can be read, and else nothing at all. `None`
+    /// where it publishes more or only says something of links.
+    pub fn instead_of(spec: &Value) -> Option<Self> {
+        fn readable<T: DeserializeOwned>(spec: &Value, field: &str) -> Option<T> {
+            Some(read_stored(spec.get(field)?).ok()?.value)
+        }
+        let restricts = |field: &str, harmless: &[Value]| {
+            spec.get(field).is_some_and(|value| !value.is_null() && !harmless.contains(value))
+        };
+        let publishes_less = !spec.is_object()
+            || restricts("publish", &[json!("Auto"), json!("Always")])
+            || restricts("modes", &[json!([])]);
+        publishes_less.then(|| Self {
+            node_selector: readable(spec, "nodeSelector")
+                .filter(|labels| node_selector_problems(labels).is_empty())
+                .unwrap_or_default(),
+            links: readable(spec, "links").unwrap_or_default(),
+            publish: Publish::Never,
+            ..Self::default()
+        })
+    }
+
     /// Every problem at once; empty means that the policy holds.
     pub fn problems(&self) -> Vec<Invalid> {
         let mut problems = node_selector_problems(&self.node_selector);
         if self.publish == Publish::Always && self.links.is_empty() {
-            let problem =
-                "selects every link, the pods' own included: say which links are to be published Always";
-            problems.push(Invalid::new("spec.links", problem));
+            problems.push(Invalid::new("spec.links", ALWAYS_EVERY_LINK));
         }
         if self.publish == Publish::Never && self.share_node_links {
-            problems.push(Invalid::new("spec.shareNodeLinks", "has no meaning with publish: Never"));
+            problems.push(Invalid::new("spec.shareNodeLinks", NEVER_SHARED));
         }
         if self.share_node_links && self.modes.as_slice() == [UplinkMode::Nic] {
-            let problem = "a link that carries the node's own traffic is never given away whole: allow macvlan or ipvlan";
-            problems.push(Invalid::new("spec.modes", problem));
+            problems.push(Invalid::new("spec.modes", SHARED_WHOLE));
         }
         if self.capacity.bandwidth == Some(Quantity::new(0)) {
             problems.push(Invalid::new("spec.capacity.bandwidth", "is 0: leave it out, or publish Never"));
@@ -263,8 +323,6 @@ pub fn first_values<'a>(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn policy(value: Value) -> UplinkPolicySpec {
@@ -299,6 +357,47 @@ mod tests {
         assert!(selects(json!({"addresses": ["10.1.0.0/16"], "drivers": ["mlx5_core"]})));
         assert!(!selects(json!({"names": ["ens1f0"], "minSpeed": "40G"})));
         assert!(!selects(json!({"addresses": ["fd00::/8"]})));
+    }
+
+    #[test]
+    fn a_policy_of_a_newer_version_is_read_without_what_is_new_unless_that_chooses_links() {
+        let read = UplinkPolicySpec::read(&json!({"links": {"names": ["eth1"]}, "drainFirst": true}));
+        assert_eq!(read.expect("readable").unknown, ["drainFirst"]);
+        let read = UplinkPolicySpec::read(&json!({"links": {"names": ["eth*"], "switches": ["a"]}}));
+        assert_eq!(
+            read.expect_err("it would select more")[0].to_string(),
+            "spec.links.switches: unknown field"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_followed_publishes_no_more_than_it_meant() {
+        let instead = |spec: Value| {
+            assert!(UplinkPolicySpec::read(&spec).is_err(), "{spec}");
+            UplinkPolicySpec::instead_of(&spec)
+        };
+        let never = |rest: Value| {
+            let mut spec = policy(rest);
+            spec.publish = Publish::Never;
+            Some(spec)
+        };
+        let bad = json!({"mtu": {"int": 1}});
+        let eth3 = json!({"names": ["eth3"]});
+        for (field, value) in
+            [("publish", json!("Never")), ("publish", json!("Perhaps")), ("modes", json!(["vdpa"]))]
+        {
+            let mut spec = json!({"links": eth3, "nodeSelector": {"rack": "a"}, "attributes": bad});
+            spec[field] = value;
+            assert_eq!(instead(spec), never(json!({"links": eth3, "nodeSelector": {"rack": "a"}})));
+        }
+        // Where it cannot be read what it selects, it selects everything.
+        let unread = json!({"links": {"names": [7]}, "nodeSelector": {"a b": "c"}, "publish": "Never"});
+        assert_eq!(instead(unread), never(json!({"links": {}})));
+        assert_eq!(instead(Value::Null), never(json!({"links": {}})));
+        // It gives more than there is without it, or says something only.
+        for spec in [json!({"links": {}, "publish": "Always"}), json!({"links": eth3, "attributes": bad})] {
+            assert_eq!(instead(spec), None);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let failed = |source| Error::Metrics { address, source };
     let server = metrics.clone().serve(TcpListener::bind(address).await.map_err(failed)?);
     tokio::select! {
-        result = server => result.map_err(failed),
+        never = server => match never {},
         result = control(args, metrics, shutdown) => result,
     }
 }

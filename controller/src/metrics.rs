@@ -1,15 +1,10 @@
 //! What can be asked of a running controller: `/metrics`, `/healthz` and `/readyz`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::IntoResponse,
-    routing::get,
-};
+use netclaim_endpoints::Answer;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use prometheus_client::registry::Registry;
@@ -52,6 +47,13 @@ impl Ready {
     pub(crate) fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Relaxed);
     }
+
+    fn get(&self) -> Result<(), String> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("not ready: waiting for the API server, see the log".to_owned()),
+        }
+    }
 }
 
 impl Metrics {
@@ -74,33 +76,23 @@ impl Metrics {
         registry
     }
 
-    /// Serves until the process ends.
-    pub(crate) async fn serve(self, listener: TcpListener) -> std::io::Result<()> {
-        let app = Router::new()
-            .route("/healthz", get(|| async { "ok" }))
-            .route("/readyz", get(readyz))
-            .with_state(self.ready.clone())
-            .route("/metrics", get(metrics))
-            .with_state(Arc::new(self.registry()));
-        axum::serve(listener, app).await
+    /// Serves until dropped.
+    pub(crate) async fn serve(self, listener: TcpListener) -> Infallible {
+        let (registry, ready) = (Arc::new(self.registry()), self.ready);
+        let answer = move |path: &str| match path {
+            "/metrics" => Some(metrics(&registry)),
+            "/healthz" => Some(Answer::Ok),
+            "/readyz" => Some(Answer::probe(ready.get())),
+            _ => None,
+        };
+        netclaim_endpoints::serve(listener, answer).await
     }
 }
 
-async fn readyz(State(Ready(ready)): State<Ready>) -> impl IntoResponse {
-    if ready.load(Ordering::Relaxed) {
-        (StatusCode::OK, "ok")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready: waiting for the API server, see the log")
-    }
-}
-
-async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+fn metrics(registry: &Registry) -> Answer {
     let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], error.to_string())
-        }
+    match encode(&mut text, registry) {
+        Ok(()) => Answer::Metrics(text),
+        Err(error) => Answer::Unavailable(format!("cannot write the metrics down: {error}")),
     }
 }

@@ -3,28 +3,34 @@
 //!
 //! ```text
 //!   Networks ───────┬─> verdict ─┬─> status, event if it is bad news
-//!   ResourceSlices ─┴─> nodes    └─> pools ─> netclaim_slices::Publisher
+//!   ResourceSlices ─┼─> nodes    └─> pools ─> netclaim_slices::Publisher
+//!   Nodes ──────────┘
 //! ```
 //!
 //! Everything is looked at anew after each change, at most every [`GATHER`]: what is right already is not written,
 //! so an idle cluster sees no writes, and nothing is remembered that a restart would lose.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, ResourceExt as _};
+use kube::core::PartialObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource as _};
 use netclaim_api::network::{Network, NetworkStatus};
+use netclaim_api::overlap::overlaps;
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
-    DroppedField, Pool, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
+    DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
 };
 use serde_json::json;
 use thiserror::Error;
@@ -33,8 +39,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Accepted, Field, Metrics, Published};
-use crate::nodes::{self, DevicesOfSlice};
-use crate::verdict::{ACCEPTED_WITH_WARNINGS, Verdict};
+use crate::nodes::{self, DevicesOfSlice, NodeLabels};
+use crate::verdict::{ACCEPTED_WITH_WARNINGS, INVALID, Verdict};
 use crate::{policies, pools};
 
 /// Field manager of the status, and the reporter of events.
@@ -42,6 +48,10 @@ const CONTROLLER: &str = "netclaim-controller";
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
 const GATHER: Duration = Duration::from_millis(500);
+
+/// Between two writes that tell nothing but on which nodes a Network is: every agent watches Networks, so that each write
+/// goes to every node, and while many nodes start it changes all the time.
+const NODES_PERIOD: Duration = Duration::from_secs(10);
 
 /// Between a write that failed and the next try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -106,24 +116,53 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
             .reflect(writer)
     );
 
+    let node_api: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
+    let mut node_events = pin!(watcher(node_api, watcher::Config::default()).default_backoff());
+
     let mut published = publisher.status();
-    let mut reconciler = Reconciler { api, policy_api, client, settings, metrics, publisher, revision: 0 };
-    let mut known = (false, false, false);
+    let mut reconciler = Reconciler {
+        api,
+        policy_api,
+        client,
+        settings,
+        metrics,
+        publisher,
+        revision: 0,
+        nodes: NodeLabels::default(),
+        written: BTreeMap::new(),
+        later: None,
+    };
+    let mut known = Known::default();
     let mut due: Option<Instant> = None;
     loop {
-        let ready = known == (true, true, true);
+        let ready = known == Known::ALL;
         tokio::select! {
-            () = changed(&mut policy_events, "uplink policies", &mut known.2) => soon(&mut due),
-            () = changed(&mut network_events, "networks", &mut known.0) => soon(&mut due),
-            () = changed(&mut slice_events, "resource slices", &mut known.1) => soon(&mut due),
+            () = changed(&mut policy_events, "uplink policies", &mut known.policies) => soon(&mut due),
+            () = changed(&mut network_events, "networks", &mut known.networks) => soon(&mut due),
+            () = changed(&mut slice_events, "resource slices", &mut known.slices) => soon(&mut due),
+            () = labels_changed(&mut node_events, &mut reconciler.nodes, &mut known.nodes) => soon(&mut due),
             Ok(()) = published.changed() => reconciler.published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
                 let done = reconciler.reconcile(&networks, &slices).await & reconciler.judge(&policies).await;
-                due = (!done).then(|| Instant::now() + RETRY);
+                let retry = (!done).then(|| Instant::now() + RETRY);
+                due = retry.into_iter().chain(reconciler.later).min();
             }
         }
     }
+}
+
+/// What was seen once as a whole.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Known {
+    networks: bool,
+    slices: bool,
+    policies: bool,
+    nodes: bool,
+}
+
+impl Known {
+    const ALL: Self = Self { networks: true, slices: true, policies: true, nodes: true };
 }
 
 /// Something changed: the next look is due in [`GATHER`], unless it is due earlier.
@@ -164,6 +203,30 @@ async fn changed<K>(
     }
 }
 
+/// Waits until the watch of nodes saw other labels. `known` turns true when all nodes were seen once.
+async fn labels_changed(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<PartialObjectMeta<Node>>>> + Unpin),
+    labels: &mut NodeLabels,
+    known: &mut bool,
+) {
+    loop {
+        match events.next().await {
+            Some(Ok(event)) => {
+                let is_first = !*known && matches!(event, watcher::Event::InitDone);
+                *known |= is_first;
+                if labels.seen(event) || is_first {
+                    return;
+                }
+            }
+            Some(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch nodes");
+            }
+            // A watcher never ends.
+            None => std::future::pending().await,
+        }
+    }
+}
+
 struct Reconciler {
     api: Api<DynamicObject>,
     policy_api: Api<DynamicObject>,
@@ -171,21 +234,36 @@ struct Reconciler {
     settings: Settings,
     metrics: Metrics,
     publisher: PublisherHandle,
-    /// What was last handed to the publisher.
-    /// Of what was published last.
+    /// Revision last handed to the publisher.
     revision: Revision,
+    nodes: NodeLabels,
+    /// When the status of a Network was last written, by its UID.
+    written: BTreeMap<String, Instant>,
+    /// When a status is due that was put off.
+    later: Option<Instant>,
 }
 
 impl Reconciler {
     /// Looks at everything once. Returns whether all writes went well.
     async fn reconcile(&mut self, networks: &Store<DynamicObject>, slices: &Store<DevicesOfSlice>) -> bool {
-        let nodes = nodes::tally(&slices.state());
+        let slices = slices.state();
+        let (mut nodes, with_agent) = (nodes::tally(&slices), nodes::with_agent(&slices));
         let mut networks = networks.state();
         networks.sort_by_cached_key(|network| network.name_any());
-        let verdicts: Vec<_> = networks.iter().map(|network| (network, Verdict::of(network))).collect();
+        let mut verdicts: Vec<_> = networks.iter().map(|network| (network, Verdict::of(network))).collect();
+        warn_of_overlaps(&mut verdicts);
 
         let accepted = || verdicts.iter().filter_map(|(_, verdict)| verdict.accepted.as_ref().ok());
-        self.publish(accepted().filter_map(|(name, spec)| pools::pool(name, spec)).collect());
+        let pools = verdicts.iter().filter_map(|(network, verdict)| {
+            let (name, spec) = verdict.accepted.as_ref().ok()?;
+            pools::pool(name, spec, network.metadata.uid.as_deref()?)
+        });
+        self.publish(pools.collect());
+        for (name, spec) in accepted() {
+            let on = nodes.entry(name.clone()).or_default();
+            let selected = self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str()));
+            on.missing = selected.filter(|node| !on.bandwidth.contains_key(*node)).cloned().collect();
+        }
         let (good, all) = (accepted().count(), verdicts.len());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
@@ -193,12 +271,23 @@ impl Reconciler {
         }
 
         let mut done = true;
+        self.later = None;
+        let uids: BTreeSet<String> = networks.iter().filter_map(|network| network.uid()).collect();
+        self.written.retain(|uid, _| uids.contains(uid));
         for (network, verdict) in &verdicts {
             let name = network.name_any();
             let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).cloned().unwrap_or_default();
             if let Some(status) = verdict.status(&nodes, Time(Timestamp::now())) {
+                let (now, uid) = (Instant::now(), network.uid().unwrap_or_default());
+                let due = self.written.get(&uid).map(|written| *written + NODES_PERIOD);
+                if let Some(due) = due.filter(|due| *due > now && !verdict.is_more_than_nodes(&status)) {
+                    self.later = Some(self.later.map_or(due, |later| later.min(due)));
+                    continue;
+                }
                 match self.write(network, verdict, status).await {
-                    Ok(()) => {}
+                    Ok(()) => {
+                        self.written.insert(uid, now);
+                    }
                     // It was deleted meanwhile, as the watch is about to tell.
                     Err(WriteError { source: kube::Error::Api(status), .. }) if status.code == 404 => {}
                     Err(error) => {
@@ -216,7 +305,12 @@ impl Reconciler {
         let now = Time(Timestamp::now());
         match policies::write(&self.policy_api, CONTROLLER, &policies.state(), &now).await {
             Ok(written) => {
-                self.metrics.status_writes.inc_by(written);
+                self.metrics.status_writes.inc_by(written.count);
+                let resource = ApiResource::erase::<UplinkPolicy>(&());
+                for (policy, problems) in written.refused {
+                    tracing::warn!(policy = policy.name_any(), problems, "nodes cannot follow the policy");
+                    self.warn(&policy, &resource, INVALID.to_owned(), problems).await;
+                }
                 true
             }
             Err(error) => {
@@ -238,7 +332,8 @@ impl Reconciler {
     }
 
     fn published(&self, status: &PublishStatus) {
-        let good = status.pools.values().filter(|pool| pool.error.is_none()).count();
+        let is_good = |pool: &&PoolStatus| pool.error.is_none() && pool.left_out.is_empty();
+        let good = status.pools.values().filter(is_good).count();
         for (published, count) in [(true, good), (false, status.pools.len() - good)] {
             let gauge = self.metrics.pools.get_or_create(&Published { published });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -280,13 +375,14 @@ impl Reconciler {
             tracing::info!(network = name, "accepted");
         } else {
             tracing::info!(network = name, reason = condition.reason, problems = condition.message, "judged");
-            self.warn(network, condition.reason, condition.message).await;
+            let resource = ApiResource::erase::<Network>(&());
+            self.warn(network, &resource, condition.reason, condition.message).await;
         }
         Ok(())
     }
 
-    /// Tells people that a Network cannot be used, or not as they may mean it. The status says it too, so a failure is not worth a second try.
-    async fn warn(&self, network: &DynamicObject, reason: String, message: String) {
+    /// Tells people that a Network or policy cannot be used, or not as they may mean it. The status says it too, so a failure is not worth a second try.
+    async fn warn(&self, object: &DynamicObject, resource: &ApiResource, reason: String, message: String) {
         let event = Event {
             type_: EventType::Warning,
             reason,
@@ -298,9 +394,23 @@ impl Reconciler {
             Reporter { controller: CONTROLLER.to_owned(), instance: Some(self.settings.identity.clone()) };
         // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
         let recorder = Recorder::new(self.client.clone(), reporter);
-        let about = network.object_ref(&ApiResource::erase::<Network>(&()));
+        let about = object.object_ref(resource);
         if let Err(error) = recorder.publish(&event, &about).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot write an event");
+        }
+    }
+}
+
+/// Adds what is wrong with accepted Networks beside each other.
+fn warn_of_overlaps(verdicts: &mut [(&Arc<DynamicObject>, Verdict)]) {
+    let accepted = verdicts.iter().filter_map(|(_, verdict)| verdict.accepted.as_ref().ok());
+    let found = overlaps(accepted.map(|(name, spec)| (name, spec)));
+    let found: Vec<_> = found.into_iter().map(|(name, warning)| (name.clone(), warning)).collect();
+    for (name, warning) in found {
+        let is_it =
+            |verdict: &Verdict| verdict.accepted.as_ref().is_ok_and(|(accepted, _)| *accepted == name);
+        if let Some((_, verdict)) = verdicts.iter_mut().find(|(_, verdict)| is_it(verdict)) {
+            verdict.warnings.push(warning);
         }
     }
 }
@@ -343,6 +453,9 @@ mod tests {
             metrics: Metrics::default(),
             publisher: handle,
             revision: 0,
+            nodes: NodeLabels::default(),
+            written: BTreeMap::new(),
+            later: None,
         };
         (reconciler, requests)
     }
@@ -422,6 +535,64 @@ mod tests {
         assert_eq!(status["status"]["conditions"][0]["status"], "True");
         assert_eq!(event["reason"], "AcceptedWithWarnings");
         assert!(event["note"].as_str().unwrap().contains("spec.cni.plugins[0].colour"), "{event}");
+    }
+
+    fn slice_of(node: &str) -> watcher::Event<DevicesOfSlice> {
+        let slice = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
+            "spec": {"driver": "netclaim.dev", "nodeName": node, "devices": [{"name": "net-storage"}]}
+        });
+        watcher::Event::Apply(serde_json::from_value(slice).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_that_come_one_after_the_other_are_not_a_write_each() {
+        let (mut reconciler, mut requests) = reconciler();
+        let mut good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
+        let (slices, mut writer) = store(nodes::resource());
+        let mut writes = 0;
+        for node in 0..50 {
+            writer.apply_watcher_event(&slice_of(&format!("n{node}")));
+            let networks = networks(&good);
+            let mut status = None;
+            tokio::select! {
+                biased;
+                done = reconciler.reconcile(&networks, &slices) => assert!(done),
+                (_, body) = answer(&mut requests, 200) => status = Some(body["status"].clone()),
+            }
+            if let Some(status) = status {
+                good["status"] = status;
+                writes += 1;
+                reconciler.written.insert("u1".into(), Instant::now());
+            }
+            tokio::time::advance(Duration::from_millis(500)).await;
+        }
+        assert!((3..=4).contains(&writes), "{writes} writes in 25 s");
+        assert!(
+            reconciler.later.is_some_and(|later| later <= Instant::now() + NODES_PERIOD),
+            "the last is due"
+        );
+    }
+
+    #[tokio::test]
+    async fn networks_that_hand_out_the_same_addresses_warn_of_each_other() {
+        let ipam = json!({"type": "host-local", "subnet": "10.30.0.0/24"});
+        let plugins = json!([{"type": "bridge", "bridge": "br0", "ipam": ipam}]);
+        let one = network(json!({"cniVersion": "1.1.0", "plugins": plugins}));
+        let mut other = one.clone();
+        other["metadata"] = json!({"name": "backup", "uid": "u2", "generation": 1});
+        let objects = [one, other].map(|object| Arc::new(serde_json::from_value(object).unwrap()));
+        let mut verdicts: Vec<_> = objects.iter().map(|object| (object, Verdict::of(object))).collect();
+        warn_of_overlaps(&mut verdicts);
+        for ((_, verdict), other) in verdicts.iter().zip(["Network backup ", "Network storage "]) {
+            let status = verdict.status(&Default::default(), Time(Timestamp::now())).unwrap();
+            let Some(accepted) = status.conditions.first() else { panic!("{status:?}") };
+            assert_eq!(
+                (accepted.status.as_str(), accepted.reason.as_str()),
+                ("True", ACCEPTED_WITH_WARNINGS)
+            );
+            assert!(accepted.message.contains(other), "{}", accepted.message);
+        }
     }
 
     #[tokio::test]

@@ -3,9 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher;
 use netclaim_api::device::network_of;
+use netclaim_api::labels::has_all;
+use netclaim_api::network::NetworkSpec;
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
@@ -64,6 +70,8 @@ pub(crate) struct OnNodes {
     pub(crate) bandwidth: BTreeMap<String, Option<Quantity>>,
     /// Those that take no new pods, by the taint that says why.
     pub(crate) troubled: BTreeMap<String, BTreeSet<String>>,
+    /// Nodes with an agent that the Network selects, and that do not publish it.
+    pub(crate) missing: BTreeSet<String>,
 }
 
 impl OnNodes {
@@ -71,6 +79,54 @@ impl OnNodes {
     pub(crate) fn count(&self) -> i64 {
         i64::try_from(self.bandwidth.len()).unwrap_or(i64::MAX)
     }
+}
+
+/// The labels of the nodes.
+#[derive(Debug, Default)]
+pub(crate) struct NodeLabels {
+    known: BTreeMap<String, BTreeMap<String, String>>,
+    /// A list that is not complete yet.
+    listing: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl NodeLabels {
+    /// Notes what a watch saw. Returns whether it changed anything: kubelets write their Node all the time.
+    pub(crate) fn seen(&mut self, event: watcher::Event<PartialObjectMeta<Node>>) -> bool {
+        let of = |node: &PartialObjectMeta<Node>| (node.name_any(), node.labels().clone());
+        match event {
+            watcher::Event::Init => {
+                self.listing.clear();
+                false
+            }
+            watcher::Event::InitApply(node) => {
+                self.listing.extend([of(&node)]);
+                false
+            }
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(&mut self.listing);
+                std::mem::replace(&mut self.known, listed) != self.known
+            }
+            watcher::Event::Apply(node) => {
+                let (name, labels) = of(&node);
+                self.known.get(&name) != Some(&labels) && {
+                    self.known.insert(name, labels);
+                    true
+                }
+            }
+            watcher::Event::Delete(node) => self.known.remove(&node.name_any()).is_some(),
+        }
+    }
+
+    /// The nodes that the Network selects.
+    pub(crate) fn selected<'a>(&'a self, spec: &'a NetworkSpec) -> impl Iterator<Item = &'a String> {
+        let fits = |(_, labels): &(&String, &BTreeMap<String, String>)| has_all(&spec.node_selector, labels);
+        self.known.iter().filter(fits).map(|(name, _)| name)
+    }
+}
+
+/// The nodes whose agents publish anything.
+pub(crate) fn with_agent(slices: &[Arc<DevicesOfSlice>]) -> BTreeSet<&str> {
+    slices.iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect()
 }
 
 /// Where each Network is; those that no node publishes are left out.
@@ -126,6 +182,27 @@ mod tests {
     #[test]
     fn pools_of_the_cluster_are_on_no_node() {
         assert_eq!(tally(&[slice(None, &named(&["net-a"]))]), BTreeMap::new());
+    }
+
+    #[test]
+    fn labels_follow_the_nodes_and_only_changes_of_them_are_told() {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let node = |name: &str, rack: &str| {
+            let metadata = json!({"name": name, "labels": {"rack": rack}});
+            PartialObjectMeta::<Node> {
+                metadata: serde_json::from_value(metadata).unwrap(),
+                ..Default::default()
+            }
+        };
+        let network = json!({"nodeSelector": {"rack": "7"}, "cni": {}});
+        let network: NetworkSpec = serde_json::from_value(network).unwrap();
+        let mut labels = NodeLabels::default();
+        let seen = [Init, InitApply(node("n1", "7")), InitApply(node("n2", "8")), InitDone];
+        assert_eq!(seen.map(|event| labels.seen(event)), [false, false, false, true]);
+        assert_eq!(labels.selected(&network).collect::<Vec<_>>(), ["n1"]);
+        assert!(!labels.seen(Apply(node("n1", "7"))), "a heartbeat");
+        assert!(labels.seen(Apply(node("n2", "7"))) && labels.seen(Delete(node("n1", "7"))));
+        assert_eq!(labels.selected(&network).collect::<Vec<_>>(), ["n2"]);
     }
 
     #[test]

@@ -1,13 +1,23 @@
 //! UplinkPolicies: whether nodes follow one, said in its status. Pure but for the write.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, Patch, PatchParams, ResourceExt as _};
 use kube::{Api, Resource as _};
 use netclaim_api::Invalid;
-use netclaim_api::uplink_policy::{UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
+use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::{Value, json};
 
-use crate::verdict::{ACCEPTED, INVALID, condition, decode};
+use crate::verdict::{ACCEPTED, ACCEPTED_WITH_WARNINGS, INVALID, condition};
+
+/// Statuses that were written.
+pub(crate) struct Written {
+    /// How many.
+    pub(crate) count: u64,
+    /// Of policies that nodes cannot follow, each with what is wrong, where that is news.
+    pub(crate) refused: Vec<(Arc<DynamicObject>, String)>,
+}
 
 /// The status that a policy should have; `None` if it has it.
 pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicyStatus> {
@@ -15,17 +25,38 @@ pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicySt
     // One that cannot be decoded is not ours, and is overwritten.
     let before = policy.data.get("status").cloned().unwrap_or_default();
     let before: UplinkPolicyStatus = serde_json::from_value(before).unwrap_or_default();
-    let problems = decode::<UplinkPolicySpec>(spec).map_or_else(|problems| problems, |spec| spec.problems());
-    let verdict = if problems.is_empty() {
-        ("True", ACCEPTED, "nodes that it selects follow it".to_owned())
-    } else {
-        ("False", INVALID, format!("no node follows it: {}", Invalid::list(&problems)))
+    let verdict = match UplinkPolicySpec::read(spec) {
+        Ok(stored) if stored.unknown.is_empty() => {
+            ("True", ACCEPTED, "nodes that it selects follow it".to_owned())
+        }
+        Ok(stored) => {
+            let unknown: Vec<String> = stored.unknown.iter().map(|path| format!("spec.{path}")).collect();
+            let message = format!(
+                "nodes that it selects follow it, but for what this version of netclaim does not know: {}",
+                unknown.join(", ")
+            );
+            ("True", ACCEPTED_WITH_WARNINGS, message)
+        }
+        Err(problems) => ("False", INVALID, refusal(spec, &problems)),
     };
     let known = before.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
     let generation = policy.metadata.generation;
     let condition = condition(ACCEPTED, known, generation, verdict, now);
     let same = known == Some(&condition) && before.observed_generation == generation;
     (!same).then(|| UplinkPolicyStatus { observed_generation: generation, conditions: vec![condition] })
+}
+
+/// What is wrong with a policy, and what nodes do instead of following it.
+fn refusal(spec: &Value, problems: &[Invalid]) -> String {
+    let instead = match UplinkPolicySpec::instead_of(spec) {
+        None => "does without the policy",
+        Some(never) if never.links == LinkSelector::default() => "publishes no link at all",
+        Some(_) => "publishes none of the links that it selects",
+    };
+    let problems = Invalid::list(problems);
+    format!(
+        "{problems}; a node follows the last good version that its agent has seen, and {instead} if there is none"
+    )
 }
 
 /// Writes the status of every policy that does not have it.
@@ -35,10 +66,10 @@ pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicySt
 pub(crate) async fn write(
     api: &Api<DynamicObject>,
     manager: &str,
-    policies: &[std::sync::Arc<DynamicObject>],
+    policies: &[Arc<DynamicObject>],
     now: &Time,
-) -> Result<u64, kube::Error> {
-    let mut written = 0;
+) -> Result<Written, kube::Error> {
+    let mut written = Written { count: 0, refused: Vec::new() };
     for policy in policies {
         let Some(status) = status(policy, now.clone()) else { continue };
         let name = policy.name_any();
@@ -49,7 +80,11 @@ pub(crate) async fn write(
             "status": status,
         });
         match api.patch_status(&name, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await {
-            Ok(_) => written += 1,
+            Ok(_) => {
+                written.count += 1;
+                let refused = status.conditions.into_iter().find(|condition| condition.status == "False");
+                written.refused.extend(refused.map(|condition| (Arc::clone(policy), condition.message)));
+            }
             // It was deleted meanwhile, as the watch is about to tell.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(error),
@@ -88,9 +123,29 @@ mod tests {
             message.contains("spec.links: ") && message.contains("spec.capacity.bandwidth: "),
             "{message}"
         );
+        assert!(message.ends_with("and does without the policy if there is none"), "{message}");
         let (status, message) = judged(json!({"links": {"nams": []}}));
         assert_eq!(status, "False");
         assert!(message.contains("spec.links.nams: unknown field"), "{message}");
+    }
+
+    #[test]
+    fn a_policy_that_is_not_followed_says_what_nodes_do_instead() {
+        let (_, message) = judged(json!({"links": {"names": ["eth3"]}, "publish": "Never",
+            "attributes": {"mtu": {"int": 1500}}}));
+        let instead = "a node follows the last good version that its agent has seen, and publishes none of the links that it \
+                       selects if there is none";
+        assert!(message.contains("spec.attributes.mtu: ") && message.ends_with(instead), "{message}");
+        let (_, message) = judged(json!({"links": {"names": [7]}, "modes": ["macvlan"]}));
+        assert!(message.ends_with("and publishes no link at all if there is none"), "{message}");
+    }
+
+    #[test]
+    fn a_policy_of_a_newer_version_is_followed_as_far_as_it_is_known() {
+        let (status, message) =
+            judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "drainFirst": true}));
+        assert_eq!(status, "True");
+        assert!(message.ends_with("does not know: spec.drainFirst"), "{message}");
     }
 
     #[test]

@@ -6,24 +6,36 @@
 //! * Attributes are those of node devices, and empty where they tell of a link: that differs from node to node.
 //! * The device is always shared. What one node's link can take is not counted here: the scheduler knows counters
 //!   within one pool only.
+//! * The pool goes with its Network object, also when nobody is there to withdraw it.
 //! * A Network that is not accepted has no pool, for agents refuse it as well. Claims that hold its device keep what
 //!   they have, and are counted again when it comes back.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::Device;
-use netclaim_api::NetworkName;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource as _;
 use netclaim_api::device::{DeviceName, cluster_pool};
-use netclaim_api::network::{NetworkSpec, Scope};
+use netclaim_api::network::{Network, NetworkSpec, Scope};
 use netclaim_api::published::{Amounts, Facts, device};
+use netclaim_api::{API_VERSION, NetworkName};
 use netclaim_slices::{Placement, Pool};
 
-/// The pool of a Network that is accepted; `None` where its nodes publish it themselves.
-pub fn pool(name: &NetworkName, spec: &NetworkSpec) -> Option<Pool> {
+/// The pool of a Network that is accepted, which goes with the object of this UID; `None` where its nodes publish it
+/// themselves.
+pub fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<Pool> {
     match spec.scope {
         Scope::Node => None,
         Scope::Cluster => Some(Pool {
             name: cluster_pool(name),
             placement: placement(spec),
+            owner: Some(OwnerReference {
+                api_version: API_VERSION.to_owned(),
+                kind: Network::kind(&()).into_owned(),
+                name: name.to_string(),
+                uid: uid.to_owned(),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }),
             devices: vec![network_device(name, spec)],
             counters: Vec::new(),
         }),
@@ -84,7 +96,7 @@ mod tests {
     }
 
     fn pool_of(change: impl FnOnce(&mut Value)) -> Option<Pool> {
-        pool(&"backbone".parse().unwrap(), &spec(change))
+        pool(&"backbone".parse().unwrap(), &spec(change), "u1")
     }
 
     #[test]
@@ -102,6 +114,14 @@ mod tests {
         let capacity = device.capacity.iter().flatten().map(|(key, c)| (key.as_str(), c.value.0.as_str()));
         assert_eq!(capacity.collect::<Vec<_>>(), [("bandwidth", "10G"), ("interfaces", "64")]);
         assert_eq!(validate(&pool, &netclaim_slices::Scope::Cluster), []);
+    }
+
+    #[test]
+    fn it_goes_with_its_network() {
+        let owner = pool_of(|_| {}).unwrap().owner.unwrap();
+        let expected = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "name": "backbone", "uid": "u1",
+            "controller": true});
+        assert_eq!(serde_json::to_value(owner).unwrap(), expected);
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct Verdict {
     /// Name and spec, or everything that is wrong with them.
     pub(crate) accepted: Result<(NetworkName, NetworkSpec), Vec<Invalid>>,
     /// What may not be meant, where it is accepted.
-    warnings: Vec<Invalid>,
+    pub(crate) warnings: Vec<Invalid>,
     generation: Option<i64>,
     before: NetworkStatus,
 }
@@ -61,6 +61,12 @@ impl Verdict {
 
     fn condition(&self) -> Option<&Condition> {
         self.before.conditions.iter().find(|condition| condition.type_ == ACCEPTED)
+    }
+
+    /// Whether the status tells more than on which nodes the Network is.
+    pub(crate) fn is_more_than_nodes(&self, status: &NetworkStatus) -> bool {
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
+        self.condition() != accepted || self.before.observed_generation != status.observed_generation
     }
 
     /// Whether `condition` tells people something that the Network's status did not tell yet.
@@ -110,12 +116,17 @@ impl Verdict {
 
 /// Where an accepted Network can be used now: status, reason and message.
 fn availability(spec: &NetworkSpec, nodes: &OnNodes) -> (&'static str, &'static str, String) {
-    let all = nodes.bandwidth.len();
+    let all = nodes.bandwidth.len() + nodes.missing.len();
     let troubled: BTreeSet<&str> = nodes.troubled.values().flatten().map(String::as_str).collect();
     let why = nodes.troubled.iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
-    let why = why.collect::<Vec<_>>().join(", ");
-    let (status, reason, mut message) = match (all, troubled.len()) {
-        (0, _) => ("False", "NoNode", "none of the nodes that it selects has its uplink".to_owned()),
+    let missing = (!nodes.missing.is_empty()).then(|| {
+        format!("not on {} (no uplink for it, or see the node's events)", named(nodes.missing.iter()))
+    });
+    let why = why.chain(missing).collect::<Vec<_>>().join(", ");
+    let (status, reason, mut message) = match (all, troubled.len() + nodes.missing.len()) {
+        _ if nodes.bandwidth.is_empty() => {
+            ("False", "NoNode", "none of the nodes that it selects has its uplink".to_owned())
+        }
         (_, 0) => ("True", "Everywhere", format!("on {all} nodes")),
         (_, some) if some < all => {
             ("True", "NotEverywhere", format!("on {} of {all} nodes: {why}", all - some))
@@ -348,6 +359,9 @@ mod tests {
         let message = "on none of 7 nodes: netclaim.dev/link-down on n1 n2 n3 n4 n5 and 2 more";
         assert_eq!(available(&nodes, "10G"), told("False", "Nowhere", message));
         assert_eq!(available(&on(0), "10G").1, "NoNode");
+        let some = OnNodes { missing: BTreeSet::from(["n8".into()]), ..on(2) };
+        let message = "on 2 of 3 nodes: not on n8 (no uplink for it, or see the node's events)";
+        assert_eq!(available(&some, "10G"), told("True", "NotEverywhere", message));
         let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
         assert_eq!(available(&on(1), "20G"), told("True", "Everywhere", message));
     }

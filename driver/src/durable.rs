@@ -41,7 +41,7 @@ impl<'a> Pending<'a> {
     pub(crate) fn write(path: &'a Path, bytes: &[u8], lasting: Lasting) -> Result<Self, Failed> {
         let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
         let mut file = opened.map_err(Failed::to("create", path))?;
-        let synced = |file: &File| if lasting == Lasting::OnDisk { file.sync_all() } else { Ok(()) };
+        let synced = |file: &File| if lasting == Lasting::OnDisk { sync(file, path) } else { Ok(()) };
         if let Err(source) = file.write_all(bytes).and_then(|()| synced(&file)) {
             let _ = fs::remove_file(path);
             return Err(Failed::to("write", path)(source));
@@ -52,6 +52,8 @@ impl<'a> Pending<'a> {
     /// Puts it in the place of what is at `path`, in the same directory.
     pub(crate) fn rename(self, path: &Path) -> Result<(), Failed> {
         fs::rename(self.path, path).map_err(Failed::to("rename to", path))?;
+        #[cfg(test)]
+        trace::note("rename to", path);
         sync_dir_of(path, self.lasting)
     }
 }
@@ -70,5 +72,33 @@ fn sync_dir_of(path: &Path, lasting: Lasting) -> Result<(), Failed> {
     if lasting == Lasting::InKernel {
         return Ok(());
     }
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(Failed::to("sync", dir))
+    File::open(dir).and_then(|file| sync(&file, dir)).map_err(Failed::to("sync", dir))
+}
+
+/// Waits until what is at `path` is on disk.
+fn sync(file: &File, path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    trace::note("sync", path);
+    #[cfg(not(test))]
+    let _ = path;
+    file.sync_all()
+}
+
+/// What was done in this thread, for tests: what a power cut leaves can only be told from the order.
+#[cfg(test)]
+pub(crate) mod trace {
+    use std::cell::RefCell;
+    use std::path::Path;
+
+    thread_local!(static DONE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+
+    pub(super) fn note(verb: &str, path: &Path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        DONE.with_borrow_mut(|done| done.push(format!("{verb} {name}")));
+    }
+
+    /// What was done since the last question.
+    pub(crate) fn take() -> Vec<String> {
+        DONE.take()
+    }
 }

@@ -224,7 +224,7 @@ async fn two_attachments_of_a_container_to_one_network_do_not_share_a_bandwidth_
     let host = Host::with(&["a", "bandwidth"]);
     let net = list(&json!([{"type": "a"}, {"type": "bandwidth"}]));
     let name = |verb: &str| host.input("bandwidth", verb)["name"].clone();
-    for (if_name, expected) in [("net1", "net.net1"), ("net@2", "net.6e65744032")] {
+    for (if_name, expected) in [("net1", "net.net1"), ("net.2-b_c", "net.net.2-b_c")] {
         let attachment = attachment("c1", if_name);
         host.attachments.add(&net, &attachment, LONG).await.unwrap();
         assert_eq!((name("ADD"), host.input("a", "ADD")["name"].clone()), (json!(expected), json!("net")));

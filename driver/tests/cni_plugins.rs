@@ -10,6 +10,8 @@
 
 mod plugin_host;
 
+use std::collections::BTreeSet;
+
 use netclaim_driver::cni::{Attachment, Error};
 use netclaim_driver::links::{Links, NotUplink, classify};
 use serde_json::{Value, json};
@@ -266,7 +268,7 @@ fn a_bond_is_an_uplink_and_a_master_and_its_ports_are_not() {
         assert_eq!(bond.kind.as_deref(), Some("bond"));
         assert_eq!(find("p0").master, Some(bond.index));
         assert_eq!(find("p0").mac, bond.mac, "one address for all");
-        let verdicts: Vec<_> = classify(&snapshot.links, &snapshot.default_route_links)
+        let verdicts: Vec<_> = classify(&snapshot, &BTreeSet::new())
             .filter(|(link, _)| ["bond0", "p0", "p1"].contains(&link.name.as_str()))
             .collect();
         for (link, verdict) in verdicts {

@@ -74,6 +74,13 @@ impl Pod {
         serde_json::from_str(&serde_json::to_string(&lent).unwrap()).unwrap()
     }
 
+    /// What the journal has of the link once the ADD has succeeded.
+    async fn noted_in_pod(&self, lent: HostLink) -> HostLink {
+        let index_in_pod = self.network.index_in_pod(&self.plan, &self.sandbox()).await;
+        assert!(index_in_pod.is_some());
+        HostLink { index_in_pod, ..lent }
+    }
+
     async fn add(&self) -> Result<Value, Failure> {
         self.network.add(&self.plan, &self.sandbox()).await
     }
@@ -89,6 +96,7 @@ impl Pod {
         let (pod, before) = (Self::new(host), state("up0"));
         let lent = pod.note().await;
         pod.add().await.unwrap();
+        let lent = pod.noted_in_pod(lent).await;
         (pod, lent, before)
     }
 
@@ -200,7 +208,7 @@ fn hardware_that_is_not_back_yet_is_waited_for() {
         let del = async |tries| pod.network.del(&pod.plan, "s1", None, None, Some(&lent), tries).await;
         let error = del(0).await.unwrap_err().message;
         assert!(error.contains("link up0 that the pod had is not back on the node"), "{error}");
-        assert!(matches!(del(100).await, Ok(Undone::GivenUp(why)) if why == error));
+        assert!(matches!(del(100).await, Ok(Undone::Stray(why)) if why == error));
     });
 }
 
@@ -216,6 +224,118 @@ fn an_add_that_failed_before_it_took_the_link_can_be_undone_and_tried_again() {
         let (before, lent) = (state("up0"), pod.note().await);
         pod.add().await.unwrap();
         pod.del(Some(&lent)).await.unwrap();
+        assert_eq!(state("up0"), before);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_pod_cannot_keep_a_link_by_a_name_that_the_host_has() {
+    on_a_host(&[], async |host| {
+        nic();
+        run("ip link add eth1 type veth peer name sw1");
+        let (pod, lent, before) = Pod::with_link(&host).await;
+        pod.netns.inside(|| run("ip link property add dev net1 altname eth1"));
+        pod.del(Some(&lent)).await.unwrap();
+        assert_eq!(state("up0"), before);
+        assert!(!pod.netns.has_link("net1"));
+        assert_eq!(host.reserved("h"), [""; 0]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_pod_does_not_choose_what_its_link_is_called_on_the_host() {
+    on_a_host(&[], async |host| {
+        nic();
+        let (pod, lent, before) = Pod::with_link(&host).await;
+        let links_before = links();
+        pod.netns.inside(|| {
+            run("ip link set net1 down");
+            run("ip link property add dev net1 altname eth1");
+            run("ip link set net1 name x alias eth0 up");
+        });
+        pod.del(Some(&lent)).await.unwrap();
+        assert_eq!(state("up0"), before);
+        assert_eq!(&links() - &links_before, ["up0".to_owned()].into());
+        assert_eq!(host.reserved("h"), [""; 0]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_of_the_pods_making_is_not_taken_for_the_hosts() {
+    on_a_host(&[], async |host| {
+        nic();
+        let (pod, lent, before) = Pod::with_link(&host).await;
+        let links_before = links();
+        pod.netns.inside(|| {
+            run("ip link set net1 down");
+            run("ip link set net1 name x up");
+            run("ip link add net1 type veth peer name other");
+            run("ip link set net1 alias eth1 up");
+        });
+        pod.del(Some(&lent)).await.unwrap();
+        assert_eq!(state("up0"), before);
+        assert_eq!(&links() - &links_before, ["up0".to_owned()].into());
+        assert!(pod.netns.has_link("other"), "what is the pod's stays in the pod");
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn what_a_pod_has_put_in_the_place_of_a_link_that_it_removed_stays_in_the_pod() {
+    on_a_host(&[], async |host| {
+        nic();
+        let (pod, lent, _) = Pod::with_link(&host).await;
+        pod.netns.inside(|| {
+            run("ip link del net1");
+            run("ip link add net1 index 77 type veth peer name other");
+            run("ip link set net1 alias up0");
+        });
+        let before = links();
+        let undone = pod.network.del(&pod.plan, "s1", Some(&pod.netns.path()), None, Some(&lent), 0).await;
+        let undone = format!("{undone:?}");
+        assert!(undone.contains("GivenUp") && undone.contains("link up0 is gone"), "{undone}");
+        assert_eq!(links(), before);
+        assert_eq!(host.reserved("h"), [""; 0]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn names_that_a_pod_gave_a_link_do_not_outlive_its_namespace() {
+    on_a_host(&[], async |host| {
+        nic();
+        let (pod, lent, before) = Pod::with_link(&host).await;
+        // As the kernel brings hardware back.
+        let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
+        pod.netns.inside(|| {
+            run("ip link property add dev net1 altname eth7");
+            run("ip link property add dev net1 altname up0");
+            run(&format!("ip link set net1 netns {here}"));
+        });
+        pod.network.del(&pod.plan, "s1", None, None, Some(&lent), 0).await.unwrap();
+        assert_eq!(state("up0"), before);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_whose_name_another_has_is_a_stray_until_the_name_is_free() {
+    on_a_host(&[], async |host| {
+        nic();
+        let (pod, lent, before) = Pod::with_link(&host).await;
+        let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
+        pod.netns.inside(|| run(&format!("ip link set net1 netns {here}")));
+        run("ip link add up0 type veth peer name sw1");
+        let del = async |tries| pod.network.del(&pod.plan, "s1", None, None, Some(&lent), tries).await;
+        let error = del(0).await.unwrap_err().message;
+        assert!(error.contains("cannot rename it to up0"), "{error}");
+        assert!(matches!(del(100).await, Ok(Undone::Stray(why)) if why == error));
+        assert!(pod.network.give_back(&pod.plan, &lent).await.is_err());
+        run("ip link del up0");
+        assert_eq!(pod.network.give_back(&pod.plan, &lent).await, Ok(Undone::All));
         assert_eq!(state("up0"), before);
     });
 }

@@ -153,6 +153,30 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
+    fn a_link_with_an_address_of_its_own_is_the_nodes_unless_the_address_is_link_local() {
+        in_fresh_netns(async || {
+            for n in 1..5 {
+                ip(&format!("link add eth{n} type veth peer name sw{n}"));
+                ip(&format!("link set eth{n} up"));
+                ip(&format!("link set sw{n} up"));
+            }
+            ip("address add 169.254.7.1/16 dev eth1");
+            ip("address add 10.0.2.1/24 dev eth2");
+            ip("-6 address add 2001:db8::1/64 dev eth3 nodad");
+            let names = |snapshot: &Snapshot| {
+                snapshot.uplinks().into_iter().map(|link| link.name.clone()).collect::<Vec<_>>()
+            };
+            assert_eq!(names(&snapshot().await), ["eth1", "eth4"]);
+            ip("route add 10.99.0.0/16 dev eth4");
+            assert_eq!(names(&snapshot().await), ["eth1"]);
+            ip("route del 10.99.0.0/16 dev eth4");
+            ip("address del 10.0.2.1/24 dev eth2");
+            assert_eq!(names(&snapshot().await), ["eth1", "eth2", "eth4"]);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
     fn default_routes_of_both_families_every_table_and_every_path_are_found() {
         in_fresh_netns(async || {
             for n in 0..6 {
@@ -162,9 +186,15 @@ mod links {
                 ip(&format!("address add 10.0.{n}.1/24 dev eth{n}"));
             }
             assert!(snapshot().await.default_route_links.is_empty(), "routes to a subnet do not count");
+            assert!(snapshot().await.routes.is_empty(), "nor as other ones");
             ip("route add 10.99.0.0/16 via 10.0.5.2");
+            ip("-6 route add 2001:db8:7::/48 dev eth4");
             ip("route add blackhole default table 77");
-            assert!(snapshot().await.default_route_links.is_empty());
+            let others = snapshot().await;
+            assert!(others.default_route_links.is_empty());
+            let (four, five) = (find(&others, "eth4").index, find(&others, "eth5").index);
+            let routes: Vec<_> = others.routes.iter().map(|(link, to)| (*link, to.to_string())).collect();
+            assert_eq!(routes, [(four, "2001:db8:7::/48".to_owned()), (five, "10.99.0.0/16".to_owned())]);
 
             ip("route add default via 10.0.0.2");
             assert_eq!(routed(&snapshot().await), ["eth0"]);
@@ -173,8 +203,7 @@ mod links {
             ip("route add default metric 50 nexthop via 10.0.3.2 nexthop via 10.0.4.2");
             let all = snapshot().await;
             assert_eq!(routed(&all), ["eth0", "eth1", "eth2", "eth3", "eth4"]);
-            let uplinks: Vec<_> = all.uplinks().into_iter().map(|link| link.name.as_str()).collect();
-            assert_eq!(uplinks, ["eth5"]);
+            assert!(all.uplinks().is_empty(), "all have addresses");
         });
     }
 
@@ -230,7 +259,9 @@ mod links {
             ip("route add default via 10.0.0.2");
             assert!(ticks_within(&mut changes, LONG).await);
             ip("route add 10.99.0.0/16 via 10.0.0.2");
-            assert!(!ticks_within(&mut changes, QUIET).await, "another plugin's route is not news");
+            assert!(ticks_within(&mut changes, LONG).await, "the link is the node's then");
+            ip("route add 10.98.0.0/16 dev eth1 proto kernel");
+            assert!(!ticks_within(&mut changes, QUIET).await, "the kernel's own routes come with addresses");
             ip("route del default");
             assert!(ticks_within(&mut changes, LONG).await);
             ip("link del eth1");

@@ -2,9 +2,11 @@
 
 #[cfg(test)]
 mod links {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
-    use netclaim_driver::links::{Link, NotUplink, OperState, classify, uplinks};
+    use netclaim_driver::links::{
+        Link, LinkAddress, NodeTraffic, NotUplink, OperState, Relation, Snapshot, Traffic, classify, uplinks,
+    };
 
     /// A link that is up.
     fn link(index: u32, name: &str, kind: Option<&str>) -> Link {
@@ -40,14 +42,99 @@ mod links {
         Link { loopback: true, ..nic(1, "lo") }
     }
 
+    fn snapshot(links: &[Link], default_routes: &[u32]) -> Snapshot {
+        let default_route_links = default_routes.iter().copied().collect();
+        Snapshot { links: links.to_vec(), default_route_links, ..Snapshot::default() }
+    }
+
     fn names(links: &[Link], default_routes: &[u32]) -> Vec<String> {
-        let routes: BTreeSet<u32> = default_routes.iter().copied().collect();
-        uplinks(links, &routes).into_iter().map(|link| link.name.clone()).collect()
+        uplinks(&snapshot(links, default_routes)).into_iter().map(|link| link.name.clone()).collect()
+    }
+
+    fn verdict_of(snapshot: &Snapshot, node_address: Option<&str>, name: &str) -> Result<(), NotUplink> {
+        let node_addresses = node_address.map(|ip| ip.parse().unwrap()).into_iter().collect();
+        let mut verdicts = classify(snapshot, &node_addresses);
+        verdicts.find(|(link, _)| link.name == name).map(|(_, verdict)| verdict).unwrap()
     }
 
     fn verdict(links: &[Link], default_routes: &[u32], name: &str) -> Result<(), NotUplink> {
-        let routes: BTreeSet<u32> = default_routes.iter().copied().collect();
-        classify(links, &routes).find(|(link, _)| link.name == name).map(|(_, verdict)| verdict).unwrap()
+        verdict_of(&snapshot(links, default_routes), None, name)
+    }
+
+    fn carries(traffic: Traffic, link: &str) -> Result<(), NotUplink> {
+        let link = link.to_owned();
+        Err(NotUplink::NodeTraffic(NodeTraffic { traffic, link, relation: Relation::Carries }))
+    }
+
+    fn above(traffic: Traffic, link: &str) -> Result<(), NotUplink> {
+        let link = link.to_owned();
+        Err(NotUplink::NodeTraffic(NodeTraffic { traffic, link, relation: Relation::Above }))
+    }
+
+    fn with_addresses(links: &[Link], addresses: &[(u32, &str, bool)]) -> Snapshot {
+        let mut by_link: BTreeMap<u32, Vec<LinkAddress>> = BTreeMap::new();
+        for &(link, ip, global) in addresses {
+            by_link.entry(link).or_default().push(LinkAddress { ip: ip.parse().unwrap(), global });
+        }
+        Snapshot { addresses: by_link, ..snapshot(links, &[]) }
+    }
+
+    #[test]
+    fn a_link_with_a_global_address_or_a_route_is_the_nodes_and_one_with_a_link_local_address_is_not() {
+        let links = [lo(), nic(2, "eth0"), nic(3, "eth1"), nic(4, "eth2"), nic(5, "eth3")];
+        let mut snapshot = with_addresses(
+            &links,
+            &[
+                (1, "10.255.0.1", true),
+                (2, "10.0.0.1", true),
+                (3, "fe80::1", false),
+                (4, "2001:db8::1", true),
+            ],
+        );
+        snapshot.routes.insert(5, "10.99.0.0/16".parse().unwrap());
+        let verdict = |name| verdict_of(&snapshot, Some("10.0.0.1"), name);
+        assert_eq!(verdict("eth0"), carries(Traffic::NodeAddress("10.0.0.1".parse().unwrap()), "eth0"));
+        assert_eq!(verdict("eth1"), Ok(()));
+        assert_eq!(verdict("eth2"), carries(Traffic::Address("2001:db8::1".parse().unwrap()), "eth2"));
+        assert_eq!(verdict("eth3"), carries(Traffic::Route("10.99.0.0/16".parse().unwrap()), "eth3"));
+        let text = verdict("eth3").unwrap_err().to_string();
+        assert_eq!(text, "carries the node's own traffic: the route to 10.99.0.0/16 leads through eth3");
+    }
+
+    #[test]
+    fn what_lies_under_an_address_is_the_nodes_and_so_is_what_is_stacked_on_it() {
+        let links = [
+            port_of(4, nic(2, "eth1")),
+            port_of(4, nic(3, "eth2")),
+            link(4, "bond0", Some("bond")),
+            of(4, link(5, "bond0.100", Some("vlan"))),
+            of(4, link(6, "bond0.200", Some("vlan"))),
+            nic(7, "eth3"),
+            of(7, link(8, "shim0", Some("macvlan"))),
+        ];
+        let snapshot = with_addresses(&links, &[(5, "10.1.0.1", true), (8, "10.2.0.1", true)]);
+        let verdict = |name| verdict_of(&snapshot, None, name);
+        let of_vlan = Traffic::Address("10.1.0.1".parse().unwrap());
+        for name in ["eth1", "bond0", "bond0.100"] {
+            assert_eq!(verdict(name), carries(of_vlan, "bond0.100"), "{name}");
+        }
+        assert_eq!(verdict("bond0.200"), above(of_vlan, "bond0.100"));
+        // A program on the node talks to its pods by a macvlan of its own.
+        assert_eq!(verdict("eth3"), carries(Traffic::Address("10.2.0.1".parse().unwrap()), "shim0"));
+        assert_eq!(verdict("shim0"), Err(NotUplink::Virtual { kind: "macvlan".to_owned() }));
+    }
+
+    #[test]
+    fn only_what_the_node_is_lost_without_can_never_be_given_away() {
+        let links = [nic(2, "eth0"), of(2, link(3, "eth0.7", Some("vlan"))), nic(4, "eth1")];
+        let mut snapshot = with_addresses(&links, &[(4, "10.1.0.1", true)]);
+        snapshot.default_route_links.insert(2);
+        let dispensable = |name, node: Option<&str>| match verdict_of(&snapshot, node, name) {
+            Err(NotUplink::NodeTraffic(traffic)) => traffic.is_dispensable(),
+            verdict => panic!("{verdict:?}"),
+        };
+        assert!(!dispensable("eth0", None) && dispensable("eth0.7", None));
+        assert!(dispensable("eth1", None) && !dispensable("eth1", Some("10.1.0.1")));
     }
 
     #[test]
@@ -77,10 +164,7 @@ mod links {
             nic(5, "eth2"),
         ];
         assert_eq!(names(&links, &[4]), ["eth2"]);
-        assert_eq!(
-            verdict(&links, &[4], "eth0"),
-            Err(NotUplink::NodeTraffic { default_route_link: "bond0".to_owned() })
-        );
+        assert_eq!(verdict(&links, &[4], "eth0"), carries(Traffic::DefaultRoute, "bond0"));
     }
 
     #[test]
@@ -97,7 +181,7 @@ mod links {
     }
 
     #[test]
-    fn a_vlan_with_the_default_route_keeps_the_bond_below_and_its_ports_but_not_its_sibling() {
+    fn a_vlan_with_the_default_route_keeps_the_bond_below_and_its_ports_and_its_sibling_is_on_their_wire() {
         let links = [
             lo(),
             port_of(4, nic(2, "eth0")),
@@ -106,17 +190,16 @@ mod links {
             of(4, link(5, "bond0.100", Some("vlan"))),
             of(4, link(6, "bond0.200", Some("vlan"))),
         ];
-        assert_eq!(names(&links, &[5]), ["bond0.200"]);
-        assert_eq!(
-            verdict(&links, &[5], "eth1"),
-            Err(NotUplink::NodeTraffic { default_route_link: "bond0.100".to_owned() })
-        );
+        assert_eq!(names(&links, &[5]), [""; 0]);
+        assert_eq!(verdict(&links, &[5], "bond0.200"), above(Traffic::DefaultRoute, "bond0.100"));
+        assert_eq!(verdict(&links, &[5], "eth1"), carries(Traffic::DefaultRoute, "bond0.100"));
     }
 
     #[test]
-    fn a_vlan_above_the_nodes_card_is_a_network_of_its_own() {
+    fn a_vlan_above_the_nodes_card_is_not_taken_by_itself() {
         let links = [lo(), nic(2, "eth0"), of(2, link(3, "eth0.100", Some("vlan")))];
-        assert_eq!(names(&links, &[2]), ["eth0.100"]);
+        assert_eq!(names(&links, &[2]), [""; 0]);
+        assert_eq!(verdict(&links, &[2], "eth0.100"), above(Traffic::DefaultRoute, "eth0"));
     }
 
     #[test]
@@ -130,10 +213,7 @@ mod links {
             nic(6, "eth1"),
         ];
         assert_eq!(names(&links, &[4]), ["eth1"]);
-        assert_eq!(
-            verdict(&links, &[4], "eth0"),
-            Err(NotUplink::NodeTraffic { default_route_link: "br0".to_owned() })
-        );
+        assert_eq!(verdict(&links, &[4], "eth0"), carries(Traffic::DefaultRoute, "br0"));
     }
 
     #[test]

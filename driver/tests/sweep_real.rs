@@ -12,11 +12,11 @@ use std::os::unix::fs::MetadataExt as _;
 
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{Checked, CniNetwork, Network as _};
-use netclaim_driver::cni::{Cache, Runtime};
+use netclaim_driver::cni::{Cache, Cached, NetworkList, Outcome, Runtime};
 use netclaim_driver::links::Links;
 use serde_json::{Map, Value, json};
 
-use plugin_host::{Host, LONG, Netns, on_a_host, run};
+use plugin_host::{Host, LONG, Netns, attachment, on_a_host, run};
 
 fn network(host: &Host) -> CniNetwork {
     let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
@@ -76,9 +76,30 @@ fn what_other_programs_attached_is_kept() {
     on_a_host(&[], async |host| {
         let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
         // It is in the cache, as `netclaimctl cni add` leaves it, and in no journal.
+        let list = NetworkList::parse(Value::Object(plan.conflist.clone()).to_string().as_bytes()).unwrap();
+        let attachment = attachment("s1", &netns);
+        let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
+        let cached = Cached { list, attachment, outcome: Outcome::Attached(result) };
+        Cache::new(host.data.path().join("cache")).store(&cached).unwrap();
+        drop(netns);
+        assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));
+        assert_eq!(host.reserved("netclaim-n"), ["10.9.0.2 s1 net1"]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn what_is_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
+    on_a_host(&[], async |host| {
+        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
         network.add(&plan, &sandbox(&netns)).await.unwrap();
         assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));
         assert_eq!(host.reserved("netclaim-n"), ["10.9.0.2 s1 net1"]);
+        drop(netns);
+        assert_eq!(network.collect(&plan, Vec::new).await, Ok(1));
+        assert_eq!(host.reserved("netclaim-n"), [""; 0]);
+        let (known, _) = Cache::new(host.data.path().join("cache")).attachments().unwrap();
+        assert_eq!(known, []);
     });
 }
 

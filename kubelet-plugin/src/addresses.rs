@@ -1,26 +1,92 @@
 //! The `addresses` capacity: how many attachments a Network's IPAM has room for on this node.
+//!
+//! Networks with one `cni.name` and overlapping ranges have their addresses in common. Each has those of its own attachments,
+//! and an equal part of what is free: capacities of two devices know nothing of each other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
-use netclaim_api::network::{NetworkSpec, conflist_name};
+use netclaim_api::network::{NetworkSpec, Scope, conflist_name};
 use netclaim_driver::cni::NetworkName as CniNetworkName;
 use netclaim_driver::cni::ipam::host_local::{HostLocal, reservations};
 use serde_json::Value;
 
-/// What the ranges of a `host-local` IPAM hold less what others than us have taken; the smallest of several IPAMs.
-/// `None` for IPAMs that do not tell, and for ranges that depend on the claim. Blocks for a moment.
-pub fn of(name: &NetworkName, spec: &NetworkSpec, ours: &BTreeSet<String>) -> Option<u64> {
+use crate::devices::Held;
+
+/// What the addresses of a node's Networks depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct Users<'a> {
+    /// The node's Networks.
+    pub networks: &'a BTreeMap<NetworkName, NetworkSpec>,
+    /// The sandboxes of all attachments.
+    pub ours: &'a BTreeSet<String>,
+    /// What claims hold.
+    pub held: &'a [Held],
+}
+
+/// What the ranges of a `host-local` IPAM hold less what others than this Network's attachments have taken; the smallest of
+/// several IPAMs. `None` for IPAMs that do not tell, and for ranges that depend on the claim. Blocks for a moment.
+pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u64> {
     let left = host_locals(name, spec).filter_map(|(ipam, dir)| {
         // No directory yet: nobody has taken anything.
         let taken = reservations(&dir).unwrap_or_default();
         let foreign: Vec<IpAddr> =
-            taken.iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect();
-        u64::try_from(ipam.left(&foreign)).ok()
+            taken.iter().filter(|r| !users.ours.contains(&r.container_id)).map(|r| r.ip).collect();
+        let left = u64::try_from(ipam.left(&foreign)).ok()?;
+        Some(part(name, left, &sharing(name, spec, &ipam, &dir, users)))
     });
     left.min()
+}
+
+/// The Networks that have addresses in common with this one, itself included, each with how many attachments hold one; those
+/// whose devices are not this node's have a part only of what they hold.
+fn sharing(
+    name: &NetworkName,
+    spec: &NetworkSpec,
+    ipam: &HostLocal,
+    dir: &Path,
+    users: Users<'_>,
+) -> BTreeMap<NetworkName, Sharer> {
+    let list = list_name(name, spec);
+    let mut sharing = BTreeMap::from([(name.clone(), Sharer { is_offered: true, attachments: 0 })]);
+    for (other, spec) in users.networks {
+        if host_locals(other, spec).any(|(others, at)| at == dir && others.overlaps(ipam)) {
+            let is_offered = spec.scope == Scope::Node;
+            sharing.insert(other.clone(), Sharer { is_offered, attachments: 0 });
+        }
+    }
+    for held in users.held.iter().filter(|held| held.list.as_ref() == Some(&list)) {
+        let Some(network) = &held.network else { continue };
+        // Of one that is gone nobody knows the ranges.
+        let is_gone = !users.networks.contains_key(network);
+        if is_gone {
+            sharing.entry(network.clone()).or_default();
+        }
+        if let Some(sharer) = sharing.get_mut(network) {
+            sharer.attachments += 1;
+        }
+    }
+    sharing
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sharer {
+    is_offered: bool,
+    attachments: u64,
+}
+
+/// What one of those that share `left` addresses has; the first by name have what cannot be divided.
+fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) -> u64 {
+    let held: u64 = sharing.values().map(|sharer| sharer.attachments).sum();
+    let offered: Vec<&NetworkName> =
+        sharing.iter().filter(|(_, sharer)| sharer.is_offered).map(|(name, _)| name).collect();
+    let (free, many) = (left.saturating_sub(held), offered.len().max(1) as u64);
+    let place = offered.iter().take_while(|offered| **offered != name).count() as u64;
+    let own = sharing.get(name).map(|sharer| sharer.attachments).unwrap_or_default();
+    // Alone, it has all that there is, whatever is held: an address may be left of a range that was made smaller.
+    if sharing.len() == 1 { left } else { own + free / many + u64::from(place < free % many) }
 }
 
 /// Where the IPAMs of a Network note who has what.
@@ -28,10 +94,13 @@ pub fn dirs(name: &NetworkName, spec: &NetworkSpec) -> Vec<PathBuf> {
     host_locals(name, spec).map(|(_, dir)| dir).collect()
 }
 
-fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
+fn list_name(name: &NetworkName, spec: &NetworkSpec) -> String {
     let list_name = spec.cni.get("name").and_then(Value::as_str);
-    let list_name = list_name.map_or_else(|| conflist_name(name.as_str()), str::to_owned);
-    let list_name = CniNetworkName::try_from(list_name).ok();
+    list_name.map_or_else(|| conflist_name(name.as_str()), str::to_owned)
+}
+
+fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
+    let list_name = CniNetworkName::try_from(list_name(name, spec)).ok();
     let plugins = spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
     let ipams = plugins.filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     ipams.filter_map(move |ipam| {
@@ -39,4 +108,48 @@ fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (
         let dir = ipam.reservations_dir(list_name.as_ref()?);
         Some((ipam, dir))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn network(list: Option<&str>, range: (&str, &str)) -> NetworkSpec {
+        let ipam = json!({"type": "host-local", "dataDir": "/nowhere",
+            "ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": range.0, "rangeEnd": range.1}]]});
+        let mut cni = json!({"cniVersion": "1.0.0", "plugins": [{"type": "bridge", "ipam": ipam}]});
+        if let Some(list) = list {
+            cni["name"] = json!(list);
+        }
+        serde_json::from_value(json!({"cni": cni})).expect("a network")
+    }
+
+    #[test]
+    fn networks_with_one_lease_directory_divide_its_addresses() {
+        let (ten, others) = (("10.1.0.11", "10.1.0.20"), ("10.1.0.21", "10.1.0.22"));
+        let networks = [
+            ("a", network(Some("lab"), ten)),
+            ("b", network(Some("lab"), ten)),
+            ("c", network(Some("lab"), others)),
+            ("d", network(None, ten)),
+        ];
+        let networks: BTreeMap<NetworkName, NetworkSpec> =
+            networks.into_iter().map(|(name, spec)| (name.parse().expect("a name"), spec)).collect();
+        let all = |held: &[(&str, &str)]| {
+            let held = held.iter().map(|(network, list)| Held {
+                network: network.parse().ok(),
+                list: Some((*list).to_owned()),
+                ..Held::default()
+            });
+            let (held, ours) = (held.collect::<Vec<_>>(), BTreeSet::new());
+            let users = Users { networks: &networks, ours: &ours, held: &held };
+            networks.iter().map(|(name, spec)| of(name, spec, users)).collect::<Option<Vec<_>>>()
+        };
+        assert_eq!(all(&[]), Some(vec![5, 5, 2, 10]));
+        let held = [("a", "lab"), ("a", "lab"), ("a", "lab"), ("c", "lab"), ("d", "netclaim-d")];
+        assert_eq!(all(&held), Some(vec![7, 3, 2, 10]), "3 of its own, and a half of 7");
+        assert_eq!(all(&[("gone", "lab")]).map(|all| all[0] + all[1]), Some(9), "its pod has an address");
+    }
 }

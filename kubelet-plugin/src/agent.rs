@@ -1,20 +1,21 @@
 //! Puts the agent together, runs it, and takes it down in order.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::Pod;
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
-use kube::{Api, Client};
 use netclaim_api::cni::SHAPER;
-use netclaim_driver::attach::journal::{Journal, Ownership};
+use netclaim_driver::attach::journal::{Journal, take_turn};
 use netclaim_driver::attach::record::ObjectRef;
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
@@ -35,19 +36,21 @@ use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
 use crate::gate::metadata::MetadataFiles;
 use crate::gate::server;
+use crate::leftovers::Mark;
 use crate::metrics::Metrics;
-use crate::node::NodeAgent;
+use crate::node::{Calls, NodeAgent};
 use crate::nri::{Pods, RuntimeEvents};
 use crate::parent::{FIT, STARTS};
+use crate::pods::NodePods;
 use crate::providers::Providers;
 use crate::publishing::{Devices, News as DeviceNews};
-use crate::sandboxes::{self, Listed};
+use crate::sandboxes::{self, Listed, Sandboxes};
 use crate::sockets::listen;
 use crate::status::StatusWriter;
 use crate::stop::Stop;
 use crate::sweep::Sweep;
 use crate::watching::NodeWatch;
-use crate::{http, memory, relay, sweep};
+use crate::{handover, http, memory, relay, sweep};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -57,6 +60,8 @@ const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
 const COUNT_PERIOD: Duration = Duration::from_secs(10);
 /// How often a state directory that takes nothing is looked at.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
+/// How often programs that could not be installed are tried again.
+const INSTALL_PERIOD: Duration = Duration::from_secs(30);
 /// How long a runtime may be away, which restarts in 3 s or so, before NRI counts as off.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How often an agent that stands by looks whether the other one has ended.
@@ -91,24 +96,30 @@ async fn run(args: Args) -> Result<()> {
         tracing::warn!(%error, "the plugin tuning will fail where it sets MTU or MAC address");
     }
     let client = client(args.kubeconfig.as_deref()).await?;
+    let pods = LivePods(Arc::new(NodePods::new(client.clone(), &args.node_name)));
     let metrics = Arc::new(Metrics::default());
     let boot = boot_id().context("cannot read the boot id")?;
-    let plugins = Arc::new(cni_network(&args)?);
+    // Held by the parent too, which lets it go when everything that was started here is gone.
+    let lock =
+        File::from(io::stdin().as_fd().try_clone_to_owned().context("no journal's lock on standard input")?);
+    let mark = Mark::of(&lock).context("cannot look at the journal's lock")?;
+    let plugins = Arc::new(cni_network(&args, &mark)?);
     let journal = Journal::open(args.journal_dir())?;
     make_run_dir(&args.run_dir)?;
     io::stdout().write_all(FIT).context("cannot tell the parent that the agent is fit")?;
 
     // One agent at a time: the next one stands by until the last one has ended.
-    let _ownership = tokio::select! {
-        ownership = own(&journal) => ownership?,
+    tokio::select! {
+        owned = own(&lock) => owned?,
         () = stop.told() => return Ok(()),
-    };
+    }
+    mark.end_bearers().await;
 
     // What attaches, and what holds containers until it has.
     let hook =
         HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
-    install_hook(args.hook.clone(), &hook.path)?;
-    install_plugins(&args.installed_plugins())?;
+    let programs = Programs::of(&args)?;
+    let programs_are_new = programs.install()?;
     let loaded = journal.load()?;
     let (probed, health) = (journal.clone(), journal.health());
     for file in &loaded.unreadable {
@@ -135,14 +146,17 @@ async fn run(args: Args) -> Result<()> {
 
     // What the node has, and what of it is published.
     let links = Links::new("/sys");
+    let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
     let (inventory_sender, inventory) = watch::channel(None);
     let node_watch = NodeWatch {
         client: client.clone(),
         node: args.node_name.clone(),
+        reporter: reporter.clone(),
         links,
         providers: Providers::new(&args.links_dir()),
     };
-    parts.spawn("watching the node", node_watch.run(inventory_sender, cancel.clone()));
+    let (uid_sender, node_uid) = watch::channel(None);
+    parts.spawn("watching the node", node_watch.run(inventory_sender, uid_sender, cancel.clone()));
     let (unavailable_sender, unavailable) = watch::channel(Arc::default());
     let availability = Availability {
         plugins: Arc::clone(&plugins),
@@ -155,7 +169,7 @@ async fn run(args: Args) -> Result<()> {
         availability.watch(inventory.clone(), unavailable_sender),
     );
     let (health_sender, health_of_devices) = watch::channel(Arc::default());
-    let device_news = DeviceNews { inventory: inventory.clone(), unavailable };
+    let device_news = DeviceNews { inventory: inventory.clone(), unavailable, node_uid };
     let devices = Devices {
         client: client.clone(),
         driver: args.driver_name.clone(),
@@ -168,7 +182,6 @@ async fn run(args: Args) -> Result<()> {
     );
 
     // What is told to the API server.
-    let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
     let writer =
         StatusWriter::new(client.clone(), &args.driver_name, Recorder::new(client.clone(), reporter));
     parts.spawn("writing statuses", writer.run(told));
@@ -178,7 +191,7 @@ async fn run(args: Args) -> Result<()> {
         sweep::Periods { gc: args.gc_period, check: args.check_period, orphan_after: args.orphan_after };
     let sweep = Sweep {
         attacher: Arc::clone(&attacher),
-        pods: LivePods(client.clone()),
+        pods: pods.clone(),
         boot_id: boot.clone(),
         periods,
         metrics: Arc::clone(&metrics),
@@ -197,15 +210,17 @@ async fn run(args: Args) -> Result<()> {
     let silence = silent.clone();
     let source = Arc::new(GateSource {
         attacher: Arc::clone(&attacher),
-        pods: LivePods(client.clone()),
+        pods: pods.clone(),
         silent,
         boot_id: boot.clone(),
     });
     parts.spawn_until_cancelled("answering hooks", server::serve(hooks, source));
+    let sandboxes = Arc::new(Sandboxes::default());
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
-        LivePods(client.clone()),
+        pods.clone(),
         Arc::clone(&gate),
+        Arc::clone(&sandboxes),
         hook,
         &boot,
         Arc::clone(&metrics),
@@ -213,35 +228,36 @@ async fn run(args: Args) -> Result<()> {
     let config = PluginConfig::new(&args.nri_socket, "netclaim", 0)?;
     parts
         .spawn("hearing from the runtime", nri::run(config, Arc::new(events), nri_connected, cancel.clone()));
-    let node = NodeAgent {
+    let node = Arc::new(NodeAgent {
         client,
         driver: args.driver_name.clone(),
         node_name: args.node_name.clone(),
+        boot_id: boot,
         attacher: Arc::clone(&attacher),
         gate,
         inventory,
         plugins,
+        sandboxes,
         news,
-        segments: Mutex::default(),
+        turn: Mutex::default(),
+        calls: Calls::default(),
         metrics: Arc::clone(&metrics),
-    };
+    });
+    parts.spawn_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
     let agent_socket = args.agent_socket();
     let calls = listen(&agent_socket);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
-    parts.spawn_until_cancelled(
-        "answering the kubelet",
-        relay::serve(calls, Arc::new(node), health_of_devices),
-    );
+    parts.spawn_until_cancelled("answering the kubelet", relay::serve(calls, node, health_of_devices));
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn_until_cancelled("giving back memory", memory::give_back());
+    parts.spawn_until_cancelled(
+        "installing programs",
+        install_again(programs, programs_are_new, Arc::clone(&metrics)),
+    );
     parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
     parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
-    let address = args.metrics_address;
-    parts.spawn_until_cancelled("serving metrics", async move {
-        if let Err(error) = http::serve(address, metrics, ready).await {
-            tracing::error!(%address, %error, "cannot serve metrics");
-        }
-    });
+    parts.spawn_until_cancelled("serving metrics", http::serve_metrics(args.metrics_address, metrics));
+    parts.spawn_until_cancelled("serving probes", http::serve_health(args.health_address, ready));
     tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
@@ -272,12 +288,14 @@ fn restarts() -> i64 {
 }
 
 /// What runs CNI plugins.
-fn cni_network(args: &Args) -> Result<CniNetwork> {
+fn cni_network(args: &Args, mark: &Mark) -> Result<CniNetwork> {
     let own = args.installed_plugins();
     let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
     for (name, value) in &args.cni_env {
         runtime = runtime.with_env(name, value);
     }
+    let (name, value) = mark.variable();
+    runtime = runtime.with_env(name, value);
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }
@@ -301,7 +319,11 @@ impl Parts {
     }
 
     /// A part that is dropped then.
-    fn spawn_until_cancelled(&mut self, what: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+    fn spawn_until_cancelled<T: Send>(
+        &mut self,
+        what: &'static str,
+        part: impl Future<Output = T> + Send + 'static,
+    ) {
         let cancel = self.cancel.clone();
         self.spawn(what, async move {
             cancel.run_until_cancelled(part).await;
@@ -324,17 +346,16 @@ impl Parts {
 }
 
 /// Waits until no other agent has the journal.
-async fn own(journal: &Journal) -> Result<Ownership> {
+async fn own(lock: &File) -> Result<()> {
     let mut told = false;
-    loop {
-        match journal.own()? {
-            Some(ownership) => return Ok(ownership),
-            None if told => {}
-            None => tracing::info!("another agent works on this node, standing by until it ends"),
+    while !take_turn(lock).context("cannot lock the journal")? {
+        if !told {
+            tracing::info!("another agent works on this node, standing by until it ends");
         }
         told = true;
         tokio::time::sleep(OWN_BEAT).await;
     }
+    Ok(())
 }
 
 /// Sockets and markers, for nobody but root.
@@ -356,46 +377,84 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// Copies the hook to where the runtime finds it on the host.
-fn install_hook(from: Option<PathBuf>, to: &Path) -> Result<()> {
-    let beside = || Ok::<_, io::Error>(std::env::current_exe()?.with_file_name("netclaim-hook"));
-    let from = from.map_or_else(beside, Ok)?;
-    install(&from, to).with_context(|| {
-        format!("cannot install the hook {} as {}: see --hook", from.display(), to.display())
-    })
+/// The programs that come with the agent, and where the host has them: each from its file to its path.
+#[derive(Clone)]
+struct Programs {
+    hook: (PathBuf, PathBuf),
+    plugins: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Copies the CNI plugins that come with the agent to where they are found among the host's files too.
-fn install_plugins(to: &Path) -> Result<()> {
-    let from = std::env::current_exe()?.with_file_name("../libexec/cni");
-    let install_all = || -> io::Result<()> {
-        for plugin in fs::read_dir(&from)? {
-            let plugin = plugin?;
-            install(&plugin.path(), &to.join(plugin.file_name()))?;
+impl Programs {
+    /// Those of this installation.
+    fn of(args: &Args) -> Result<Self> {
+        let own = std::env::current_exe().context("cannot find this program")?;
+        let hook = args.hook.clone().unwrap_or_else(|| own.with_file_name("netclaim-hook"));
+        let mut plugins = Vec::new();
+        let from = own.with_file_name("../libexec/cni");
+        match from.read_dir() {
+            // An agent that is run by hand.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {SHAPER} is not installed");
+            }
+            found => {
+                for plugin in found.with_context(|| format!("cannot read {}", from.display()))? {
+                    let plugin = plugin?;
+                    plugins.push((plugin.path(), args.installed_plugins().join(plugin.file_name())));
+                }
+            }
         }
-        Ok(())
-    };
-    match install_all() {
-        // An agent that is run by hand.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
-            tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {SHAPER} is not installed");
-            Ok(())
+        Ok(Self { hook: (hook, args.installed_hook()), plugins })
+    }
+
+    /// Installs them; `false` where those of an earlier agent have to do, for now: what is attached must be detached on
+    /// a full disk too.
+    ///
+    /// # Errors
+    /// When there is no hook then: no container could be created.
+    fn install(&self) -> Result<bool> {
+        let mut all_new = true;
+        for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
+            if let Err(error) = install(from, to) {
+                let (from, to) = (from.display(), to.display());
+                tracing::warn!(%from, %to, %error, "cannot install a program: what an earlier agent installed is used");
+                all_new = false;
+            }
         }
-        installed => installed.with_context(|| {
-            format!("cannot install the CNI plugins of {} into {}", from.display(), to.display())
-        }),
+        let (from, to) = &self.hook;
+        ensure!(to.exists(), "cannot install the hook {} as {}: see --hook", from.display(), to.display());
+        Ok(all_new)
     }
 }
 
-/// Copies a program. Processes that run the old one keep it.
+/// Copies a program, unless it is there. Processes that run the old one keep it.
 fn install(from: &Path, to: &Path) -> io::Result<()> {
+    let new = fs::read(from)?;
+    let is_executable = |file: fs::Metadata| file.permissions().mode() & 0o755 == 0o755;
+    if fs::read(to).is_ok_and(|known| known == new) && fs::metadata(to).is_ok_and(is_executable) {
+        return Ok(());
+    }
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir)?;
     }
     let tmp = to.with_extension("new");
-    fs::copy(from, &tmp)?;
-    fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755))?;
-    fs::rename(&tmp, to)
+    let put = fs::write(&tmp, new)
+        .and_then(|()| fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::rename(&tmp, to));
+    put.inspect_err(|_| drop(fs::remove_file(&tmp)))
+}
+
+/// Installs programs that could not be, as soon as they can.
+async fn install_again(programs: Programs, mut all_new: bool, metrics: Arc<Metrics>) {
+    loop {
+        metrics.outdated.set(i64::from(!all_new));
+        if all_new {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(INSTALL_PERIOD).await;
+        let programs = programs.clone();
+        let installed = tokio::task::spawn_blocking(move || programs.install()).await;
+        all_new = matches!(installed, Ok(Ok(true)));
+    }
 }
 
 fn readiness(
@@ -465,6 +524,7 @@ async fn count(
 ) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
+        metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
         metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
         if let Ok(Err(_)) = tokio::time::timeout(COUNT_PERIOD, connected.changed()).await {
             return;
@@ -482,29 +542,38 @@ struct GateSource {
 }
 
 /// Pods as the API server knows them.
-struct LivePods(Client);
+#[derive(Clone)]
+struct LivePods(Arc<NodePods>);
 
 impl LivePods {
-    fn of(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.0.clone(), namespace)
-    }
-
     /// The metadata of this very pod: `Some(None)` when it is gone or another has its name, `None` when the API server
     /// does not say.
     async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
-        let pods = self.of(namespace);
-        let found = tokio::time::timeout(LOOK_TIMEOUT, pods.get_metadata_opt(name)).await.ok()?.ok()?;
-        Some(found.map(|found| found.metadata).filter(|metadata| metadata.uid.as_deref() == Some(uid)))
+        let look = self.0.metadata(namespace, name);
+        let found = tokio::time::timeout(LOOK_TIMEOUT, look).await.ok()?.ok()?;
+        Some(of_this_very_pod(found.map(|found| found.metadata), uid))
     }
+}
+
+/// What was found under a pod's name, unless another has the name by now.
+fn of_this_very_pod(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
+    found.filter(|metadata| metadata.uid.as_deref() == Some(uid))
 }
 
 impl Pods for LivePods {
     async fn is_never_restarted(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
-        let pods = self.of(namespace);
-        let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, pods.get_opt(name)).await.ok()?.ok()??;
+        let look = self.0.pod(namespace, name);
+        let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, look).await.ok()?.ok()??;
         let is_it = pod.metadata.uid.as_deref() == Some(uid);
-        is_it.then(|| pod.spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never")))
+        is_it.then(|| pod.spec.as_ref().is_some_and(has_containers_that_are_never_restarted))
     }
+}
+
+/// Whether the hook must not fail for the pod: for the whole of it, or for a container that says so itself.
+fn has_containers_that_are_never_restarted(spec: &PodSpec) -> bool {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut policies = containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
+    policies.any(|policy| policy.as_deref() == Some("Never"))
 }
 
 impl sweep::Pods for LivePods {
@@ -538,5 +607,63 @@ impl server::Source for GateSource {
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let found = self.pods.metadata(namespace, name, uid).await;
         found.is_some_and(|pod| pod.is_none_or(|metadata| metadata.deletion_timestamp.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_container_that_is_never_restarted_makes_its_pod_impatient() {
+        let is_impatient =
+            |spec| has_containers_that_are_never_restarted(&serde_json::from_value(spec).unwrap());
+        let container = |policy: Option<&str>| json!({"name": "c", "restartPolicy": policy});
+        let never = Some("Never");
+        assert!(is_impatient(json!({"restartPolicy": "Never", "containers": [container(None)]})));
+        assert!(is_impatient(json!({"containers": [container(None), container(never)]})));
+        assert!(is_impatient(json!({"containers": [container(None)], "initContainers": [container(never)]})));
+        let patient = json!({"restartPolicy": "OnFailure", "containers": [container(None)], "initContainers": [container(Some("Always"))]});
+        assert!(!is_impatient(patient));
+    }
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn an_agent_on_a_full_disk_makes_do_with_the_programs_of_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
+        let programs = Programs { hook: (from.clone(), to.clone()), plugins: Vec::new() };
+        write(&from, "1");
+        assert!(programs.install().unwrap());
+        // A directory in the way of the new file: works for root too, unlike permissions.
+        let obstacle = to.with_extension("new");
+        fs::create_dir(&obstacle).unwrap();
+        assert!(programs.install().unwrap(), "the same program needs no space");
+        write(&from, "2");
+        assert!(!programs.install().unwrap());
+        assert_eq!(fs::read_to_string(&to).unwrap(), "1");
+        fs::remove_file(&to).unwrap();
+        programs.install().expect_err("no container could be created");
+        fs::remove_dir(&obstacle).unwrap();
+        assert!(programs.install().unwrap());
+        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn the_pod_that_has_the_name_by_now_is_another_one() {
+        let found = || Some(ObjectMeta { uid: Some("new".to_owned()), ..ObjectMeta::default() });
+        assert!(of_this_very_pod(found(), "new").is_some());
+        assert_eq!(
+            of_this_very_pod(found(), "old"),
+            None,
+            "the old one is gone, and what it has is an orphan's"
+        );
+        assert_eq!(of_this_very_pod(Some(ObjectMeta::default()), "old"), None);
     }
 }

@@ -93,9 +93,13 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_HOOK")]
     pub hook: Option<PathBuf>,
 
-    /// Where to serve /metrics, /healthz and /readyz
+    /// Where to serve /metrics
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "127.0.0.1:9177")]
     pub metrics_address: SocketAddr,
+
+    /// Where to serve /healthz and /readyz; nobody but the node's own kubelet need reach it
+    #[arg(long, env = "NETCLAIM_HEALTH_ADDRESS", default_value = "127.0.0.1:9179")]
+    pub health_address: SocketAddr,
 
     /// Tells the sockets of this agent from those of another one on the node, while one takes over from the other; the
     /// pod's UID is fine

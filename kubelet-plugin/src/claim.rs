@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::NodeSelector;
 use netclaim_api::merge::{Author, Layer};
 use netclaim_api::opaque::Opaque;
 use netclaim_api::{Quantity, attributes, is_dns_label};
@@ -46,6 +47,8 @@ pub struct Claim {
     pub pod: ObjectRef,
     /// The name by which the pod's specification calls it, where it was made from a template.
     pub pod_claim_name: Option<String>,
+    /// The nodes that the allocation is for; `None` where it is for all.
+    pub node_selector: Option<NodeSelector>,
     /// Our devices, in the order of the allocation.
     pub devices: Vec<AllocatedDevice>,
     /// Those that an admin only looks at (`adminAccess`): others may have them, so nothing is attached.
@@ -96,9 +99,10 @@ struct Consumer {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Allocation {
     devices: Devices,
+    node_selector: Option<NodeSelector>,
 }
 
 #[derive(Default, Deserialize)]
@@ -137,15 +141,21 @@ struct OpaqueEntry {
     parameters: Box<RawValue>,
 }
 
-impl Claim {
-    /// Reads the claim that the kubelet calls `uid` from `text`, keeping what is `driver`'s.
-    ///
-    /// # Errors
-    /// See [`ClaimError`]; every message says which object and field it is about.
-    pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ClaimError> {
-        let document: Document = serde_json::from_str(text)
+/// UIDs of the pods that the claim `uid` is reserved for.
+///
+/// # Errors
+/// When `text` is not that claim.
+pub fn reserved_for(text: &str, uid: &str) -> Result<BTreeSet<String>, ClaimError> {
+    let (_, _, status) = Document::read(text, uid)?;
+    let pods = status.reserved_for.into_iter().filter(|consumer| consumer.resource == "pods");
+    Ok(pods.map(|pod| pod.uid).collect())
+}
+
+impl Document {
+    fn read(text: &str, uid: &str) -> Result<(ObjectRef, BTreeMap<String, String>, Status), ClaimError> {
+        let document: Self = serde_json::from_str(text)
             .map_err(|e| ClaimError::NotYet(format!("the API server's ResourceClaim cannot be read: {e}")))?;
-        let Metadata { namespace, name, uid: found, mut annotations } = document.metadata;
+        let Metadata { namespace, name, uid: found, annotations } = document.metadata;
         let object = ObjectRef { namespace, name, uid: found };
         if object.uid != uid {
             let message = format!(
@@ -154,21 +164,31 @@ impl Claim {
             );
             return Err(ClaimError::NotYet(message));
         }
-        let Some(allocation) = document.status.allocation else {
+        Ok((object, annotations, document.status))
+    }
+}
+
+impl Claim {
+    /// Reads the claim that the kubelet calls `uid` from `text`, keeping what is `driver`'s.
+    ///
+    /// # Errors
+    /// See [`ClaimError`]; every message says which object and field it is about.
+    pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ClaimError> {
+        let (object, mut annotations, status) = Document::read(text, uid)?;
+        let Some(Allocation { mut devices, node_selector }) = status.allocation else {
             return Err(ClaimError::NotYet(format!("ResourceClaim {object} is not allocated")));
         };
-        if document.status.reserved_for.is_empty() {
+        if status.reserved_for.is_empty() {
             return Err(ClaimError::NotYet(format!("ResourceClaim {object} is not reserved for any pod")));
         }
-        let mut devices = allocation.devices;
         devices.results.retain(|result| result.driver == driver);
         let observed = devices.results.extract_if(.., |result| result.admin_access);
         let observed = observed.map(|result| result.device()).collect();
         let refs = devices.results.iter().map(ResultEntry::device).collect();
         // A tenant may write anything there, and it becomes part of a path: only what can be a name counts.
         let pod_claim_name = annotations.remove(POD_CLAIM_NAME).filter(|name| is_dns_label(name));
-        match Self::understand(&object, document.status.reserved_for, devices, driver) {
-            Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, devices, observed }),
+        match Self::understand(&object, status.reserved_for, devices, driver) {
+            Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, node_selector, devices, observed }),
             Err(message) => {
                 Err(ClaimError::Final(Box::new(Refusal { claim: object, devices: refs, message })))
             }
@@ -272,12 +292,15 @@ fn allocated(
     let applies =
         |s: &&Selected| s.requests.is_empty() || s.requests.iter().any(|r| *r == result.request || r == main);
     let layers = layers.iter().filter(applies).map(|s| s.layer.clone()).collect();
-    let bandwidth =
-        result.consumed_capacity.get(attributes::BANDWIDTH).map(|text| text.parse::<Quantity>()).transpose();
+    let bandwidth = result
+        .consumed_capacity
+        .get(attributes::BANDWIDTH)
+        .map(|text| Quantity::rounded_up(text))
+        .transpose();
     let bandwidth =
         bandwidth.map_err(|e| format!("consumedCapacity.bandwidth of ResourceClaim {claim}: {e}"))?;
     let chosen = |(name, text): (&String, &String)| {
-        let taken = text.parse::<Quantity>().is_ok_and(|amount| amount.value() > 0);
+        let taken = Quantity::rounded_up(text).is_ok_and(|amount| amount.value() > 0);
         attributes::id_of_segment(name).filter(|_| taken)
     };
     let segments = result.consumed_capacity.iter().filter_map(chosen).collect();
@@ -325,6 +348,33 @@ mod tests {
         assert_eq!(claim.devices[0].bandwidth, Some(Quantity::new(1_000_000_000)));
         assert_eq!(claim.devices[1].device.device, "nic-eth2");
         assert_eq!(claim.pod.uid, "pu");
+    }
+
+    #[test]
+    fn amounts_are_read_in_every_spelling_that_the_api_server_takes() {
+        for (text, amount) in [("1e9", 1_000_000_000), ("1G", 1_000_000_000), ("1500m", 2)] {
+            let mut claim = claim();
+            claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"]["bandwidth"] =
+                json!(text);
+            assert_eq!(
+                read(&claim).expect("readable").devices[0].bandwidth,
+                Some(Quantity::new(amount)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_claim_knows_its_nodes_and_its_pods() {
+        let mut claim = claim();
+        let selector = json!({"nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["node0"]}]}]});
+        claim["status"]["allocation"]["nodeSelector"] = selector.clone();
+        let read = read(&claim).expect("readable");
+        assert_eq!(serde_json::to_value(read.node_selector).expect("JSON"), selector);
+        let pods = reserved_for(&claim.to_string(), "u1").expect("readable");
+        assert_eq!(pods, BTreeSet::from(["pu".to_owned()]));
+        assert!(reserved_for(&claim.to_string(), "u2").is_err(), "another claim");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(crate) fn record(claim: &str, phase: Phase) -> Record {
         conflist: serde_json::Map::new(),
         args: Default::default(),
         capability_args: serde_json::Map::new(),
+        bandwidth: None,
         segment: None,
         attributes: serde_json::Map::new(),
     };

@@ -1,50 +1,47 @@
-//! `/metrics`, `/healthz` (the process answers) and `/readyz` (the kubelet knows us and the runtime tells us).
+//! `/metrics` for the cluster; `/healthz` (the process answers) and `/readyz` (the runtime tells us, and pods can be
+//! attached) for the kubelet, on an address of the node's own: nobody else can take the probes away.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse as _;
-use axum::routing::get;
+use netclaim_endpoints::{Answer, serve};
+use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
 
 /// Pause before an address that is taken is tried again: no reason for pods to go without networks.
 const TAKEN_PAUSE: Duration = Duration::from_secs(5);
 
-/// Serves until dropped.
-///
-/// # Errors
-/// When the listener breaks.
-pub async fn serve(
+/// Serves metrics until dropped.
+pub async fn serve_metrics(address: SocketAddr, metrics: Arc<Metrics>) -> Infallible {
+    let listener = bind(address, "--metrics-address").await;
+    serve(listener, move |path| (path == "/metrics").then(|| Answer::Metrics(metrics.render()))).await
+}
+
+/// Serves probes until dropped.
+pub async fn serve_health(
     address: SocketAddr,
-    metrics: Arc<Metrics>,
     ready: impl Fn() -> Result<(), String> + Clone + Send + Sync + 'static,
-) -> std::io::Result<()> {
-    let render = move || async move {
-        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        ([(header::CONTENT_TYPE, kind)], metrics.render())
+) -> Infallible {
+    let listener = bind(address, "--health-address").await;
+    let answer = move |path: &str| match path {
+        "/healthz" => Some(Answer::Ok),
+        "/readyz" => Some(Answer::probe(ready())),
+        _ => None,
     };
-    let readyz = move || async move {
-        match ready() {
-            Ok(()) => (StatusCode::OK, "ok".to_owned()).into_response(),
-            Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
-        }
-    };
-    let app = Router::new()
-        .route("/metrics", get(render))
-        .route("/healthz", get(|| async { "ok" }))
-        .route("/readyz", get(readyz));
-    let listener = loop {
-        match tokio::net::TcpListener::bind(address).await {
-            Ok(listener) => break listener,
+    serve(listener, answer).await
+}
+
+async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
             Err(error) => {
-                tracing::error!(%address, %error, "cannot serve metrics, trying again: see --metrics-address")
+                tracing::error!(%address, %error, "cannot listen on {address}, trying again: see {flag}")
             }
         }
         tokio::time::sleep(TAKEN_PAUSE).await;
-    };
-    axum::serve(listener, app).await
+    }
 }

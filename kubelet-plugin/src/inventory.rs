@@ -11,6 +11,8 @@ use crate::uplinks::Uplink;
 /// Everything that devices are made from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
+    /// Labels of the Node object.
+    pub labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
     pub uplinks: Vec<Uplink>,
     /// The kernel can make macvlan links.
@@ -25,16 +27,43 @@ impl Inventory {
     /// The uplink that a Network uses here: of those that it selects, the first that fits how it uses it. `None` where the
     /// Network has no uplink or the node has none for it.
     pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
-        let UplinkSelector { interfaces, attributes } = network.uplink.as_ref()?;
-        let fits = |uplink: &&Uplink| {
-            attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
-                && serves(uplink, network)
-        };
+        let UplinkSelector { interfaces, .. } = network.uplink.as_ref()?;
+        let fits = |uplink: &&Uplink| selects(network, uplink);
         if interfaces.is_empty() {
             return self.uplinks.iter().find(fits);
         }
-        let named = |name: &IfName| self.uplinks.iter().find(|uplink| uplink.name == *name);
-        interfaces.iter().filter_map(named).find(fits)
+        interfaces.iter().filter_map(|name| self.uplink(name)).find(fits)
+    }
+
+    fn uplink(&self, name: &IfName) -> Option<&Uplink> {
+        self.uplinks.iter().find(|uplink| uplink.name == *name)
+    }
+
+    /// What admins of Networks should know whose uplink carries the node's own traffic: what that is, and where the
+    /// Network cannot have the link for it, the way out.
+    pub fn node_link_warnings(&self) -> BTreeMap<NetworkName, String> {
+        let warning = |(name, network): (&NetworkName, &NetworkSpec)| {
+            let text = match self.uplink_of(network) {
+                Some(Uplink { name: link, carries: Some(carries), .. }) => {
+                    format!("Network {name} has pods share link {link}, which {carries}")
+                }
+                Some(_) => return None,
+                None => {
+                    let named = network.uplink.iter().flat_map(|uplink| &uplink.interfaces);
+                    let uplink =
+                        named.filter_map(|link| self.uplink(link)).find(|uplink| uplink.carries.is_some())?;
+                    let (link, carries) = (&uplink.name, uplink.carries.as_ref()?);
+                    let way_out = if carries.is_dispensable() {
+                        "an UplinkPolicy with `publish: Always` gives it away whole"
+                    } else {
+                        "macvlan, ipvlan and VLANs can share it, but it is never given away"
+                    };
+                    format!("Network {name} does not get link {link}, which {carries}: {way_out}")
+                }
+            };
+            Some((name.clone(), text))
+        };
+        self.networks.iter().filter_map(warning).collect()
     }
 
     /// Whether this node has what the Network needs.
@@ -43,15 +72,27 @@ impl Inventory {
     }
 }
 
-/// Whether the Network can use the uplink in its way.
-fn serves(uplink: &Uplink, network: &NetworkSpec) -> bool {
-    let has = |mode| uplink.modes.contains(&mode);
+/// Whether the uplink is one of those that the Network could use.
+pub fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
+    let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
+    (interfaces.is_empty() || interfaces.contains(&uplink.name))
+        && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
+        && serves(uplink, network, !interfaces.is_empty())
+}
+
+/// Whether the Network can use the uplink in its way; whether it names it counts where the uplink is the node's own.
+fn serves(uplink: &Uplink, network: &NetworkSpec, is_named: bool) -> bool {
+    let modes = match &uplink.when_named {
+        Some(_) if !is_named => return false,
+        Some(modes) => modes,
+        None => &uplink.modes,
+    };
     match (network.link_use(), network.bridge()) {
         (_, Some(bridge)) => uplink.bridge.as_deref() == Some(bridge),
-        (Some(LinkUse::Nic), None) => has(UplinkMode::Nic),
-        (Some(LinkUse::Macvlan), None) => has(UplinkMode::Macvlan),
-        (Some(LinkUse::Ipvlan), None) => has(UplinkMode::Ipvlan),
-        // A VLAN on the link, say, which concerns no other use of it.
+        (Some(LinkUse::Nic), None) => modes.contains(&UplinkMode::Nic),
+        (Some(LinkUse::Macvlan), None) => modes.contains(&UplinkMode::Macvlan),
+        (Some(LinkUse::Ipvlan), None) => modes.contains(&UplinkMode::Ipvlan),
+        // A VLAN on the link, say, which shares it with every use but the whole.
         (None, None) => uplink.bridge.is_none(),
     }
 }
@@ -59,7 +100,7 @@ fn serves(uplink: &Uplink, network: &NetworkSpec) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use netclaim_api::attribute::DeclaredAttributes;
-    use netclaim_driver::links::{Link, OperState};
+    use netclaim_driver::links::{Link, NodeTraffic, OperState, Relation, Traffic};
     use serde_json::json;
 
     use super::*;
@@ -86,6 +127,9 @@ pub(crate) mod tests {
         Uplink {
             name: name.parse().expect("a name"),
             modes: [UplinkMode::Nic, UplinkMode::Macvlan, UplinkMode::Ipvlan].into(),
+            when_named: None,
+            carries: None,
+            stacked: Vec::new(),
             bridge: None,
             declared: DeclaredAttributes::new(),
             bandwidth: link.speed.map(netclaim_api::Quantity::new),
@@ -113,6 +157,50 @@ pub(crate) mod tests {
         let fast = json!({"net": {"string": "fast"}});
         assert_eq!(chosen(json!({"attributes": fast})).as_deref(), Some("eth2"));
         assert_eq!(chosen(json!({"interfaces": ["eth1"], "attributes": fast})), None);
+    }
+
+    #[test]
+    fn a_link_of_the_nodes_is_shared_by_networks_that_name_it_and_they_are_warned_of() {
+        let carries = |traffic| NodeTraffic { traffic, link: "eth0".into(), relation: Relation::Carries };
+        let of_node = |traffic| Uplink {
+            modes: [].into(),
+            when_named: Some([UplinkMode::Macvlan, UplinkMode::Ipvlan].into()),
+            carries: Some(carries(traffic)),
+            ..uplink("eth0")
+        };
+        let mut inventory =
+            Inventory { uplinks: vec![of_node(Traffic::DefaultRoute)], ..Inventory::default() };
+        inventory.uplinks[0].declared =
+            serde_json::from_value(json!({"net": {"string": "a"}})).expect("attributes");
+        let named = json!({"interfaces": ["eth0"]});
+        let chosen = |selector: &serde_json::Value, plugin| {
+            chosen(&inventory, selector.clone(), json!({"type": plugin}))
+        };
+        for plugin in ["macvlan", "ipvlan", "vlan"] {
+            assert_eq!(chosen(&named, plugin).as_deref(), Some("eth0"), "{plugin}");
+            assert_eq!(chosen(&json!({"attributes": {"net": {"string": "a"}}}), plugin), None, "{plugin}");
+        }
+        assert_eq!(chosen(&named, "host-device"), None);
+
+        let mut warned = |plugin: &str, traffic| {
+            let plugins = json!([{"type": plugin}]);
+            let spec = network(json!({"uplink": named, "cni": {"cniVersion": "1.0.0", "plugins": plugins}}));
+            inventory.networks = [("n".parse().expect("a name"), spec)].into();
+            inventory.uplinks = vec![of_node(traffic)];
+            inventory.node_link_warnings().into_values().collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(
+            warned("macvlan", Traffic::DefaultRoute),
+            "Network n has pods share link eth0, which carries the node's own traffic: a default route leads through eth0"
+        );
+        let address = Traffic::Address("10.1.2.3".parse().expect("an address"));
+        for (traffic, way_out) in
+            [(Traffic::DefaultRoute, "it is never given away"), (address, "gives it away whole")]
+        {
+            let warning = warned("host-device", traffic);
+            assert!(warning.starts_with("Network n does not get link eth0, which carries"), "{warning}");
+            assert!(warning.ends_with(way_out), "{warning}");
+        }
     }
 
     #[test]

@@ -8,12 +8,14 @@
 //!  netlink, Networks, UplinkPolicies ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `uplinks` and `metadata` are pure: from values to values.
-//! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers` and `http` each talk to one outside world.
+//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `node_selector`, `policies`, `uplinks` and `metadata` are
+//!   pure: from values to values.
+//! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers`, `pods` and `http` each talk to one outside world.
+//! * `handover` gives a claim that pods share by its name to the next pod, which the kubelet does not tell of.
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
 //! * `agent` puts them together and is the only module that knows all of them.
 //! * `parent` is another process: it starts the agent again when it dies, and talks to the kubelet (`dra`, `front`) for
-//!   whichever agent works (`relay`).
+//!   whichever agent works (`relay`). What an agent leaves running is ended before the next one works (`leftovers`).
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with us alive or dead.
@@ -34,16 +36,21 @@ mod files;
 mod fixtures;
 mod front;
 mod gate;
+mod handover;
 mod health;
 mod http;
 mod inventory;
+mod leftovers;
 mod memory;
 mod metadata;
 mod metrics;
 mod node;
+mod node_selector;
 mod nri;
 mod parent;
 mod plan;
+mod pods;
+mod policies;
 mod providers;
 mod publishing;
 mod relay;

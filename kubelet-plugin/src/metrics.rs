@@ -79,8 +79,12 @@ pub struct Metrics {
     networks: Family<NetworkLabels, Gauge>,
     attach: Histogram,
     dropped: Family<FieldLabels, Gauge>,
-    /// Whether the scheduler gives away together what excludes each other.
-    pub scheduler_miscounts: Gauge,
+    /// Whether no counters are published because the scheduler cannot work with them.
+    pub without_counters: Gauge,
+    /// Whether the node's pool is published as it should be.
+    pub pool_published: Gauge,
+    /// Devices that it is published without.
+    pub devices_left_out: Gauge,
     /// Whether the container runtime tells us of sandboxes.
     pub nri_connected: Gauge,
     /// Journal files that nobody can read.
@@ -89,6 +93,10 @@ pub struct Metrics {
     pub journal_writable: Gauge,
     /// What happened to attachments and cannot.
     pub illegal_moves: Gauge,
+    /// Panics in the tasks of pods.
+    pub panics: Gauge,
+    /// Whether the node has the hook or plugins of an earlier agent still.
+    pub outdated: Gauge,
     /// How often this agent's parent has started one before.
     pub restarts: Gauge,
 }
@@ -132,7 +140,7 @@ impl Default for Metrics {
         let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
         registry.register(
             "attach_seconds",
-            "From the sandbox's event to its last attachment, where the runtime waited",
+            "From the sandbox's event to its last attachment, or to the first that failed",
             attach.clone(),
         );
         let dropped = Family::<FieldLabels, Gauge>::default();
@@ -141,11 +149,18 @@ impl Default for Metrics {
             "1 for each field of ResourceSlices that the API server does not store, else 0",
             dropped.clone(),
         );
-        let scheduler_miscounts = gauge(
+        let without_counters = gauge(
             &mut registry,
-            "scheduler_miscounts",
-            "1 where Kubernetes has a version whose scheduler forgets what shared devices exclude, else 0",
+            "without_counters",
+            "1 where no counters are published, for Kubernetes has a version whose scheduler cannot work with them, else 0",
         );
+        let pool_published = gauge(
+            &mut registry,
+            "pool_published",
+            "0 while the API server does not take what the node has to publish",
+        );
+        let devices_left_out =
+            gauge(&mut registry, "devices_left_out", "Devices that cannot be published, and are left out");
         let nri_connected =
             gauge(&mut registry, "nri_connected", "1 while the container runtime tells of sandboxes");
         let unreadable = gauge(
@@ -163,6 +178,16 @@ impl Default for Metrics {
             "attachment_illegal_moves",
             "Moves of attachments that their state machine refused: bugs, see the log",
         );
+        let panics = gauge(
+            &mut registry,
+            "attachment_panics",
+            "Panics of this agent while it worked on a pod's attachments: bugs, see the log",
+        );
+        let outdated = gauge(
+            &mut registry,
+            "programs_outdated",
+            "1 while the agent's hook or CNI plugins cannot be installed on the node and those of an earlier agent are used",
+        );
         let restarts = gauge(
             &mut registry,
             "agent_restarts",
@@ -175,11 +200,15 @@ impl Default for Metrics {
             networks,
             attach,
             dropped,
-            scheduler_miscounts,
+            without_counters,
+            pool_published,
+            devices_left_out,
             nri_connected,
             unreadable,
             journal_writable,
             illegal_moves,
+            panics,
+            outdated,
             restarts,
         }
     }

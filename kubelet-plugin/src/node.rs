@@ -2,28 +2,32 @@
 //!
 //! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use netclaim_driver::attach::record::{DeviceRef, Plan};
-use netclaim_driver::attach::{Attacher, CniNetwork};
+use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Plan};
+use netclaim_driver::attach::{Attacher, CniNetwork, Failure, Network};
 use netclaim_driver::error_chain;
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::Instant;
 
-use crate::claim::{Claim, ClaimError, Refusal};
+use crate::claim::{Claim, ClaimError, Refusal, reserved_for};
+use crate::devices::{self, Held};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
-use crate::exclusion;
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
-use crate::metrics::{Call, Metrics};
-use crate::plan::{Node, Taken, asks_for_namespace, plans, takes_segments};
+use crate::metrics::Metrics;
+use crate::plan::{Node, Taken, asks_for_namespace, is_offered, plans};
+use crate::sandboxes::{Listed, Sandboxes};
 use crate::status::News;
+use crate::{exclusion, metrics};
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
 const PATIENCE: Duration = Duration::from_secs(35);
@@ -31,29 +35,114 @@ const PATIENCE: Duration = Duration::from_secs(35);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods have to end
+/// by default.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+const END_PAUSE: Duration = Duration::from_millis(250);
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+/// What a Prepare needs of the CNI plugins.
+pub trait Plugins: Network {
+    /// Looks whether a plan can be carried out, and settles what its plugins decide.
+    fn settle(&self, plan: Plan) -> impl Future<Output = Result<Plan, Failure>> + Send;
+}
+
+impl Plugins for CniNetwork {
+    async fn settle(&self, plan: Plan) -> Result<Plan, Failure> {
+        Self::settle(self, plan).await
+    }
+}
 
 /// Prepares and unprepares claims of this node.
-pub struct NodeAgent {
+pub struct NodeAgent<N> {
     /// Where claims are read.
     pub client: kube::Client,
     /// The driver's name.
     pub driver: String,
     /// The Node object's name.
     pub node_name: String,
+    /// The running boot.
+    pub boot_id: String,
     /// Who attaches.
-    pub attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    pub attacher: Arc<Attacher<N, GateKeeper>>,
     /// Who knows the names of CDI devices.
     pub gate: Arc<GateKeeper>,
     /// What the node has; `None` until it is known.
     pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Looks whether a plan can be carried out.
-    pub plugins: Arc<CniNetwork>,
+    pub plugins: Arc<N>,
+    /// The sandboxes of the node, also those of pods that nothing is planned for.
+    pub sandboxes: Arc<Sandboxes>,
     /// Where refusals are reported.
     pub news: mpsc::UnboundedSender<News>,
-    /// Held while segmentation ids are handed out.
-    pub segments: Mutex<()>,
+    /// Held from the look at what others have (names, ids, links) until it is journalled what this claim has.
+    pub turn: Mutex<()>,
+    /// Prepares that have not ended.
+    pub calls: Calls,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+}
+
+/// What another pod has that excludes a plan, and why that is refused if it stays.
+struct Obstacle {
+    plan: Plan,
+    refusal: String,
+}
+
+/// Whether a pod has ended.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// A sandbox of it lives, or that cannot be known.
+    NotYet,
+    /// It has, and DELs are owed.
+    Owing,
+    /// It has.
+    NothingOwed,
+}
+
+/// Prepares under way: an Unprepare of the claim has them journal nothing.
+#[derive(Default)]
+pub struct Calls(std::sync::Mutex<Vec<Arc<Call>>>);
+
+struct Call {
+    claim_uid: String,
+    is_over: AtomicBool,
+}
+
+struct UnderWay<'a> {
+    calls: &'a Calls,
+    call: Arc<Call>,
+}
+
+impl Calls {
+    fn begin(&self, claim_uid: &str) -> UnderWay<'_> {
+        let call = Arc::new(Call { claim_uid: claim_uid.to_owned(), is_over: AtomicBool::new(false) });
+        self.lock().push(Arc::clone(&call));
+        UnderWay { calls: self, call }
+    }
+
+    fn end(&self, claim_uid: &str) {
+        let calls = self.lock();
+        let of_claim = calls.iter().filter(|call| call.claim_uid == claim_uid);
+        of_claim.for_each(|call| call.is_over.store(true, Ordering::Relaxed));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Call>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UnderWay<'_> {
+    fn is_over(&self) -> bool {
+        self.call.is_over.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.calls.lock().retain(|call| !Arc::ptr_eq(call, &self.call));
+    }
 }
 
 /// Between two questions to the API server, as long as the kubelet waits.
@@ -65,10 +154,10 @@ fn pauses() -> ExponentialBuilder {
         .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)))
 }
 
-impl NodeResources for NodeAgent {
+impl<N: Plugins> NodeResources for NodeAgent<N> {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
         Failpoint::PrepareAsked.reach();
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
@@ -86,7 +175,7 @@ impl NodeResources for NodeAgent {
                     PATIENCE.as_secs()
                 )),
             };
-            self.metrics.call(Call::Prepare, result.is_ok());
+            self.metrics.call(metrics::Call::Prepare, result.is_ok());
             if let Err(error) = result {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot prepare");
             }
@@ -96,8 +185,11 @@ impl NodeResources for NodeAgent {
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
         Failpoint::UnprepareAsked.reach();
+        self.calls.end(&claim.uid);
+        // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
+        drop(self.turn.lock().await);
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| failure.message);
-        self.metrics.call(Call::Unprepare, result.is_ok());
+        self.metrics.call(metrics::Call::Unprepare, result.is_ok());
         if let Err(error) = &result {
             tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot unprepare yet");
         }
@@ -105,57 +197,241 @@ impl NodeResources for NodeAgent {
     }
 }
 
-impl NodeAgent {
+impl<N: Plugins> NodeAgent<N> {
     async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, String> {
+        let call = self.calls.begin(&claim.uid);
         let known = self.attacher.plans_of_claim(&claim.uid);
-        // Half a claim may be left of a write that failed: it is completed.
-        if known.first().is_some_and(|plan| known.len() == plan.of as usize) {
-            return Ok(self.prepared(&known, &[]));
+        self.prepare_from(claim, known, &call).await
+    }
+
+    /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for no
+    /// Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
+    pub async fn left_behind(&self) -> HashMap<ObjectRef, String> {
+        let named =
+            |plan: &Plan| plan.pod_claim_name.is_none().then(|| (plan.claim.clone(), plan.pod.uid.clone()));
+        let mut claims: HashMap<ObjectRef, String> =
+            self.attacher.plans(named).into_iter().flatten().collect();
+        let mut ended = HashMap::new();
+        for pod_uid in claims.values() {
+            if !ended.contains_key(pod_uid) {
+                ended.insert(pod_uid.clone(), self.end_of(pod_uid).await == End::NothingOwed);
+            }
         }
-        let claim = self.read(claim).await.map_err(|error| self.report(error))?;
-        let inventory = self.inventory().await?;
+        claims.retain(|_, pod_uid| ended.get(pod_uid).copied().unwrap_or(false));
+        claims
+    }
+
+    /// Gives the claim of the pod `from`, which has ended, to the one pod that it is reserved for now, if that is on
+    /// this node. Returns whether it did.
+    ///
+    /// # Errors
+    /// Why the other pod cannot have it yet. The claim is still that of the first pod then.
+    pub async fn hand_over(&self, claim: &ObjectRef, from: &str) -> Result<bool, String> {
+        let ObjectRef { namespace, name, uid } = claim.clone();
+        let claim = ClaimRef { namespace, name, uid };
+        let call = self.calls.begin(&claim.uid);
+        let known = self.attacher.plans_of_claim(&claim.uid);
+        if known.first().is_none_or(|plan| plan.pod.uid != from) {
+            return Ok(false);
+        }
+        let pods = self.read_once(&claim, reserved_for).await.map_err(|error| error.to_string())?;
+        if pods.contains(from) || !pods.iter().any(|uid| self.sandboxes.has(uid)) {
+            return Ok(false);
+        }
+        self.prepare_from(&claim, known, &call).await?;
+        Ok(self.attacher.plans_of_claim(&claim.uid).first().is_some_and(|plan| plan.pod.uid != from))
+    }
+
+    /// Prepares a claim of which the plans `known` are journalled.
+    async fn prepare_from(
+        &self,
+        claim: &ClaimRef,
+        mut known: Vec<Plan>,
+        call: &UnderWay<'_>,
+    ) -> Result<Vec<PreparedDevice>, String> {
+        if let Some(first) = known.first() {
+            // Without an answer the claim is its pod's: the containers of another one are refused all the same.
+            let pods = self.read_once(claim, reserved_for).await;
+            let is_its = pods.map_or(true, |pods| pods.contains(&first.pod.uid));
+            // Half a claim may be left of a write that failed: it is completed.
+            match (is_its, known.len() == first.of as usize) {
+                (true, true) => return Ok(self.prepared(&known, &[])),
+                (true, false) => {}
+                (false, _) => {
+                    if self.wait_for_end(first).await? == End::Owing {
+                        self.attacher.release(&claim.uid).await.map_err(|failure| failure.message)?;
+                        known.clear();
+                    }
+                }
+            }
+        }
+        let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
+        let claim = self.read(claim, read).await.map_err(|error| self.report(error))?;
+        let refuse = |message| self.report(ClaimError::Final(Box::new(claim.refuse(message))));
+        let deadline = Instant::now() + LINK_PATIENCE;
+        let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         let labels = self.namespace_labels(&claim, &inventory).await.map_err(|error| self.report(error))?;
-        // Ids are free until they are journalled.
-        let _turn = match takes_segments(&claim, &inventory) {
-            true => Some(self.segments.lock().await),
-            false => None,
-        };
-        let made = match self.plan(&claim, &inventory, &labels).await {
-            Ok(made) => self.links_are_free(&made).await.map(|()| made),
-            refused => refused,
-        };
-        let made = made.map_err(|message| self.report(ClaimError::Final(Box::new(claim.refuse(message)))))?;
-        let journalled = self.attacher.prepare(made.clone()).await;
-        journalled
+        loop {
+            let made = self.plan(&claim, &inventory, &labels).map_err(refuse)?;
+            let settled = self.settle(made.clone()).await.map_err(refuse)?;
+            let other = {
+                let _turn = self.turn.lock().await;
+                if call.is_over() || self.attacher.plans_of_claim(&claim.object.uid) != known {
+                    return Err(format!(
+                        "ResourceClaim {} was unprepared meanwhile: try again",
+                        claim.object
+                    ));
+                }
+                // Others may have got something since.
+                if self.plan(&claim, &inventory, &labels).map_err(refuse)? != made {
+                    continue;
+                }
+                match self.obstacle(&settled).map_err(refuse)? {
+                    None => {
+                        self.journal(&claim, &known, settled.clone()).await?;
+                        return Ok(self.prepared(&settled, &claim.observed));
+                    }
+                    Some(other) => other,
+                }
+            };
+            self.wait_for_release(other, deadline).await.map_err(refuse)?;
+            inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
+        }
+    }
+
+    /// Has the claim's plans be `made`, instead of those that are `known`.
+    async fn journal(&self, claim: &Claim, known: &[Plan], made: Vec<Plan>) -> Result<(), String> {
+        if known.iter().any(|plan| plan.pod.uid != claim.pod.uid) {
+            let released = self.attacher.release(&claim.object.uid);
+            let released = tokio::time::timeout(LINK_PATIENCE, released).await;
+            released
+                .unwrap_or_else(|_| {
+                    Err(Failure::new("what its earlier pod had is not released yet: try again"))
+                })
+                .map_err(|failure| format!("ResourceClaim {}: {}", claim.object, failure.message))?;
+        }
+        self.attacher
+            .prepare(made)
+            .await
             .map_err(|failure| self.report(ClaimError::Final(Box::new(claim.refuse(failure.message)))))?;
         Failpoint::Planned.reach();
-        Ok(self.prepared(&made, &claim.observed))
+        // The pod of a claim that is handed over has its sandbox already.
+        match self.sandboxes.look_at(&claim.pod.uid, &self.boot_id) {
+            Some(Listed::Live(live)) => self.attacher.sandbox_up(live),
+            Some(Listed::Unfit(reason) | Listed::Unclear(reason)) => {
+                self.attacher.sandbox_unfit(&claim.pod.uid, reason);
+            }
+            Some(Listed::Gone) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the pod has ended as far as the node can tell, whatever the kubelet asks.
+    async fn end_of(&self, pod_uid: &str) -> End {
+        let Some(state) = self.attacher.watch(pod_uid).map(|state| state.borrow().clone()) else {
+            return End::NothingOwed;
+        };
+        if state.damaged.is_some() {
+            return End::NotYet;
+        }
+        let boot_id = self.boot_id.clone();
+        let owed = state.records.iter().any(|record| record.phase.sandbox().is_some());
+        let lives = tokio::task::spawn_blocking(move || state.sandbox_lives(&boot_id));
+        match (lives.await.unwrap_or(true), owed) {
+            (true, _) => End::NotYet,
+            (false, true) => End::Owing,
+            (false, false) => End::NothingOwed,
+        }
+    }
+
+    /// Waits until the pod of `plan` has ended, for which the claim is reserved no more.
+    async fn wait_for_end(&self, plan: &Plan) -> Result<End, String> {
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            let end = self.end_of(&plan.pod.uid).await;
+            if end != End::NotYet {
+                return Ok(end);
+            }
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "ResourceClaim {} was that of pod {} (UID {}), which has not ended on node {}: the next pod gets it then",
+                    plan.claim, plan.pod, plan.pod.uid, self.node_name
+                ));
+            }
+            tokio::time::sleep(END_PAUSE).await;
+        }
     }
 
     /// Reads the claim until it is what the kubelet has seen.
-    async fn read(&self, claim: &ClaimRef) -> Result<Claim, ClaimError> {
-        let read = || async {
-            let url = Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace)
-                .resource_url()
-                .to_owned();
-            let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
-            let request = request.map_err(|error| ClaimError::NotYet(error.to_string()))?;
-            let name = format!("{}/{}", claim.namespace, claim.name);
-            let text = tokio::time::timeout(READ_TIMEOUT, self.client.request_text(request)).await;
-            let text = text.map_err(|_| format!("no answer in {} s", READ_TIMEOUT.as_secs()));
-            let text = text.and_then(|text| text.map_err(|error| error_chain(&error)));
-            let text = text.map_err(|error| {
-                ClaimError::NotYet(format!("cannot read ResourceClaim {name} from the API server: {error}"))
-            })?;
-            Claim::read(&text, &claim.uid, &self.driver)
-        };
+    async fn read<T>(
+        &self,
+        claim: &ClaimRef,
+        understand: impl Fn(&str, &str) -> Result<T, ClaimError>,
+    ) -> Result<T, ClaimError> {
+        let read = || self.read_once(claim, &understand);
         read.retry(pauses()).when(|error| matches!(error, ClaimError::NotYet(_))).await
     }
 
-    async fn inventory(&self) -> Result<Arc<Inventory>, String> {
+    async fn read_once<T>(
+        &self,
+        claim: &ClaimRef,
+        understand: impl Fn(&str, &str) -> Result<T, ClaimError>,
+    ) -> Result<T, ClaimError> {
+        let url =
+            Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace).resource_url().to_owned();
+        let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
+        let request = request.map_err(|error| ClaimError::NotYet(error.to_string()))?;
+        let name = format!("{}/{}", claim.namespace, claim.name);
+        let text = tokio::time::timeout(READ_TIMEOUT, self.client.request_text(request)).await;
+        let text = text.map_err(|_| format!("no answer in {} s", READ_TIMEOUT.as_secs()));
+        let text = text.and_then(|text| text.map_err(|error| error_chain(&error)));
+        let text = text.map_err(|error| {
+            ClaimError::NotYet(format!("cannot read ResourceClaim {name} from the API server: {error}"))
+        })?;
+        understand(&text, &claim.uid)
+    }
+
+    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be offered: a link
+    /// that another pod had is on its way back, or a Network is new.
+    async fn inventory_with(
+        &self,
+        claim: &Claim,
+        new: bool,
+        deadline: Instant,
+    ) -> Result<Arc<Inventory>, String> {
         let mut inventory = self.inventory.clone();
+        let stopping = || "the agent is stopping: try again".to_owned();
         let known = inventory.wait_for(Option::is_some).await.ok().and_then(|known| known.clone());
-        known.ok_or_else(|| "the agent is stopping: try again".to_owned())
+        let known = self.settled(&known.ok_or_else(stopping)?);
+        if !new {
+            return Ok(known);
+        }
+        let offers = |known: &Option<Arc<Inventory>>| {
+            let offers =
+                |inventory| is_offered(claim, self.node(&self.settled(inventory), &NO_LABELS)).is_ok();
+            known.as_ref().is_some_and(offers)
+        };
+        match tokio::time::timeout_at(deadline, inventory.wait_for(offers)).await {
+            Ok(Ok(offering)) => {
+                offering.as_ref().map(|inventory| self.settled(inventory)).ok_or_else(stopping)
+            }
+            Ok(Err(_)) => Err(stopping()),
+            // What is not offered is refused by name.
+            Err(_) => Ok(known),
+        }
+    }
+
+    /// The inventory with each Network on the link that it is held on.
+    fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
+        devices::settled(inventory, &self.attacher.plans(|plan| Held::of(plan, &self.node_name)))
+    }
+
+    fn node<'a>(
+        &'a self,
+        inventory: &'a Inventory,
+        namespace_labels: &'a BTreeMap<String, String>,
+    ) -> Node<'a> {
+        Node { name: &self.node_name, inventory, namespace_labels }
     }
 
     /// The labels of the claim's namespace, where they are needed.
@@ -181,7 +457,8 @@ impl NodeAgent {
         Ok(found.metadata.labels.unwrap_or_default())
     }
 
-    async fn plan(
+    /// What the claim would get if it were journalled now.
+    fn plan(
         &self,
         claim: &Claim,
         inventory: &Inventory,
@@ -189,15 +466,21 @@ impl NodeAgent {
     ) -> Result<Vec<Plan>, String> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
-        let others = state.records.into_iter().filter(|record| record.plan.claim.uid != claim.object.uid);
-        let of_others = |plan: &Plan| plan.segment.clone().filter(|_| plan.claim.uid != claim.object.uid);
+        let of_pod = state.records.into_iter().map(|record| record.plan);
+        let (own, others): (Vec<Plan>, Vec<Plan>) =
+            of_pod.partition(|plan| plan.claim.uid == claim.object.uid);
+        let of_others = |plan: &Plan| devices::id_of(plan).filter(|_| plan.claim.uid != claim.object.uid);
         let taken = Taken {
-            names: others.map(|record| record.plan.if_name).collect(),
+            own,
+            names: others.into_iter().map(|plan| plan.if_name).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
-        let node = Node { name: &self.node_name, inventory, namespace_labels };
+        plans(claim, self.node(inventory, namespace_labels), &taken)
+    }
+
+    async fn settle(&self, plans: Vec<Plan>) -> Result<Vec<Plan>, String> {
         let mut settled = Vec::new();
-        for plan in plans(claim, node, &taken)? {
+        for plan in plans {
             let whose = format!(
                 "request {:?} of ResourceClaim {}, network {}, node {}",
                 plan.device.request, plan.claim, plan.network, self.node_name
@@ -208,28 +491,38 @@ impl NodeAgent {
         Ok(settled)
     }
 
-    /// Waits until no pod has a link of `plans` in a use that excludes theirs.
-    async fn links_are_free(&self, plans: &[Plan]) -> Result<(), String> {
-        let deadline = tokio::time::Instant::now() + LINK_PATIENCE;
-        loop {
-            let others = self.attacher.plans(Plan::clone);
-            // Of the claim itself only what comes before: the other way round it would be said twice.
-            let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
-                let others = others.iter().filter(|other| other.claim.uid != plan.claim.uid);
-                Some((plan, exclusion::obstacle(plan, others.chain(plans.iter().take(index)))?))
-            });
-            let Some((plan, other)) = obstacle else { return Ok(()) };
-            let refusal = exclusion::refusal(plan, other);
-            if other.claim.uid == plan.claim.uid {
-                return Err(refusal);
-            }
-            // One that is gone by now is not among the next look's.
-            let Some(mut state) = self.attacher.watch(&other.pod.uid) else { continue };
-            let released = state.wait_for(|state| state.records.iter().all(|record| record.plan != *other));
-            if tokio::time::timeout_at(deadline, released).await.is_err() {
-                return Err(refusal);
-            }
+    /// What has a link of `plans` in a use that excludes theirs.
+    ///
+    /// # Errors
+    /// When the plans exclude each other.
+    fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, String> {
+        let others = self.attacher.plans(Plan::clone);
+        // Of the claim itself only what comes before: the other way round it would be said twice.
+        let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
+            let others = others.iter().filter(|other| other.claim.uid != plan.claim.uid);
+            Some((plan, exclusion::obstacle(plan, others.chain(plans.iter().take(index)))?))
+        });
+        let Some((plan, other)) = obstacle else { return Ok(None) };
+        let refusal = exclusion::refusal(plan, other);
+        if other.claim.uid == plan.claim.uid {
+            return Err(refusal);
         }
+        Ok(Some(Obstacle { plan: other.clone(), refusal }))
+    }
+
+    /// Waits until the obstacle is gone.
+    ///
+    /// # Errors
+    /// When it is still there at `deadline`.
+    async fn wait_for_release(
+        &self,
+        Obstacle { plan, refusal }: Obstacle,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let Some(mut state) = self.attacher.watch(&plan.pod.uid) else { return Ok(()) };
+        let released = state.wait_for(|state| state.records.iter().all(|record| record.plan != plan));
+        // Its task ends with the last plan of a pod.
+        tokio::time::timeout_at(deadline, released).await.map(drop).map_err(|_| refusal)
     }
 
     fn prepared(&self, plans: &[Plan], observed: &[DeviceRef]) -> Vec<PreparedDevice> {
@@ -256,5 +549,311 @@ impl NodeAgent {
             let _ = self.news.send(News::Refused(refusal));
         }
         message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use http::{Request, Response, StatusCode};
+    use kube::client::Body;
+    use netclaim_driver::attach::journal::Journal;
+    use netclaim_driver::attach::record::Sandbox;
+    use netclaim_driver::attach::{Checked, Undone};
+    use netclaim_driver::links::HostLink;
+    use netclaim_driver::nri::{Sandbox as Told, SandboxNetwork};
+    use serde_json::{Value, json};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::gate::cdi::{CdiSpecs, HookCommand};
+    use crate::gate::markers::Markers;
+    use crate::gate::metadata::MetadataFiles;
+    use crate::inventory::tests::uplink;
+
+    /// A fake of the plugins: all is well, as soon as plans may be settled.
+    struct Fake(Semaphore);
+
+    impl Plugins for Fake {
+        async fn settle(&self, plan: Plan) -> Result<Plan, Failure> {
+            self.0.acquire().await.expect("open").forget();
+            Ok(plan)
+        }
+    }
+
+    impl Network for Fake {
+        async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
+            Ok(None)
+        }
+
+        async fn index_in_pod(&self, _: &Plan, _: &Sandbox) -> Option<u32> {
+            None
+        }
+
+        async fn give_back(&self, _: &Plan, _: &HostLink) -> Result<Undone, Failure> {
+            Ok(Undone::All)
+        }
+
+        async fn add(&self, _: &Plan, _: &Sandbox) -> Result<Value, Failure> {
+            Ok(json!({}))
+        }
+
+        async fn del(
+            &self,
+            _: &Plan,
+            _: &str,
+            _: Option<&Path>,
+            _: Option<&Value>,
+            _: Option<&HostLink>,
+            _: u32,
+        ) -> Result<Undone, Failure> {
+            Ok(Undone::All)
+        }
+
+        async fn check(&self, _: &Plan, _: &Sandbox, _: &Value) -> Checked {
+            Checked::Fine
+        }
+
+        async fn collect(
+            &self,
+            _: &Plan,
+            _: impl Fn() -> Vec<(String, netclaim_api::IfName)> + Send,
+        ) -> Result<usize, Failure> {
+            Ok(0)
+        }
+    }
+
+    /// A fake of the API server: ResourceClaims by path.
+    type Claims = Arc<std::sync::Mutex<HashMap<String, Value>>>;
+
+    fn api_server(claims: Claims) -> kube::Client {
+        let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, answer)) = requests.next_request().await {
+                let claim = claims.lock().unwrap().get(request.uri().path()).cloned();
+                let missing = || json!({"kind": "Status", "status": "Failure", "code": 404});
+                let status = if claim.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+                let body = claim.unwrap_or_else(missing).to_string().into_bytes();
+                answer.send_response(Response::builder().status(status).body(Body::from(body)).unwrap());
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// An agent of `node0`, which has the uplink eth1.
+    struct Agent {
+        node: NodeAgent<Fake>,
+        claims: Claims,
+        told: mpsc::UnboundedReceiver<News>,
+        inventory: watch::Sender<Option<Arc<Inventory>>>,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Agent {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = |name: &str| dir.path().join(name);
+            let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
+            let (news, told) = mpsc::unbounded_channel();
+            let gate = GateKeeper::take_over(
+                CdiSpecs::new(&path("cdi"), "netclaim.dev", hook).unwrap(),
+                MetadataFiles::new(&path("metadata"), &path("cdi"), "netclaim.dev").unwrap(),
+                Markers::new(&path("ready")).unwrap(),
+                &[],
+                "b",
+                watch::channel(false).1,
+                news.clone(),
+            );
+            let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));
+            let journal = Journal::open(path("journal")).unwrap();
+            let loaded = journal.load().unwrap();
+            let inventory =
+                Inventory { uplinks: vec![uplink("eth1")], macvlan: true, ..Inventory::default() };
+            let (inventory, known) = watch::channel(Some(Arc::new(inventory)));
+            let claims = Claims::default();
+            let node = NodeAgent {
+                client: api_server(Arc::clone(&claims)),
+                driver: "netclaim.dev".into(),
+                node_name: "node0".into(),
+                boot_id: "b".into(),
+                attacher: Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, "b"),
+                gate,
+                inventory: known,
+                plugins,
+                sandboxes: Arc::default(),
+                news,
+                turn: Mutex::default(),
+                calls: Calls::default(),
+                metrics: Arc::default(),
+            };
+            Self { node, claims, told, inventory, _dir: dir }
+        }
+
+        /// A claim of this name, with `device` allocated, is reserved for `pods`.
+        fn claim(&self, name: &str, device: &str, pods: &[&str]) -> ClaimRef {
+            let pods = pods.iter().map(|pod| json!({"resource": "pods", "name": pod, "uid": pod}));
+            let result =
+                json!({"request": "net", "driver": "netclaim.dev", "pool": "node0", "device": device});
+            let claim = json!({
+                "metadata": {"namespace": "default", "name": name, "uid": name},
+                "status": {"reservedFor": pods.collect::<Vec<_>>(), "allocation": {"devices": {"results": [result]}}},
+            });
+            let path = format!("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}");
+            self.claims.lock().unwrap().insert(path, claim);
+            ClaimRef { namespace: "default".into(), name: name.into(), uid: name.into() }
+        }
+
+        async fn prepare(&self, claim: &ClaimRef) -> Result<(), String> {
+            self.node.prepare(vec![claim.clone()]).await.remove(0).map(drop)
+        }
+
+        /// The pods of what is journalled for the claim.
+        fn pods(&self, claim: &ClaimRef) -> Vec<String> {
+            self.node.attacher.plans_of_claim(&claim.uid).into_iter().map(|plan| plan.pod.uid).collect()
+        }
+
+        fn sandbox_up(&self, pod: &str) {
+            self.node.sandboxes.up(&Told {
+                id: format!("sandbox-of-{pod}"),
+                uid: pod.into(),
+                name: pod.into(),
+                namespace: "default".into(),
+                annotations: BTreeMap::new(),
+                runtime_handler: String::new(),
+                network: SandboxNetwork::Unknown,
+            });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_prepares_at_once_that_exclude_each_other_one_is_refused() {
+        for devices in [["nic-eth1", "macvlan-eth1"], ["nic-eth1", "nic-eth1"]] {
+            let agent = Agent::new();
+            let [one, two] = [("one", devices[0]), ("two", devices[1])]
+                .map(|(name, device)| agent.claim(name, device, &[&format!("pod-{name}")]));
+            // Both have looked before either may go on.
+            agent.node.plugins.0.forget_permits(1000);
+            let permits = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                agent.node.plugins.0.add_permits(1000);
+            };
+            let (one, two, ()) = tokio::join!(agent.prepare(&one), agent.prepare(&two), permits);
+            let refusals: Vec<String> = [one, two].into_iter().filter_map(Result::err).collect();
+            let [refusal] = refusals.as_slice() else { panic!("{devices:?}: {refusals:?}") };
+            assert!(refusal.contains("link eth1 is in another use by pod default/pod-"), "{refusal}");
+            assert_eq!(agent.node.attacher.plans(|_| ()).len(), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prepare_gets_the_link_that_another_pod_gives_back_meanwhile() {
+        let agent = Agent::new();
+        let (one, two) = (agent.claim("one", "nic-eth1", &["p"]), agent.claim("two", "nic-eth1", &["q"]));
+        agent.prepare(&one).await.expect("free");
+        let gives_back = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            agent.node.unprepare(one.clone()).await
+        };
+        let (prepared, unprepared) = tokio::join!(agent.prepare(&two), gives_back);
+        assert_eq!((prepared, unprepared), (Ok(()), Ok(())));
+        assert_eq!((agent.pods(&one), agent.pods(&two)), (vec![], vec!["q".to_owned()]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prepare_that_ends_after_its_unprepare_journals_nothing() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "macvlan-eth1", &["p"]);
+        agent.node.plugins.0.forget_permits(1000);
+        let unprepare = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            agent.node.unprepare(claim.clone()).await.expect("nothing is owed");
+            agent.node.plugins.0.add_permits(1000);
+        };
+        let (prepared, ()) = tokio::join!(agent.prepare(&claim), unprepare);
+        assert!(prepared.expect_err("over").contains("was unprepared meanwhile"));
+        assert_eq!(agent.pods(&claim), [""; 0]);
+        agent.prepare(&claim).await.expect("asked again");
+        assert_eq!(agent.pods(&claim), ["p"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_goes_to_the_pod_that_alone_has_it_reserved_when_the_first_has_ended() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "nic-eth1", &["old"]);
+        agent.prepare(&claim).await.expect("prepared");
+        let left: Vec<_> = agent.node.left_behind().await.into_iter().collect();
+        let [(object, from)] = left.as_slice() else { panic!("{left:?}") };
+        assert_eq!((object.uid.as_str(), from.as_str()), ("c", "old"));
+        let hand_over = || agent.node.hand_over(object, from);
+        assert_eq!(hand_over().await, Ok(false), "it is the old pod's");
+        agent.claim("c", "nic-eth1", &["old", "new"]);
+        agent.sandbox_up("new");
+        assert_eq!(hand_over().await, Ok(false), "it is the old pod's, too");
+        assert_eq!(agent.prepare(&claim).await, Ok(()), "the old pod is asked for again");
+        agent.claim("c", "nic-eth1", &["elsewhere"]);
+        assert_eq!(hand_over().await, Ok(false), "the next pod is on another node");
+        assert_eq!(agent.pods(&claim), ["old"]);
+        agent.claim("c", "nic-eth1", &["new"]);
+        assert_eq!(hand_over().await, Ok(true));
+        assert_eq!(agent.pods(&claim), ["new"]);
+        assert_eq!(hand_over().await, Ok(false), "it is done");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_stays_with_the_first_pod_until_the_next_one_can_have_it() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "macvlan-eth1", &["old"]);
+        agent.prepare(&claim).await.expect("prepared");
+        agent.claim("c", "ipvlan-eth1", &["new"]);
+        agent.sandbox_up("new");
+        let object = ObjectRef { namespace: "default".into(), name: "c".into(), uid: "c".into() };
+        let error = agent.node.hand_over(&object, "old").await.expect_err("no such device");
+        assert!(error.contains("does not offer device \"ipvlan-eth1\""), "{error}");
+        assert_eq!(agent.pods(&claim), ["old"], "it is tried again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prepare_waits_for_a_link_that_is_on_its_way_back_to_the_node() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "nic-eth1", &["p"]);
+        let with_link = agent.inventory.send_replace(Some(Arc::default()));
+        let comes_back = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            agent.inventory.send_replace(with_link);
+        };
+        let (prepared, ()) = tokio::join!(agent.prepare(&claim), comes_back);
+        assert_eq!(prepared, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_refused_for_good_is_told_of_and_holds_nothing() {
+        let mut agent = Agent::new();
+        let claim = agent.claim("c", "ipvlan-eth1", &["p"]);
+        let error = agent.prepare(&claim).await.expect_err("not offered");
+        let Ok(News::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
+        assert_eq!((refusal.message, refusal.claim.uid.as_str()), (error, "c"));
+        assert!(agent.told.try_recv().is_err(), "once");
+        assert_eq!(agent.node.attacher.plans(|_| ()).len(), 0);
+        agent.node.unprepare(claim).await.expect("nothing is owed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_prepared_is_answered_without_the_api_server() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "macvlan-eth1", &["p"]);
+        agent.prepare(&claim).await.expect("prepared");
+        agent.claims.lock().unwrap().clear();
+        assert_eq!(agent.prepare(&claim).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_kubelet_that_asks_for_the_next_pod_gets_it_prepared() {
+        let agent = Agent::new();
+        let claim = agent.claim("c", "macvlan-eth1", &["old"]);
+        agent.prepare(&claim).await.expect("prepared");
+        agent.claim("c", "macvlan-eth1", &["new"]);
+        agent.prepare(&claim).await.expect("handed over");
+        assert_eq!(agent.pods(&claim), ["new"]);
     }
 }

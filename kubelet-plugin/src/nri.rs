@@ -3,22 +3,27 @@
 //! Events are hints about what is wanted; see `netclaim_driver::attach` for what follows from them. Every handler
 //! here ends within its budget: the runtime holds up every pod of the node meanwhile.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use netclaim_driver::attach::{Attacher, Gate, Network, PodState};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox};
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand, of_another_pod};
 use crate::gate::keeper::GateKeeper;
 use crate::metrics::Metrics;
-use crate::sandboxes::{self, Listed};
+use crate::sandboxes::{self, Listed, Sandboxes};
 
-/// Most pods are attached sooner, and nobody needs to know how they would wait.
-const LONG: Duration = Duration::from_millis(200);
+/// How long a sandbox is held up for its networks while no other one is on its way: the runtime asks its plugins under one
+/// lock, so every pod of the node stands behind a handler that waits.
+const HOLD: Duration = Duration::from_millis(50);
+/// Many pods are attached sooner, and nobody needs to know how they would wait.
+const LONG: Duration = Duration::from_millis(25);
+/// How long a pod's own task may take to hear of its sandbox.
+const HEARD: Duration = Duration::from_secs(1);
 /// Pause before it is asked again what kind of pod one is.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
 /// The agent as an NRI plugin.
@@ -26,9 +31,12 @@ pub struct RuntimeEvents<N, P> {
     attacher: Arc<Attacher<N, GateKeeper>>,
     pods: Arc<P>,
     gate: Arc<GateKeeper>,
+    sandboxes: Arc<Sandboxes>,
     hook: HookCommand,
     boot_id: String,
     metrics: Arc<Metrics>,
+    /// What looks again at sandboxes that could not be looked at, by their ids.
+    looking: Mutex<HashMap<String, AbortHandle>>,
 }
 
 /// What the runtime does not tell of pods.
@@ -42,45 +50,92 @@ pub trait Pods: Send + Sync + 'static {
     ) -> impl Future<Output = Option<bool>> + Send;
 }
 
+/// Whether a pod has claims and is not attached yet: its sandbox may stand behind another one's.
+fn is_on_its_way(state: &PodState) -> bool {
+    let waits = state.sandbox.as_ref().is_none_or(|sandbox| state.gate(&sandbox.id) == Gate::Wait);
+    waits && !state.closing && !state.records.is_empty()
+}
+
 impl<N: Network, P: Pods> RuntimeEvents<N, P> {
-    /// Tells `attacher` about sandboxes of this boot, and gates containers with `hook`.
+    /// Tells `attacher` and `sandboxes` about sandboxes of this boot, and gates containers with `hook`.
     pub fn new(
         attacher: Arc<Attacher<N, GateKeeper>>,
         pods: P,
         gate: Arc<GateKeeper>,
+        sandboxes: Arc<Sandboxes>,
         hook: HookCommand,
         boot_id: &str,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { attacher, pods: Arc::new(pods), gate, hook, boot_id: boot_id.to_owned(), metrics }
+        let (pods, boot_id, looking) = (Arc::new(pods), boot_id.to_owned(), Mutex::default());
+        Self { attacher, pods, gate, hook, boot_id, metrics, looking, sandboxes }
     }
 
     /// Lets the containers of a pod that takes `long` wait in a hook, unless it is one whose containers are never
-    /// started again. The task ends with that answer, or with the wait.
-    fn let_wait(&self, sandbox: &Sandbox, long: Duration) -> JoinHandle<()> {
+    /// started again.
+    fn let_wait(&self, sandbox: &Sandbox, long: Duration) {
         let (attacher, pods, gate) =
             (Arc::clone(&self.attacher), Arc::clone(&self.pods), Arc::clone(&self.gate));
         let Sandbox { id, namespace, name, uid, .. } = sandbox.clone();
         tokio::spawn(async move {
             let Some(mut state) = attacher.watch(&uid) else { return };
             let settled = |state: &PodState| state.gate(&id) != Gate::Wait;
+            let is_its = |state: &PodState| state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == id);
+            let heard = |state: &PodState| settled(state) || is_its(state);
+            let _ = tokio::time::timeout(HEARD, state.wait_for(heard)).await;
             let _ = tokio::time::timeout(long, state.wait_for(settled)).await;
-            let over = |state: &PodState| {
-                let other = state.sandbox.as_ref().is_none_or(|sandbox| sandbox.id != id);
-                other || state.closing || state.gate(&id) == Gate::Open
-            };
+            let over = |state: &PodState| !is_its(state) || state.closing || state.gate(&id) == Gate::Open;
             while !over(&state.borrow()) {
                 match pods.is_never_restarted(&namespace, &name, &uid).await {
                     Some(true) => return,
                     Some(false) => return gate.let_wait(&uid),
-                    None => drop(tokio::time::timeout(ASK_AGAIN, state.wait_for(over)).await),
+                    None => {
+                        if let Ok(Err(_)) = tokio::time::timeout(ASK_AGAIN, state.wait_for(over)).await {
+                            return;
+                        }
+                    }
                 }
             }
-        })
+        });
+    }
+
+    /// Measures how long the attachments of a sandbox take from now on.
+    fn measure(&self, sandbox: &Sandbox) {
+        let (metrics, id) = (Arc::clone(&self.metrics), sandbox.id.clone());
+        let Some(mut state) = self.attacher.watch(&sandbox.uid) else { return };
+        tokio::spawn(async move {
+            let timer = metrics.attach_seconds();
+            if state.wait_for(|state| state.gate(&id) != Gate::Wait).await.is_ok() {
+                timer.observe();
+            }
+        });
     }
 
     fn look_at(&self, sandbox: &Sandbox) -> Listed {
         sandboxes::look_at(&sandbox.uid, &sandbox.id, &sandbox.network, &self.boot_id)
+    }
+
+    /// Looks at a sandbox again until it is clear what it is, or it ends.
+    fn look_again(&self, sandbox: &Sandbox) {
+        let (attacher, boot_id, sandbox) =
+            (Arc::clone(&self.attacher), self.boot_id.clone(), sandbox.clone());
+        let id = sandbox.id.clone();
+        let looking = tokio::spawn(async move {
+            let Sandbox { id, uid, network, .. } = &sandbox;
+            // A sandbox that came later is the pod's.
+            let is_or_none = |state: &PodState| state.sandbox.as_ref().is_none_or(|known| known.id == *id);
+            let wanted = || attacher.watch(uid).is_some_and(|state| is_or_none(&state.borrow()));
+            match sandboxes::look_again(|| sandboxes::look_at(uid, id, network, &boot_id), wanted).await {
+                Some(Listed::Live(live)) => attacher.sandbox_up(live),
+                Some(Listed::Unfit(reason)) => attacher.sandbox_unfit(uid, reason),
+                Some(Listed::Gone | Listed::Unclear(_)) | None => {}
+            }
+        });
+        let mut all = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, looking| !looking.is_finished());
+        if let Some(earlier) = all.insert(id, looking.abort_handle()) {
+            earlier.abort();
+        }
     }
 
     /// UIDs of the claims that a container names.
@@ -98,10 +153,15 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
 
     /// Waits until nothing is owed to the sandbox any more, at most for `budget`.
     async fn detached(&self, sandbox: &Sandbox, budget: Duration) {
+        self.sandboxes.gone(sandbox);
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
             return;
         };
         Failpoint::SandboxStopped.reach();
+        let looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner).remove(&sandbox.id);
+        if let Some(looking) = looking {
+            looking.abort();
+        }
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
         let nothing_owed = |state: &PodState| {
             state.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
@@ -122,6 +182,7 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
     }
 
     async fn synchronize(&self, sandboxes: Vec<Sandbox>, _containers: Vec<Container>) {
+        self.sandboxes.replace(&sandboxes);
         let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
         let mut waiting = Vec::new();
         for sandbox in sandboxes.iter().filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some()) {
@@ -143,6 +204,7 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
                         "cannot look at a sandbox"
                     );
                     unclear.insert(sandbox.uid.clone());
+                    self.look_again(sandbox);
                 }
             }
         }
@@ -158,31 +220,30 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
     }
 
     async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
+        // Before the look: who gets a claim in between finds the sandbox.
+        self.sandboxes.up(&sandbox);
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
             return Ok(());
         };
         Failpoint::SandboxSeen.reach();
-        let timer = self.metrics.attach_seconds();
+        let alone = !self.attacher.any_pod(|uid, state| uid != sandbox.uid && is_on_its_way(state));
+        self.measure(&sandbox);
         match self.look_at(&sandbox) {
             Listed::Live(live) => self.attacher.sandbox_up(live),
             Listed::Gone => {
                 self.attacher.sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned())
             }
-            Listed::Unfit(reason) | Listed::Unclear(reason) => {
-                self.attacher.sandbox_unfit(&sandbox.uid, reason)
+            Listed::Unfit(reason) => self.attacher.sandbox_unfit(&sandbox.uid, reason),
+            Listed::Unclear(reason) => {
+                self.attacher.sandbox_unfit(&sandbox.uid, reason);
+                self.look_again(&sandbox);
             }
         }
         // The gate is with the containers: whatever comes of this wait, the sandbox is let through.
-        let kind = self.let_wait(&sandbox, LONG);
+        self.let_wait(&sandbox, if alone { LONG } else { Duration::ZERO });
         let settled = |state: &PodState| state.gate(&sandbox.id) != Gate::Wait;
-        let wait = async {
-            let _ = state.wait_for(settled).await;
-            timer.observe();
-            // Who has failed is told why when its containers come: they have to get that far.
-            let _ = kind.await;
-        };
-        if tokio::time::timeout(budget, wait).await.is_err() {
-            tracing::info!(pod.uid = sandbox.uid, sandbox = sandbox.id, "attaching goes on behind the gate");
+        if !alone || tokio::time::timeout(HOLD.min(budget), state.wait_for(settled)).await.is_err() {
+            tracing::debug!(pod.uid = sandbox.uid, sandbox = sandbox.id, "attaching goes on behind the gate");
         }
         Ok(())
     }
@@ -235,5 +296,32 @@ impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
 
     async fn remove_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) {
         self.detached(&sandbox, budget).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netclaim_driver::attach::record::Phase;
+
+    use super::*;
+    use crate::fixtures::{attached, record, sandbox};
+
+    #[test]
+    fn a_sandbox_is_held_up_only_while_no_other_pod_waits_for_its_networks() {
+        let planned = || vec![record("a", Phase::Planned)];
+        let mut failed = planned();
+        failed[0].error = Some("the switch says no".to_owned());
+        let state = |sandbox_id: Option<&str>, records| PodState {
+            sandbox: sandbox_id.map(sandbox),
+            records,
+            ..PodState::default()
+        };
+        assert!(is_on_its_way(&state(None, planned())), "its sandbox may come any moment");
+        assert!(is_on_its_way(&state(Some("s1"), planned())), "it is being attached");
+        assert!(is_on_its_way(&state(Some("s2"), vec![attached("a", "s1")])), "it has a new sandbox");
+        assert!(!is_on_its_way(&state(Some("s1"), vec![attached("a", "s1")])), "it is attached");
+        assert!(!is_on_its_way(&state(Some("s1"), failed)), "its next try may be long from now");
+        assert!(!is_on_its_way(&PodState { closing: true, ..state(None, planned()) }), "it is going");
+        assert!(!is_on_its_way(&state(None, Vec::new())), "it has no networks");
     }
 }

@@ -8,17 +8,20 @@
 //! The kubelet's calls wait here while there is no agent: refused or dropped, they would cost their pods 60 to 90 s.
 //! The agent of a parent need not be the one that works: during a rolling update it stands by until the other ends.
 //!
-//! It does as little as it can, so that there is nothing in it to die of: one thread, no network. Children that
-//! plugins left behind become its own, and are reaped.
+//! It does as little as it can, so that there is nothing in it to die of: one thread, no network. What its agent leaves
+//! running falls to it, and is ended before the journal's lock is let go, which it holds together with its agent.
 
 use std::env;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use netclaim_driver::attach::journal::Journal;
 use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -28,6 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Args;
 use crate::front::Front;
+use crate::leftovers::end_children;
 use crate::stop::Stop;
 
 /// How often the agent was started before, for the agent, which knows by it that it has a parent.
@@ -49,6 +53,7 @@ const GIVE_UP: u32 = 5;
 /// # Errors
 /// What could not be set up.
 pub(crate) fn start(args: &Args) -> Result<ExitCode> {
+    set_child_subreaper(true).context("cannot become the parent of what plugins leave behind")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(args))
 }
@@ -57,10 +62,12 @@ async fn run(args: &Args) -> Result<ExitCode> {
     let mut stop = Stop::new()?;
     let mut children = signal(SignalKind::child()).context("cannot hear of the agent's end")?;
     let mut front = Front::new(args)?;
-    let mut row = 0;
+    let mut row = Row::default();
     for starts in 0.. {
         let born = Instant::now();
-        let mut agent = Agent::start(starts)?;
+        // Opened anew for each agent: another one may have its turn in between.
+        let lock = Journal::open(args.journal_dir())?.lock_file()?;
+        let mut agent = Agent::start(starts, lock.try_clone().context("cannot share the journal's lock")?)?;
         let mut told = false;
         let status = loop {
             if let Some(status) = reap(agent.pid) {
@@ -76,31 +83,44 @@ async fn run(args: &Args) -> Result<ExitCode> {
                 }
             }
         };
-        row = if born.elapsed() >= GOOD_LIFE { 0 } else { row + 1 };
-        let given_up = row >= GIVE_UP && status.code().is_some();
-        if told || given_up {
-            if given_up {
-                tracing::error!(%status, "the agent ended {row} times in a row");
+        end_children().await;
+        drop(lock);
+        let pause = row.ended(born.elapsed(), status);
+        let Some(pause) = pause.filter(|_| !told) else {
+            if !told {
+                tracing::error!(%status, "the agent ended {GIVE_UP} times in a row");
             }
             front.withdraw().await;
             return Ok(exit_code(status));
-        }
+        };
         tracing::error!(%status, "the agent ended and is started again");
-        if row > 1 {
-            tokio::select! {
-                () = tokio::time::sleep(pause(row)) => {}
-                () = stop.told() => {
-                    front.withdraw().await;
-                    return Ok(ExitCode::SUCCESS);
-                }
+        tokio::select! {
+            biased;
+            () = stop.told() => {
+                front.withdraw().await;
+                return Ok(ExitCode::SUCCESS);
             }
+            () = tokio::time::sleep(pause) => {}
         }
     }
     Ok(ExitCode::FAILURE)
 }
 
-fn pause(row: u32) -> Duration {
-    PAUSE.saturating_mul(1 << row.saturating_sub(2).min(8)).min(LONGEST_PAUSE)
+/// How many agents in a row have ended soon.
+#[derive(Default)]
+struct Row(u32);
+
+impl Row {
+    /// The pause before the next start after an agent that has lived for `life`; `None` to give up. Those that were killed
+    /// are not given up: it was not their doing.
+    fn ended(&mut self, life: Duration, status: ExitStatus) -> Option<Duration> {
+        self.0 = if life >= GOOD_LIFE { 0 } else { self.0 + 1 };
+        match self.0 {
+            GIVE_UP.. if status.code().is_some() => None,
+            0 | 1 => Some(Duration::ZERO),
+            row => Some(PAUSE.saturating_mul(1 << (row - 2).min(8)).min(LONGEST_PAUSE)),
+        }
+    }
 }
 
 /// A running agent.
@@ -111,13 +131,15 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(starts: u32) -> Result<Self> {
+    /// Gives it the file by whose lock agents take turns as its standard input.
+    fn start(starts: u32, lock: File) -> Result<Self> {
         let mut args = env::args_os();
         let name = args.next().unwrap_or_else(|| "netclaim-kubelet-plugin".into());
         let mut child = Command::new("/proc/self/exe")
             .arg0(name)
             .args(args)
             .env(STARTS, starts.to_string())
+            .stdin(lock)
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the agent")?;
@@ -167,10 +189,35 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 mod tests {
     use super::*;
 
+    const KILLED: i32 = 9;
+    const FAILED: i32 = 1 << 8;
+
+    fn pauses(lives: impl IntoIterator<Item = (u64, i32)>) -> Vec<Option<u128>> {
+        let mut row = Row::default();
+        let ended = |(life, status)| row.ended(Duration::from_millis(life), ExitStatus::from_raw(status));
+        lives.into_iter().map(ended).map(|pause| pause.map(|pause| pause.as_millis())).collect()
+    }
+
     #[test]
     fn the_first_new_start_is_at_once_and_the_pauses_grow_to_a_limit() {
-        let pauses: Vec<_> = (2..9).map(|row| pause(row).as_millis()).collect();
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+        let killed = pauses([(0, KILLED); 9]);
+        assert_eq!(killed, [0, 100, 200, 400, 800, 1600, 2000, 2000, 2000].map(Some));
+        assert_eq!(
+            Row(u32::MAX - 1).ended(Duration::ZERO, ExitStatus::from_raw(KILLED)),
+            Some(LONGEST_PAUSE)
+        );
+    }
+
+    #[test]
+    fn an_agent_that_fails_again_and_again_is_given_up_and_one_that_is_killed_is_not() {
+        let failed = [(10, FAILED); 5];
+        assert_eq!(pauses(failed), [Some(0), Some(100), Some(200), Some(400), None]);
+        assert_eq!(
+            pauses([failed.as_slice()[..4].to_vec(), vec![(10, KILLED)]].concat()).last(),
+            Some(&Some(800))
+        );
+        let lived = u64::try_from(GOOD_LIFE.as_millis()).unwrap();
+        let one_good_life = [&failed[..4], &[(lived, FAILED)], &failed[..4]].concat();
+        assert_eq!(pauses(one_good_life)[4..], [0, 0, 100, 200, 400].map(Some));
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::merge::{Base, PlainUse, merge};
-use netclaim_api::network::{NetworkSpec, conflist_name};
+use netclaim_api::network::{self, NetworkSpec, conflist_name};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, device};
-use netclaim_driver::attach::record::{Plan, Segment};
+use netclaim_driver::attach::record::{DeviceRef, Plan, Segment};
 use netclaim_driver::links::Link;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::claim::{AllocatedDevice, Claim};
-use crate::devices;
 use crate::inventory::Inventory;
 use crate::uplinks::Uplink;
+use crate::{devices, node_selector};
 
 /// What every plan on this node is made with.
 #[derive(Debug, Clone, Copy)]
@@ -27,9 +27,11 @@ pub struct Node<'a> {
     pub namespace_labels: &'a BTreeMap<String, String>,
 }
 
-/// What other claims have already.
+/// What is journalled already: of other claims, and of this one.
 #[derive(Debug, Clone, Default)]
 pub struct Taken {
+    /// Plans of this very claim and pod, which stay as they are.
+    pub own: Vec<Plan>,
     /// Interface names in the claim's pod.
     pub names: BTreeSet<IfName>,
     /// Segmentation ids on the node.
@@ -39,11 +41,6 @@ pub struct Taken {
 /// Whether the labels of the claim's namespace decide whether it may use its Networks.
 pub fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
     networks(claim, inventory).any(|spec| spec.namespace_selector.is_some())
-}
-
-/// Whether the claim gets segmentation ids, which no other claim may get meanwhile.
-pub fn takes_segments(claim: &Claim, inventory: &Inventory) -> bool {
-    networks(claim, inventory).any(|spec| spec.segmentation.is_some())
 }
 
 fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Item = &'a NetworkSpec> {
@@ -56,18 +53,52 @@ fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Ite
 /// # Errors
 /// The first problem with the field or object and what to do, as the user shall read it.
 pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, String> {
+    is_for_node(claim, node)?;
     let mut taken = taken.clone();
     let mut plans: Vec<Plan> = Vec::new();
     let of = u32::try_from(claim.devices.len()).map_err(|_| "too many devices in one claim".to_owned())?;
     for (index, device) in (0..of).zip(&claim.devices) {
-        let plan = plan(claim, device, index, node, &taken).map_err(|problem| {
-            format!("request {:?} of ResourceClaim {}: {problem}", device.device.request, claim.object)
-        })?;
+        let known = taken.own.iter().find(|plan| plan.index == index && plan.device == device.device);
+        let plan = match known.cloned() {
+            Some(known) => known,
+            None => plan(claim, device, index, node, &taken)
+                .map_err(|problem| in_request(claim, device, &problem))?,
+        };
         taken.names.insert(plan.if_name.clone());
         taken.segments.extend(plan.segment.clone());
         plans.push(Plan { of, ..plan });
     }
     Ok(plans)
+}
+
+/// Whether the allocation is for this node, and of devices that the node offers now.
+///
+/// # Errors
+/// The first that is not, as the user shall read it. The kubelet asks for any claim that is reserved for its pod.
+pub fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), String> {
+    is_for_node(claim, node)?;
+    claim.devices.iter().try_for_each(|device| {
+        offer(&device.device, node).map(drop).map_err(|problem| in_request(claim, device, &problem))
+    })
+}
+
+fn is_for_node(claim: &Claim, node: Node<'_>) -> Result<(), String> {
+    let selects = |selector| node_selector::selects(selector, node.name, &node.inventory.labels);
+    if claim.node_selector.as_ref().is_none_or(selects) {
+        return Ok(());
+    }
+    Err(format!(
+        "ResourceClaim {}: status.allocation.nodeSelector does not select node {}: {ELSEWHERE}",
+        claim.object, node.name
+    ))
+}
+
+/// What to do with a claim of another node.
+const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
+                         for the claim to be allocated anew";
+
+fn in_request(claim: &Claim, allocated: &AllocatedDevice, problem: &str) -> String {
+    format!("request {:?} of ResourceClaim {}: {problem}", allocated.device.request, claim.object)
 }
 
 fn plan(
@@ -77,8 +108,7 @@ fn plan(
     node: Node<'_>,
     taken: &Taken,
 ) -> Result<Plan, String> {
-    let name = allocated.device.device.as_str();
-    let (base, uplink) = base(name, node)?;
+    let Offer { base, uplink, attributes } = offer(&allocated.device, node)?;
     let merged = merge(base, &allocated.layers, allocated.bandwidth).map_err(|e| e.to_string())?;
     let if_name = match &merged.if_name {
         Some(name) if taken.names.contains(name) => {
@@ -95,13 +125,14 @@ fn plan(
             let labels = node.namespace_labels;
             if !spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels)) {
                 return Err(format!(
-                    "Network {name:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector",
+                    "Network {name:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector; delete \
+                     the pod, which holds what it was allocated until then",
                     claim.object.namespace
                 ));
             }
             (name, segment(name, spec, allocated, node.inventory, &taken.segments)?)
         }
-        Base::Uplink(_) => (name, None),
+        Base::Uplink(_) => (allocated.device.device.as_str(), None),
     };
     let conflist = merged
         .resolve(&conflist_name(network), scope(claim, network, node.name, uplink, segment.as_ref()))
@@ -118,13 +149,43 @@ fn plan(
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args: merged.capability_args,
+        bandwidth: allocated.bandwidth,
         segment,
-        attributes: devices::attributes(name, node.inventory),
+        attributes,
     })
 }
 
-/// What the device is here, and the link that it is on.
-fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>), String> {
+/// A device that the node offers.
+struct Offer<'a> {
+    base: Base<'a>,
+    /// The link that it is on.
+    uplink: Option<&'a Link>,
+    /// What is published of it.
+    attributes: Map<String, Value>,
+}
+
+/// What the allocated device is here.
+fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, String> {
+    let (pool, base, uplink) = base(&allocated.device, node)?;
+    if allocated.pool != pool {
+        return Err(format!(
+            "device {:?} was allocated from pool {:?}, but node {} has it in pool {pool:?}: {ELSEWHERE}",
+            allocated.device, allocated.pool, node.name
+        ));
+    }
+    let attributes = devices::attributes(&allocated.device, node.inventory);
+    if attributes.is_empty() {
+        return Err(format!(
+            "node {} does not offer device {:?}: its UplinkPolicies or its kernel leave out this way to use the link; \
+             see its ResourceSlices, and delete every pod of the claim for another device to be allocated",
+            node.name, allocated.device
+        ));
+    }
+    Ok(Offer { base, uplink, attributes })
+}
+
+/// The pool that the device is in, what it is here, and the link that it is on.
+fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), String> {
     if let Some(network) = device::network_of(name) {
         let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
             return Err(format!(
@@ -141,7 +202,11 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>
                 name.as_str()
             ));
         }
-        return Ok((Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)));
+        let pool = match spec.scope {
+            network::Scope::Node => node.name.to_owned(),
+            network::Scope::Cluster => device::cluster_pool(name),
+        };
+        return Ok((pool, Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)));
     }
     let plain_use = [("nic-", PlainUse::Nic), ("macvlan-", PlainUse::Macvlan), ("ipvlan-", PlainUse::Ipvlan)];
     let found = plain_use.into_iter().find_map(|(prefix, plain)| {
@@ -150,7 +215,7 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(Base<'a>, Option<&'a Link>
         node.inventory.uplinks.iter().find(is_it).map(|uplink| (plain, &uplink.link))
     });
     match found {
-        Some((plain, link)) => Ok((Base::Uplink(plain), Some(link))),
+        Some((plain, link)) => Ok((node.name.to_owned(), Base::Uplink(plain), Some(link))),
         None => Err(format!(
             "device {name:?} is no longer on node {}: delete the pod to have it scheduled anew",
             node.name
@@ -172,7 +237,7 @@ fn segment(
     let of = |id: u32| Segment { space: space.clone(), id };
     match segmentation.chosen_by {
         ChosenBy::Node => {
-            let ids = devices::segments(inventory).remove(&network).unwrap_or_default();
+            let ids = devices::segments(inventory, &[]).remove(&network).unwrap_or_default();
             let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
             free.map(Some).ok_or_else(|| format!("no segmentation id of Network {name:?} is free on {space}"))
         }
@@ -245,8 +310,9 @@ pub fn places_of_node(network: &str, node: &str, uplink: Option<&Link>) -> Scope
 mod tests {
     use netclaim_api::merge::{Author, Layer};
     use netclaim_api::opaque::Opaque;
+    use netclaim_api::uplink_policy::UplinkMode;
     use netclaim_api::{AttachmentConfig, Quantity};
-    use netclaim_driver::attach::record::{DeviceRef, ObjectRef};
+    use netclaim_driver::attach::record::ObjectRef;
 
     use super::*;
     use crate::inventory::tests::uplink;
@@ -267,8 +333,8 @@ mod tests {
         Inventory {
             uplinks: vec![uplink("eth1")],
             macvlan: true,
-            ipvlan: false,
             networks: BTreeMap::from([("storage".parse().expect("a name"), storage)]),
+            ..Inventory::default()
         }
     }
 
@@ -296,7 +362,14 @@ mod tests {
             }
         };
         let devices = devices.iter().map(device).collect();
-        Claim { object: object("c"), pod: object("p"), pod_claim_name: None, devices, observed: Vec::new() }
+        Claim {
+            object: object("c"),
+            pod: object("p"),
+            pod_claim_name: None,
+            node_selector: None,
+            devices,
+            observed: Vec::new(),
+        }
     }
 
     fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, String> {
@@ -370,6 +443,65 @@ mod tests {
         );
         let error = planned(&[("nic-eth7", None)], &[]).expect_err("unknown");
         assert!(error.contains("device \"nic-eth7\" is no longer on node node0: delete the pod"), "{error}");
+    }
+
+    #[test]
+    fn an_allocation_of_another_node_or_pool_is_refused() {
+        let mut inventory = inventory();
+        inventory.labels = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
+        let refused = |claim: &Claim, inventory: &Inventory| {
+            let refused = plans(claim, node(inventory), &Taken::default()).map(drop);
+            assert_eq!(refused, is_offered(claim, node(inventory)), "what is waited for is what is refused");
+            refused.expect_err("refused")
+        };
+        for device in ["nic-eth1", "net-storage"] {
+            for pool in ["node1", "networks/storage", ""] {
+                let mut claim = claim(&[(device, None)]);
+                pool.clone_into(&mut claim.devices[0].device.pool);
+                let error = refused(&claim, &inventory);
+                let expected = format!(
+                    "device {device:?} was allocated from pool {pool:?}, but node node0 has it in pool \"node0\""
+                );
+                assert!(error.contains(&expected), "{error}");
+            }
+        }
+        let mut claim = claim(&[("net-storage", None)]);
+        let term =
+            |value: &str| json!({"matchExpressions": [{"key": "rack", "operator": "In", "values": [value]}]});
+        let selector =
+            |value| serde_json::from_value(json!({"nodeSelectorTerms": [term(value)]})).expect("a selector");
+        claim.node_selector = Some(selector("7"));
+        plans(&claim, node(&inventory), &Taken::default()).expect("planned");
+        claim.node_selector = Some(selector("8"));
+        let error = refused(&claim, &inventory);
+        assert!(error.contains("status.allocation.nodeSelector does not select node node0"), "{error}");
+        claim.node_selector = None;
+        inventory.networks.values_mut().for_each(|spec| spec.scope = network::Scope::Cluster);
+        assert!(refused(&claim, &inventory).contains("has it in pool \"networks/storage\""));
+        "networks/storage".clone_into(&mut claim.devices[0].device.pool);
+        plans(&claim, node(&inventory), &Taken::default()).expect("planned");
+    }
+
+    #[test]
+    fn a_device_that_is_not_offered_is_refused_unless_the_claim_holds_it() {
+        let mut inventory = inventory();
+        let claim = claim(&[("nic-eth1", None), ("net-storage", None)]);
+        let plan = |inventory: &Inventory, own: &[Plan]| {
+            plans(&claim, node(inventory), &Taken { own: own.to_vec(), ..Taken::default() })
+        };
+        let held = plan(&inventory, &[]).expect("planned");
+        inventory.uplinks[0].modes.remove(&UplinkMode::Nic);
+        let error = plan(&inventory, &[]).expect_err("refused");
+        assert!(error.contains("node node0 does not offer device \"nic-eth1\""), "{error}");
+        assert_eq!(plan(&inventory, &held[..1]).expect("half of it is journalled"), held);
+        // In the pod: the node has the link no more.
+        inventory.networks.clear();
+        inventory.uplinks.clear();
+        assert_eq!(plan(&inventory, &held).expect("held"), held);
+        let mut inventory = Inventory { macvlan: false, ..self::inventory() };
+        inventory.uplinks[0].modes.insert(UplinkMode::Macvlan);
+        let claim = self::claim(&[("macvlan-eth1", None)]);
+        plans(&claim, node(&inventory), &Taken::default()).expect_err("the kernel cannot");
     }
 
     /// A node with Network `seg`, which hands out the ids 100 and 101 on eth1.

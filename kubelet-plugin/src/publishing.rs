@@ -2,22 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
 use kube::runtime::events::Reporter;
-use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::taints::Trouble;
 use netclaim_driver::attach::{Attacher, Network, Observer};
 use netclaim_driver::dir_changes::DirChanges;
-use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
+use netclaim_slices::{Fault, Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::devices::{Held, Sources};
+use crate::addresses::Users;
+use crate::devices::{Held, Sources, Stray, strays};
 use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
 use crate::metrics::Metrics;
@@ -33,6 +35,8 @@ pub struct News {
     pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Networks whose plugins cannot serve an ADD now.
     pub unavailable: watch::Receiver<Arc<BTreeMap<NetworkName, Trouble>>>,
+    /// The UID of the Node object, with which the slices go; `None` while there is no such object.
+    pub node_uid: watch::Receiver<Option<String>>,
 }
 
 /// Publishes the devices of one node.
@@ -56,12 +60,8 @@ impl Devices {
         health: watch::Sender<Arc<Vec<DeviceHealth>>>,
         cancel: CancellationToken,
     ) {
-        let Some(owner) = cancel.run_until_cancelled(self.owner()).await else {
-            return;
-        };
-        let teller = self.teller(&owner);
         let config = match PublisherConfig::new(&self.driver, "agent", Scope::Node(self.node.clone())) {
-            Ok(config) => config.owner(owner),
+            Ok(config) => config,
             Err(error) => {
                 tracing::error!(%error, "cannot publish devices");
                 return;
@@ -71,10 +71,13 @@ impl Devices {
         let mut attached = attacher.changes();
         let mut leases = Leases::default();
         let mut status = publisher.status();
+        let node_uid = news.node_uid.clone();
+        let mut reporting = pin!(self.report(publisher.status(), &node_uid));
         let mut known = None;
         loop {
             let (now, unavailable) =
                 (news.inventory.borrow_and_update().clone(), news.unavailable.borrow_and_update().clone());
+            let owner = news.node_uid.borrow_and_update().as_ref().map(|uid| self.owner(uid.clone()));
             attached.borrow_and_update();
             if let (Some(now), Some(server)) = (now, &known) {
                 // Watched before the look: a change in between is not missed.
@@ -82,13 +85,19 @@ impl Devices {
                 let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
                 let now_health = Arc::new(now_health);
                 health.send_if_modified(|known| std::mem::replace(known, now_health.clone()) != now_health);
-                publisher.publish(vec![pool.fitted(server, server::rank)]);
+                // Without a Node object the garbage collector deletes what is published.
+                let pools =
+                    owner.map(|owner| Pool { owner: Some(owner), ..pool.fitted(server, server::rank) });
+                publisher.publish(pools.into_iter().collect());
             }
             tokio::select! {
                 changed = news.inventory.changed() => if changed.is_err() {
                     return;
                 },
                 changed = news.unavailable.changed() => if changed.is_err() {
+                    return;
+                },
+                changed = news.node_uid.changed() => if changed.is_err() {
                     return;
                 },
                 // Of every pod that comes or goes, and seldom of anything that is published.
@@ -98,12 +107,13 @@ impl Devices {
                 // other there must not be seen together.
                 server = stored(&mut status, known.as_ref()) => {
                     let Some(server) = server else { return };
-                    teller.tell(&server);
+                    self.teller(&node_uid).tell(&server);
                     known = Some(server);
                 }
                 () = cancel.cancelled() => break,
                 // Its end is ours, and the agent's.
                 _ = &mut task => return,
+                () = &mut reporting => return,
             }
         }
         let _ = task.await;
@@ -117,53 +127,65 @@ impl Devices {
         attacher: &Attacher<N, O>,
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours) = (self.node.clone(), attacher.sandbox_ids());
-        let held = attacher.plans(|plan| {
-            let device = &plan.device;
-            (device.pool == node).then(|| (device.device.clone(), plan.attributes.clone()))
-        });
-        let held: Held = held.into_iter().flatten().collect();
+        let held = attacher.plans(|plan| Held::of(plan, &node));
+        let lost =
+            attacher.strays(|plan, link, _| Stray { link: link.clone(), lent_as: plan.if_name.clone() });
         // It reads the folders of leases.
         let made = tokio::task::spawn_blocking(move || {
             let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };
-            devices::pool(from, |name, spec| addresses::of(name, spec, &ours))
+            let users = Users { networks: &inventory.networks, ours: &ours, held: &held };
+            let (mut pool, health) = devices::pool(from, |name, spec| addresses::of(name, spec, users));
+            strays::taint(&mut pool, &lost, &inventory);
+            (pool, health)
         });
         made.await.ok()
     }
 
-    fn teller(&self, node: &OwnerReference) -> Teller {
+    /// Reports what is not published, until nobody publishes any more.
+    async fn report(
+        &self,
+        mut status: watch::Receiver<PublishStatus>,
+        node_uid: &watch::Receiver<Option<String>>,
+    ) {
+        let mut known = BTreeSet::new();
+        while status.changed().await.is_ok() {
+            let (faults, is_published) = {
+                let pools = &status.borrow_and_update().pools;
+                let faults: Vec<Fault> = pools.values().flat_map(|pool| pool.left_out.clone()).collect();
+                (faults, pools.values().all(|pool| pool.error.is_none()))
+            };
+            let devices: BTreeSet<_> = faults.iter().filter_map(|fault| fault.device.as_ref()).collect();
+            self.metrics.devices_left_out.set(i64::try_from(devices.len()).unwrap_or(i64::MAX));
+            self.metrics.pool_published.set(is_published.into());
+            let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
+            if !now.is_subset(&known) {
+                self.teller(node_uid).left_out(&now);
+            }
+            known = now;
+        }
+    }
+
+    fn teller(&self, node_uid: &watch::Receiver<Option<String>>) -> Teller {
         Teller {
             client: self.client.clone(),
             reporter: Reporter { controller: self.driver.clone(), instance: Some(self.node.clone()) },
             node: ObjectReference {
-                api_version: Some(node.api_version.clone()),
-                kind: Some(node.kind.clone()),
-                name: Some(node.name.clone()),
-                uid: Some(node.uid.clone()),
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(self.node.clone()),
+                uid: node_uid.borrow().clone(),
                 ..ObjectReference::default()
             },
             metrics: Arc::clone(&self.metrics),
         }
     }
 
-    /// The slices go with the Node object. Waits for it: an agent may start before its node is registered.
-    async fn owner(&self) -> OwnerReference {
-        let (nodes, name) = (Api::<Node>::all(self.client.clone()), self.node.as_str());
-        let mut told = false;
-        let uid = loop {
-            match nodes.get_metadata(name).await {
-                Ok(node) => break node.metadata.uid.unwrap_or_default(),
-                Err(error) if !told => {
-                    tracing::warn!(node = name, %error, "cannot read the Node object, trying until it is there");
-                    told = true;
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        };
+    /// The slices go with the Node object of this UID.
+    fn owner(&self, uid: String) -> OwnerReference {
         OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
-            name: name.to_owned(),
+            name: self.node.clone(),
             uid,
             controller: Some(true),
             ..OwnerReference::default()

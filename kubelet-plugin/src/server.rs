@@ -11,10 +11,13 @@ use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::resource::v1::Device;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use netclaim_api::attributes;
+use netclaim_api::{attributes, shorten};
 use netclaim_slices::{DroppedField, KubernetesVersion, ServerFeatures};
 
 use crate::metrics::Metrics;
+
+/// The longest note that an event may have, in bytes (`events.k8s.io/v1`).
+const MAX_NOTE: usize = 1024;
 
 /// Which of the devices that exclude each other is published where the scheduler cannot know that they do: Networks, for
 /// somebody has asked for them, before bare links.
@@ -41,26 +44,46 @@ impl Teller {
         for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
             self.metrics.field_dropped(field.path(), !server.stores(field));
         }
-        self.metrics.scheduler_miscounts.set(server.miscounting().is_some().into());
+        self.metrics.without_counters.set(server.without_counters().is_some().into());
         let Some(note) = note(server) else { return };
         tracing::warn!(missing = note, "devices are published with less than netclaim could do");
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "ServerLacksFeatures".to_owned(),
-            note: Some(note),
-            action: "Publish".to_owned(),
-            secondary: None,
-        };
-        // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
-        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        let node = self.node.clone();
-        tokio::spawn(async move {
-            let publish = || recorder.publish(&event, &node);
-            if let Err(error) = publish.retry(ExponentialBuilder::new().with_jitter()).await {
-                tracing::warn!(%error, "the event about missing features was lost");
-            }
-        });
+        self.warn("ServerLacksFeatures", note);
     }
+
+    /// Tells which devices are not published, and why.
+    pub fn left_out(&self, faults: &BTreeSet<String>) {
+        let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
+        self.warn("DeviceLeftOut", format!("not published: {}", faults.join("; ")));
+    }
+
+    fn warn(&self, reason: &'static str, note: String) {
+        warn(self.client.clone(), self.reporter.clone(), self.node.clone(), reason, note);
+    }
+}
+
+/// Writes a warning about the node's devices as an event on the Node, when the API server takes it.
+pub fn warn(
+    client: kube::Client,
+    reporter: Reporter,
+    node: ObjectReference,
+    reason: &'static str,
+    note: String,
+) {
+    let event = Event {
+        type_: EventType::Warning,
+        reason: reason.to_owned(),
+        note: Some(shorten(note, MAX_NOTE)),
+        action: "Publish".to_owned(),
+        secondary: None,
+    };
+    // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
+    let recorder = Recorder::new(client, reporter);
+    tokio::spawn(async move {
+        let publish = || recorder.publish(&event, &node);
+        if let Err(error) = publish.retry(ExponentialBuilder::new().with_jitter()).await {
+            tracing::warn!(reason, %error, "an event on the Node was lost");
+        }
+    });
 }
 
 /// What is missing or wrong and what that means; `None` when nothing is.
@@ -79,12 +102,12 @@ fn note(server: &ServerFeatures) -> Option<String> {
             missing.join("; ")
         )
     });
-    let counted = server.miscounting().map(|version| {
+    let counted = server.without_counters().map(|version| {
         format!(
-            "the scheduler of Kubernetes {version} forgets what shared devices exclude (kubernetes issue 139034): {}; upgrade to \
-             {} or newer",
+            "no counters are published: with them the scheduler of Kubernetes {version} would look at all nodes for each node, \
+             for every pod with a claim of any driver (kubernetes issue 138917); {}; upgrade to {} or newer",
             consequence(DroppedField::ConsumesCounters),
-            KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES
+            KubernetesVersion::FIRST_TO_COUNT
         )
     });
     let notes: Vec<String> = stored.into_iter().chain(counted).collect();
@@ -128,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_miscounts_is_told_with_the_way_out() {
-        let version = "v1.36.1".parse().expect("a version");
+    fn a_scheduler_that_gets_no_counters_is_told_with_the_way_out() {
+        let version = "v1.36.6".parse().expect("a version");
         let note = note(&ServerFeatures::default().of(version)).expect("a note");
-        for part in ["scheduler of Kubernetes 1.36.1", "issue 139034", "upgrade to 1.36.2"] {
+        for part in ["scheduler of Kubernetes 1.36.6", "issue 138917", "upgrade to 1.37.0"] {
             assert!(note.contains(part), "{note}");
         }
     }

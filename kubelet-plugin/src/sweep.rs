@@ -126,7 +126,7 @@ impl<N: Network, O: Observer, P: Pods> Sweep<N, O, P> {
             }
             tracing::warn!(%pod, pod.uid = pod_uid, "the pod is gone and nobody has unprepared its claims: they are released");
             for claim in claims {
-                let released = self.attacher.release(&claim).await;
+                let released = self.attacher.release_of(&pod_uid, &claim).await;
                 let result = if released.is_ok() { SweepResult::Ok } else { SweepResult::Error };
                 self.metrics.sweep(Kind::Orphan, result);
             }

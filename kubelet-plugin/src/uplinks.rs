@@ -3,20 +3,28 @@
 //! | a link that | becomes, without a policy | and with one |
 //! |---|---|---|
 //! | leads out of the node | an uplink in all modes | in the policy's modes; nothing with `Never` |
+//! | has virtual functions | the same, but not whole | also whole with `Always` |
 //! | is a port of a bridge | an uplink for Networks of that bridge | the same |
 //! | is of another kind | nothing | an uplink with `Always` |
-//! | carries the node's own traffic | nothing | an uplink to share, or a port, with `shareNodeLinks` |
+//! | carries the node's own traffic | an uplink for Networks that name it, to share | an uplink to share, or a port, with `shareNodeLinks` |
+//! | does so, but for no default route and no address of the Node | the same | also whole with `Always` |
 //! | is a loopback device, or another port | nothing | nothing |
+//!
+//! A Network that names a link of the node's is its admin's word that pods may share it; the agent tells what else is on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netclaim_api::attribute::DeclaredAttributes;
+use netclaim_api::network::LinkUse;
+use netclaim_api::taints::{Trouble, TroubleKind};
 use netclaim_api::uplink_policy::{
     LinkFacts, Publish, UplinkCapacity, UplinkMode, UplinkPolicySpec, first_values,
 };
 use netclaim_api::{IfName, Quantity};
-use netclaim_driver::links::{Link, NotUplink, Snapshot, classify, leads_out};
+use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
+
+use crate::exclusion::exclude;
 
 /// What a provider on the node says of a link.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,8 +42,14 @@ pub struct Uplink {
     pub link: Link,
     /// Its name, as CNI takes it.
     pub name: IfName,
-    /// The ways in which pods may use it.
+    /// The ways in which pods may use it by devices of its own.
     pub modes: BTreeSet<UplinkMode>,
+    /// Of a link that only Networks which name it may use: the ways in which these may.
+    pub when_named: Option<BTreeSet<UplinkMode>>,
+    /// The node's own traffic that is on it.
+    pub carries: Option<NodeTraffic>,
+    /// Links of the node that are stacked on it: another program's, for those of pods are in their namespaces.
+    pub stacked: Vec<Stacked>,
     /// The bridge that it is a port of, and for whose Networks it is.
     pub bridge: Option<String>,
     /// What people and providers said of it.
@@ -44,11 +58,45 @@ pub struct Uplink {
     pub bandwidth: Option<Quantity>,
 }
 
-/// The uplinks among the links of `snapshot`, by index. `policies` are those of this node, by name; `addresses` are
-/// needed where one of them asks.
+/// A link of the node that is stacked on another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stacked {
+    /// Its name.
+    pub name: String,
+    /// Its rtnetlink kind.
+    pub kind: String,
+}
+
+impl Stacked {
+    fn of(link: &Link) -> Self {
+        Self { name: link.name.clone(), kind: link.kind.clone().unwrap_or_default() }
+    }
+
+    /// How it uses the link below, where that excludes more than handing it away.
+    fn link_use(&self) -> Option<LinkUse> {
+        match self.kind.as_str() {
+            "macvlan" | "macvtap" => Some(LinkUse::Macvlan),
+            "ipvlan" | "ipvtap" => Some(LinkUse::Ipvlan),
+            _ => None,
+        }
+    }
+}
+
+impl Uplink {
+    /// Why new pods cannot use the link in this way: another program uses it in one that excludes theirs.
+    pub fn in_use(&self, link_use: Option<LinkUse>) -> Option<Trouble> {
+        let excluding = self.stacked.iter().filter(|stacked| exclude(link_use, stacked.link_use()));
+        let who: Vec<String> = excluding.map(|Stacked { name, kind }| format!("{kind} {name}")).collect();
+        let message = || format!("uplink {} is below {} of another program", self.name, who.join(", "));
+        (!who.is_empty()).then(|| Trouble::new(TroubleKind::LinkInUse, message()))
+    }
+}
+
+/// The uplinks among the links of `snapshot`, by index. `node_addresses` are those of the Node object, `policies` those of
+/// this node, by name.
 pub fn uplinks(
     snapshot: &Snapshot,
-    addresses: &BTreeMap<u32, Vec<IpAddr>>,
+    node_addresses: &BTreeSet<IpAddr>,
     policies: &[UplinkPolicySpec],
     provided: &BTreeMap<IfName, Provided>,
 ) -> Vec<Uplink> {
@@ -61,11 +109,12 @@ pub fn uplinks(
     let uplink = |(link, verdict): (&Link, Result<(), NotUplink>)| {
         // A name that the kernel took but CNI cannot name is of no use.
         let name: IfName = link.name.parse().ok()?;
-        let facts = Facts::of(link, addresses);
+        let facts = Facts::of(link, snapshot);
         let own: Vec<&UplinkPolicySpec> =
             policies.iter().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
-        let modes = modes(link, verdict, bridge.is_some(), &own)?;
+        let Offer { modes, when_named, carries } = offer(link, verdict, bridge.is_some(), &own)?;
+        let stacked = snapshot.stacked_on(link.index).map(Stacked::of).collect();
         let provided = provided.get(&name).cloned().unwrap_or_default();
         let mut declared = first_values(own.iter().copied());
         for (key, value) in provided.attributes {
@@ -73,58 +122,94 @@ pub fn uplinks(
         }
         let said = own.iter().find_map(|policy| policy.capacity.bandwidth).or(provided.capacity.bandwidth);
         let bandwidth = said.or_else(|| link.speed.map(Quantity::new));
-        Some(Uplink { link: link.clone(), name, modes, bridge, declared, bandwidth })
+        Some(Uplink {
+            link: link.clone(),
+            name,
+            modes,
+            when_named,
+            carries,
+            stacked,
+            bridge,
+            declared,
+            bandwidth,
+        })
     };
-    classify(&snapshot.links, &snapshot.default_route_links).filter_map(uplink).collect()
+    classify(snapshot, node_addresses).filter_map(uplink).collect()
+}
+
+/// What becomes of a link; see [`Uplink`].
+#[derive(Default)]
+struct Offer {
+    modes: BTreeSet<UplinkMode>,
+    when_named: Option<BTreeSet<UplinkMode>>,
+    carries: Option<NodeTraffic>,
 }
 
 /// The ways in which pods may use a link; none where it is of use to the Networks of its bridge only, and `None` where
 /// it is of no use.
-fn modes(
+fn offer(
     link: &Link,
     verdict: Result<(), NotUplink>,
     is_port: bool,
     policies: &[&UplinkPolicySpec],
-) -> Option<BTreeSet<UplinkMode>> {
+) -> Option<Offer> {
     if policies.iter().any(|policy| policy.publish == Publish::Never) {
         return None;
     }
     let always = policies.iter().any(|policy| policy.publish == Publish::Always);
-    let all = BTreeSet::from([UplinkMode::Nic, UplinkMode::Macvlan, UplinkMode::Ipvlan]);
-    let mut modes = match verdict {
-        Ok(()) => all,
-        Err(NotUplink::NodeTraffic { .. }) => {
+    let to_share = BTreeSet::from([UplinkMode::Macvlan, UplinkMode::Ipvlan]);
+    let mut all = to_share.clone();
+    // Who takes the card whole takes the wire of its virtual functions.
+    if always || link.virtual_functions == 0 {
+        all.insert(UplinkMode::Nic);
+    }
+    let by_itself = |modes| Offer { modes, ..Offer::default() };
+    let mut offer = match verdict {
+        Ok(()) => by_itself(all),
+        Err(NotUplink::NodeTraffic(traffic)) => {
             let shared = policies.iter().any(|policy| policy.share_node_links);
-            let to_share = BTreeSet::from([UplinkMode::Macvlan, UplinkMode::Ipvlan]);
-            match (shared, link.master) {
-                (false, _) => return None,
-                (true, None) => to_share,
-                (true, Some(_)) if is_port => BTreeSet::new(),
-                (true, Some(_)) => return None,
+            match link.master {
+                // The bridge's address is mostly that of its Network's gateway.
+                Some(_) if is_port && traffic.is_dispensable() => by_itself(BTreeSet::new()),
+                Some(_) if !is_port => return None,
+                master => {
+                    let mut offer = match master {
+                        None if always && traffic.is_dispensable() => by_itself(all),
+                        None if shared => by_itself(to_share),
+                        Some(_) if shared => by_itself(BTreeSet::new()),
+                        None => Offer { when_named: Some(to_share), ..Offer::default() },
+                        Some(_) => Offer { when_named: Some(BTreeSet::new()), ..Offer::default() },
+                    };
+                    offer.carries = Some(traffic);
+                    offer
+                }
             }
         }
-        Err(NotUplink::Enslaved { .. }) if is_port && (always || leads_out(link).is_ok()) => BTreeSet::new(),
-        Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) if always => all,
+        Err(NotUplink::Enslaved { .. }) if is_port && (always || leads_out(link).is_ok()) => Offer::default(),
+        Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) if always => by_itself(all),
         Err(_) => return None,
     };
     if let Some(policy) = policies.iter().find(|policy| !policy.modes.is_empty()) {
-        modes.retain(|mode| policy.modes.contains(mode));
+        for modes in std::iter::once(&mut offer.modes).chain(&mut offer.when_named) {
+            modes.retain(|mode| policy.modes.contains(mode));
+        }
     }
-    Some(modes)
+    Some(offer)
 }
 
 /// What policies look at in a link.
 struct Facts<'a> {
     link: &'a Link,
     names: Vec<&'a str>,
-    addresses: &'a [IpAddr],
+    addresses: Vec<IpAddr>,
 }
 
 impl<'a> Facts<'a> {
-    fn of(link: &'a Link, addresses: &'a BTreeMap<u32, Vec<IpAddr>>) -> Self {
+    fn of(link: &'a Link, snapshot: &Snapshot) -> Self {
         let alternatives = link.alt_names.iter().map(String::as_str);
         let names = std::iter::once(link.name.as_str()).chain(alternatives).collect();
-        Self { link, names, addresses: addresses.get(&link.index).map(Vec::as_slice).unwrap_or_default() }
+        let addresses = snapshot.addresses.get(&link.index).into_iter().flatten();
+        Self { link, names, addresses: addresses.map(|address| address.ip).collect() }
     }
 
     fn borrowed(&self) -> LinkFacts<'_> {
@@ -143,6 +228,7 @@ impl<'a> Facts<'a> {
 
 #[cfg(test)]
 mod tests {
+    use netclaim_driver::links::LinkAddress;
     use serde_json::{Value, json};
 
     use super::*;
@@ -158,36 +244,53 @@ mod tests {
             Link { kind: Some("bridge".into()), ..numbered(4, "br0") },
             Link { kind: Some("dummy".into()), ..numbered(5, "dummy0") },
         ];
-        Snapshot { links, default_route_links: BTreeSet::from([1]) }
+        let addresses = BTreeMap::from([(2, vec![address("169.254.2.3", false)])]);
+        Snapshot { links, default_route_links: BTreeSet::from([1]), addresses, ..Snapshot::default() }
     }
 
-    fn found(policies: Value) -> Vec<Uplink> {
-        let policies: Vec<UplinkPolicySpec> = serde_json::from_value(policies).expect("policies");
-        let addresses = BTreeMap::from([(2, vec!["10.1.2.3".parse().expect("an address")])]);
-        uplinks(&snapshot(), &addresses, &policies, &BTreeMap::new())
+    fn address(ip: &str, global: bool) -> LinkAddress {
+        LinkAddress { ip: ip.parse().expect("an address"), global }
+    }
+
+    fn policies(policies: Value) -> Vec<UplinkPolicySpec> {
+        serde_json::from_value(policies).expect("policies")
+    }
+
+    fn found(said: Value) -> Vec<Uplink> {
+        uplinks(&snapshot(), &BTreeSet::new(), &policies(said), &BTreeMap::new())
+    }
+
+    /// The uplinks with the first letters of their modes, in brackets where only Networks that name them may use them.
+    fn shown(uplinks: Vec<Uplink>) -> Vec<String> {
+        let letters = |modes: &BTreeSet<UplinkMode>| -> String {
+            modes.iter().map(|mode| format!("{mode:?}").remove(0)).collect()
+        };
+        let text = |uplink: Uplink| {
+            let named = uplink.when_named.map(|modes| format!("({})", letters(&modes))).unwrap_or_default();
+            let bridge = uplink.bridge.unwrap_or_default();
+            format!("{} {}{named}{bridge}", uplink.link.name, letters(&uplink.modes))
+        };
+        uplinks.into_iter().map(text).collect()
     }
 
     fn names(policies: Value) -> Vec<String> {
-        let text = |uplink: Uplink| {
-            let modes: String = uplink.modes.iter().map(|mode| format!("{mode:?}").remove(0)).collect();
-            format!("{} {modes}{}", uplink.link.name, uplink.bridge.unwrap_or_default())
-        };
-        found(policies).into_iter().map(text).collect()
+        shown(found(policies))
     }
 
     #[test]
     fn without_a_policy_links_that_lead_out_are_taken_and_ports_are_for_their_bridge() {
-        assert_eq!(names(json!([])), ["eth1 NMI", "eth2 br0"]);
+        assert_eq!(names(json!([])), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
     }
 
     #[test]
     fn a_policy_publishes_more_or_less() {
         let virtual_links =
             json!({"links": {"names": ["dummy*"]}, "publish": "Always", "modes": ["macvlan"]});
-        let never = json!({"links": {"addresses": ["10.0.0.0/8"]}, "publish": "Never"});
-        assert_eq!(names(json!([virtual_links, never])), ["eth2 br0", "dummy0 M"]);
+        let never = json!({"links": {"addresses": ["169.254.0.0/16"]}, "publish": "Never"});
+        assert_eq!(names(json!([virtual_links, never])), ["eth0 (MI)", "eth2 br0", "dummy0 M"]);
         let all_of_them = json!({"links": {"names": ["*"]}, "publish": "Always"});
-        assert_eq!(names(json!([all_of_them])), ["eth1 NMI", "eth2 br0", "br0 NMI", "dummy0 NMI"]);
+        let all = ["eth0 (MI)", "eth1 NMI", "eth2 br0", "br0 NMI", "dummy0 NMI"];
+        assert_eq!(names(json!([all_of_them])), all);
     }
 
     #[test]
@@ -201,11 +304,10 @@ mod tests {
             ..link("eth7")
         };
         let links = vec![Link { index: 2, pci_id: Some("8086:10c9".into()), ..link("eth1") }, function];
-        let snapshot = Snapshot { links, default_route_links: BTreeSet::new() };
+        let snapshot = Snapshot { links, ..Snapshot::default() };
         let left = |selector: Value| {
-            let never =
-                serde_json::from_value(json!({"links": selector, "publish": "Never"})).expect("a policy");
-            let left = uplinks(&snapshot, &BTreeMap::new(), &[never], &BTreeMap::new());
+            let never = policies(json!([{"links": selector, "publish": "Never"}]));
+            let left = uplinks(&snapshot, &BTreeSet::new(), &never, &BTreeMap::new());
             left.into_iter().map(|uplink| uplink.link.name).collect::<Vec<_>>()
         };
         assert_eq!(left(json!({"names": ["none"]})), ["eth1", "eth7"]);
@@ -225,15 +327,76 @@ mod tests {
     }
 
     #[test]
+    fn a_link_with_an_address_of_the_nodes_is_given_away_only_if_a_policy_says_always_and_the_node_can_do_without()
+     {
+        let with = |node_address: &str, said: Value| {
+            let links = vec![Link { index: 2, ..link("eth3") }];
+            let addresses = BTreeMap::from([(2, vec![address("10.1.2.3", true)])]);
+            let snapshot = Snapshot { links, addresses, ..Snapshot::default() };
+            let node = BTreeSet::from([node_address.parse().expect("an address")]);
+            shown(uplinks(&snapshot, &node, &policies(said), &BTreeMap::new()))
+        };
+        let eth3 = json!({"names": ["eth3"]});
+        let (always, share) =
+            (json!([{"links": eth3, "publish": "Always"}]), json!([{"links": eth3, "shareNodeLinks": true}]));
+        let broad = json!([{"links": {}, "modes": ["nic", "macvlan"]}]);
+        assert_eq!(with("10.9.9.9", json!([])), ["eth3 (MI)"]);
+        assert_eq!(with("10.9.9.9", broad), ["eth3 (M)"]);
+        assert_eq!(with("10.9.9.9", share.clone()), ["eth3 MI"]);
+        assert_eq!(with("10.9.9.9", always.clone()), ["eth3 NMI"]);
+        assert_eq!(with("10.1.2.3", always), ["eth3 (MI)"]);
+        assert_eq!(with("10.1.2.3", share), ["eth3 MI"]);
+        assert_eq!(with("10.9.9.9", json!([{"links": eth3, "publish": "Never"}])), [""; 0]);
+    }
+
+    #[test]
+    fn the_address_of_a_bridge_does_not_take_its_networks_uplink_away() {
+        let mut snapshot = snapshot();
+        snapshot.addresses.insert(4, vec![address("10.20.0.1", true)]);
+        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
+        assert_eq!(found[2].carries, None, "nothing to warn of");
+        assert_eq!(shown(found), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
+        snapshot.default_route_links.insert(4);
+        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
+        assert_eq!(shown(found), ["eth0 (MI)", "eth1 NMI", "eth2 ()br0", "br0 (MI)"]);
+    }
+
+    #[test]
+    fn a_card_with_virtual_functions_is_not_given_away_unless_a_policy_says_always() {
+        let links = vec![Link { virtual_functions: 4, ..link("eth1") }];
+        let snapshot = Snapshot { links, ..Snapshot::default() };
+        let found = |said| shown(uplinks(&snapshot, &BTreeSet::new(), &policies(said), &BTreeMap::new()));
+        assert_eq!(found(json!([])), ["eth1 MI"]);
+        assert_eq!(found(json!([{"links": {"names": ["eth1"]}, "publish": "Always"}])), ["eth1 NMI"]);
+    }
+
+    #[test]
+    fn what_another_program_has_on_a_link_excludes_what_the_kernel_or_the_wire_does() {
+        let on = |kind: &str| {
+            let child = Link { index: 7, parent: Some(2), kind: Some(kind.into()), ..link("child7") };
+            let snapshot = Snapshot { links: vec![link("eth1"), child], ..Snapshot::default() };
+            let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
+            let uses = [Some(LinkUse::Nic), Some(LinkUse::Macvlan), Some(LinkUse::Ipvlan), None];
+            uses.map(|link_use| found[0].in_use(link_use).map(|trouble| trouble.message))
+        };
+        let message = |kind: &str| Some(format!("uplink eth1 is below {kind} child7 of another program"));
+        assert_eq!(on("macvlan"), [message("macvlan"), None, message("macvlan"), None]);
+        assert_eq!(on("ipvlan"), [message("ipvlan"), message("ipvlan"), None, None]);
+        assert_eq!(on("vlan"), [message("vlan"), None, None, None]);
+        // The other end of a veth pair is not stacked.
+        assert_eq!(on("veth"), [None, None, None, None]);
+    }
+
+    #[test]
     fn the_first_to_say_something_is_believed() {
         let policies = json!([
             {"links": {"names": ["eth1"]}, "attributes": {"net": {"string": "a"}}, "capacity": {"bandwidth": "5G"}},
             {"links": {}, "attributes": {"net": {"string": "b"}, "rack": {"int": 7}}}]);
         let uplinks = found(policies);
-        let declared = serde_json::to_value(&uplinks[0].declared).expect("JSON");
+        let declared = serde_json::to_value(&uplinks[1].declared).expect("JSON");
         assert_eq!(declared, json!({"net": {"string": "a"}, "rack": {"int": 7}}));
-        assert_eq!(uplinks[0].bandwidth, Some(Quantity::new(5_000_000_000)));
-        assert_eq!(uplinks[1].bandwidth, Some(Quantity::new(10_000_000_000)));
+        assert_eq!(uplinks[1].bandwidth, Some(Quantity::new(5_000_000_000)));
+        assert_eq!(uplinks[2].bandwidth, Some(Quantity::new(10_000_000_000)));
     }
 
     #[test]
@@ -243,7 +406,7 @@ mod tests {
             capacity: UplinkCapacity { bandwidth: Some(Quantity::new(1)) },
         };
         let provided = BTreeMap::from([("eth1".parse().expect("a name"), provided)]);
-        let uplinks = uplinks(&snapshot(), &BTreeMap::new(), &[], &provided);
-        assert_eq!((uplinks[0].declared.len(), uplinks[0].bandwidth), (1, Some(Quantity::new(1))));
+        let uplinks = uplinks(&snapshot(), &BTreeSet::new(), &[], &provided);
+        assert_eq!((uplinks[1].declared.len(), uplinks[1].bandwidth), (1, Some(Quantity::new(1))));
     }
 }

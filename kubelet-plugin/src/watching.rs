@@ -1,40 +1,67 @@
 //! Keeps the [`Inventory`] up to date: links by netlink, what providers say of them from their files, and Networks,
-//! UplinkPolicies and the node's labels from the API server.
+//! UplinkPolicies and the node's labels and addresses from the API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::Node;
-use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, ObjectReference};
+use kube::core::{ApiResource, DynamicObject, Object};
+use kube::runtime::events::Reporter;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::NetworkName;
 use netclaim_api::labels::has_all;
 use netclaim_api::network::{Network, NetworkSpec};
-use netclaim_api::uplink_policy::{UplinkPolicy, UplinkPolicySpec};
+use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_driver::error_chain;
 use netclaim_driver::links::{self, Changes, Links, Snapshot};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::inventory::Inventory;
+use crate::policies::Policies;
 use crate::providers::Providers;
+use crate::server;
 use crate::uplinks::uplinks;
 
 /// Pause after netlink or sysfs refused.
 const LINKS_PAUSE: Duration = Duration::from_secs(1);
 
+/// The Node object, as far as it matters here: most of a real one is images and conditions.
+type OwnNode = Object<NoSpec, NodeStatus>;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct NoSpec {}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct NodeStatus {
+    #[serde(default)]
+    addresses: Vec<NodeAddress>,
+}
+
 /// What has been seen so far; an inventory is made when every part has been.
 #[derive(Default)]
 struct Seen {
-    labels: Option<BTreeMap<String, String>>,
+    node: Option<SeenNode>,
+    /// The Node object's UID; `None` while there is no such object.
+    uid: Option<String>,
+    /// Its UID in a list that is not complete yet.
+    listed: Option<String>,
     networks: Objects<Network>,
-    policies: Objects<UplinkPolicy>,
+    policies: Policies,
+}
+
+/// What has been seen of the Node object.
+struct SeenNode {
+    labels: BTreeMap<String, String>,
+    addresses: BTreeSet<IpAddr>,
+    reference: ObjectReference,
 }
 
 /// Where the node is looked at.
@@ -43,6 +70,8 @@ pub struct NodeWatch {
     pub client: kube::Client,
     /// The Node object's name.
     pub node: String,
+    /// Who tells what admins should know.
+    pub reporter: Reporter,
     /// The node's links.
     pub links: Links,
     /// Where providers say something of links.
@@ -50,9 +79,14 @@ pub struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// Publishes inventories of the node into `inventory` until `cancel`.
-    pub async fn run(mut self, inventory: watch::Sender<Option<Arc<Inventory>>>, cancel: CancellationToken) {
-        let nodes = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
+    /// Publishes inventories of the node into `inventory`, and the Node object's UID into `uid`, until `cancel`.
+    pub async fn run(
+        mut self,
+        inventory: watch::Sender<Option<Arc<Inventory>>>,
+        uid: watch::Sender<Option<String>>,
+        cancel: CancellationToken,
+    ) {
+        let nodes = Api::<OwnNode>::all_with(self.client.clone(), &ApiResource::erase::<Node>(&()));
         let own = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
         let mut nodes = watcher(nodes, own).default_backoff().boxed();
         let (mut networks, mut policies) =
@@ -62,6 +96,7 @@ impl NodeWatch {
             (kernel_has(&self.links, "macvlan").await, kernel_has(&self.links, "ipvlan").await);
         let mut seen = Seen::default();
         let mut links = None;
+        let mut warned = BTreeMap::new();
         loop {
             if links.is_none() {
                 // Subscribed before the look: a change in between is not missed.
@@ -73,12 +108,20 @@ impl NodeWatch {
                     }
                 }
             }
-            if let (Some((snapshot, addresses)), Some(labels), Some(networks), Some(policies)) =
-                (&links, &seen.labels, &seen.networks.known, &seen.policies.known)
+            // Before the first inventory, which is published as soon as it is there.
+            uid.send_if_modified(|known| std::mem::replace(known, seen.uid.clone()) != seen.uid);
+            let in_force = seen.node.as_ref().and_then(|node| seen.policies.of_node(&node.labels));
+            if let (Some(snapshot), Some(node), Some(networks), Some(in_force)) =
+                (&links, &seen.node, &seen.networks.known, in_force)
             {
-                let policies = policies_for(policies, labels);
-                let uplinks = uplinks(snapshot, addresses, &policies, self.providers.provided());
-                let now = Inventory { uplinks, macvlan, ipvlan, networks: networks_for(networks, labels) };
+                let uplinks = uplinks(snapshot, &node.addresses, &in_force, self.providers.provided());
+                let networks = networks_for(networks, &node.labels);
+                let labels = node.labels.clone();
+                let now = Inventory { labels, uplinks, macvlan, ipvlan, networks };
+                let warnings = now.node_link_warnings();
+                for note in news(&mut warned, warnings) {
+                    self.warn(node.reference.clone(), note);
+                }
                 let now = Some(Arc::new(now));
                 inventory.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
             }
@@ -106,9 +149,24 @@ impl NodeWatch {
         }
     }
 
-    async fn look(&self) -> Result<(Snapshot, BTreeMap<u32, Vec<IpAddr>>), links::Error> {
-        Ok((self.links.snapshot().await?, self.links.addresses().await?))
+    async fn look(&self) -> Result<Snapshot, links::Error> {
+        self.links.snapshot().await
     }
+
+    /// Says on the Node that pods share, or do not get, a link of its own.
+    fn warn(&self, node: ObjectReference, note: String) {
+        tracing::warn!("{note}");
+        let (client, reporter) = (self.client.clone(), self.reporter.clone());
+        server::warn(client, reporter, node, "UplinkOfTheNode", note);
+    }
+}
+
+/// The warnings that were not there before.
+fn news<K: Ord + Clone>(before: &mut BTreeMap<K, String>, now: BTreeMap<K, String>) -> Vec<String> {
+    let is_new = |(key, text): &(&K, &String)| before.get(*key) != Some(*text);
+    let new = now.iter().filter(is_new).map(|(_, text)| text.clone()).collect();
+    *before = now;
+    new
 }
 
 type ObjectEvents = BoxStream<'static, watcher::Result<watcher::Event<DynamicObject>>>;
@@ -155,12 +213,36 @@ impl LinkChanges {
 }
 
 impl Seen {
-    fn node(&mut self, event: watcher::Event<PartialObjectMeta<Node>>) {
+    fn node(&mut self, event: watcher::Event<OwnNode>) {
         match event {
-            watcher::Event::Apply(node) | watcher::Event::InitApply(node) => {
-                self.labels = Some(node.labels().clone())
+            watcher::Event::Init => self.listed = None,
+            watcher::Event::InitApply(node) => {
+                self.node = Some(SeenNode::of(&node));
+                self.listed = node.metadata.uid;
             }
-            watcher::Event::Delete(_) | watcher::Event::Init | watcher::Event::InitDone => {}
+            watcher::Event::InitDone => {
+                if self.listed.is_none() {
+                    tracing::warn!("there is no Node object: devices are published when there is one");
+                }
+                self.uid = self.listed.take();
+            }
+            watcher::Event::Apply(node) => {
+                self.node = Some(SeenNode::of(&node));
+                self.uid = node.metadata.uid;
+            }
+            watcher::Event::Delete(_) => self.uid = None,
+        }
+    }
+}
+
+impl SeenNode {
+    fn of(node: &OwnNode) -> Self {
+        let addresses = node.status.iter().flat_map(|status| &status.addresses);
+        let of_link = |address: &&NodeAddress| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str());
+        Self {
+            labels: node.labels().clone(),
+            addresses: addresses.filter(of_link).filter_map(|address| address.address.parse().ok()).collect(),
+            reference: node.object_ref(&ApiResource::erase::<Node>(&())),
         }
     }
 }
@@ -226,12 +308,59 @@ fn networks_for(
     networks.iter().filter_map(valid).collect()
 }
 
-/// The valid policies that are meant for a node with these labels, by name.
-fn policies_for(
-    policies: &BTreeMap<String, UplinkPolicy>,
-    labels: &BTreeMap<String, String>,
-) -> Vec<UplinkPolicySpec> {
-    let specs = policies.values().map(|policy| &policy.spec);
-    let fits = |spec: &&UplinkPolicySpec| has_all(&spec.node_selector, labels) && spec.problems().is_empty();
-    specs.filter(fits).cloned().collect()
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_addresses_of_the_node_object_are_those_that_links_can_have() {
+        let node: OwnNode = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u", "labels": {"rack": "a"}},
+            "spec": {"podCIDR": "10.9.0.0/24"},
+            "status": {"images": [{"names": ["i"], "sizeBytes": 1}], "addresses": [
+                {"type": "InternalIP", "address": "10.0.0.1"}, {"type": "InternalIP", "address": "fd00::1"},
+                {"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "10.7.7.7"}]},
+        }))
+        .expect("a Node");
+        let mut seen = Seen::default();
+        seen.node(watcher::Event::Apply(node));
+        let node = seen.node.expect("seen");
+        let addresses: Vec<String> = node.addresses.iter().map(IpAddr::to_string).collect();
+        assert_eq!(addresses, ["10.0.0.1", "192.0.2.1", "fd00::1"]);
+        assert_eq!((node.labels.len(), node.reference.uid.as_deref()), (1, Some("u")));
+    }
+
+    #[test]
+    fn a_warning_is_told_once_and_again_when_it_changes() {
+        let mut before = BTreeMap::new();
+        let now = |text: &str| BTreeMap::from([("n", text.to_owned())]);
+        assert_eq!(news(&mut before, now("a")), ["a"]);
+        assert_eq!(news(&mut before, now("a")), [""; 0]);
+        assert_eq!(news(&mut before, now("b")), ["b"]);
+        assert_eq!(news(&mut before, BTreeMap::new()), [""; 0]);
+        assert_eq!(news(&mut before, now("b")), ["b"]);
+    }
+
+    #[test]
+    fn a_node_that_is_made_anew_has_another_uid_and_one_that_is_gone_has_none() {
+        let node = |uid: &str| {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": uid}, "spec": {}});
+            serde_json::from_value::<OwnNode>(node).expect("a Node")
+        };
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let mut seen = Seen::default();
+        let mut after = |event| {
+            seen.node(event);
+            seen.uid.clone()
+        };
+        assert_eq!(after(Init), None);
+        assert_eq!(after(InitApply(node("1"))), None, "the list is not complete");
+        assert_eq!(after(InitDone).as_deref(), Some("1"));
+        assert_eq!(after(Delete(node("1"))), None);
+        assert_eq!(after(Apply(node("2"))).as_deref(), Some("2"));
+        assert_eq!(after(Init).as_deref(), Some("2"), "a list is on its way");
+        assert_eq!(after(InitDone), None, "it went while nobody watched");
+    }
 }

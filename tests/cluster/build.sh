@@ -59,7 +59,7 @@ build_images() {
   rm -rf "$work"
 }
 
-make_once "$kubernetes_bin" "building Kubernetes $kubernetes_version (first time: about 6 minutes)" build_kubernetes
-make_once "${plugins_bin%/cni}" "building containerd $(module_version runtime github.com/containerd/containerd/v2) and the CNI plugins $plugins_version (first time: about 1 minute)" build_stock
+make_once "$kubernetes_bin" "building Kubernetes $kubernetes_version (first time: 6 to 10 minutes on two cores)" build_kubernetes
+make_once "${plugins_bin%/cni}" "building containerd $(module_version runtime github.com/containerd/containerd/v2) and the CNI plugins $plugins_version (first time: 1 to 3 minutes)" build_stock
 build_runtime
 make_once "$images" "making the images pause and busybox" build_images

@@ -66,6 +66,7 @@ packages() {
   done
   ((${#missing[@]} != 0)) || return 0
   command -v apt-get >/dev/null || die "missing packages: ${missing[*]} (this is not Debian: please install them)"
+  ((EUID == 0)) || die "missing packages: as root, apt-get install ${missing[*]}"
   step "installing ${missing[*]}" "$cache/log/packages.log" bash -ec '
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q

@@ -12,7 +12,8 @@ use netclaim_driver::failpoint::Failpoint;
 use serde_json::{Value, json};
 
 use crate::command::{output, output_of};
-use crate::node::Node;
+use crate::deaths::{Deaths, restarts_of_containers};
+use crate::node::{Node, Task};
 use crate::process::{command_line, signal};
 use crate::runtime::Runtime;
 use crate::test::list;
@@ -43,6 +44,7 @@ pub struct Cluster {
     node: RwLock<Arc<Node>>,
     /// The agent is where the DaemonSet wants it; see [`Self::agent_away`].
     agent_wanted: AtomicBool,
+    deaths: Deaths,
 }
 
 /// A path of the project.
@@ -82,13 +84,14 @@ impl Cluster {
             kubectl: kubectl.trim().into(),
             node: RwLock::new(node(dir)?),
             agent_wanted: AtomicBool::new(true),
+            deaths: Deaths::default(),
         })
     }
 
     fn install(&self, image: &Path) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
         self.program("busybox", &std::fs::read(busybox.trim())?)?;
-        eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
+        eprintln!("==> installing netclaim: kubectl apply -k {}", self.manifests()?.display());
         let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
         let sum = output(Command::new("sha256sum").arg(image))?;
         let known = self.dir.join("image.sha256");
@@ -96,7 +99,7 @@ impl Cluster {
         if new_image {
             output(Command::new(project("tests/cluster/image.sh")).arg(&self.dir).arg(image))?;
         }
-        self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
+        self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()])?;
         let timeout = format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}");
         let status = format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}");
         self.kubectl(&[
@@ -117,6 +120,21 @@ impl Cluster {
         std::fs::write(known, sum)?;
         self.agent_ready()?;
         self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+    }
+
+    /// The manifests for this Kubernetes.
+    fn manifests(&self) -> Result<PathBuf> {
+        let version = std::fs::read_to_string(self.dir.join("kubernetes"))?;
+        let old = ["1.34", "1.35"].iter().any(|minor| version.trim().starts_with(minor));
+        Ok(project(if old { "deploy/before-1.36" } else { "deploy/manifests" }))
+    }
+
+    /// Has kubectl apply or delete a kustomization of the project.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn kustomization(&self, verb: &str, path: &str) -> Result<()> {
+        self.kubectl(&[verb, "-k", &project(path).to_string_lossy()]).map(drop)
     }
 
     /// Shows what became of netclaim's own pods.
@@ -184,6 +202,7 @@ impl Cluster {
     /// # Errors
     /// When something of it goes on.
     pub fn power_off(&self) -> Result<()> {
+        self.deaths.power_lost();
         output(Command::new(project("tests/cluster/power.sh")).arg(&self.dir).arg("off")).map(drop)
     }
 
@@ -273,6 +292,9 @@ impl Cluster {
     /// # Errors
     /// When it fails; with what it said.
     pub fn service(&self, verb: &str, name: &str) -> Result<String> {
+        if (verb, name) == ("kill", "runtime") {
+            self.node().runtime_dies();
+        }
         output(Command::new(project("tests/cluster/svc.sh")).arg(&self.dir).args([verb, name]))
     }
 
@@ -319,11 +341,22 @@ impl Cluster {
     /// # Errors
     /// When there is none.
     pub fn parent_pid(&self) -> Result<i32> {
-        let tasks = self.node().tasks()?;
-        let agent = tasks
-            .into_iter()
-            .find(|task| task.namespace == SYSTEM && task.container.as_deref() == Some("agent"));
-        agent.and_then(|agent| agent.pid).context("no agent runs")
+        self.agent_container()?.pid.context("no agent runs")
+    }
+
+    /// The agent's container.
+    pub(crate) fn agent_container(&self) -> Result<Task> {
+        self.node().agent()?.context("no agent runs")
+    }
+
+    /// Whether the agent is where the DaemonSet wants it.
+    pub(crate) fn agent_is_wanted(&self) -> bool {
+        self.agent_wanted.load(Ordering::SeqCst)
+    }
+
+    /// What is known of deaths and bugs of netclaim's programs.
+    pub(crate) fn deaths(&self) -> &Deaths {
+        &self.deaths
     }
 
     /// What the agent answers to a GET of `path`, headers included.
@@ -331,8 +364,10 @@ impl Cluster {
     /// # Errors
     /// When it does not listen.
     pub fn ask_agent(&self, path: &str) -> Result<String> {
-        let ask =
-            format!("exec 3<>/dev/tcp/127.0.0.1/9177; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+        let port = if path == "/metrics" { 9177 } else { 9179 };
+        let ask = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+        );
         self.on_node(&["bash", "-c", &ask])
     }
 
@@ -344,19 +379,22 @@ impl Cluster {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"]).map(drop)
     }
 
-    /// Ends the agent by SIGKILL; its parent starts it again.
+    /// Ends the agent by SIGKILL; its parent starts it again. It is one death that the scenario has asked for.
     ///
     /// # Errors
     /// When none runs.
     pub fn kill_agent(&self) -> Result<()> {
-        signal(self.agent_pid()?, "KILL")
+        let pid = self.agent_pid()?;
+        self.deaths.asked_for(&self.agent_container()?.id);
+        signal(pid, "KILL")
     }
 
-    /// Has the agent die where it next comes to `point`.
+    /// Has the agent die where it next comes to `point`: one death that the scenario has asked for.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn arm(&self, point: Failpoint) -> Result<()> {
+        self.deaths.asked_for(&self.agent_container()?.id);
         let dir = self.node().path(FAILPOINTS);
         std::fs::create_dir_all(&dir)?;
         Ok(std::fs::write(dir.join(point.name()), "")?)
@@ -405,6 +443,42 @@ impl Cluster {
         self.agent_ready()
     }
 
+    /// Ends the controller, and has the cluster without one until [`Self::controller_back`].
+    ///
+    /// # Errors
+    /// When it does not go.
+    pub fn controller_away(&self) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=0"])?;
+        eventually(40, "the controller is gone", || {
+            ensure!(self.controller_pid().is_err(), "it runs");
+            Ok(())
+        })
+    }
+
+    /// Lets a controller run again, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn controller_back(&self) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=1"])?;
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+    }
+
+    /// Ends the controller by SIGKILL; the kubelet starts it again.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn kill_controller(&self) -> Result<()> {
+        signal(self.controller_pid()?, "KILL")
+    }
+
+    fn controller_pid(&self) -> Result<i32> {
+        let tasks = self.node().tasks()?.into_iter();
+        let is_its =
+            |task: &Task| task.namespace == SYSTEM && task.container.as_deref() == Some("controller");
+        tasks.filter(is_its).find_map(|task| task.pid).context("no controller runs")
+    }
+
     /// The node as after its installation: every service runs, and so does the agent, with no restart that the
     /// kubelet would hold against it.
     pub(crate) fn mend(&self) -> Result<()> {
@@ -417,8 +491,7 @@ impl Cluster {
             self.service("start", name)?;
         }
         self.agent_back()?;
-        let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
-        if self.kubectl(&["get", "pods", "-n", SYSTEM, "-l", AGENT_PODS, "-o", restarts])? != "0" {
+        if restarts_of_containers(self)? != 0 {
             self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
             self.agent_ready()?;
         }
@@ -441,7 +514,7 @@ impl Cluster {
             let patch = r#"{"spec": {"template": {"spec": {"hostPID": null}}}}"#;
             self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", patch])?;
             self.kubectl(&["set", "env", "-n", SYSTEM, AGENT, &format!("{variable}-")])?;
-            self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()])?;
+            self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()])?;
         }
         self.agent_ready()
     }
@@ -459,14 +532,15 @@ fn node(dir: &Path) -> Result<Arc<Node>> {
     Ok(Arc::new(Node::new(pid.trim().parse()?, runtime)))
 }
 
-/// The image archive: of `$NETCLAIM_IMAGE`, or built.
+/// The image archive: of `$NETCLAIM_IMAGE`, or built with Cargo's profile `$NETCLAIM_PROFILE`, by default `quick`.
 fn image() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
         return Ok(path.into());
     }
     let path = project("target/netclaim-failpoints.tar");
     eprintln!("==> building the image {}", path.display());
-    let how = [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints"), ("NETCLAIM_PROFILE", "quick")];
+    let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
+    let how = [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints"), ("NETCLAIM_PROFILE", &profile)];
     let built = Command::new(project("deploy/image/build.sh")).envs(how).arg(&path).status()?;
     ensure!(built.success(), "deploy/image/build.sh failed: see above");
     Ok(path)

@@ -6,10 +6,12 @@
 //!
 //! * Nothing here asks netclaim what it did: interfaces are looked at inside of the pods' network namespaces, and
 //!   what is left behind is looked for on the node.
+//! * A scenario also fails when anything of netclaim died or had a bug meanwhile that the scenario did not ask for.
 //! * Whatever is waited for has a deadline and a sentence that says what it was.
 
 mod cluster;
 mod command;
+mod deaths;
 mod node;
 pub mod objects;
 mod plugged;
@@ -34,5 +36,5 @@ pub use requests::Requests;
 pub use runtime::Runtime;
 pub use test::Test;
 pub use usage::Usage;
-pub use wait::{eventually, long};
+pub use wait::{eventually, holds, long};
 pub use watch::{PodWatch, SliceEvent, SliceWatch};

@@ -49,7 +49,7 @@ pub fn attachment(mut fields: Value) -> Value {
     json!({"opaque": {"driver": "netclaim.dev", "parameters": fields}})
 }
 
-/// A pod whose one container names `claims`, and whose log begins with the interfaces that it found.
+/// A pod whose one container names `claims`, and whose log begins with the interfaces and addresses that it found.
 pub fn pod(name: &str, claims: &[&str]) -> Value {
     let references: Vec<Value> =
         claims.iter().map(|claim| json!({"name": claim, "resourceClaimName": claim})).collect();
@@ -65,11 +65,11 @@ pub fn pod(name: &str, claims: &[&str]) -> Value {
     })
 }
 
-/// A container that tells its interfaces and waits for its end.
+/// A container that tells its interfaces with their addresses, and waits for its end.
 pub fn container(name: &str) -> Value {
     json!({
         "name": name, "image": "localhost/busybox:1", "imagePullPolicy": "Never",
-        "command": ["sh", "-c", "trap 'exit 0' TERM; ls /sys/class/net; sleep 1000000 & wait"],
+        "command": ["sh", "-c", "trap 'exit 0' TERM; ls /sys/class/net; ip -o addr; sleep 1000000 & wait"],
         // For ping: not every runtime gives it by default.
         "securityContext": {"capabilities": {"add": ["NET_RAW"]}},
     })

@@ -26,8 +26,13 @@ impl Process {
 /// # Errors
 /// When there is no `/proc`.
 pub fn processes(words: &str) -> Result<Vec<Process>> {
-    let pids = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Ok(pids.filter(|pid| command_line(*pid).contains(words)).map(Process).collect())
+    Ok(pids()?.into_iter().filter(|pid| command_line(*pid).contains(words)).map(Process).collect())
+}
+
+/// Every process of the machine.
+pub(crate) fn pids() -> Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// A process's arguments, each with a zero behind it; empty for one that is gone.

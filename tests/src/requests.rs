@@ -1,4 +1,4 @@
-//! What the agent asks of the API server.
+//! What the agent, or another user, asks of the API server.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,21 +13,30 @@ use crate::cluster::Cluster;
 /// The agent, as the API server knows it.
 const USER: &str = "system:serviceaccount:netclaim-system:netclaim-agent";
 
-/// The agent's requests from a moment on, by the API server's audit log.
+/// A user's requests from a moment on, by the API server's audit log.
 pub struct Requests {
+    user: String,
     log: PathBuf,
     from: u64,
 }
 
 impl Requests {
-    /// Counts from now on.
+    /// Counts the agent's from now on.
     ///
     /// # Errors
     /// When there is no log.
     pub fn begin(cluster: &Cluster) -> Result<Self> {
+        Self::of(cluster, USER)
+    }
+
+    /// Counts those of `user` from now on.
+    ///
+    /// # Errors
+    /// When there is no log.
+    pub fn of(cluster: &Cluster, user: &str) -> Result<Self> {
         let log = cluster.dir().join("log/audit.log");
         let from = fs::metadata(&log).context("no audit log")?.len();
-        Ok(Self { log, from })
+        Ok(Self { user: user.to_owned(), log, from })
     }
 
     /// How many there were until now, by verb, resource and status code.
@@ -42,7 +51,7 @@ impl Requests {
         let mut counts = BTreeMap::new();
         // The last line may be half written.
         for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-            if event["user"]["username"] == USER && event["stage"] == "ResponseComplete" {
+            if event["user"]["username"] == self.user.as_str() && event["stage"] == "ResponseComplete" {
                 let word = |path: &str| event.pointer(path).and_then(Value::as_str).unwrap_or_default();
                 let kind = [word("/verb"), word("/objectRef/resource"), word("/objectRef/subresource")];
                 let code = &event["responseStatus"]["code"];

@@ -13,7 +13,9 @@ use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::cluster::Cluster;
+use crate::deaths::services_run;
 use crate::test::{LABEL, Skipped, Test};
+use crate::wait::eventually;
 
 /// How many scenarios run at once: they mostly wait.
 const AT_ONCE: usize = 4;
@@ -61,7 +63,12 @@ pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
     // Those that others must wait for come last.
     scenarios.sort_by_key(|scenario| scenario.alone);
     let wanted = |scenario: &Scenario| !args.is_filtered_out(&Trial::test(scenario.name, || Ok(())));
-    if args.list || !scenarios.iter().any(wanted) {
+    let none = !scenarios.iter().any(wanted);
+    if let Some(filter) = args.filter.as_deref().filter(|_| none && !args.list) {
+        eprintln!("no scenario has {filter:?} in its name: --list shows the names");
+        return ExitCode::FAILURE;
+    }
+    if args.list || none {
         let trials = scenarios.into_iter().map(|scenario| Trial::test(scenario.name, || Ok(())));
         return libtest_mimic::run(&args, trials.collect()).exit_code();
     }
@@ -106,7 +113,8 @@ fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
 
 fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
     cluster.mend()?;
-    cluster.kubectl(&["delete", "namespaces,networks,deviceclasses", "-l", LABEL, "--timeout=60s"]).map(drop)
+    cluster.kubectl(&["delete", "namespaces,networks,deviceclasses", "-l", LABEL, "--timeout=60s"])?;
+    eventually(20, "the agent tells of itself", || cluster.deaths().forget(cluster))
 }
 
 /// One scenario from its namespace to a clean node.
@@ -140,9 +148,20 @@ fn play(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
     if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
         result = result.map_err(|error| error.context(tell(&test, scenario)));
     }
-    let mended = if scenario.alone { cluster.mend() } else { Ok(()) };
-    let ended = test.end().and_then(|()| test.node_is_clean()).context("after the test");
-    result.and(mended).and(ended)
+    // First it is looked at what the scenario has left behind, and then mended: a new agent would clean up. After a
+    // failure nobody could delete the scenario's pods while, say, the kubelet stands still.
+    let died = cluster.deaths().look(cluster).and_then(|()| services_run(cluster)).context("after the test");
+    let mend = || if scenario.alone { cluster.mend() } else { Ok(()) };
+    let end = || test.end().and_then(|()| test.node_is_clean()).context("after the test");
+    let failed = result.as_ref().is_err_and(|error| !error.is::<Skipped>());
+    let (mended, ended) = if failed {
+        let mended = mend();
+        (mended, end())
+    } else {
+        let ended = end();
+        (mend(), ended)
+    };
+    if failed { result } else { died.and(ended).and(mended).and(result) }
 }
 
 /// Notes what was to be seen at the time of a failure; returns where.

@@ -28,3 +28,18 @@ pub fn eventually<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<
         }
     }
 }
+
+/// Makes sure that `look` succeeds for `seconds`, not only the first time.
+///
+/// # Errors
+/// The first one of `look`, with `what`.
+pub fn holds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        let value = look().with_context(|| format!("not for {seconds} s: {what}"))?;
+        if Instant::now() > end {
+            return Ok(value);
+        }
+        std::thread::sleep(BEAT);
+    }
+}

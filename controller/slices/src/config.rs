@@ -2,7 +2,6 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use thiserror::Error;
 
 /// The slices of its driver that a publisher looks after.
@@ -39,7 +38,6 @@ pub struct PublisherConfig {
     pub(crate) driver: String,
     pub(crate) publisher: String,
     pub(crate) scope: Scope,
-    pub(crate) owner: Option<OwnerReference>,
     pub(crate) quiet: Duration,
     pub(crate) max_delay: Duration,
     pub(crate) budget: WriteBudget,
@@ -73,7 +71,7 @@ const fn budget(per_second: u32, burst: u32) -> WriteBudget {
 }
 
 impl PublisherConfig {
-    /// Settings with defaults: no owner, changes gathered for 100 ms (1 s if they go on and on), and a write budget
+    /// Settings with defaults: changes gathered for 100 ms (1 s if they go on and on), and a write budget
     /// of 2/s (burst 20) for a node, of which there may be thousands, or 50/s (burst 200) for the cluster.
     ///
     /// `publisher` tells publishers of one driver name in one scope apart; it has to stay the same across restarts.
@@ -101,18 +99,10 @@ impl PublisherConfig {
             driver,
             publisher,
             scope,
-            owner: None,
             quiet: Duration::from_millis(100),
             max_delay: Duration::from_secs(1),
             budget,
         })
-    }
-
-    /// Slices disappear with this object: for a node's publisher the Node, whose `uid` must be that of today.
-    #[must_use]
-    pub fn owner(mut self, owner: OwnerReference) -> Self {
-        self.owner = Some(owner);
-        self
     }
 
     /// Changes are gathered until there was none for `quiet`, at most for `max_delay`.

@@ -87,7 +87,7 @@ impl DroppedField {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
     dropped: BTreeSet<DroppedField>,
-    miscounting: Option<KubernetesVersion>,
+    without_counters: Option<KubernetesVersion>,
 }
 
 impl ServerFeatures {
@@ -100,19 +100,16 @@ impl ServerFeatures {
     /// The same, of a server of this version.
     #[must_use]
     pub fn of(mut self, version: KubernetesVersion) -> Self {
-        let is_old = version < KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES;
-        // Where one of the two features is missing there is nothing to forget.
-        let shares = self.stores(DroppedField::AllowMultipleAllocations)
-            && self.stores(DroppedField::ConsumesCounters);
-        self.miscounting = (is_old && shares).then_some(version);
+        let is_old = version < KubernetesVersion::FIRST_TO_COUNT;
+        self.without_counters = (is_old && self.stores(DroppedField::ConsumesCounters)).then_some(version);
         self
     }
 
-    /// The version of the API server, if its scheduler forgets what shared devices take from counters. The scheduler's own
+    /// The version of the API server, if it stores counters that its scheduler cannot work with. The scheduler's own
     /// version cannot be asked for.
     #[must_use]
-    pub fn miscounting(&self) -> Option<KubernetesVersion> {
-        self.miscounting
+    pub fn without_counters(&self) -> Option<KubernetesVersion> {
+        self.without_counters
     }
 
     /// Whether what excludes each other by counters is safe from each other.
@@ -120,7 +117,7 @@ impl ServerFeatures {
     pub fn counts(&self) -> bool {
         self.stores(DroppedField::ConsumesCounters)
             && self.stores(DroppedField::SharedCounters)
-            && self.miscounting.is_none()
+            && self.without_counters.is_none()
     }
 
     /// The fields that are not.
@@ -132,7 +129,7 @@ impl ServerFeatures {
 impl FromIterator<DroppedField> for ServerFeatures {
     /// A server that drops these fields.
     fn from_iter<T: IntoIterator<Item = DroppedField>>(dropped: T) -> Self {
-        Self { dropped: dropped.into_iter().collect(), miscounting: None }
+        Self { dropped: dropped.into_iter().collect(), without_counters: None }
     }
 }
 
@@ -256,7 +253,7 @@ impl Adopted {
     }
 
     /// Remembers which version the server is; `None` where it does not tell, and is believed to count.
-    pub(crate) fn is_version(&mut self, version: Option<KubernetesVersion>) {
+    pub(crate) fn set_version(&mut self, version: Option<KubernetesVersion>) {
         self.version = version;
     }
 
@@ -353,16 +350,18 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_forgets_what_shared_devices_take_is_known_by_its_version() {
+    fn a_scheduler_that_cannot_work_with_counters_is_known_by_its_version() {
         let mut adopted = Adopted::default();
         assert!(adopted.features().counts());
-        let old = "v1.36.1".parse().unwrap();
-        adopted.is_version(Some(old));
-        assert_eq!((adopted.features().counts(), adopted.features().miscounting()), (false, Some(old)));
+        for old in ["v1.36.0", "v1.36.2", "v1.36.99"].map(|text| text.parse().unwrap()) {
+            adopted.set_version(Some(old));
+            let features = adopted.features();
+            assert_eq!((features.counts(), features.without_counters()), (false, Some(old)));
+        }
         adopted.record("s", &spec(full()), &answer(json!({"name": "a"})));
-        assert_eq!(adopted.features().miscounting(), None, "nothing is shared");
+        assert_eq!(adopted.features().without_counters(), None, "counters are not stored anyway");
         adopted.record("s", &spec(full()), &answer(full()));
-        adopted.is_version("v1.36.2".parse().ok());
+        adopted.set_version("v1.37.0".parse().ok());
         assert_eq!(adopted.features(), ServerFeatures::default(), "upgraded");
     }
 

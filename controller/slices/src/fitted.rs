@@ -109,6 +109,7 @@ mod tests {
         Pool {
             name: "n1".into(),
             placement: Placement::Node("n1".into()),
+            owner: None,
             devices: vec![
                 device("nic", json!({"nic": value(1024), "ipvlan": value(1)}), json!([])),
                 device("ipvlan", json!({"nic": value(1), "ipvlan": value(1024)}), json!([])),

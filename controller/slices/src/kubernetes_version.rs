@@ -12,10 +12,11 @@ pub struct KubernetesVersion {
 }
 
 impl KubernetesVersion {
-    /// The first whose scheduler remembers the counters of devices that several claims share: before it, a shared device
-    /// takes from its counters only while it is allocated for the first time, and whatever excludes it is given away
-    /// right after (<https://github.com/kubernetes/kubernetes/issues/139034>).
-    pub const FIRST_TO_COUNT_SHARED_DEVICES: Self = Self { major: 1, minor: 36, patch: 2 };
+    /// The first whose scheduler can work with counters on many nodes. On 1.36 it reads the counters of all nodes for each
+    /// node that it looks at, for every pod with a claim of any driver: minutes per pod on thousands of nodes
+    /// (<https://github.com/kubernetes/kubernetes/issues/138917>). Before 1.36.2 it also forgets what shared devices take
+    /// (<https://github.com/kubernetes/kubernetes/issues/139034>). Neither is mended in any 1.36.x to come.
+    pub const FIRST_TO_COUNT: Self = Self { major: 1, minor: 37, patch: 0 };
 }
 
 impl fmt::Display for KubernetesVersion {
@@ -55,8 +56,8 @@ mod tests {
 
     #[test]
     fn distributions_have_the_version_they_are_made_of() {
-        for text in ["v1.36.2", "v1.36.2-gke.1234", "v1.36.2+k3s1", "v1.36.2-eks-abc"] {
-            assert_eq!(text.parse(), Ok(KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES), "{text}");
+        for text in ["v1.37.0", "v1.37.0-gke.1234", "v1.37.0+k3s1", "v1.37.0-eks-abc"] {
+            assert_eq!(text.parse(), Ok(KubernetesVersion::FIRST_TO_COUNT), "{text}");
         }
         for text in ["", "v", "1.36.2", "v1.36", "v1.36.x", "v1.36.2.1", "v-1.36.2", "v1.36.99999999999"] {
             assert_eq!(text.parse::<KubernetesVersion>(), Err(NoVersion(text.into())), "{text}");

@@ -7,7 +7,8 @@
 //! Invariants:
 //! * Whatever write a crash or a refusal is followed by, the scheduler never sees a complete pool whose devices lack
 //!   their counters or appear twice: module `plan` says how.
-//! * A pool that [`validate()`] or the API server refuses keeps what was published of it before.
+//! * A device that [`validate()`] finds fault with, or that the API server names as the cause of its refusal, is left out. A pool
+//!   that is refused as a whole keeps what was published of it before.
 //! * Only slices of this driver, in this [`Scope`], are ever touched, and of these none that bears the label
 //!   [`PUBLISHER_LABEL`] with another publisher's name. A slice without the label belongs to whoever publishes a pool
 //!   of its name; one of an unknown pool is left alone. So several publishers may share a driver name as long as

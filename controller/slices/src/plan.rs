@@ -118,7 +118,7 @@ pub(crate) fn plan(
             spec
         };
         current.get(slot).is_some_and(|slice| {
-            has_metadata(slice, config) && adopted.equal(&names.name(*slot), &at_top(), &slice.spec)
+            has_metadata(slice, config, pool) && adopted.equal(&names.name(*slot), &at_top(), &slice.spec)
         })
     };
     let due: Vec<Slot> =
@@ -143,36 +143,40 @@ pub(crate) fn plan(
         spec.pool.generation = generation;
         restore_taint_times(&mut spec, &times);
         writes.push(match current.get(&slot) {
-            Some(slice) => Write::Update(ResourceSlice { metadata: update_metadata(slice, config), spec }),
-            None => Write::Create(ResourceSlice { metadata: new_metadata(names.name(slot), config), spec }),
+            Some(slice) => {
+                Write::Update(ResourceSlice { metadata: update_metadata(slice, config, pool), spec })
+            }
+            None => {
+                Write::Create(ResourceSlice { metadata: new_metadata(names.name(slot), config, pool), spec })
+            }
         });
     }
     Ok(Plan { generation: Some(generation), writes })
 }
 
-fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig) -> bool {
+fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) -> bool {
     let owned = |owner: &OwnerReference| {
         slice.metadata.owner_references.as_deref() == Some(std::slice::from_ref(owner))
     };
-    publisher_of(slice) == Some(config.publisher.as_str()) && config.owner.as_ref().is_none_or(owned)
+    publisher_of(slice) == Some(config.publisher.as_str()) && pool.owner.as_ref().is_none_or(owned)
 }
 
-fn new_metadata(name: String, config: &PublisherConfig) -> ObjectMeta {
+fn new_metadata(name: String, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         labels: Some([(PUBLISHER_LABEL.to_owned(), config.publisher.clone())].into()),
-        owner_references: config.owner.clone().map(|owner| vec![owner]),
+        owner_references: pool.owner.clone().map(|owner| vec![owner]),
         ..ObjectMeta::default()
     }
 }
 
 /// Keeps what others put on the object, and the `resourceVersion` that guards the update.
-fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig) -> ObjectMeta {
+fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
     let mut metadata = slice.metadata.clone();
     metadata.managed_fields = None;
     let labels = metadata.labels.get_or_insert_default();
     labels.insert(PUBLISHER_LABEL.to_owned(), config.publisher.clone());
-    if let Some(owner) = &config.owner {
+    if let Some(owner) = &pool.owner {
         metadata.owner_references = Some(vec![owner.clone()]);
     }
     metadata

@@ -1,8 +1,11 @@
 //! What a caller publishes: a pool of devices, where it is reachable from, and the counters its devices share.
 
-use k8s_openapi::api::{
-    core::v1::NodeSelector,
-    resource::v1::{CounterSet, Device},
+use k8s_openapi::{
+    api::{
+        core::v1::NodeSelector,
+        resource::v1::{CounterSet, Device},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
 /// One pool of devices. Its name is unique within the driver, across all publishers and nodes.
@@ -12,6 +15,8 @@ pub struct Pool {
     pub name: String,
     /// The nodes that can use the devices.
     pub placement: Placement,
+    /// The slices disappear with this object, whose `uid` must be that of today: for a node's pool the Node.
+    pub owner: Option<OwnerReference>,
     /// The devices, first choice first: the scheduler takes the first that fits. The order holds within a slice; a
     /// device does not change its slice for the sake of the order. `timeAdded` of a taint is the server's, and ignored.
     ///

@@ -1,8 +1,9 @@
 //! The task that makes the API server agree with what is to be published.
 //!
 //! One loop: something changed (a wish, or a slice) -> wait for a quiet moment -> plan each pool from what is there
-//! -> write. A write that fails ends the plan of its pool; the next try plans anew. Nothing is remembered that a
-//! restart would lose, but what the server refuses to store (see [`crate::dropped`]).
+//! -> write. A write that fails ends the plan of its pool; the next try plans anew, without the devices that the server
+//! named as the cause. Nothing is remembered that a restart would lose, but what the server refuses to store (see
+//! [`crate::dropped`]).
 
 mod observed;
 mod pace;
@@ -16,7 +17,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
@@ -40,7 +41,7 @@ use crate::{
     kubernetes_version::{KubernetesVersion, NoVersion},
     plan::{Plan, Write, plan, publisher_of, withdraw},
     pool::Pool,
-    validate::{Fault, Problem, validate},
+    validate::{Fault, Problem, sift},
 };
 
 /// Counts what [`PublisherHandle::publish`] was told; 0 is before the first call.
@@ -74,6 +75,21 @@ pub struct PoolStatus {
     pub generation: Option<i64>,
     /// Why the last wish is not published; the one before still is.
     pub error: Option<Arc<PublishError>>,
+    /// What is wrong with devices that the pool is published without, and with counter sets.
+    pub left_out: Vec<Fault>,
+}
+
+/// What has become of one pool in one go.
+struct Outcome {
+    left_out: Vec<Fault>,
+    /// The generation that is published.
+    result: Result<Option<i64>, PublishError>,
+}
+
+impl From<Result<Option<i64>, PublishError>> for Outcome {
+    fn from(result: Result<Option<i64>, PublishError>) -> Self {
+        Self { left_out: Vec::new(), result }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -142,6 +158,7 @@ impl Publisher {
             adopted: Adopted::default(),
             budget: Budget::new(config.budget),
             failures: BTreeMap::new(),
+            refused: BTreeMap::new(),
             probe: Probe::Due,
             status: status_sender,
             config,
@@ -186,6 +203,8 @@ struct Worker {
     adopted: Adopted,
     budget: Budget,
     failures: BTreeMap<String, Failures>,
+    /// By pool: devices that the API server refused, as long as they are wished for unchanged.
+    refused: BTreeMap<String, Vec<(Device, Fault)>>,
     probe: Probe,
     status: watch::Sender<PublishStatus>,
 }
@@ -256,9 +275,9 @@ impl Worker {
             }
         };
         match timeout(REQUEST_TIMEOUT, self.client.apiserver_version()).await {
-            Ok(Ok(info)) => self.adopted.is_version(version(&info.git_version)),
-            // Who may not know it believes that all is well.
-            Ok(Err(kube::Error::Api(_))) => self.adopted.is_version(None),
+            Ok(Ok(info)) => self.adopted.set_version(version(&info.git_version)),
+            // Without permission to read `/version`, assume that the scheduler counts correctly.
+            Ok(Err(kube::Error::Api(_))) => self.adopted.set_version(None),
             Ok(Err(error)) => {
                 self.ask_again(&error);
                 return false;
@@ -269,6 +288,8 @@ impl Worker {
             }
         }
         self.probe = Probe::Done;
+        // An upgraded server may take what it refused before.
+        let refused = std::mem::take(&mut self.refused).into_values().any(|devices| !devices.is_empty());
         let again = answer.is_some_and(|answer| self.adopted.probed(&slice.spec, &answer));
         self.status.send_if_modified(|status| {
             let now = Some(self.adopted.features());
@@ -276,7 +297,7 @@ impl Worker {
             status.server = now;
             changed
         });
-        again
+        again || refused
     }
 
     fn ask_again(&mut self, error: &(dyn std::error::Error + 'static)) {
@@ -334,40 +355,52 @@ impl Worker {
                     self.failures.remove(name);
                     let (pool, problem) = (name.to_owned(), Problem::Duplicate(name.to_owned()));
                     let fault = Fault { pool, device: None, field: "name".into(), problem };
-                    Some(Err(PublishError::Invalid { faults: vec![fault] }))
+                    Some(Err(PublishError::Invalid { faults: vec![fault] }).into())
                 }
             };
             results.insert(name.to_owned(), result);
         }
         self.failures.retain(|name, _| results.contains_key(name));
+        self.refused.retain(|name, _| results.contains_key(name));
         self.report(wish.revision, results);
         again
     }
 
     /// Plans and writes one pool; `None` while its next try is not due.
-    async fn bring(
-        &mut self,
-        name: &str,
-        pool: Option<&Pool>,
-        again: &mut bool,
-    ) -> Option<Result<Option<i64>, PublishError>> {
+    async fn bring(&mut self, name: &str, pool: Option<&Pool>, again: &mut bool) -> Option<Outcome> {
         if self.failures.get(name).is_some_and(|failures| failures.retry_at > Instant::now()) {
             return None;
         }
-        let faults = pool.map(|pool| validate(pool, &self.config.scope)).unwrap_or_default();
-        if !faults.is_empty() {
-            // Trying again is of no use before the wish changes.
-            self.failures.remove(name);
-            return Some(Err(PublishError::Invalid { faults }));
-        }
-        let existing = self.observed.pool(name);
-        let plan = match pool {
-            Some(pool) => plan(&self.config, pool, &existing, &self.adopted),
-            None => Ok(withdraw(&self.config, &existing)),
+        let (mut pool, mut left_out) = match pool.map(|pool| sift(pool, &self.config.scope)).transpose() {
+            Ok(Some((pool, left_out))) => (Some(pool), left_out),
+            Ok(None) => (None, Vec::new()),
+            Err(faults) => {
+                // Trying again is of no use before the wish changes.
+                self.failures.remove(name);
+                return Some(Err(PublishError::Invalid { faults }).into());
+            }
         };
-        let result = match plan {
-            Ok(plan) => self.execute(name, plan, again).await,
-            Err(error) => Err(error),
+        if let (Some(pool), Some(refused)) = (&mut pool, self.refused.get_mut(name)) {
+            refused.retain(|(device, _)| pool.devices.contains(device));
+            leave_out(pool, refused, &mut left_out);
+        }
+        let result = loop {
+            let existing = self.observed.pool(name);
+            let plan = match &pool {
+                Some(pool) => plan(&self.config, pool, &existing, &self.adopted),
+                None => Ok(withdraw(&self.config, &existing)),
+            };
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(error) => break Err(error),
+            };
+            let result = self.execute(name, &plan, again).await;
+            let refused = result.as_ref().err().map(|error| refused(name, &plan, error)).unwrap_or_default();
+            let is_smaller = pool.as_mut().is_some_and(|pool| leave_out(pool, &refused, &mut left_out));
+            if !is_smaller {
+                break result;
+            }
+            self.refused.entry(name.to_owned()).or_default().extend(refused);
         };
         match &result {
             Ok(_) => {
@@ -378,13 +411,13 @@ impl Worker {
                 self.failures.insert(name.to_owned(), failures);
             }
         }
-        Some(result)
+        Some(Outcome { left_out, result })
     }
 
     async fn execute(
         &mut self,
         pool: &str,
-        plan: Plan,
+        plan: &Plan,
         again: &mut bool,
     ) -> Result<Option<i64>, PublishError> {
         if plan.rewrites() {
@@ -465,24 +498,27 @@ impl Worker {
         Ok(Some(stored))
     }
 
-    fn report(
-        &self,
-        revision: Revision,
-        results: BTreeMap<String, Option<Result<Option<i64>, PublishError>>>,
-    ) {
+    fn report(&self, revision: Revision, results: BTreeMap<String, Option<Outcome>>) {
         self.status.send_modify(|status| {
             status.revision = revision;
             if status.server.is_some() {
                 status.server = Some(self.adopted.features());
             }
             let mut before = std::mem::take(&mut status.pools);
-            for (name, result) in results {
+            for (name, outcome) in results {
                 let mut pool = before.remove(&name).unwrap_or_default();
+                let Some(Outcome { left_out, result }) = outcome else {
+                    status.pools.insert(name, pool);
+                    continue;
+                };
+                for fault in left_out.iter().filter(|fault| !pool.left_out.contains(fault)) {
+                    tracing::warn!(%fault, "left out of what is published");
+                }
+                pool.left_out = left_out;
                 match result {
-                    None => {}
-                    Some(Ok(None)) => continue,
-                    Some(Ok(generation)) => pool = PoolStatus { generation, error: None },
-                    Some(Err(error)) => {
+                    Ok(None) => continue,
+                    Ok(generation) => (pool.generation, pool.error) = (generation, None),
+                    Err(error) => {
                         let tries = self.failures.get(&name).map_or(0, |failures| failures.count);
                         let told = |error: &PublishError| {
                             (error.to_string(), error.source().map(ToString::to_string))
@@ -510,6 +546,42 @@ fn version(text: &str) -> Option<KubernetesVersion> {
         tracing::warn!(error = error as &dyn std::error::Error, "cannot tell what the scheduler can do");
     };
     text.parse().inspect_err(warn).ok()
+}
+
+/// The devices of `plan` that the API server names as the cause of its refusal.
+fn refused(pool: &str, plan: &Plan, error: &PublishError) -> Vec<(Device, Fault)> {
+    let PublishError::Api { slice, source: kube::Error::Api(status), .. } = error else { return Vec::new() };
+    let sent = plan.puts().find(|write| write.name() == slice);
+    let (Some(Write::Create(sent) | Write::Update(sent)), 422) = (sent, status.code) else {
+        return Vec::new();
+    };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut found: Vec<(Device, Fault)> = Vec::new();
+    for cause in causes {
+        let named = || {
+            let (index, field) = cause.field.strip_prefix("spec.devices[")?.split_once(']')?;
+            Some((sent.spec.devices.as_ref()?.get(index.parse::<usize>().ok()?)?, field))
+        };
+        let Some((device, field)) = named() else { continue };
+        if found.iter().all(|(_, fault)| fault.device.as_ref() != Some(&device.name)) {
+            let (pool, field) = (pool.to_owned(), field.trim_start_matches('.').to_owned());
+            let problem = Problem::Refused(cause.message.clone());
+            let fault = Fault { pool, device: Some(device.name.clone()), field, problem };
+            let mut device = device.clone();
+            // As it is wished for: the times are the server's.
+            device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
+            found.push((device, fault));
+        }
+    }
+    found
+}
+
+/// Takes refused devices out of `pool` and notes why. Returns whether there were any in it.
+fn leave_out(pool: &mut Pool, refused: &[(Device, Fault)], left_out: &mut Vec<Fault>) -> bool {
+    let before = pool.devices.len();
+    pool.devices.retain(|device| refused.iter().all(|(known, _)| known != device));
+    left_out.extend(refused.iter().map(|(_, fault)| fault.clone()));
+    pool.devices.len() < before
 }
 
 fn is_status(error: &kube::Error, code: u16) -> bool {

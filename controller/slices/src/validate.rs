@@ -1,4 +1,4 @@
-//! Refuses pools that the scheduler chokes on although the API server accepts them, and the mistakes in a pool that no
+//! Finds the devices that the scheduler chokes on although the API server accepts them, and the mistakes in a pool that no
 //! single slice shows.
 //!
 //! A device with a negative capacity makes every pod fail that merely looks at it; a pool with a duplicate name or a
@@ -11,7 +11,7 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::resource::v1::{CapacityRequestPolicy, Counter, CounterSet, Device, DeviceCapacity},
+    api::resource::v1::{CapacityRequestPolicy, CounterSet, Device, DeviceCapacity},
     apimachinery::pkg::api::resource::Quantity,
 };
 use thiserror::Error;
@@ -90,6 +90,9 @@ pub enum Problem {
         /// The counter.
         counter: String,
     },
+    /// The API server refuses the device for a reason that nobody here knows.
+    #[error("the API server refuses it: {0}")]
+    Refused(String),
     /// The API server limits the counters of a set.
     #[error("{0} counters in one set, at most {COUNTERS_PER_SET} are allowed: spread them over several sets")]
     TooManyCounters(usize),
@@ -98,6 +101,15 @@ pub enum Problem {
 /// Everything that is wrong with `pool` when published in `scope`; nothing when it can be published.
 #[must_use]
 pub fn validate(pool: &Pool, scope: &Scope) -> Vec<Fault> {
+    sift(pool, scope).map_or_else(|faults| faults, |(_, faults)| faults)
+}
+
+/// The part of `pool` that can be published in `scope`, and what is wrong with the rest: one device that cannot be
+/// published must not keep the node's others from the scheduler.
+///
+/// # Errors
+/// Why nothing of it can be published.
+pub(crate) fn sift(pool: &Pool, scope: &Scope) -> Result<(Pool, Vec<Fault>), Vec<Fault>> {
     let mut faults = Faults { pool: &pool.name, device: None, found: Vec::new() };
     let placed = match (&pool.placement, scope) {
         (Placement::Node(name), Scope::Node(scope)) => name == scope,
@@ -106,10 +118,13 @@ pub fn validate(pool: &Pool, scope: &Scope) -> Vec<Fault> {
     };
     if !placed {
         faults.add("placement", Problem::Placement);
+        return Err(faults.found);
     }
     let sets = counter_sets(&pool.counters, &mut faults);
     let mut names = BTreeSet::new();
+    let mut devices = Vec::with_capacity(pool.devices.len());
     for device in &pool.devices {
+        let before = faults.found.len();
         faults.device = Some(&device.name);
         if !is_dns_label(&device.name) {
             faults.add("name", Problem::Name(device.name.clone()));
@@ -121,8 +136,14 @@ pub fn validate(pool: &Pool, scope: &Scope) -> Vec<Fault> {
             capacity(&format!("capacity[{key}]"), value, &mut faults);
         }
         consumption(device, &sets, &mut faults);
+        if faults.found.len() == before {
+            devices.push(device.clone());
+        }
     }
-    faults.found
+    let counters = sets.into_values().cloned().collect();
+    let (name, placement, owner) = (pool.name.clone(), pool.placement.clone(), pool.owner.clone());
+    let sound = Pool { name, placement, owner, devices, counters };
+    Ok((sound, faults.found))
 }
 
 struct Faults<'a> {
@@ -157,13 +178,15 @@ impl Faults<'_> {
     }
 }
 
-type CounterSets<'a> = BTreeMap<&'a str, &'a BTreeMap<String, Counter>>;
+type CounterSets<'a> = BTreeMap<&'a str, &'a CounterSet>;
 
+/// The sets that can be published, by name.
 fn counter_sets<'a>(sets: &'a [CounterSet], faults: &mut Faults<'_>) -> CounterSets<'a> {
     let mut known = BTreeMap::new();
     for set in sets {
+        let before = faults.found.len();
         let field = format!("counters[{}]", set.name);
-        if known.insert(set.name.as_str(), &set.counters).is_some() {
+        if known.contains_key(set.name.as_str()) {
             faults.add(field.as_str(), Problem::Duplicate(set.name.clone()));
         }
         if set.counters.len() > COUNTERS_PER_SET {
@@ -171,6 +194,9 @@ fn counter_sets<'a>(sets: &'a [CounterSet], faults: &mut Faults<'_>) -> CounterS
         }
         for (name, counter) in &set.counters {
             faults.not_negative(&format!("{field}.{name}"), &counter.value);
+        }
+        if faults.found.len() == before {
+            known.insert(set.name.as_str(), set);
         }
     }
     known
@@ -185,7 +211,7 @@ fn consumption(device: &Device, sets: &CounterSets<'_>, faults: &mut Faults<'_>)
         };
         for (name, counter) in &consumed.counters {
             let field = format!("{field}.{name}");
-            match set.get(name) {
+            match set.counters.get(name) {
                 Some(total) => faults.at_most(&field, &counter.value, "the counter's value", &total.value),
                 None => faults.add(
                     field,
@@ -236,6 +262,7 @@ mod tests {
         let pool = Pool {
             name: "n1".into(),
             placement: Placement::Node("n1".into()),
+            owner: None,
             devices: serde_json::from_value(devices).unwrap(),
             counters: serde_json::from_value(counters).unwrap(),
         };
@@ -328,9 +355,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_sound_in_a_pool_is_what_can_be_published() {
+        let consuming = |name: &str, set: &str| json!({"name": name, "consumesCounters": [{"counterSet": set, "counters": {"c": {"value": "1"}}}]});
+        let set = |name: &str, value: &str| json!({"name": name, "counters": {"c": {"value": value}}});
+        let pool = Pool {
+            name: "n1".into(),
+            placement: Placement::Node("n1".into()),
+            owner: None,
+            devices: serde_json::from_value(json!([
+                consuming("a", "good"), consuming("b", "bad"), {"name": "a"}, {"name": "c"}]))
+            .unwrap(),
+            counters: serde_json::from_value(json!([set("good", "1"), set("bad", "-1")])).unwrap(),
+        };
+        let (sound, faults) = sift(&pool, &Scope::Node("n1".into())).unwrap();
+        let names: Vec<_> = sound.devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["a", "c"]);
+        assert_eq!(sound.counters.iter().map(|set| set.name.as_str()).collect::<Vec<_>>(), ["good"]);
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert_eq!(validate(&sound, &Scope::Node("n1".into())), []);
+    }
+
+    #[test]
     fn a_pool_outside_the_scope_is_refused() {
-        let pool =
-            |placement| Pool { name: "p".into(), placement, devices: Vec::new(), counters: Vec::new() };
+        let pool = |placement| Pool {
+            name: "p".into(),
+            placement,
+            owner: None,
+            devices: Vec::new(),
+            counters: Vec::new(),
+        };
         let (node, cluster) = (Scope::Node("n1".into()), Scope::Cluster);
         let elsewhere = [
             (Placement::Node("n2".into()), &node),

@@ -6,15 +6,15 @@ use std::time::Duration;
 use ipnet::IpNet;
 use netclaim_api::IfName;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::record::{Plan, Sandbox};
+use super::turns::Turns;
 use super::{Checked, Failure, Network, Undone};
 use crate::cni::{
     self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
-    TraceContext,
+    TraceContext, ValidAttachment,
 };
 use crate::error_chain;
 use crate::links::{GivenBack, HostLink, Links, Netns, Which};
@@ -29,12 +29,9 @@ pub struct CniNetwork {
     pub(super) cache: Cache,
     links: Links,
     pub(super) timeout: Duration,
-    /// After a reboot, or when a node is drained, every pod of the node has something to run at once.
-    pub(super) turns: Semaphore,
+    pub(super) turns: Turns,
 }
 
-/// Operations at a time, for each processor: plugins mostly wait for the kernel.
-const TURNS_PER_CPU: usize = 4;
 /// How often a DEL without a namespace is tried when a plugin fails: some always do.
 const TRIES: u32 = 3;
 /// How often, when it could not be run or did not end: what is missing may be installed yet. And how often a link is
@@ -45,8 +42,7 @@ impl CniNetwork {
     /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation. `links`
     /// are those of the host.
     pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { runtime, cache, links, timeout, turns: Semaphore::new(cpus * TURNS_PER_CPU) }
+        Self { runtime, cache, links, timeout, turns: Turns::new() }
     }
 
     /// The plan as it will be carried out: in the one CNI version that every plugin supports, of those that its
@@ -86,20 +82,25 @@ impl CniNetwork {
         }
     }
 
-    fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
-        if let Err(error) = self.cache.store(&Cached { list, attachment, outcome }) {
+    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
+        let cache = self.cache.clone();
+        let noted = off_thread(move || cache.store(&Cached { list, attachment, outcome })).await;
+        if let Some(Err(error)) = noted {
             tracing::warn!(error = error_chain(&error), "tools will not see an attachment");
         }
     }
 
-    fn forget(&self, list: &NetworkList, attachment: &Attachment) {
-        let forgotten = self.cache.remove(list.name(), &attachment.container_id, &attachment.if_name);
-        if let Err(error) = forgotten {
+    pub(super) async fn forget(&self, list: &NetworkList, attachment: &Attachment) {
+        let (cache, network) = (self.cache.clone(), list.name().clone());
+        let ValidAttachment { container_id, if_name } = attachment.key();
+        let forgotten = off_thread(move || cache.remove(&network, &container_id, &if_name)).await;
+        if let Some(Err(error)) = forgotten {
             tracing::warn!(error = error_chain(&error), "tools will see an attachment that is gone");
         }
     }
 
-    /// DEL in a namespace that is there.
+    /// DEL in a namespace that is there. What the pod has made of a link that was lent is undone before: the plugin
+    /// trusts names, which are the pod's to choose.
     ///
     /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
     /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
@@ -116,6 +117,10 @@ impl CniNetwork {
         let by_once_only =
             |error: &cni::Error| ONCE_ONLY.contains(&error.plugin().as_str()) && error.reported().is_some();
         let failed = |error: &cni::Error| Failure::new(error_chain(error));
+        if let Some(lent) = lent {
+            let ready = async { self.links.ready(&Netns::open(netns)?, lent, plan.if_name.as_str()).await };
+            ready.await.map_err(|error| Failure::new(error_chain(&error)))?;
+        }
         let Err(error) = self.runtime.del(list, attachment, result, self.timeout).await else {
             return Ok(());
         };
@@ -129,7 +134,8 @@ impl CniNetwork {
         }
     }
 
-    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it, or nobody.
+    /// Whether the pod has not got the interface of the plan, and the host has the link that was lent for it, or nobody:
+    /// a pod can remove a virtual one.
     async fn is_out(
         &self,
         netns: &Path,
@@ -141,47 +147,33 @@ impl CniNetwork {
             return Ok(false);
         }
         match lent {
-            Some(lent) => {
-                Ok(self.links.is_removed(lent).await? || self.links.has(lent, if_name, false).await?)
-            }
+            Some(lent) => Ok(!lent.outlives_namespaces()
+                || self.links.is_removed(lent).await?
+                || self.links.has(lent, if_name, false).await?),
             None => Ok(true),
         }
     }
 
-    /// Makes a link what it was; that it cannot be done is an error until it is given up.
-    async fn give_back(
-        &self,
-        plan: &Plan,
-        lent: &HostLink,
-        gone: bool,
-        tries: u32,
-    ) -> Result<Undone, Failure> {
+    /// Makes a link what it was, if it can be found.
+    async fn give_back_to(&self, plan: &Plan, lent: &HostLink, gone: bool) -> Result<Undone, Failure> {
         if self.links.is_removed(lent).await.unwrap_or(false) {
             return Ok(Undone::GivenUp(format!(
                 "link {} is gone: its device was removed from the node while a pod had it",
                 lent.name
             )));
         }
-        let message = match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
-            Ok(GivenBack::AsItWas) => return Ok(Undone::All),
-            Ok(GivenBack::Missing) if !lent.outlives_namespaces() => {
-                return Ok(Undone::GivenUp(format!(
-                    "link {} is gone: a virtual one ends with the pod's network namespace, or the pod removed it",
-                    lent.name
-                )));
-            }
-            Ok(GivenBack::Missing) => {
-                format!(
-                    "link {} that the pod had is not back on the node: was the device removed?",
-                    lent.name
-                )
-            }
-            Err(error) => error_chain(&error),
-        };
-        if tries + 1 < TRIES_TO_RUN {
-            return Err(Failure::new(message));
+        match self.links.give_back(lent, plan.if_name.as_str(), gone).await {
+            Ok(GivenBack::AsItWas) => Ok(Undone::All),
+            Ok(GivenBack::Missing) if !lent.outlives_namespaces() => Ok(Undone::GivenUp(format!(
+                "link {} is gone: a virtual one ends with the pod's network namespace, or the pod removed it",
+                lent.name
+            ))),
+            Ok(GivenBack::Missing) => Err(Failure::new(format!(
+                "link {} that the pod had is not back on the node: was the device removed?",
+                lent.name
+            ))),
+            Err(error) => Err(Failure::new(error_chain(&error))),
         }
-        Ok(Undone::GivenUp(message))
     }
 
     pub(super) fn attachment(
@@ -194,13 +186,15 @@ impl CniNetwork {
         let if_name = plan.if_name.to_string().try_into().map_err(|e| name(&e))?;
         let mut attachment = Attachment::new(container_id, netns.map(Path::to_owned), if_name);
         attachment.args = plan.args.clone().into_iter().collect();
-        attachment.args.push(("K8S_POD_INFRA_CONTAINER_ID".to_owned(), sandbox_id.to_owned()));
+        attachment.args.push((OF_A_POD.to_owned(), sandbox_id.to_owned()));
         attachment.capability_args = plan.capability_args.clone();
         attachment.trace = Some(TraceContext::of_attachment(&attachment.container_id, &attachment.if_name));
         Ok(attachment)
     }
 }
 
+/// The argument that names a pod's sandbox, as other Kubernetes runtimes give it.
+pub(super) const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LENDER: &str = "host-device";
 /// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"): `host-device`
@@ -238,6 +232,11 @@ pub fn made(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Made {
         Some(Made { mac, ips: result.ips_of(&attachment).map(|ip| ip.address).collect() })
     };
     read().unwrap_or_default()
+}
+
+/// Files may be on a disk that hangs: not on the async threads. `None` when the agent ends meanwhile.
+pub(super) async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 pub(super) fn list(plan: &Plan) -> Result<NetworkList, Failure> {
@@ -282,17 +281,27 @@ impl Network for CniNetwork {
         self.links.note(which).await.map_err(|error| Failure::new(error_chain(&error)))
     }
 
+    async fn index_in_pod(&self, plan: &Plan, sandbox: &Sandbox) -> Option<u32> {
+        let links = async { Netns::open(&sandbox.netns)?.links().await };
+        let links = links.await.ok()?;
+        links.iter().find(|link| link.name == plan.if_name.as_str()).map(|link| link.index)
+    }
+
+    async fn give_back(&self, plan: &Plan, lent: &HostLink) -> Result<Undone, Failure> {
+        self.give_back_to(plan, lent, false).await
+    }
+
     async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
         let list = list(plan)?;
         let attachment = Self::attachment(plan, &sandbox.id, Some(&sandbox.netns))?;
         let span = span(plan, &sandbox.id, &attachment);
         let add = async {
             let _lock = self.lock(&list, &attachment).await?;
-            let _turn = self.turns.acquire().await;
-            match self.runtime.add(&list, &attachment, self.timeout).await {
+            let add = self.runtime.add(&list, &attachment, self.timeout);
+            match self.turns.take(list.name().as_str(), add).await {
                 Ok(result) => {
                     let stored = storable(&result);
-                    self.note(list, attachment, Outcome::Attached(result));
+                    self.note(list, attachment, Outcome::Attached(result)).await;
                     stored
                 }
                 Err(error) => {
@@ -300,11 +309,8 @@ impl Network for CniNetwork {
                     let message = error_chain(&error.error);
                     let last_good = error.last_good.as_deref().and_then(|result| storable(result).ok());
                     if error.needs_del() {
-                        self.note(
-                            list,
-                            attachment,
-                            Outcome::Unfinished(error.last_good.map(|result| *result)),
-                        );
+                        let unfinished = Outcome::Unfinished(error.last_good.map(|result| *result));
+                        self.note(list, attachment, unfinished).await;
                     }
                     Err(Failure { last_good, ..Failure::new(message) })
                 }
@@ -326,13 +332,8 @@ impl Network for CniNetwork {
         let attachment = Self::attachment(plan, sandbox_id, netns)?;
         let span = span(plan, sandbox_id, &attachment);
         let result = result.and_then(|result| stored(&list, result));
-        let del = async {
-            let _lock = self.lock(&list, &attachment).await?;
-            let _turn = self.turns.acquire().await;
-            let mut undone = Undone::All;
-            if let Some(netns) = netns {
-                self.del_in(netns, plan, &list, &attachment, result.as_ref(), lent).await?;
-            } else {
+        let undo = async {
+            let Some(netns) = netns else {
                 // The kernel has taken the links with the namespace; what is left is on the host, above all addresses,
                 // and some plugins do not get that far without a namespace.
                 let errors = self.runtime.release(&list, &attachment, result.as_ref(), self.timeout).await;
@@ -343,18 +344,27 @@ impl Network for CniNetwork {
                     )
                 };
                 let limit = if errors.iter().any(not_run) { TRIES_TO_RUN } else { TRIES };
-                match errors.first() {
-                    Some(error) if tries + 1 < limit => return Err(Failure::new(error_chain(error))),
-                    Some(error) => undone = Undone::GivenUp(error_chain(error)),
-                    None => {}
+                return match errors.first() {
+                    Some(error) if tries + 1 < limit => Err(Failure::new(error_chain(error))),
+                    Some(error) => Ok(Undone::GivenUp(error_chain(error))),
+                    None => Ok(Undone::All),
+                };
+            };
+            self.del_in(netns, plan, &list, &attachment, result.as_ref(), lent).await.map(|()| Undone::All)
+        };
+        let del = async {
+            let _lock = self.lock(&list, &attachment).await?;
+            let mut undone = self.turns.take(list.name().as_str(), undo).await?;
+            if let Some(lent) = lent {
+                match self.give_back_to(plan, lent, netns.is_none()).await {
+                    Ok(Undone::All) => {}
+                    Ok(lost) => undone = lost,
+                    // The link needs neither the plugins nor the namespace any more.
+                    Err(failure) if tries + 1 >= TRIES_TO_RUN => undone = Undone::Stray(failure.message),
+                    Err(failure) => return Err(failure),
                 }
             }
-            if let Some(lent) = lent
-                && let lost @ Undone::GivenUp(_) = self.give_back(plan, lent, netns.is_none(), tries).await?
-            {
-                undone = lost;
-            }
-            self.forget(&list, &attachment);
+            self.forget(&list, &attachment).await;
             Ok(undone)
         };
         del.instrument(span).await

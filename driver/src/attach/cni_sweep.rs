@@ -1,15 +1,15 @@
 //! GC and CHECK by CNI plugins.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::cni_network::{CniNetwork, list, stored};
+use super::cni_network::{CniNetwork, OF_A_POD, list, off_thread, stored};
 use super::record::{Plan, Sandbox};
 use super::{Checked, Failure};
 use crate::cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
-use crate::cni::{self, Attachment, NetworkList, ValidAttachment};
+use crate::cni::{self, Attachment, CacheError, Cached, NetworkList, ValidAttachment};
 use crate::error_chain;
 use crate::links::Netns;
 
@@ -43,8 +43,8 @@ impl CniNetwork {
             Ok(lock) => lock,
             Err(failure) => return unknown(failure),
         };
-        let _turn = self.turns.acquire().await;
-        match self.runtime.check(&list, &attachment, &result, self.timeout).await {
+        let check = self.runtime.check(&list, &attachment, &result, self.timeout);
+        match self.turns.take(list.name().as_str(), check).await {
             Ok(()) if list.disable_check() => Checked::Unknown("the network has disableCheck".to_owned()),
             Ok(()) => Checked::Fine,
             Err(error) if error.reported().is_some() => Checked::Failed(error_chain(&error)),
@@ -54,6 +54,10 @@ impl CniNetwork {
 
     /// GC of the network of `plan`: has its plugins remove what is of none of the attachments that `valid` tells, nor
     /// of those that other programs made. Nobody can work on the network meanwhile, and `valid` is asked then.
+    ///
+    /// The cache tells of other programs' attachments, and of ours, whose truth is the journal: one of ours that is in
+    /// the cache alone counts as long as its namespace is there (somebody may have removed the journal's file), and is
+    /// forgotten then.
     ///
     /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that are none of
     /// those, and undo what was made for them by DEL. Returns how many.
@@ -70,7 +74,6 @@ impl CniNetwork {
         let until = Instant::now() + self.timeout;
         let lock = self.cache.lock_network(list.name(), until).await.map_err(|e| failed(&e))?;
         let _lock = lock.ok_or_else(|| Failure::new("the network was busy all the time"))?;
-        let _turn = self.turns.acquire().await;
         let mut valid: Vec<ValidAttachment> = valid()
             .into_iter()
             .filter_map(|(sandbox, if_name)| {
@@ -78,16 +81,29 @@ impl CniNetwork {
                 Some(ValidAttachment { container_id, if_name })
             })
             .collect();
-        let (known, unusable) = self.cache.attachments().map_err(|e| failed(&e))?;
+        let cache = self.cache.clone();
+        let (journalled, network) = (valid.clone(), list.name().clone());
+        let read = off_thread(move || {
+            let (mut known, unusable) = cache.attachments()?;
+            known.retain(|known| *known.list.name() == network);
+            let left = |known: &Cached| is_left_over(known, &journalled, is_gone);
+            let (left_over, others): (Vec<_>, Vec<_>) = known.into_iter().partition(left);
+            Ok::<_, CacheError>((left_over, others, unusable))
+        });
+        let read = read.await.ok_or_else(|| Failure::new("the agent ends"))?;
+        let (left_over, others, unusable) = read.map_err(|e| failed(&e))?;
         if let Some(error) = unusable.iter().find(|error| error.may_be_of(list.name())) {
             return Err(failed(error));
         }
-        let of_network = known.into_iter().filter(|known| known.list.name() == list.name());
-        valid.extend(of_network.map(|known| known.attachment.key()));
-        let gc = self.runtime.gc(&list, &valid, self.timeout).await;
+        valid.extend(others.iter().map(|known| known.attachment.key()));
+        let gc = self.turns.take(list.name().as_str(), self.runtime.gc(&list, &valid, self.timeout)).await;
         let mut released = 0;
-        for stale in stale_leases(&list, &valid) {
+        let (of, known) = (list.clone(), valid);
+        for stale in off_thread(move || stale_leases(&of, &known)).await.unwrap_or_default() {
             released += usize::from(self.release_lease(plan, &list, &stale).await?);
+        }
+        for known in &left_over {
+            self.forget(&list, &known.attachment).await;
         }
         // Plugins that do not know the verb say that CNI_COMMAND is invalid.
         let knows_gc =
@@ -117,6 +133,17 @@ impl CniNetwork {
     }
 }
 
+/// Whether `known` is the cache's alone: an agent's, of which the journal knows nothing and whose namespace is gone.
+fn is_left_over(known: &Cached, journalled: &[ValidAttachment], is_gone: impl Fn(&Path) -> bool) -> bool {
+    let Attachment { container_id, netns, args, .. } = &known.attachment;
+    let is_ours = args.iter().any(|(key, value)| key == OF_A_POD && value == container_id.as_str());
+    is_ours && !journalled.contains(&known.attachment.key()) && netns.as_deref().is_none_or(is_gone)
+}
+
+fn is_gone(netns: &Path) -> bool {
+    Netns::open(netns).is_err_and(|error| error.is_gone())
+}
+
 /// Leases in a network of ours of containers that have no attachment in it, one for each attachment that had them.
 fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservation> {
     if !list.name().as_str().starts_with(OURS) {
@@ -132,4 +159,29 @@ fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservatio
     stale.sort_by(|a, b| (&a.container_id, &a.if_name).cmp(&(&b.container_id, &b.if_name)));
     stale.dedup_by(|a, b| (&a.container_id, &a.if_name) == (&b.container_id, &b.if_name));
     stale
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::record::tests::plan;
+    use super::*;
+    use crate::cni::Outcome;
+
+    #[test]
+    fn what_only_the_cache_knows_counts_until_its_namespace_is_gone() {
+        let mut plan = plan("c", 0);
+        plan.conflist.insert("plugins".into(), json!([{"type": "noop"}]));
+        let attachment = CniNetwork::attachment(&plan, "s1", Some(Path::new("/run/netns/s1"))).unwrap();
+        let ours = Cached { list: list(&plan).unwrap(), attachment, outcome: Outcome::Unfinished(None) };
+        let journalled = [ours.attachment.key()];
+        assert!(is_left_over(&ours, &[], |_| true));
+        assert!(!is_left_over(&ours, &[], |_| false), "it may be a running pod's");
+        assert!(!is_left_over(&ours, &journalled, |_| true), "its DEL is owed");
+        // As `netclaimctl cni add` makes it.
+        let mut others = ours;
+        others.attachment.args.clear();
+        assert!(!is_left_over(&others, &[], |_| true));
+    }
 }

@@ -13,12 +13,10 @@
 //!
 //! Everything here blocks; call it off the async threads.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -83,10 +81,6 @@ pub struct Loaded {
     pub unreadable: Vec<Unreadable>,
 }
 
-/// The right to write to a journal: one process has it, until it ends.
-#[derive(Debug)]
-pub struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
-
 #[derive(Serialize, Deserialize)]
 struct Envelope<'a> {
     version: u32,
@@ -114,18 +108,15 @@ impl Journal {
         Ok(Self { dir, health: watch::Sender::new(None) })
     }
 
-    /// Takes the journal over; `None` while another process has it.
+    /// Opens the file by whose lock agents take turns: the right to write is with whoever has [taken](take_turn) it.
     ///
     /// # Errors
-    /// When the lock cannot be made.
-    pub fn own(&self) -> Result<Option<Ownership>, Error> {
+    /// When the file is not there and cannot be made.
+    pub fn lock_file(&self) -> Result<File, Error> {
         let path = self.dir.join(".lock");
-        let file = File::create(&path).map_err(io_error("create", &path))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Ownership(lock))),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(io_error("lock", &path)(errno.into())),
-        }
+        let made = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        // A read-only disk must not keep an agent from its debts.
+        made.or_else(|error| File::open(&path).map_err(|_| error)).map_err(io_error("open", &path))
     }
 
     /// Reads every record, and lists what could not be read.
@@ -133,17 +124,36 @@ impl Journal {
     /// # Errors
     /// When the directory itself cannot be read.
     pub fn load(&self) -> Result<Loaded, Error> {
-        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for path in self.files(|name| name.starts_with('.') && name.ends_with(".tmp"))? {
+            // Best effort: a leftover costs nothing but space.
+            let _ = fs::remove_file(&path);
+        }
+        self.read(|name| !name.starts_with('.'))
+    }
+
+    /// Reads the records of one pod, to whose files nobody else may write meanwhile.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_pod(&self, pod_uid: &str) -> Result<Loaded, Error> {
+        let prefix = format!("{pod_uid}_");
+        self.read(|name| name.starts_with(&prefix))
+    }
+
+    fn files(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Error> {
+        let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(io_error("read", &self.dir))? {
             let path = entry.map_err(io_error("read", &self.dir))?.path();
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if name.starts_with('.') {
-                if name.ends_with(".tmp") {
-                    // Best effort: a leftover costs nothing but space.
-                    let _ = fs::remove_file(&path);
-                }
-                continue;
+            if path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())) {
+                files.push(path);
             }
+        }
+        Ok(files)
+    }
+
+    fn read(&self, wanted: impl Fn(&str) -> bool) -> Result<Loaded, Error> {
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for path in self.files(wanted)? {
             match fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| decode(&bytes)) {
                 Ok(record) => records.push(record),
                 Err(reason) => unreadable.push(Unreadable { path, reason }),
@@ -209,6 +219,19 @@ impl Journal {
     }
 }
 
+/// Takes a journal over by its [lock file](Journal::lock_file); `false` while another agent has it. The lock is let go
+/// when every duplicate of the descriptor is closed, whichever process has it.
+///
+/// # Errors
+/// When the file cannot be locked.
+pub fn take_turn(lock: &File) -> io::Result<bool> {
+    match lock.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 impl From<durable::Failed> for Error {
     fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
         Self::Io { verb, path, source }
@@ -263,6 +286,22 @@ mod tests {
         journal.remove(&a).expect("removes");
         journal.remove(&a).expect("removes again");
         assert_eq!(journal.load().expect("loads").records, [b]);
+    }
+
+    #[test]
+    fn what_was_written_or_removed_outlasts_the_machine() {
+        let (_dir, journal) = journal();
+        let record = Record::new(plan("a", 0));
+        durable::trace::take();
+        journal.write(&record).expect("writes");
+        // The content before the name, and the name before the plugin that the record is about.
+        let file = "pod-uid_a-uid.0";
+        assert_eq!(
+            durable::trace::take(),
+            [format!("sync .{file}.tmp"), format!("rename to {file}.json"), "sync journal".to_owned()]
+        );
+        journal.remove(&record).expect("removes");
+        assert_eq!(durable::trace::take(), ["sync journal"]);
     }
 
     #[test]
@@ -361,12 +400,15 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_has_one_owner() {
+    fn a_journal_has_one_owner_until_nobody_holds_its_descriptor() {
         let (_dir, journal) = journal();
-        let owner = journal.own().expect("locks");
-        assert!(owner.is_some() && journal.own().expect("asks").is_none());
-        drop(owner);
-        assert!(journal.own().expect("locks").is_some());
+        let [first, second] = [(); 2].map(|()| journal.lock_file().expect("opens"));
+        let kept = first.try_clone().expect("duplicated");
+        assert!(take_turn(&first).expect("locks") && !take_turn(&second).expect("asks"));
+        drop(first);
+        assert!(!take_turn(&second).expect("asks"), "a duplicate is held");
+        drop(kept);
+        assert!(take_turn(&second).expect("locks"));
         assert!(journal.load().expect("loads").unreadable.is_empty());
     }
 }

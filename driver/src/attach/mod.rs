@@ -16,12 +16,15 @@ mod cni_network;
 mod cni_status;
 mod cni_sweep;
 pub mod journal;
+#[cfg(test)]
+mod journal_formats;
 pub mod machine;
 mod pod;
 pub mod record;
 pub mod sweep;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -71,6 +74,8 @@ pub enum Undone {
     All,
     /// Something may be left, for this reason; trying again would not help.
     GivenUp(String),
+    /// Nothing is left but a link that was moved: it is not back on the host, or not as it was, for this reason.
+    Stray(String),
 }
 
 /// The outside world in which interfaces are made and removed.
@@ -79,12 +84,15 @@ pub trait Network: Send + Sync + 'static {
     /// there is none to move.
     fn lends(&self, plan: &Plan) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
 
+    /// The index that the link that an [`add`](Self::add) has moved got in the pod; `None` where it cannot be told.
+    fn index_in_pod(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Option<u32>> + Send;
+
     /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
     fn add(&self, plan: &Plan, sandbox: &Sandbox) -> impl Future<Output = Result<Value, Failure>> + Send;
 
     /// Undoes an ADD that succeeded, failed or was cut short. `netns` is `None` when the namespace is gone; then
     /// there is a number of `tries` (failed ones so far) after which what cannot be undone is given up. The link that
-    /// was `lent` is then on the host as it was, unless it is gone.
+    /// was `lent` is then on the host as it was, unless it is gone or a [stray](Undone::Stray).
     fn del(
         &self,
         plan: &Plan,
@@ -94,6 +102,10 @@ pub trait Network: Send + Sync + 'static {
         lent: Option<&HostLink>,
         tries: u32,
     ) -> impl Future<Output = Result<Undone, Failure>> + Send;
+
+    /// Makes a stray link what it was.
+    fn give_back(&self, plan: &Plan, lent: &HostLink)
+    -> impl Future<Output = Result<Undone, Failure>> + Send;
 
     /// Looks whether an attachment is what its ADD made. Dropping the future ends what it started.
     fn check(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> impl Future<Output = Checked> + Send;
@@ -127,7 +139,7 @@ pub trait Observer: Send + Sync + 'static {
     /// Why containers of the pod must not start, whatever is attached. It is told again in a moment.
     fn observe(&self, pod_uid: &str, state: &PodState) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Something that was made for `plan` may be left, for good, and why. Nobody will hear of it again.
+    /// Something that was made for `plan` may be left, and why. Nobody will hear of it again.
     fn given_up(&self, plan: &Plan, why: &str);
 }
 
@@ -211,14 +223,17 @@ struct Handle {
 #[derive(Default)]
 struct Pods {
     by_uid: HashMap<String, Handle>,
-    pod_of_claim: HashMap<String, String>,
+    /// UIDs of the pods that have something of a claim, by the claim's. A claim that was given to the next pod has two
+    /// until everything is undone in the first.
+    of_claim: HashMap<String, BTreeSet<String>>,
 }
 
 /// What journal files that cannot be read stand for.
 #[derive(Default)]
 struct Damage {
     pods: HashMap<String, String>,
-    claims: HashMap<String, String>,
+    /// By the UIDs of claim and pod.
+    claims: BTreeMap<(String, String), String>,
 }
 
 impl Damage {
@@ -232,9 +247,18 @@ impl Damage {
                 file.reason
             );
             damage.pods.insert(pod.to_owned(), reason.clone());
-            damage.claims.insert(claim.to_owned(), reason);
+            damage.claims.insert((claim.to_owned(), pod.to_owned()), reason);
         }
         damage
+    }
+
+    /// Why it is not known what is owed for this claim, in this pod or with `None` in any.
+    fn of_claim(&self, claim_uid: &str, pod_uid: Option<&str>) -> Result<(), Failure> {
+        let damaged = self
+            .claims
+            .iter()
+            .find(|((claim, pod), _)| claim == claim_uid && pod_uid.is_none_or(|wanted| pod == wanted));
+        damaged.map_or(Ok(()), |(_, reason)| Err(Failure::new(reason.clone())))
     }
 }
 
@@ -256,6 +280,8 @@ pub struct Attacher<N, O> {
 struct Tally {
     /// Moves that the machine refused.
     illegal: AtomicU64,
+    /// Panics in the tasks of pods.
+    panics: AtomicU64,
     /// How often a record came or went.
     revision: watch::Sender<u64>,
 }
@@ -289,7 +315,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         let mut pods = attacher.lock();
         for (uid, records) in by_pod {
             for record in &records {
-                pods.pod_of_claim.insert(record.plan.claim.uid.clone(), uid.clone());
+                pods.note(&record.plan);
             }
             let handle = attacher.spawn(&uid, records);
             pods.by_uid.insert(uid, handle);
@@ -298,10 +324,11 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         attacher
     }
 
-    /// Journals `plans`, all of one pod; those that are known already stay as they are.
+    /// Journals `plans`, all of one pod; those that are known already stay as they are. Another pod may still have
+    /// something of the claim that is being undone.
     ///
     /// # Errors
-    /// When a plan is not safely on disk, or its claim is just being released.
+    /// When a plan is not safely on disk, or this pod's part of its claim is just being released.
     pub async fn prepare(&self, plans: Vec<Plan>) -> Result<(), Failure> {
         let Some(pod_uid) = plans.first().map(|plan| plan.pod.uid.clone()) else { return Ok(()) };
         if let Some(reason) = self.damage.pods.get(&pod_uid) {
@@ -311,7 +338,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         {
             let mut pods = self.lock();
             for plan in &plans {
-                pods.pod_of_claim.insert(plan.claim.uid.clone(), pod_uid.clone());
+                pods.note(plan);
             }
             if !pods.by_uid.contains_key(&pod_uid) {
                 let handle = self.spawn(&pod_uid, Vec::new());
@@ -332,21 +359,21 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         all
     }
 
-    /// Changes whenever a plan comes or goes.
+    /// Changes whenever a plan comes or goes, or a link becomes a stray.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.tally.revision.subscribe()
     }
 
-    /// The plans that are journalled for a claim.
+    /// The plans that are journalled for a claim, of every pod that has something of it.
     pub fn plans_of_claim(&self, claim_uid: &str) -> Vec<Plan> {
         let pods = self.lock();
-        let state = pods
-            .pod_of_claim
-            .get(claim_uid)
-            .and_then(|pod| pods.by_uid.get(pod))
-            .map(|h| h.state.borrow().clone());
-        let records = state.map(|state| state.records).unwrap_or_default();
-        records.into_iter().map(|record| record.plan).filter(|plan| plan.claim.uid == claim_uid).collect()
+        let handles =
+            pods.of_claim.get(claim_uid).into_iter().flatten().filter_map(|pod| pods.by_uid.get(pod));
+        let plans = handles.flat_map(|handle| {
+            let state = handle.state.borrow();
+            state.records.iter().map(|record| record.plan.clone()).collect::<Vec<_>>()
+        });
+        plans.filter(|plan| plan.claim.uid == claim_uid).collect()
     }
 
     /// Ids of the sandboxes that anything is, was or may be attached to: what a lease of ours is filed under.
@@ -366,6 +393,27 @@ impl<N: Network, O: Observer> Attacher<N, O> {
     /// Every pod that anything is journalled for, with what is known of it.
     pub fn pods(&self) -> BTreeMap<String, PodState> {
         self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
+    }
+
+    /// Whether `holds` of any pod that anything is journalled for.
+    pub fn any_pod(&self, mut holds: impl FnMut(&str, &PodState) -> bool) -> bool {
+        self.lock().by_uid.iter().any(|(uid, handle)| holds(uid, &handle.state.borrow()))
+    }
+
+    /// The links that pods have had and that are not back on the host as they were, each with its plan and why. Until
+    /// they are, they are looked for, and nobody should get them.
+    pub fn strays<T>(&self, mut of: impl FnMut(&Plan, &HostLink, &str) -> T) -> Vec<T> {
+        let pods = self.lock();
+        let mut all = Vec::new();
+        for handle in pods.by_uid.values() {
+            let state = handle.state.borrow();
+            let strays = state
+                .records
+                .iter()
+                .filter_map(|record| Some(of(&record.plan, record.lent.as_ref()?, record.stray.as_ref()?)));
+            all.extend(strays);
+        }
+        all
     }
 
     /// The CNI networks of everything that is journalled, by name, each with one of its plans.
@@ -441,30 +489,47 @@ impl<N: Network, O: Observer> Attacher<N, O> {
         }
     }
 
-    /// Undoes and forgets everything of a claim. Returns when every DEL that was owed has succeeded.
+    /// Undoes and forgets everything of a claim, in every pod. Returns when every DEL that was owed has succeeded; of a
+    /// [stray](Self::strays) the record stays.
     ///
     /// # Errors
     /// When a DEL failed; it is tried again without being asked, and a later call waits for it. When it cannot be
     /// known what is owed.
     pub async fn release(&self, claim_uid: &str) -> Result<(), Failure> {
-        if let Some(reason) = self.damage.claims.get(claim_uid) {
-            return Err(Failure::new(reason.clone()));
-        }
-        let (reply, answer) = oneshot::channel();
-        {
+        self.damage.of_claim(claim_uid, None)?;
+        let answers = {
             let pods = self.lock();
-            let Some(pod_uid) = pods.pod_of_claim.get(claim_uid).cloned() else { return Ok(()) };
-            if !pods.by_uid.contains_key(&pod_uid) {
-                return Ok(());
-            }
-            pods.send(&pod_uid, Command::Release { claim_uid: claim_uid.to_owned(), reply });
+            let of_claim = pods.of_claim.get(claim_uid).into_iter().flatten();
+            of_claim.filter_map(|pod| pods.release(pod, claim_uid)).collect::<Vec<_>>()
+        };
+        let mut released = Ok(());
+        for answer in answers {
+            released = released.and(self.answered(answer).await);
         }
-        self.answered(answer).await
+        released
+    }
+
+    /// Undoes and forgets what one pod has of a claim. Another pod that has the claim by now keeps its own.
+    ///
+    /// # Errors
+    /// As of [`release`](Self::release).
+    pub async fn release_of(&self, pod_uid: &str, claim_uid: &str) -> Result<(), Failure> {
+        self.damage.of_claim(claim_uid, Some(pod_uid))?;
+        let answer = self.lock().release(pod_uid, claim_uid);
+        match answer {
+            Some(answer) => self.answered(answer).await,
+            None => Ok(()),
+        }
     }
 
     /// How often something happened to an attachment that cannot: bugs, each of them.
     pub fn illegal_moves(&self) -> u64 {
         self.tally.illegal.load(Ordering::Relaxed)
+    }
+
+    /// How often the task of a pod has panicked: bugs, each of them.
+    pub fn panics(&self) -> u64 {
+        self.tally.panics.load(Ordering::Relaxed)
     }
 
     /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
@@ -480,9 +545,7 @@ impl<N: Network, O: Observer> Attacher<N, O> {
             Ok(result) => result.map_err(Failure::new),
             // Whoever asked will ask the next agent; an error would cost a pod the kubelet's long pause.
             Err(_) if self.ending.is_cancelled() => std::future::pending().await,
-            Err(_) => {
-                Err(Failure::new("the task of the pod died: restart the agent, and report this with its log"))
-            }
+            Err(_) => Err(Failure::new("the task of the pod panicked: report this with the agent's log")),
         }
     }
 
@@ -512,23 +575,31 @@ impl<N: Network, O: Observer> Attacher<N, O> {
                 return false;
             }
             pods.by_uid.remove(&retired);
-            pods.pod_of_claim.retain(|_, pod| *pod != retired);
+            pods.of_claim.retain(|_, pods| {
+                pods.remove(&retired);
+                !pods.is_empty()
+            });
             true
         };
-        let running = pod.run(receiver, retire, self.ending.clone());
-        let (task, uid) = (self.tasks.spawn(running), uid.to_owned());
-        tokio::spawn(async move {
-            if task.await.is_err_and(|error| error.is_panic()) {
-                // Its claims cannot be released until the next agent reads the journal.
-                tracing::error!(pod.uid = uid, "the task of a pod died: restart the agent, and report this");
-            }
-        });
+        self.tasks.spawn(pod.run(receiver, retire, self.ending.clone()));
         Handle { commands, state: watch }
     }
 }
 
 impl Pods {
-    /// A pod that nothing is known of has no use for commands; one whose task has died answers no more.
+    fn note(&mut self, plan: &Plan) {
+        self.of_claim.entry(plan.claim.uid.clone()).or_default().insert(plan.pod.uid.clone());
+    }
+
+    /// Has a pod release a claim; `None` when nothing is known of the pod.
+    fn release(&self, pod_uid: &str, claim_uid: &str) -> Option<oneshot::Receiver<Result<(), String>>> {
+        let handle = self.by_uid.get(pod_uid)?;
+        let (reply, answer) = oneshot::channel();
+        let _ = handle.commands.send(Command::Release { claim_uid: claim_uid.to_owned(), reply });
+        Some(answer)
+    }
+
+    /// A pod that nothing is known of has no use for commands; one whose task has ended takes none.
     fn send(&self, pod_uid: &str, command: Command) {
         if let Some(handle) = self.by_uid.get(pod_uid) {
             let _ = handle.commands.send(command);

@@ -6,11 +6,13 @@
 //! never.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -31,6 +33,8 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot succeed in
 /// it may do without it, and pods must be able to go.
 const HOPELESS: u32 = 5;
+/// Between looks for a link that is not back: mostly somebody has to do something.
+const STRAY_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause: the kubelet asks for the container again every 10 to 15 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -141,12 +145,62 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 
     /// Runs until nothing is left to remember, or `ending` and no operation runs. `retire` is asked when nothing is
-    /// left, and says whether the task may end.
+    /// left, and says whether the task may end. A panic costs the step that it happened in: what that step has left
+    /// half done is read from the journal, as after a crash.
     pub(super) async fn run(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
         retire: impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool,
         ending: CancellationToken,
+    ) {
+        let mut failures = 0;
+        loop {
+            let life = async {
+                if failures > 0 {
+                    self.reload().await?;
+                }
+                self.live(&mut commands, &retire, &ending).await;
+                Ok::<_, String>(())
+            };
+            match AssertUnwindSafe(life).catch_unwind().await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => {
+                    tracing::error!(pod.uid = %self.uid, %error, "cannot read the pod's journal after a panic: trying again")
+                }
+                Err(_) => {
+                    self.tally.panics.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(
+                        pod.uid = %self.uid,
+                        "a bug: the pod's task panicked and goes on from the journal; report this with the log"
+                    );
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause_after(failures)) => failures += 1,
+                () = ending.cancelled() => return,
+            }
+        }
+    }
+
+    /// Takes the records anew from the journal.
+    async fn reload(&mut self) -> Result<(), String> {
+        let (journal, uid) = (self.journal.clone(), self.uid.clone());
+        let loaded = blocking(move || journal.load_pod(&uid)).await?;
+        // Of a damaged pod this is known since the start.
+        if let Some(file) = loaded.unreadable.first().filter(|_| self.damaged.is_none()) {
+            return Err(format!("the journal file {} {}", file.path.display(), file.reason));
+        }
+        self.records = loaded.records;
+        self.sort();
+        self.answer_released();
+        Ok(())
+    }
+
+    async fn live(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        retire: &impl Fn(&mpsc::UnboundedReceiver<Command>) -> bool,
+        ending: &CancellationToken,
     ) {
         self.publish().await;
         loop {
@@ -157,10 +211,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 self.apply(command).await;
             }
             match self.next_step() {
-                Some((index, step)) => self.perform(index, step, &mut commands).await,
+                Some((index, step)) => self.perform(index, step, commands).await,
                 None => {
                     if let Some((key, reply)) = self.checks.pop() {
-                        self.check(&key, reply, &mut commands).await;
+                        self.check(&key, reply, commands).await;
                         continue;
                     }
                     self.drop_idle_pins();
@@ -169,7 +223,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                         self.publish().await;
                     }
                     // A damaged pod is remembered for its gate's sake.
-                    if self.records.is_empty() && self.damaged.is_none() && retire(&commands) {
+                    if self.records.is_empty() && self.damaged.is_none() && retire(commands) {
                         return;
                     }
                     let pauses = self.pauses.values().map(|pause| pause.until);
@@ -269,9 +323,14 @@ impl<N: Network, O: Observer> Pod<N, O> {
             self.write(&record).await?;
             self.records.push(record);
         }
+        self.sort();
+        Ok(())
+    }
+
+    /// Into the order in which attachments are made.
+    fn sort(&mut self) {
         self.records
             .sort_by(|a, b| (&a.plan.claim.name, a.plan.index).cmp(&(&b.plan.claim.name, b.plan.index)));
-        Ok(())
     }
 
     fn want(&self, record: &Record) -> Want {
@@ -329,6 +388,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 && matches!(step, Step::Del(_))
                 && claim(*later) == claim(index)
                 && !hopeless(*later)
+                && self.records.get(*later).is_none_or(|record| record.stray.is_none())
         })
     }
 
@@ -359,15 +419,19 @@ impl<N: Network, O: Observer> Pod<N, O> {
             return;
         }
         Failpoint::AddDue.reach();
-        let plan = record.plan.clone();
+        let (plan, lends) = (record.plan.clone(), record.lent.is_some());
         self.replace(record);
         self.publish().await;
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, "add");
         let network = Arc::clone(&self.network);
-        let operation = async move { network.add(&plan, &sandbox).await };
+        let operation = async move {
+            let result = network.add(&plan, &sandbox).await?;
+            let index = if lends { network.index_in_pod(&plan, &sandbox).await } else { None };
+            Ok((result, index))
+        };
         let outcome = self.attend(operation, commands, |pod| pod.still_wanted(&key)).await;
         match outcome {
-            Outcome::Done(Ok(result)) => self.added(&key, result).await,
+            Outcome::Done(Ok((result, index))) => self.added(&key, result, index).await,
             Outcome::Done(Err(failure)) => {
                 if let Some(mut record) = self.record(&key).cloned()
                     && self.advance(&mut record, Event::AddFailed(failure.last_good))
@@ -382,13 +446,16 @@ impl<N: Network, O: Observer> Pod<N, O> {
         }
     }
 
-    async fn added(&mut self, key: &str, result: Value) {
+    async fn added(&mut self, key: &str, result: Value, index_in_pod: Option<u32>) {
         let Some(mut record) = self.record(key).cloned() else { return };
         Failpoint::Added.reach();
         if !self.advance(&mut record, Event::Added(result)) {
             return;
         }
         record.error = None;
+        if let Some(lent) = &mut record.lent {
+            lent.index_in_pod = index_in_pod;
+        }
         // Not on disk means that a crash would detach a running pod: it counts as a failed ADD.
         match self.write(&record).await {
             Ok(()) => {
@@ -404,6 +471,10 @@ impl<N: Network, O: Observer> Pod<N, O> {
     async fn del(&mut self, index: usize, sandbox: Sandbox, commands: &mut mpsc::UnboundedReceiver<Command>) {
         let Some(mut record) = self.records.get(index).cloned() else { return };
         let key = record.key();
+        if record.stray.is_some() {
+            self.look_for_stray(record, sandbox, commands).await;
+            return;
+        }
         if !matches!(record.phase, Phase::Deleting { .. }) {
             if !self.advance(&mut record, Event::DelDue) {
                 return;
@@ -439,14 +510,58 @@ impl<N: Network, O: Observer> Pod<N, O> {
             network.del(&plan, &sandbox.id, path, result.as_ref(), lent.as_ref(), tries).await
         };
         match self.attend(operation, commands, |_| true).await {
-            Outcome::Done(Ok(undone)) => {
-                if let Undone::GivenUp(why) = undone {
-                    tracing::error!(pod.uid = %self.uid, attachment = %key, why, "given up: something may be left on the node");
-                    self.observer.given_up(&record.plan, &why);
-                }
-                self.deleted(&key).await;
-            }
+            Outcome::Done(Ok(Undone::Stray(why))) => self.strayed(&key, why).await,
+            Outcome::Done(Ok(undone)) => self.undone(&key, undone).await,
             Outcome::Done(Err(failure)) => self.failed(&key, Verb::Del, failure.message).await,
+            Outcome::CutShort => {}
+        }
+    }
+
+    async fn undone(&mut self, key: &str, undone: Undone) {
+        if let (Undone::GivenUp(why), Some(record)) = (undone, self.record(key)) {
+            tracing::error!(pod.uid = %self.uid, attachment = %key, why, "given up: something may be left on the node");
+            self.observer.given_up(&record.plan, &why);
+        }
+        self.deleted(key).await;
+    }
+
+    /// Keeps the record of a link that is not back, for nobody to get it; the claim need not wait for it.
+    async fn strayed(&mut self, key: &str, why: String) {
+        let Some(mut record) = self.record(key).cloned() else { return };
+        tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link is not back on the node as it was: nobody gets it until it is");
+        let told = format!("{why}; the link is looked for, and nobody gets it until it is as it was");
+        self.observer.given_up(&record.plan, &told);
+        record.stray = Some(why.clone());
+        // Without it the next agent runs a DEL more.
+        if let Err(error) = self.write(&record).await {
+            tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "a stray link is not noted");
+        }
+        self.replace(record);
+        self.answer_released();
+        self.failed(key, Verb::Del, why).await;
+    }
+
+    async fn look_for_stray(
+        &mut self,
+        record: Record,
+        sandbox: Sandbox,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) {
+        let key = record.key();
+        let (network, plan) = (Arc::clone(&self.network), record.plan);
+        // A host that boots sets its links up itself.
+        let Some(lent) = record.lent.filter(|_| sandbox.boot_id == *self.boot_id) else {
+            return self.deleted(&key).await;
+        };
+        let operation = async move { network.give_back(&plan, &lent).await };
+        match self.attend(operation, commands, |_| true).await {
+            Outcome::Done(Ok(Undone::Stray(why)) | Err(Failure { message: why, .. })) => {
+                self.failed(&key, Verb::Del, why).await;
+                if let Some(pause) = self.pauses.get_mut(&key) {
+                    pause.until = Instant::now() + STRAY_PAUSE;
+                }
+            }
+            Outcome::Done(Ok(undone)) => self.undone(&key, undone).await,
             Outcome::CutShort => {}
         }
     }
@@ -457,7 +572,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         if !self.advance(&mut record, Event::Deleted) {
             return;
         }
-        record.lent = None;
+        (record.lent, record.stray) = (None, None);
         if self.want(&record) == Want::Forgotten {
             // Straight to the end: there is nothing to come back to.
             self.replace(record);
@@ -598,7 +713,7 @@ impl<N: Network, O: Observer> Pod<N, O> {
         let records = &self.records;
         self.pins.retain(|id, _| {
             Some(id.as_str()) == current
-                || records.iter().any(|r| r.phase.sandbox().is_some_and(|s| s.id == *id))
+                || records.iter().any(|r| r.stray.is_none() && r.phase.sandbox().is_some_and(|s| s.id == *id))
         });
     }
 
@@ -606,9 +721,8 @@ impl<N: Network, O: Observer> Pod<N, O> {
         tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "attachment failed");
         let failures =
             self.pauses.get(key).filter(|pause| pause.verb == verb).map_or(0, |pause| pause.failures);
-        let wait = FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE);
-        self.pauses
-            .insert(key.to_owned(), Pause { failures: failures + 1, until: Instant::now() + wait, verb });
+        let until = Instant::now() + pause_after(failures);
+        self.pauses.insert(key.to_owned(), Pause { failures: failures + 1, until, verb });
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             record.error = Some(error.clone());
             let claim_uid = record.plan.claim.uid.clone();
@@ -619,16 +733,14 @@ impl<N: Network, O: Observer> Pod<N, O> {
         self.publish().await;
     }
 
-    /// Answers the releases that nothing is left of.
+    /// Answers the releases that nothing is left of, or only links that are looked for.
     fn answer_released(&mut self) {
         let records = &self.records;
-        for (claim_uid, reply) in
-            self.waiting.extract_if(.., |(uid, _)| records.iter().all(|r| r.plan.claim.uid != *uid))
-        {
-            self.released.remove(&claim_uid);
+        let owes = |uid: &str| records.iter().any(|r| r.plan.claim.uid == uid && r.stray.is_none());
+        for (_, reply) in self.waiting.extract_if(.., |(uid, _)| !owes(uid)) {
             let _ = reply.send(Ok(()));
         }
-        // A release that was answered with an error goes on by itself and ends here.
+        // A release that was answered with an error, or with a link not back, goes on by itself and ends here.
         self.released.retain(|uid| records.iter().any(|r| r.plan.claim.uid == *uid));
     }
 
@@ -647,8 +759,11 @@ impl<N: Network, O: Observer> Pod<N, O> {
         };
         state.held = self.observer.observe(&self.uid, &state).await.err();
         self.tell_again = state.held.is_some().then(|| Instant::now() + TELL_AGAIN);
-        let records = state.records.len();
-        if self.state.send_replace(state).records.len() != records {
+        let held = |state: &PodState| {
+            (state.records.len(), state.records.iter().filter(|record| record.stray.is_some()).count())
+        };
+        let now = held(&state);
+        if held(&self.state.send_replace(state)) != now {
             self.tally.revision.send_modify(|revision| *revision += 1);
         }
     }
@@ -695,10 +810,14 @@ impl<N: Network, O: Observer> Pod<N, O> {
     }
 }
 
+fn pause_after(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE)
+}
+
 /// The journal waits for the disk: not on the async threads.
-async fn blocking(
-    operation: impl FnOnce() -> Result<(), super::journal::Error> + Send + 'static,
-) -> Result<(), String> {
+async fn blocking<T: Send + 'static>(
+    operation: impl FnOnce() -> Result<T, super::journal::Error> + Send + 'static,
+) -> Result<T, String> {
     match tokio::task::spawn_blocking(operation).await {
         Ok(result) => result.map_err(|error| error_chain(&error)),
         Err(_) => Err("the journal's thread died".to_owned()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use netclaim_api::IfName;
+use netclaim_api::{IfName, Quantity};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -86,6 +86,9 @@ pub struct Plan {
     /// Capability arguments by capability.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capability_args: Map<String, Value>,
+    /// Bits per second that the claim was granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Quantity>,
     /// The segmentation id that the network handed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
@@ -168,6 +171,9 @@ pub struct Record {
     /// ADD until after the last DEL, which gives the link back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lent: Option<HostLink>,
+    /// Nothing is owed but the link, which is not back on the host or not as it was, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stray: Option<String>,
     /// The last failure, cleared by the next success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -179,10 +185,10 @@ pub struct Record {
 impl Record {
     /// A record for a plan of which nothing has been done yet.
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Planned, lent: None, error: None, check: None }
+        Self { plan, phase: Phase::Planned, lent: None, stray: None, error: None, check: None }
     }
 
-    /// What tells the record from all others, for the claim's lifetime and beyond.
+    /// What tells the record from all others of its pod, for the claim's lifetime and beyond.
     pub fn key(&self) -> String {
         format!("{}.{}", self.plan.claim.uid, self.plan.index)
     }
@@ -219,6 +225,7 @@ pub(crate) mod tests {
             .expect("JSON"),
             args: BTreeMap::new(),
             capability_args: Map::new(),
+            bandwidth: None,
             segment: None,
             attributes: Map::new(),
         }

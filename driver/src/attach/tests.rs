@@ -16,6 +16,7 @@ use crate::links::NetnsId;
 enum Script {
     Succeed,
     Fail,
+    Panic,
     Slow,
     Hang,
 }
@@ -28,11 +29,12 @@ struct Plugins {
     del: Mutex<VecDeque<Script>>,
     check: Mutex<VecDeque<Script>>,
     collect: Mutex<VecDeque<Script>>,
+    give_back: Mutex<VecDeque<Script>>,
     /// The link that an ADD takes from the host.
     link: Mutex<Option<HostLink>>,
     called: Notify,
-    /// What the next DEL leaves.
-    left: Mutex<Option<String>>,
+    /// What becomes of the next DEL.
+    left: Mutex<Option<Undone>>,
 }
 
 impl Plugins {
@@ -43,6 +45,7 @@ impl Plugins {
         match script {
             Script::Succeed => Ok(()),
             Script::Fail => Err(Failure::new("no")),
+            Script::Panic => panic!("a bug"),
             Script::Slow => {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(())
@@ -59,6 +62,16 @@ impl Plugins {
 impl Network for Plugins {
     async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
         Ok(self.link.lock().unwrap().clone())
+    }
+
+    async fn index_in_pod(&self, _: &Plan, _: &Sandbox) -> Option<u32> {
+        Some(7)
+    }
+
+    async fn give_back(&self, _: &Plan, lent: &HostLink) -> Result<Undone, Failure> {
+        self.run(format!("give back {} of index {:?}", lent.name, lent.index_in_pod), &self.give_back)
+            .await?;
+        Ok(Undone::All)
     }
 
     async fn check(&self, plan: &Plan, sandbox: &Sandbox, _: &Value) -> Checked {
@@ -98,7 +111,7 @@ impl Network for Plugins {
         let lent =
             lent.map_or_else(String::new, |lent| format!(" giving back {} with {}", lent.name, lent.mtu));
         self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await?;
-        Ok(self.left.lock().unwrap().take().map_or(Undone::All, Undone::GivenUp))
+        Ok(self.left.lock().unwrap().take().unwrap_or(Undone::All))
     }
 }
 
@@ -253,6 +266,19 @@ async fn a_failed_add_is_undone_at_once_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_panic_costs_a_pod_one_step_and_the_journal_says_what_is_owed() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Panic);
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1", "add a0 s1"]);
+    node.plugins.del.lock().unwrap().extend([Script::Panic; 2]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[3..], ["del a0 s1 with result"; 3]);
+    assert_eq!((node.journalled(), node.attacher.panics()), (0, 3));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_gate_stays_shut_while_one_of_two_networks_fails() {
     let node = Node::prepared(&[("a", 0), ("a", 1)]).await;
     node.plugins.add.lock().unwrap().extend([Script::Succeed, Script::Fail, Script::Fail]);
@@ -285,6 +311,60 @@ async fn a_release_cuts_a_hanging_add_short() {
     assert!(node.attacher.watch(POD).is_none(), "nothing is remembered");
 }
 
+/// The claim `a` of [`POD`], given to the pod of this UID.
+fn moved_to(pod_uid: &str) -> Plan {
+    let mut plan = plan("a", 0);
+    plan.if_name = "b0".parse().unwrap();
+    plan.pod.uid = pod_uid.to_owned();
+    plan
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_for_the_old_pod_leaves_the_claims_next_pod_alone() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    assert!(node.attacher.release_of(POD, "a-uid").await.is_err());
+    // What the old pod owes does not hold up the next one.
+    node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
+    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 2);
+    let netns = Netns::fake(NetnsId { dev: 4, ino: 1 });
+    node.attacher.sandbox_up(LiveSandbox { pod_uid: "next".into(), sandbox: sandbox("s2"), netns });
+    node.until_called("add b0 s2").await;
+    node.attacher.release_of(POD, "a-uid").await.unwrap();
+    assert_eq!(node.attacher.plans_of_claim("a-uid"), [moved_to("next")]);
+    assert_eq!(node.attacher.release_of(POD, "a-uid").await, Ok(()), "nothing is known of it any more");
+    node.restart("boot");
+    assert!(
+        node.plugins.calls().iter().all(|call| !call.starts_with("del b0")),
+        "{:?}",
+        node.plugins.calls()
+    );
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_claim_is_of_every_pod_that_has_something_of_it() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+    assert!(node.attacher.pods().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_file_of_the_old_pod_does_not_keep_the_claims_next_pod() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    std::fs::write(node.dir.path().join("pod-uid_a-uid.0.json"), "torn").unwrap();
+    node.restart("boot");
+    node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
+    node.attacher.release_of(POD, "a-uid").await.expect_err("a DEL may be owed");
+    node.attacher.release_of("next", "a-uid").await.unwrap();
+    node.attacher.release("a-uid").await.expect_err("a DEL may be owed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_del_that_fails_keeps_the_claim_and_goes_on_by_itself() {
     let node = Node::prepared(&[("a", 0)]).await;
@@ -303,7 +383,8 @@ async fn what_a_del_gives_up_is_told_once_and_lets_the_claim_go() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
-    *node.plugins.left.lock().unwrap() = Some("the IPAM plugin is not there".to_owned());
+    let left = Undone::GivenUp("the IPAM plugin is not there".to_owned());
+    *node.plugins.left.lock().unwrap() = Some(left);
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(*node.watcher.1.lock().unwrap(), ["storage: the IPAM plugin is not there"]);
     assert_eq!(node.journalled(), 0);
@@ -430,6 +511,56 @@ async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_betw
     let calls = node.plugins.calls();
     assert_eq!(calls[1..4], ["del a0 s1 giving back eth2 with 1500"; 3]);
     assert_eq!(calls[4..], ["add a0 s1", "del a0 s1 with result giving back eth2 with 1400"]);
+}
+
+/// A node whose pod has had `eth2`, which is not back now that the claim is released.
+async fn with_a_stray() -> Node {
+    let node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() =
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": 1500, "up": true})).unwrap();
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    *node.plugins.left.lock().unwrap() = Some(Undone::Stray("eth2 has another name".to_owned()));
+    node.plugins.give_back.lock().unwrap().extend([Script::Fail; 3]);
+    node.attacher.release("a-uid").await.expect("the claim need not wait for the link");
+    node
+}
+
+fn strays(node: &Node) -> Vec<String> {
+    node.attacher.strays(|plan, lent, why| format!("{} of {}: {why}", lent.name, plan.pod.name))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_not_back_is_kept_from_others_and_looked_for_until_it_is() {
+    let node = with_a_stray().await;
+    assert_eq!(strays(&node), ["eth2 of pod: eth2 has another name"]);
+    let told = node.watcher.1.lock().unwrap().clone();
+    assert!(matches!(&told[..], [told] if told.contains("eth2 has another name")), "{told:?}");
+    assert!(!node.attacher.plans_of_claim("a-uid").is_empty(), "its device is held");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let calls = node.plugins.calls();
+    assert_eq!(calls[2..], ["give back eth2 of index Some(7)"; 4], "no plugin is run for it again");
+    assert!(node.attacher.pods().is_empty() && node.journalled() == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_agent_looks_for_a_stray_link_too() {
+    let mut node = with_a_stray().await;
+    node.plugins.give_back.lock().unwrap().clear();
+    node.restart("boot");
+    node.attacher.synchronize(Vec::new(), &HashSet::new());
+    node.until("given back", |state| state.records.iter().all(|r| r.stray.is_none())).await;
+    assert_eq!(node.plugins.calls()[2..], ["give back eth2 of index Some(7)"]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_a_stray_link_is_the_hosts() {
+    let mut node = with_a_stray().await;
+    node.restart("another boot");
+    node.until("left", |state| state.records.iter().all(|r| r.stray.is_none())).await;
+    assert_eq!(node.plugins.calls()[2..], [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,11 +37,11 @@ pub(super) async fn attachment(
     network: &NetworkName,
     until: Instant,
 ) -> Result<Option<FileLock>, CacheError> {
-    let (containers, path) = open(dir, CONTAINERS)?;
+    let (containers, path) = open_off_thread(dir, CONTAINERS).await?;
     if !wait(until, || take_container(&containers, &path, container)).await? {
         return Ok(None);
     }
-    let (network, path) = open(dir, network.as_str())?;
+    let (network, path) = open_off_thread(dir, network.as_str()).await?;
     let taken = wait(until, || outcome(network.try_lock_shared(), &path)).await?;
     Ok(taken.then(|| FileLock { _files: vec![containers, network] }))
 }
@@ -67,7 +67,7 @@ pub(super) async fn whole_network(
     network: &NetworkName,
     until: Instant,
 ) -> Result<Option<FileLock>, CacheError> {
-    let (network, path) = open(dir, network.as_str())?;
+    let (network, path) = open_off_thread(dir, network.as_str()).await?;
     let taken = wait(until, || outcome(network.try_lock(), &path)).await?;
     Ok(taken.then(|| FileLock { _files: vec![network] }))
 }
@@ -111,6 +111,14 @@ fn outcome(tried: Result<(), TryLockError>, path: &Path) -> Result<bool, CacheEr
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(io_error("lock", path)(error)),
     }
+}
+
+/// The disk may be slow; what follows is between us and the kernel.
+async fn open_off_thread(dir: &Path, name: &str) -> Result<(File, PathBuf), CacheError> {
+    let (dir, name) = (dir.to_owned(), name.to_owned());
+    let path = dir.clone();
+    let opened = tokio::task::spawn_blocking(move || open(&dir, &name)).await;
+    opened.unwrap_or_else(|aborted| Err(io_error("open", &path)(io::Error::other(aborted))))
 }
 
 fn open(dir: &Path, name: &str) -> Result<(File, PathBuf), CacheError> {

@@ -52,11 +52,8 @@ pub(super) fn name_of_its_own(
     if prev.is_some_and(|prev| prev.interfaces().iter().any(|interface| interface.name == plain)) {
         return None;
     }
-    let if_name = attachment.if_name.as_str();
-    // Interface names may hold what network names may not.
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let if_name = if if_name.chars().all(allowed) { if_name.to_owned() } else { hex(if_name.as_bytes()) };
-    Some(format!("{}.{if_name}", list.name()))
+    // An interface name holds nothing that a network name may not.
+    Some(format!("{}.{}", list.name(), attachment.if_name.as_str()))
 }
 
 /// The plugin's name for its device: `bwp` and as much of a SHA-512 as fits.

@@ -15,7 +15,7 @@ use super::{Error, netlink};
 /// One `ip link add` is several messages, and so is a carrier that comes up: they become one tick.
 const COALESCE: Duration = Duration::from_millis(50);
 
-/// A subscription to the changes of a namespace's links, their addresses and default routes.
+/// A subscription to the changes of a namespace's links, their addresses and the node's routes.
 ///
 /// It tells that something changed since it was opened, never what. Whoever opens it before the first
 /// snapshot, and takes another after every tick, misses nothing: not even when the kernel drops messages,

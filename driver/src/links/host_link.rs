@@ -8,9 +8,12 @@
 //! So the state is noted before ([`Links::note`]) and restored after ([`Links::give_back`]). What changes is computed
 //! here, by functions without IO, and applied until nothing differs.
 //!
-//! * A link is never taken for the lent one on its index: indices change with the namespace, and those of pods' links
-//!   that move to the host collide. See [`HostLink::find`].
-//! * Nothing that somebody added meanwhile is taken away.
+//! * A link of the host is never taken for the lent one on its index: indices change with the namespace, and those of
+//!   pods' links that move to the host collide. See [`HostLink::find`].
+//! * A pod with `NET_ADMIN` can rename the link, give it names that the host has, and have another link answer to its
+//!   name. So before the plugin's DEL the link is found in the pod by what the pod cannot change, and made what the plugin
+//!   left ([`Links::ready`]).
+//! * Nothing that somebody added meanwhile is taken away, but for names: those may be the pod's.
 //! * Only addresses that were set for good come back, and with them the routes that the kernel makes for them. Addresses
 //!   of DHCP and router advertisements are those services' own, and other routes their owner's.
 
@@ -27,7 +30,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Link, Links, blocking, netlink, read_links, sysfs};
+use super::{Error, Link, Links, Netns, blocking, netlink, read_links, sysfs};
 
 /// How often the differences are looked for and removed.
 const ROUNDS: u32 = 3;
@@ -81,6 +84,9 @@ pub struct HostLink {
     /// Its addresses that were set for good, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Address>,
+    /// The index that it got in the pod, which stays when the pod renames it; `None` until the ADD has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index_in_pod: Option<u32>,
 }
 
 /// An address of a link.
@@ -133,10 +139,23 @@ pub enum GivenBack {
     Missing,
 }
 
+/// Whether a link that a pod has can be taken from it by the plugin's DEL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPod {
+    /// It is what the plugin left.
+    Ready,
+    /// It is not in the pod's namespace, nor does anything there answer to its name.
+    Missing,
+}
+
+/// Any name that is free: the kernel fills in the number.
+const FREE_NAME: &str = "dev%d";
+
 /// One thing to change, in the order in which it must be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change<'a> {
     Down,
+    DropAltName(&'a str),
     Name(&'a str),
     Mac(&'a str),
     Mtu(u32),
@@ -150,6 +169,7 @@ impl fmt::Display for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down => f.write_str("set it down"),
+            Self::DropAltName(name) => write!(f, "remove its alternative name {name}"),
             Self::Name(name) => write!(f, "rename it to {name}"),
             Self::Mac(mac) => write!(f, "set its hardware address to {mac}"),
             Self::Mtu(mtu) => write!(f, "set its MTU to {mtu}"),
@@ -202,6 +222,7 @@ impl HostLink {
             mtu: link.mtu,
             up: link.admin_up,
             addresses: addresses.into_iter().filter(Address::is_set_for_good).collect(),
+            index_in_pod: None,
         }
     }
 
@@ -215,36 +236,95 @@ impl HostLink {
     ///
     /// * Hardware is known by its permanent address, or where it has none, by its PCI function. If several links have
     ///   that, by the name.
-    /// * Anything else is known by its name, if its kind is the same. After the namespace is `gone` a link of that name
-    ///   may be one that somebody made anew: then the index must be the same too.
-    /// * A plugin that was killed on the way leaves the link with its name in the pod, and `host-device`'s mark: the
-    ///   name on the host as an alias.
-    fn find<'a>(&self, links: &'a [Link], lent_as: &str, gone: bool) -> Option<&'a Link> {
+    /// * Anything else is known by its name in the pod with `host-device`'s mark, the name on the host as an alias: so a
+    ///   plugin that was killed on the way leaves it.
+    /// * Or by its name, if its kind is the same. After the namespace is `gone` a link of that name may be one that
+    ///   somebody made anew: then the index must be the same too.
+    pub fn find<'a>(&self, links: &'a [Link], lent_as: &str, gone: bool) -> Option<&'a Link> {
         let of_kind = || links.iter().filter(|link| link.kind == self.kind);
-        if self.permanent_mac.is_some() || self.pci_bus_id.is_some() {
-            let is_it = |link: &&Link| match &self.permanent_mac {
-                Some(_) => link.permanent_mac == self.permanent_mac,
-                None => link.pci_bus_id == self.pci_bus_id,
-            };
-            let mut found = of_kind().filter(is_it);
-            return match (found.next(), found.next()) {
-                (one, None) => one,
-                _ => of_kind().filter(is_it).find(|link| link.name == self.name),
-            };
+        if self.is_hardware() {
+            return self.hardware(links, |link| link.name == self.name);
         }
         let named = |link: &&Link| link.name == self.name && (!gone || link.index == self.index);
         let marked = |link: &&Link| link.name == lent_as && link.alias.as_ref() == Some(&self.name);
-        of_kind().find(named).or_else(|| of_kind().find(marked))
+        of_kind().find(marked).or_else(|| of_kind().find(named))
+    }
+
+    /// Whether it has something that tells it from all other links, and that nobody can change.
+    fn is_hardware(&self) -> bool {
+        self.permanent_mac.is_some() || self.pci_bus_id.is_some()
+    }
+
+    /// The one of `links` with its permanent address, or with its PCI function where it has none; of several the one that
+    /// is `likely`.
+    fn hardware<'a>(&self, links: &'a [Link], likely: impl Fn(&Link) -> bool) -> Option<&'a Link> {
+        let is_it = |link: &&Link| {
+            link.kind == self.kind
+                && match &self.permanent_mac {
+                    Some(_) => link.permanent_mac == self.permanent_mac,
+                    None => link.pci_bus_id == self.pci_bus_id,
+                }
+        };
+        let mut found = links.iter().filter(is_it);
+        match (found.next(), found.next()) {
+            (one, None) => one,
+            _ => links.iter().filter(is_it).find(|link| likely(link)),
+        }
+    }
+
+    /// Which of the `links` of the pod that got it as `lent_as` is this one. Anything but hardware is known by its index
+    /// in the pod; one that a pod has removed and made anew with that index comes back in its place. Before the ADD has
+    /// told the index, no container has run: then it is known by its name.
+    fn find_in_pod<'a>(&self, links: &'a [Link], lent_as: &str) -> Option<&'a Link> {
+        let likely = |link: &Link| match self.index_in_pod {
+            Some(index) => link.index == index,
+            None => link.name == lent_as && link.alias.as_ref() == Some(&self.name),
+        };
+        // Not every kernel tells the function of a link in another namespace.
+        let by_index = || links.iter().find(|link| link.kind == self.kind && likely(link));
+        match self.permanent_mac {
+            Some(_) => self.hardware(links, likely),
+            None => self.hardware(links, likely).filter(|_| self.is_hardware()).or_else(by_index),
+        }
+    }
+
+    /// What to do with the `links` of a pod, one of which is this one, for the plugin's DEL to take that one: it takes the
+    /// link of the name `lent_as`, moves it with its alternative names, and calls it on the host what its alias says.
+    fn changes_in_pod<'a>(&'a self, links: &'a [Link], lent_as: &'a str) -> Vec<(&'a Link, Change<'a>)> {
+        let own = self.find_in_pod(links, lent_as);
+        let is_own = |link: &Link| own.is_some_and(|own| own.index == link.index);
+        let mut changes = Vec::new();
+        for link in links.iter().filter(|link| !is_own(link) && link.is_named(lent_as)) {
+            if link.name == lent_as {
+                changes.extend(link.admin_up.then_some((link, Change::Down)));
+                changes.push((link, Change::Name(FREE_NAME)));
+            } else {
+                changes.push((link, Change::DropAltName(lent_as)));
+            }
+        }
+        let Some(own) = own else { return changes };
+        let rename = own.name != lent_as;
+        changes.extend((rename && own.admin_up).then_some((own, Change::Down)));
+        changes.extend(self.foreign_names(own).map(|name| (own, Change::DropAltName(name))));
+        changes.extend(rename.then_some((own, Change::Name(lent_as))));
+        changes.extend((own.alias.as_ref() != Some(&self.name)).then_some((own, Change::Alias(&self.name))));
+        changes
+    }
+
+    /// Alternative names that it had not. One of them may be its own name: a link cannot take one that it answers to.
+    fn foreign_names<'a>(&self, now: &'a Link) -> impl Iterator<Item = &'a str> {
+        now.alt_names.iter().filter(|name| !self.alt_names.contains(name)).map(String::as_str)
     }
 
     /// What to do with `now`, which has `addresses`, for it to be as it was.
-    fn changes(&self, now: &Link, addresses: &[Address]) -> Vec<Change<'_>> {
+    fn changes<'a>(&'a self, now: &'a Link, addresses: &[Address]) -> Vec<Change<'a>> {
         let name = (now.name != self.name).then_some(Change::Name(&self.name));
+        let foreign = self.foreign_names(now).map(Change::DropAltName);
         let mac = self.mac.as_deref().filter(|_| now.mac != self.mac).map(Change::Mac);
         let mtu = (now.mtu != self.mtu).then_some(Change::Mtu(self.mtu));
         let alias = self.alias.as_deref().unwrap_or_default();
         let alias = (now.alias.as_deref().unwrap_or_default() != alias).then_some(Change::Alias(alias));
-        let alt_names = self.alt_names.iter().filter(|name| !now.is_named(name));
+        let alt_names = self.alt_names.iter().filter(|name| !now.alt_names.contains(name));
         // Older kernels rename a link, and many drivers set the address of one, only while it is down.
         let pause = now.admin_up && (name.is_some() || mac.is_some());
         let down = (pause || now.admin_up && !self.up).then_some(Change::Down);
@@ -252,9 +332,9 @@ impl HostLink {
         let missing = self.addresses.iter().filter(|address| !addresses.iter().any(|a| a.is_same(address)));
         let (alt_names, missing) =
             (alt_names.map(|name| Change::AltName(name)), missing.map(Change::Address));
-        [down, name, mac, mtu, alias]
-            .into_iter()
-            .flatten()
+        down.into_iter()
+            .chain(foreign)
+            .chain([name, mac, mtu, alias].into_iter().flatten())
             .chain(alt_names)
             .chain(up)
             .chain(missing)
@@ -315,9 +395,42 @@ impl Links {
             if changes.is_empty() {
                 return Ok(GivenBack::AsItWas);
             }
-            left = changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            left = told(changes.iter());
             tracing::info!(link = lent.name, index = link.index, changes = left, "giving a link back");
-            apply(&link, &changes).await?;
+            let changes: Vec<_> = changes.into_iter().map(|change| (&link, change)).collect();
+            apply(connect(), changes).await?;
+        }
+        Err(Error::NotAsItWas { link: lent.name.clone(), left })
+    }
+
+    /// Makes the link that was `lent_as` this name in a pod, and whatever else answers to that name there, what the
+    /// plugin's DEL expects; nothing changes where the pod has not changed anything. Can be repeated.
+    ///
+    /// # Errors
+    /// When the pod's links cannot be read; [`Error::Change`] and [`Error::NotAsItWas`] as of
+    /// [`give_back`](Self::give_back).
+    pub async fn ready(&self, netns: &Netns, lent: &HostLink, lent_as: &str) -> Result<InPod, Error> {
+        let mut left = String::new();
+        for _ in 0..ROUNDS {
+            let links = netns.links().await?;
+            let changes = lent.changes_in_pod(&links, lent_as);
+            if changes.is_empty() {
+                let own = lent.find_in_pod(&links, lent_as);
+                return Ok(if own.is_some() { InPod::Ready } else { InPod::Missing });
+            }
+            left = told(changes.iter().map(|(link, change)| format!("{change} ({})", link.name)));
+            tracing::warn!(
+                link = lent.name,
+                changes = left,
+                "the pod has changed its links: they are made ready to be taken"
+            );
+            let runtime = tokio::runtime::Handle::current();
+            // A socket stays in the namespace in which it was made.
+            let connected = netns.run(move || {
+                let _runtime = runtime.enter();
+                connect()
+            });
+            apply(connected.await?, changes).await?;
         }
         Err(Error::NotAsItWas { link: lent.name.clone(), left })
     }
@@ -340,19 +453,39 @@ impl Links {
     }
 }
 
+fn told(changes: impl Iterator<Item = impl fmt::Display>) -> String {
+    changes.map(|change| change.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn connect() -> io::Result<(impl Future<Output = ()> + Send + 'static, Handle)> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    Ok((connection, handle))
+}
+
 /// Makes all `changes` that can be made; the first error of those that cannot.
-async fn apply(link: &Link, changes: &[Change<'_>]) -> Result<(), Error> {
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Socket)?;
+async fn apply<'a>(
+    connected: io::Result<(impl Future<Output = ()> + Send + 'static, Handle)>,
+    changes: Vec<(&'a Link, Change<'a>)>,
+) -> Result<(), Error> {
+    let (connection, handle) = connected.map_err(Error::Socket)?;
     let connection = tokio::spawn(connection);
-    let mut result = Ok(());
-    for change in changes {
-        match make(&handle, link.index, change).await {
-            // The kernel has made a link-local address itself.
-            Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {}
-            Err(source) if result.is_ok() => {
-                result = Err(Error::Change { link: link.name.clone(), change: change.to_string(), source });
+    let (mut result, mut named) = (Ok(()), true);
+    for (link, change) in changes {
+        // Until a link has its name, the plugin's mark tells whose it is. Labels of addresses follow a rename.
+        if matches!(change, Change::Alias(_) | Change::Address(_)) && !named {
+            continue;
+        }
+        match make(&handle, link.index, &change).await {
+            // The kernel has made a link-local address itself. A name that exists is another link's.
+            Err(error)
+                if error.raw_os_error() == Some(Errno::EEXIST as i32)
+                    && matches!(change, Change::Address(_)) => {}
+            Err(source) => {
+                named &= !matches!(change, Change::Name(_));
+                let change = change.to_string();
+                result = result.and(Err(Error::Change { link: link.name.clone(), change, source }));
             }
-            Err(_) | Ok(()) => {}
+            Ok(()) => {}
         }
     }
     connection.abort();
@@ -368,6 +501,9 @@ async fn make(handle: &Handle, index: u32, change: &Change<'_>) -> io::Result<()
         Change::Mac(mac) => link.address(octets(mac)),
         Change::Mtu(mtu) => link.mtu(mtu),
         Change::Alias(alias) => link.alias(alias),
+        Change::DropAltName(name) => {
+            return handle.link().property_del(index).alt_ifname(&[name]).execute().await.map_err(io_error);
+        }
         Change::AltName(name) => {
             return handle.link().property_add(index).alt_ifname(&[name]).execute().await.map_err(io_error);
         }
@@ -478,7 +614,9 @@ mod tests {
     fn a_link_that_a_killed_plugin_dropped_is_known_by_its_mark() {
         let lent = veth("eth2", 3);
         let marked = Link { alias: Some("eth2".into()), ..veth("net1", 12) };
-        assert_eq!(found(&lent, &[marked], true).as_deref(), Some("net1 12"));
+        assert_eq!(found(&lent, std::slice::from_ref(&marked), true).as_deref(), Some("net1 12"));
+        let namesake = veth("eth2", 13);
+        assert_eq!(found(&lent, &[namesake, marked], false).as_deref(), Some("net1 12"));
         assert_eq!(found(&lent, &[veth("net1", 12)], true), None);
     }
 
@@ -511,11 +649,94 @@ mod tests {
     #[test]
     fn a_link_that_is_as_it_was_is_left_alone_with_what_was_added() {
         let lent = HostLink::of(&link("eth2", 3), vec![address("10.0.0.1/24")]);
-        let now = Link { alt_names: vec!["card".into()], ..link("eth2", 11) };
+        let now = link("eth2", 11);
         assert_eq!(lent.changes(&now, &[address("10.0.0.1/24"), address("10.0.0.2/24")]), []);
         let was_down = HostLink { up: false, ..lent.clone() };
         assert_eq!(was_down.changes(&now, &[address("10.0.0.1/24")]), [Change::Down]);
         assert_eq!(lent.changes(&Link { admin_up: false, ..now }, &lent.addresses), [Change::Up]);
+    }
+
+    fn told_of(changes: &[(&Link, Change<'_>)]) -> Vec<String> {
+        changes.iter().map(|(link, change)| format!("{}: {change}", link.index)).collect()
+    }
+
+    #[test]
+    fn names_that_a_pod_gave_are_removed_before_the_link_takes_its_own() {
+        let lent = HostLink::of(&Link { alt_names: vec!["card".into()], ..link("eth2", 3) }, Vec::new());
+        let names = ["eth2", "eth1", "card"].map(str::to_owned).to_vec();
+        let now = Link { alt_names: names, admin_up: false, ..link("x", 9) };
+        let changes = told(lent.changes(&now, &[]).iter());
+        assert_eq!(
+            changes,
+            "remove its alternative name eth2, remove its alternative name eth1, rename it to eth2, set it up"
+        );
+    }
+
+    #[test]
+    fn a_link_that_the_pod_left_alone_is_ready_to_be_taken() {
+        let lent = HostLink::of(&Link { alt_names: vec!["card".into()], ..link("eth2", 3) }, Vec::new());
+        let mark = Some("eth2".to_owned());
+        let own = Link { alias: mark, alt_names: lent.alt_names.clone(), ..link("net1", 9) };
+        assert_eq!(lent.changes_in_pod(&[veth("lo", 1), own.clone()], "net1"), []);
+        assert_eq!(lent.changes_in_pod(&[veth("lo", 1)], "net1"), [], "it never came there");
+    }
+
+    #[test]
+    fn a_renamed_link_gets_its_name_in_the_pod_back_from_whatever_has_it() {
+        let lent = HostLink::of(&link("eth2", 3), Vec::new());
+        let impostor = Link { alias: Some("eth0".into()), ..veth("net1", 10) };
+        let own = Link { alias: Some("eth0".into()), alt_names: vec!["eth1".into()], ..link("x", 9) };
+        let links = [own.clone(), impostor];
+        assert_eq!(
+            told_of(&lent.changes_in_pod(&links, "net1")),
+            [
+                "10: set it down",
+                "10: rename it to dev%d",
+                "9: set it down",
+                "9: remove its alternative name eth1",
+                "9: rename it to net1",
+                "9: set its alias to \"eth2\"",
+            ]
+        );
+        let other = Link { alt_names: vec!["net1".into()], ..veth("y", 10) };
+        let changes = told_of(&lent.changes_in_pod(&[own, other], "net1"));
+        assert_eq!(changes.first().map(String::as_str), Some("10: remove its alternative name net1"));
+    }
+
+    #[test]
+    fn what_a_pod_put_in_the_place_of_a_link_that_it_removed_does_not_answer_to_its_name() {
+        let lent = HostLink { index_in_pod: Some(9), ..HostLink::of(&veth("eth2", 3), Vec::new()) };
+        let impostor = Link { alias: Some("eth2".into()), admin_up: false, ..veth("net1", 10) };
+        assert_eq!(told_of(&lent.changes_in_pod(&[impostor], "net1")), ["10: rename it to dev%d"]);
+    }
+
+    #[test]
+    fn in_the_pod_a_virtual_link_is_known_by_the_index_that_it_got_there() {
+        let lent = HostLink { index_in_pod: Some(9), ..HostLink::of(&veth("eth2", 3), Vec::new()) };
+        let found =
+            |lent: &HostLink, links: &[Link]| lent.find_in_pod(links, "net1").map(|link| link.name.clone());
+        let marked = Link { alias: Some("eth2".into()), ..veth("net1", 10) };
+        assert_eq!(found(&lent, &[marked.clone(), veth("x", 9)]).as_deref(), Some("x"));
+        let bridge = Link { kind: Some("bridge".into()), ..veth("x", 9) };
+        assert_eq!(found(&lent, &[bridge]), None);
+        let cut_short = HostLink { index_in_pod: None, ..lent };
+        assert_eq!(found(&cut_short, &[veth("x", 9), marked]).as_deref(), Some("net1"));
+        assert_eq!(found(&cut_short, &[veth("net1", 9)]), None, "without the plugin's mark");
+    }
+
+    #[test]
+    fn in_the_pod_hardware_is_known_by_what_it_came_with() {
+        let lent = HostLink { index_in_pod: Some(9), ..HostLink::of(&link("eth2", 3), Vec::new()) };
+        let other = Link { permanent_mac: Some("02:00:00:00:00:02".into()), ..link("net1", 9) };
+        assert_eq!(
+            lent.find_in_pod(&[other.clone(), link("x", 12)], "net1").map(|link| link.index),
+            Some(12)
+        );
+        assert_eq!(lent.find_in_pod(&[other], "net1"), None);
+        // A function without an address of its own, on a kernel that does not tell functions.
+        let anonymous = HostLink { permanent_mac: None, ..lent };
+        let own = Link { permanent_mac: None, pci_bus_id: None, ..link("x", 9) };
+        assert_eq!(anonymous.find_in_pod(&[own], "net1").map(|link| link.index), Some(9));
     }
 
     #[test]

@@ -19,14 +19,15 @@ mod uplinks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
+
 pub use changes::Changes;
-pub use host_link::{Address, GivenBack, HostLink, Which};
+pub use host_link::{Address, GivenBack, HostLink, InPod, Which};
 pub use link::{Link, OperState};
 pub use netns::{Netns, NetnsId};
-pub use uplinks::{NotUplink, classify, leads_out, uplinks};
+pub use uplinks::{LinkAddress, NodeTraffic, NotUplink, Relation, Traffic, classify, leads_out, uplinks};
 
 /// Reads the links of the network namespace this process runs in.
 #[derive(Debug, Clone)]
@@ -34,19 +35,29 @@ pub struct Links {
     sysfs: PathBuf,
 }
 
-/// The links of a node at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The links of a node at one moment, and what the node itself uses them for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// All links, ordered by index.
     pub links: Vec<Link>,
     /// Indices of the links that default routes lead through: IPv4 and IPv6, in any table.
     pub default_route_links: BTreeSet<u32>,
+    /// Where other routes lead to than into the subnets of the link's own addresses, by index: one of them for each link.
+    pub routes: BTreeMap<u32, IpNet>,
+    /// IP addresses, by index.
+    pub addresses: BTreeMap<u32, Vec<LinkAddress>>,
 }
 
 impl Snapshot {
     /// The links that are uplinks by default; see [`uplinks()`].
     pub fn uplinks(&self) -> Vec<&Link> {
-        uplinks(&self.links, &self.default_route_links)
+        uplinks(self)
+    }
+
+    /// The links that are stacked on the one of this index, in this network namespace: the kernel does not tell of those in
+    /// others.
+    pub fn stacked_on(&self, index: u32) -> impl Iterator<Item = &Link> {
+        self.links.iter().filter(move |link| uplinks::parent(link) == Some(index))
     }
 }
 
@@ -57,7 +68,7 @@ impl Links {
         Self { sysfs: sysfs.into() }
     }
 
-    /// All links and default routes as they are now.
+    /// All links, addresses and routes as they are now.
     ///
     /// # Errors
     /// [`Error::Interrupted`] when links change faster than they can be listed: try again a little later.
@@ -67,17 +78,18 @@ impl Links {
         blocking(move || {
             let mut socket = netlink::Socket::open()?;
             let links = read_links(&mut socket, &sysfs)?;
-            Ok(Snapshot { links, default_route_links: socket.default_route_links()? })
+            let addresses = socket.all_addresses()?;
+            let mut snapshot = Snapshot { links, addresses, ..Snapshot::default() };
+            for (link, to) in socket.routes()? {
+                if to.prefix_len() == 0 {
+                    snapshot.default_route_links.insert(link);
+                } else {
+                    snapshot.routes.entry(link).or_insert(to);
+                }
+            }
+            Ok(snapshot)
         })
         .await
-    }
-
-    /// The IP addresses of all links, by index.
-    ///
-    /// # Errors
-    /// As of [`snapshot`](Self::snapshot).
-    pub async fn addresses(&self) -> Result<BTreeMap<u32, Vec<IpAddr>>, Error> {
-        blocking(|| netlink::Socket::open()?.all_addresses()).await
     }
 
     /// Subscribes to changes; do so before the first snapshot.
@@ -112,6 +124,7 @@ fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<Vec<Link>, E
         link.pcie_root = hardware.pcie_root;
         link.numa_node = hardware.numa_node;
         link.physical_function = hardware.physical_function;
+        link.virtual_functions = hardware.virtual_functions;
     }
     Ok(links)
 }
@@ -155,9 +168,9 @@ pub enum Error {
         /// How many dumps were taken.
         tries: u32,
     },
-    /// A default route names a nexthop object and not its link.
+    /// A route names a nexthop object and not its link.
     #[error(
-        "a default route shows only the id of a nexthop object, which hides the node's own link: \
+        "a route shows only the id of a nexthop object, which hides the node's own link: \
          set the sysctl net.ipv4.nexthop_compat_mode to 1"
     )]
     HiddenNexthop,

@@ -1,4 +1,4 @@
-//! The rtnetlink conversation: links, default routes and link kinds of the calling thread's namespace.
+//! The rtnetlink conversation: links, addresses, routes and link kinds of the calling thread's namespace.
 //!
 //! * Everything here blocks, and is meant to run off the async workers: the kernel builds a dump inside
 //!   `sendmsg` and `recvmsg`, waiting there for the rtnl lock, whatever the socket's blocking mode.
@@ -6,7 +6,7 @@
 //!   one message, the closing `NLMSG_DONE` included; such a dump is thrown away and taken again.
 //! * Only the attributes we need are decoded, so that an attribute unknown to us cannot hide its link.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,6 +19,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use nix::libc;
 
+use super::uplinks::{LinkAddress, is_link_local};
 use super::{Address, Error, Link};
 
 /// How often an interrupted dump is taken before giving up.
@@ -42,6 +43,8 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
 const IFLA_PERM_ADDRESS: u16 = 54;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_RT_PRIORITY: u16 = 9;
 const RTA_NH_ID: u16 = 30;
@@ -52,8 +55,13 @@ const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 const RTMSG: usize = 12;
 
-/// Index of a link that a default route leads through, or `None` when the kernel hides it.
-type RouteLink = Option<u32>;
+/// A route of the node's own traffic, to this network, through one link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) to: IpNet,
+    /// `None` when the kernel hides it.
+    link: Option<u32>,
+}
 
 /// A blocking rtnetlink socket.
 #[derive(Debug)]
@@ -107,32 +115,34 @@ impl Socket {
     }
 
     /// The IP addresses of all links, by index.
-    pub(super) fn all_addresses(&mut self) -> Result<BTreeMap<u32, Vec<IpAddr>>, Error> {
+    pub(super) fn all_addresses(&mut self) -> Result<BTreeMap<u32, Vec<LinkAddress>>, Error> {
         let found = self.dump("addresses", libc::RTM_GETADDR, &[0; IFADDRMSG], |message, addresses| {
-            let address = parse_address(message).map(|address| address.local.addr());
+            let address = parse_address(message).map(|address| {
+                let ip = address.local.addr();
+                LinkAddress { ip, global: address.scope < libc::RT_SCOPE_LINK && !is_link_local(ip) }
+            });
             addresses.extend(u32_at(message, 4).zip(address));
         })?;
-        let mut by_link: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+        let mut by_link: BTreeMap<u32, Vec<LinkAddress>> = BTreeMap::new();
         for (link, address) in found {
             by_link.entry(link).or_default().push(address);
         }
         Ok(by_link)
     }
 
-    /// The indices of the links that default routes of IPv4 and IPv6 lead through, from every table: policy
-    /// routing is how a node reaches the world through its second card.
-    pub(super) fn default_route_links(&mut self) -> Result<BTreeSet<u32>, Error> {
-        let mut links = BTreeSet::new();
+    /// The routes of the node's own traffic, IPv4 and IPv6, each with the index of its link: from every table, since
+    /// policy routing is how a node reaches the world through its second card.
+    pub(super) fn routes(&mut self) -> Result<Vec<(u32, IpNet)>, Error> {
+        let mut routes = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut body = [0; RTMSG];
             body[0] = family as u8;
             body[7] = libc::RTN_UNICAST;
-            let found = self.dump("routes", libc::RTM_GETROUTE, &body, parse_default_route)?;
-            for link in found {
-                links.insert(link.ok_or(Error::HiddenNexthop)?);
+            for route in self.dump("routes", libc::RTM_GETROUTE, &body, parse_route)? {
+                routes.push((route.link.ok_or(Error::HiddenNexthop)?, route.to));
             }
         }
-        Ok(links)
+        Ok(routes)
     }
 
     /// Whether the kernel can make links of this kind, loading a module if it has to.
@@ -251,19 +261,32 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffe
     })
 }
 
-/// Whether a multicast message can change a snapshot: any link or address, but of the routes only the default ones,
-/// because other plugins add one per pod.
+/// Whether a multicast message can change a snapshot: any link or address, and the routes that are in one.
 pub(super) fn is_change(message: &NetlinkBuffer<&[u8]>) -> bool {
     match message.message_type() {
         libc::RTM_NEWLINK | libc::RTM_DELLINK | libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => is_default_route(message.payload()),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => destination(message.payload()).is_some(),
         _ => false,
     }
 }
 
-fn is_default_route(message: &[u8]) -> bool {
-    // struct rtmsg: destination prefix length and route type.
-    message.get(1) == Some(&0) && message.get(7) == Some(&libc::RTN_UNICAST)
+/// Where a route of the node's own traffic leads to: any unicast route but those that the kernel itself makes for the
+/// subnets of addresses, and those to link-local or multicast addresses, which every link has.
+fn destination(message: &[u8]) -> Option<IpNet> {
+    // struct rtmsg: family, destination prefix length, …, protocol at 5, type at 7.
+    let (family, length) = (i32::from(*message.first()?), *message.get(1)?);
+    let (protocol, kind) = (*message.get(5)?, *message.get(7)?);
+    let to = attributes(message.get(RTMSG..)?).find(|(kind, _)| *kind == libc::RTA_DST).map(|(_, to)| to);
+    let to = match (family, to) {
+        (libc::AF_INET, Some(to)) => IpAddr::from(Ipv4Addr::from(*to.first_chunk()?)),
+        (libc::AF_INET6, Some(to)) => IpAddr::from(Ipv6Addr::from(*to.first_chunk()?)),
+        (libc::AF_INET, None) => Ipv4Addr::UNSPECIFIED.into(),
+        (libc::AF_INET6, None) => Ipv6Addr::UNSPECIFIED.into(),
+        _ => return None,
+    };
+    let is_every_links =
+        length > 0 && (protocol == libc::RTPROT_KERNEL || is_link_local(to) || to.is_multicast());
+    IpNet::new(to, length).ok().filter(|_| kind == libc::RTN_UNICAST && !is_every_links)
 }
 
 fn parse_link(message: &[u8]) -> Option<Link> {
@@ -292,10 +315,14 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         pcie_root: None,
         numa_node: None,
         physical_function: None,
+        virtual_functions: 0,
         pci_id: None,
     };
+    let (mut device, mut bus) = (None, None);
     for (kind, value) in attributes(message.get(IFINFOMSG..)?) {
         match kind {
+            IFLA_PARENT_DEV_NAME => device = Some(text(value)),
+            IFLA_PARENT_DEV_BUS_NAME => bus = Some(text(value)),
             IFLA_IFNAME => link.name = text(value),
             IFLA_ADDRESS => link.mac = hardware_address(value),
             IFLA_PERM_ADDRESS => link.permanent_mac = hardware_address(value),
@@ -317,6 +344,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    link.pci_bus_id = device.filter(|_| bus.as_deref() == Some("pci"));
     if link.peer_in_other_netns {
         // An index of that namespace, which may well be taken by some other link in ours.
         link.parent = None;
@@ -352,22 +380,21 @@ fn parse_address(message: &[u8]) -> Option<Address> {
     Some(Address { local, peer, broadcast, label, scope, flags, metric })
 }
 
-fn parse_default_route(message: &[u8], links: &mut Vec<RouteLink>) {
-    if !is_default_route(message) {
-        return;
-    }
-    let before = links.len();
+fn parse_route(message: &[u8], routes: &mut Vec<Route>) {
+    let Some(to) = destination(message) else { return };
+    let before = routes.len();
+    let through = |link: Option<u32>| Route { to, link };
     let mut by_nexthop_id = false;
     for (kind, value) in attributes(message.get(RTMSG..).unwrap_or_default()) {
         match kind {
-            libc::RTA_OIF => links.extend(u32_at(value, 0).map(Some)),
-            libc::RTA_MULTIPATH => links.extend(multipath_links(value).map(Some)),
+            libc::RTA_OIF => routes.extend(u32_at(value, 0).map(Some).map(through)),
+            libc::RTA_MULTIPATH => routes.extend(multipath_links(value).map(Some).map(through)),
             RTA_NH_ID => by_nexthop_id = true,
             _ => {}
         }
     }
-    if by_nexthop_id && links.len() == before {
-        links.push(None);
+    if by_nexthop_id && routes.len() == before {
+        routes.push(through(None));
     }
 }
 
@@ -491,6 +518,42 @@ mod tests {
         assert!(matches!(read(&[stray, done]), (Ok(Some(Dump::Whole)), 0)));
     }
 
+    /// The body of a route message: destination, protocol, and the index of its link.
+    fn route(to: &str, protocol: u8, link: u32) -> Vec<u8> {
+        let to: IpNet = to.parse().unwrap();
+        let (family, octets) = match to.addr() {
+            IpAddr::V4(ip) => (libc::AF_INET, ip.octets().to_vec()),
+            IpAddr::V6(ip) => (libc::AF_INET6, ip.octets().to_vec()),
+        };
+        let mut body =
+            vec![family as u8, to.prefix_len(), 0, 0, 254, protocol, 0, libc::RTN_UNICAST, 0, 0, 0, 0];
+        if to.prefix_len() > 0 {
+            push_attribute(&mut body, libc::RTA_DST, &octets);
+        }
+        push_attribute(&mut body, libc::RTA_OIF, &link.to_ne_bytes());
+        body
+    }
+
+    #[test]
+    fn routes_count_unless_every_link_with_an_address_has_them() {
+        let found = |to: &str, protocol| {
+            let mut routes = Vec::new();
+            parse_route(&route(to, protocol, 7), &mut routes);
+            routes.iter().map(|route| (route.to.to_string(), route.link)).collect::<Vec<_>>()
+        };
+        for to in ["0.0.0.0/0", "::/0", "10.99.0.0/16", "10.1.1.1/32", "2001:db8::/48"] {
+            assert_eq!(found(to, libc::RTPROT_STATIC), [(to.to_owned(), Some(7))]);
+        }
+        for to in ["10.99.0.0/16", "fe80::/64", "2001:db8::/64"] {
+            assert_eq!(found(to, libc::RTPROT_KERNEL), [], "{to}");
+        }
+        for to in ["169.254.0.0/16", "fe80::/64", "224.0.0.0/4", "ff00::/8"] {
+            assert_eq!(found(to, libc::RTPROT_BOOT), [], "{to}");
+        }
+        // The kernel's own, too: what it takes from a router.
+        assert_eq!(found("::/0", libc::RTPROT_KERNEL).len(), 1);
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic_or_go_on_for_ever(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
@@ -502,9 +565,10 @@ mod tests {
             parse_address(&bytes);
             // A default route, in the fields that make one.
             let mut route = bytes;
+            if let Some(family) = route.get_mut(0) { *family = libc::AF_INET as u8; }
             if let Some(prefix_length) = route.get_mut(1) { *prefix_length = 0; }
             if let Some(kind) = route.get_mut(7) { *kind = libc::RTN_UNICAST; }
-            parse_default_route(&route, &mut routes);
+            parse_route(&route, &mut routes);
         }
 
         #[test]

@@ -16,7 +16,7 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{Error, netlink};
+use super::{Error, Link, netlink};
 
 /// The namespace of the process: that of its first thread, which never leaves it.
 const OF_PROCESS: &str = "/proc/self/ns/net";
@@ -135,13 +135,21 @@ impl Netns {
         }
     }
 
+    /// The links in the namespace, without what sysfs knows.
+    ///
+    /// # Errors
+    /// As [`Netns::run`], and what a dump of links can fail with.
+    pub async fn links(&self) -> Result<Vec<Link>, Error> {
+        self.run(|| netlink::Socket::open()?.links()).await?
+    }
+
     /// The names taken in the namespace, alternative names included: none of them can be given to a new
     /// interface.
     ///
     /// # Errors
-    /// As [`Netns::run`], and what a dump of links can fail with.
+    /// As of [`Netns::links`].
     pub async fn link_names(&self) -> Result<BTreeSet<String>, Error> {
-        let links = self.run(|| netlink::Socket::open()?.links()).await??;
+        let links = self.links().await?;
         Ok(links.into_iter().flat_map(|link| std::iter::once(link.name).chain(link.alt_names)).collect())
     }
 }

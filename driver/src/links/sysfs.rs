@@ -21,6 +21,7 @@ pub(super) struct Hardware {
     pub(super) pcie_root: Option<String>,
     pub(super) numa_node: Option<i64>,
     pub(super) physical_function: Option<String>,
+    pub(super) virtual_functions: u32,
 }
 
 /// Reads what `sysfs` (usually `/sys`) says about the link `name` with that index. Blocks.
@@ -50,6 +51,7 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
         pcie_root: function.and_then(pcie_root),
         numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
         physical_function: function.and_then(physical_function),
+        virtual_functions: function.and_then(|dir| read(&dir.join("sriov_numvfs"))).unwrap_or_default(),
     }
 }
 
@@ -147,7 +149,9 @@ mod tests {
     fn a_pci_card_has_an_address_a_root_a_driver_and_a_numa_node() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3a:00.0/0000:3b:00.1");
         let function = sysfs.path().join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1");
-        for (file, text) in [("numa_node", "1\n"), ("vendor", "0x15B3\n"), ("device", "0x1017\n")] {
+        let files =
+            [("numa_node", "1\n"), ("vendor", "0x15B3\n"), ("device", "0x1017\n"), ("sriov_numvfs", "8\n")];
+        for (file, text) in files {
             fs::write(function.join(file), text).unwrap();
         }
         assert_eq!(
@@ -160,6 +164,7 @@ mod tests {
                 pcie_root: Some("pci0000:3a".to_owned()),
                 numa_node: Some(1),
                 physical_function: None,
+                virtual_functions: 8,
             }
         );
     }

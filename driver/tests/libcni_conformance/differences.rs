@@ -18,6 +18,8 @@ pub enum Group {
     Faulty,
     /// The reference plugins.
     Reference,
+    /// The same, as the agent runs them.
+    Agent,
     /// Those that make links which not every kernel has.
     RareLinks,
     /// What is remembered of attachments.
@@ -46,21 +48,24 @@ pub struct Difference {
 }
 
 impl Difference {
-    pub fn covers(&self, pointer: &str, ours: &Value, libcni: &Value) -> bool {
-        let fits = |pattern: &str| {
-            let mut segments = pointer.split('/');
-            // Two stars at the end stand for all that is below.
-            let (pattern, below) =
-                pattern.strip_suffix("/**").map_or((pattern, false), |above| (above, true));
-            pattern
-                .split('/')
-                .all(|wanted| segments.next().is_some_and(|found| wanted == "*" || wanted == found))
-                && (below || segments.next().is_none())
-        };
+    /// Whether this is the difference itself.
+    pub fn shows(&self, pointer: &str, ours: &Value, libcni: &Value) -> bool {
         let is = |expected: &str, value: &Value| expected == "*" || *expected == *value.to_string();
-        self.at.iter().any(|(pattern, a, b)| fits(pattern) && is(a, ours) && is(b, libcni))
-            || self.follows.iter().any(|pattern| fits(pattern))
+        self.at.iter().any(|(pattern, a, b)| fits(pattern, pointer) && is(a, ours) && is(b, libcni))
     }
+
+    /// Whether this may be a consequence of the difference, which alone does not show it.
+    pub fn implies(&self, pointer: &str) -> bool {
+        self.follows.iter().any(|pattern| fits(pattern, pointer))
+    }
+}
+
+fn fits(pattern: &str, pointer: &str) -> bool {
+    let mut segments = pointer.split('/');
+    // Two stars at the end stand for all that is below.
+    let (pattern, below) = pattern.strip_suffix("/**").map_or((pattern, false), |above| (above, true));
+    pattern.split('/').all(|wanted| segments.next().is_some_and(|found| wanted == "*" || wanted == found))
+        && (below || segments.next().is_none())
 }
 
 /// One side went on where the other gave up.
@@ -118,7 +123,7 @@ pub const DIFFERENCES: &[Difference] = &[
         provoke: "a result with members that are empty, or without `dns` in the first versions",
         ours: "it is handed on as it was written",
         libcni: "empty members are dropped, or added",
-        at: &[],
+        at: &[("/result/dns", "null", "{}"), ("/result/ips", "[]", "null")],
         follows: &["/calls/1/stdin/prevResult/**", "/result/**", "/cache/*/result/**"],
     },
     Difference {
@@ -255,8 +260,8 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "names-for-every-verb",
         group: Group::TestPlugins,
-        reason: "names become paths and kernel names, whatever the verb; the kernel replaces `%d`",
-        provoke: "a container ID or interface name that the specification does not allow, or one with `%`",
+        reason: "names become paths, kernel names and words in shells and logs, whatever the verb; the kernel replaces `%d`",
+        provoke: "a container ID that the specification does not allow, or an interface name that is not letters, digits, `_`, `.` and `-`",
         ours: "it is refused before it reaches the runtime",
         libcni: "ADD fails with the specification's code; DEL leaves it to the plugin",
         at: &[("/0/class", r#""bad argument""#, "*")],
@@ -399,7 +404,7 @@ pub const DIFFERENCES: &[Difference] = &[
         provoke: "an error whose code is no unsigned 64-bit number, or whose message is no text",
         ours: "that member counts as not given, the others are reported",
         libcni: "nothing of it is read",
-        at: &[("/class", r#""reported""#, r#""no error object""#)],
+        at: &[("/class", r#""reported""#, r#""no error object""#), ("/msg", r#""""#, "*")],
         follows: ALL_THAT_FOLLOWS,
     },
     Difference {
@@ -409,15 +414,8 @@ pub const DIFFERENCES: &[Difference] = &[
         provoke: "`Code`, `MSG` in an error, `IPs` in a result",
         ours: "they are members that nobody knows",
         libcni: "they are taken for `code`, `msg`, `ips`, as Go does",
-        at: &[],
-        follows: &[
-            "/class",
-            "/code",
-            "/msg",
-            "/details",
-            "/calls/1/stdin/prevResult/IPs",
-            "/calls/1/stdin/prevResult/ips",
-        ],
+        at: &[("/code", "null", "7"), ("/calls/1/stdin/prevResult/ips", "null", "*")],
+        follows: &["/class", "/msg", "/details", "/calls/1/stdin/prevResult/IPs"],
     },
     Difference {
         name: "another-version",
@@ -440,12 +438,12 @@ pub const DIFFERENCES: &[Difference] = &[
         provoke: "a result with members that no version has, or an IPv4 address written as IPv6",
         ours: "the next plugin gets what the plugin wrote",
         libcni: "the result is rewritten: unknown members are dropped",
-        at: &[("/calls/1/stdin/prevResult/new", "*", "null")],
-        follows: &[
-            "/calls/1/stdin/prevResult/ips/0/address",
-            "/calls/1/stdin/prevResult/code",
-            "/calls/1/stdin/prevResult/msg",
+        at: &[
+            ("/calls/1/stdin/prevResult/new", "*", "null"),
+            ("/calls/1/stdin/prevResult/ips/0/address", "*", "*"),
+            ("/calls/1/stdin/prevResult/code", "0", "null"),
         ],
+        follows: &["/calls/1/stdin/prevResult/msg"],
     },
     Difference {
         name: "malformed-result",
@@ -496,6 +494,66 @@ pub const DIFFERENCES: &[Difference] = &[
         libcni: "plugins are called without a result, and say what comes to their mind",
         at: &[("/*/class", r#""no result""#, "*")],
         follows: &["/*/calls", "/*/code", "/*/msg", "/*/details"],
+    },
+    Difference {
+        name: "status-asks-for-versions",
+        group: Group::Agent,
+        reason: "an ADD uses the highest version that all plugins support, and so does the question whether it would work",
+        provoke: "STATUS of a network",
+        ours: "each plugin, also for IPAM, is found and asked by VERSION first, once",
+        libcni: "plugins are called in the network's version",
+        at: &[("/*/asked for versions", "true", "null")],
+        follows: &["/0/msg", "/0/calls"],
+    },
+    Difference {
+        name: "failed-add-is-noted",
+        group: Group::Agent,
+        reason: "the agent owes a DEL for what a failed ADD left, with the result that there was",
+        provoke: "ADD that fails",
+        ours: "it is noted, and DEL gets the result of the plugin before",
+        libcni: "nothing is known of it",
+        at: &[("/*/cache/*", "*", "null"), ("/*/blind/cache/*", "*", "null")],
+        follows: &["/*/calls/*/stdin/prevResult"],
+    },
+    Difference {
+        name: "gc-without-del",
+        group: Group::Agent,
+        reason: "the agent's journal says which DELs are owed, and the agent makes them before",
+        provoke: "GC while the cache knows an attachment that is not valid",
+        ours: "plugins get GC",
+        libcni: "the attachment is deleted first",
+        at: &[("/2/calls", "*", "*")],
+        follows: &["/*/cache/*", "/*/then/**"],
+    },
+    Difference {
+        name: "without-a-namespace",
+        group: Group::Agent,
+        reason: "with the namespace the kernel took the links; an address would be lost for ever",
+        provoke: "DEL when the namespace is gone",
+        ours: "errors do not stop it, the IPAM plugins are then called themselves, and a link that was moved must be back",
+        libcni: "the first error ends it",
+        at: &[("/*/blind/calls", "*", "*"), ("/*/blind/class", r#""ok""#, r#""failed""#)],
+        follows: &["/*/blind/**"],
+    },
+    Difference {
+        name: "del-again",
+        group: Group::Agent,
+        reason: "the specification: DEL succeeds when there is nothing to delete; a crash may have come after the first",
+        provoke: "DEL of `host-device` when the pod has no link, and the host has it",
+        ours: "after the plugin's error the IPAM plugins are called themselves, and the DEL succeeds",
+        libcni: "it fails for ever",
+        at: &[("/*/class", r#""ok""#, r#""failed""#)],
+        follows: &["/*/calls", "/*/msg", "/*/then/**"],
+    },
+    Difference {
+        name: "link-as-it-was",
+        group: Group::Agent,
+        reason: "a link that was up before a pod had it is the next pod's uplink",
+        provoke: "DEL of `host-device` whose link was up before",
+        ours: "the link is up again",
+        libcni: "it is down, as the plugin leaves it",
+        at: &[("/*/then/host/links/up0/up", "true", "false")],
+        follows: &["/*/then/host/queues"],
     },
     Difference {
         name: "ambiguous-names",

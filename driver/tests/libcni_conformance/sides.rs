@@ -21,9 +21,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
+use crate::agent::Agent;
 use crate::tools::tool;
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// A verb for both runtimes.
 #[derive(Clone, Debug)]
@@ -41,6 +40,8 @@ pub struct Order {
 }
 
 impl Order {
+    pub const LONG: Duration = Duration::from_secs(60);
+
     pub fn new(verb: &'static str, list: &Value) -> Self {
         Self {
             verb,
@@ -51,7 +52,7 @@ impl Order {
             args: Vec::new(),
             capability_args: Map::new(),
             valid: Vec::new(),
-            timeout: LONG,
+            timeout: Self::LONG,
         }
     }
 }
@@ -108,6 +109,7 @@ pub struct Side {
 enum Engine {
     Ours { runtime: Box<Runtime>, tokio: tokio::runtime::Runtime },
     Libcni { child: Child, stdin: ChildStdin, stdout: BufReader<ChildStdout> },
+    Agent(Box<Agent>),
 }
 
 impl Side {
@@ -116,6 +118,12 @@ impl Side {
         let runtime = Box::new(Runtime::new(vec![root.path().join("bin")]).unwrap());
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { root, engine: Engine::Ours { runtime, tokio } }
+    }
+
+    pub fn agent() -> Self {
+        let root = new_root();
+        let agent = Agent::new(root.path().join("bin"), &root.path().join("cache"));
+        Self { root, engine: Engine::Agent(Box::new(agent)) }
     }
 
     pub fn libcni() -> Self {
@@ -214,6 +222,7 @@ impl Side {
         let list = order.list.replace("<root>", self.root.path().to_str().unwrap());
         match &mut self.engine {
             Engine::Ours { .. } => self.ours_outcome(&list, order),
+            Engine::Agent(agent) => agent.outcome(&list, order),
             Engine::Libcni { .. } => {
                 // What this runtime always sends is the caller's to send with libcni.
                 let args: Vec<_> = std::iter::once(&("IgnoreUnknown".to_owned(), "1".to_owned()))
@@ -251,7 +260,7 @@ impl Side {
 
     /// Runs something with this runtime.
     pub fn with_runtime<T>(&self, run: impl AsyncFnOnce(&Runtime) -> T) -> T {
-        let Engine::Ours { runtime, tokio } = &self.engine else { panic!("libcni") };
+        let Engine::Ours { runtime, tokio } = &self.engine else { panic!("not the runtime") };
         tokio.block_on(run(runtime))
     }
 

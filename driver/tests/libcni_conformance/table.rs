@@ -7,12 +7,13 @@ use std::path::Path;
 
 use crate::differences::{DIFFERENCES, Group};
 
-const GROUPS: [(Group, &str); 8] = [
+const GROUPS: [(Group, &str); 9] = [
     (Group::Everywhere, "In every call"),
     (Group::Documents, "What a network configuration means"),
     (Group::Loading, "Networks in a directory"),
     (Group::TestPlugins, "Verbs, arguments and versions"),
     (Group::Reference, "Chains of the reference plugins"),
+    (Group::Agent, "The same chains by the agent"),
     (Group::Faulty, "Plugins that do not do what they should"),
     (Group::Cache, "What is remembered of attachments"),
     (Group::Cnitool, "`netclaimctl cni` beside cnitool"),

@@ -469,10 +469,17 @@ fn arguments() -> Vec<Case> {
             });
         }
     }
-    cases.push(Case {
-        explained: &["names-for-every-verb"],
-        ..case("ADD of interface \"eth%d\"", one(), result(), vec![named("ADD", "c1", "eth%d")])
-    });
+    for if_name in ["eth%d", "-e", "e$x"] {
+        cases.push(Case {
+            explained: &["names-for-every-verb"],
+            ..case(
+                &format!("ADD of interface {if_name:?}"),
+                one(),
+                result(),
+                vec![named("ADD", "c1", if_name)],
+            )
+        });
+    }
     cases
 }
 

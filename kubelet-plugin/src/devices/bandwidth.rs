@@ -3,8 +3,9 @@
 //!
 //! Capacities of different devices know nothing of each other, so each gets a part of its own:
 //!
-//! 1. Networks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more.
-//! 2. Networks without divide the rest equally.
+//! 1. What claims were granted is theirs, whatever becomes of the devices that they were granted it on.
+//! 2. Networks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more. Those
+//!    without offer no bandwidth.
 //! 3. The uplink's own devices get what is left by then.
 //!
 //! Uses that exclude each other are never there at once: macvlan does not take from ipvlan. Where nobody knows what the
@@ -12,10 +13,11 @@
 
 use std::collections::BTreeMap;
 
+use netclaim_api::device::DeviceName;
 use netclaim_api::network::{LinkUse, NetworkSpec};
 use netclaim_api::{IfName, NetworkName, Quantity};
 
-use super::networks;
+use super::{Held, networks};
 use crate::inventory::Inventory;
 use crate::uplinks::Uplink;
 
@@ -27,7 +29,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// What a Network has; `None` where nobody knows what its uplink has.
+    /// What a Network has; `None` where it says nothing, or nobody knows what its uplink has.
     pub(super) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
         self.networks.get(network).copied()
     }
@@ -61,15 +63,15 @@ impl Ledger {
         self.total.saturating_sub(self.given(None)).saturating_sub(others)
     }
 
-    fn give(&mut self, link_use: Option<LinkUse>, asked: u64) -> Quantity {
-        let granted = asked.min(self.left(link_use));
-        *self.given.entry(link_use).or_default() += granted;
-        Quantity::new(granted)
+    fn give(&mut self, link_use: Option<LinkUse>, asked: u64) -> u64 {
+        let given = asked.min(self.left(link_use));
+        *self.given.entry(link_use).or_default() += given;
+        given
     }
 }
 
-/// Divides every uplink.
-pub(super) fn shares(inventory: &Inventory) -> Shares {
+/// Divides every uplink, less what `held` was granted.
+pub(super) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
     let mut shares = Shares::default();
     let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &NetworkSpec)>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
@@ -80,26 +82,32 @@ pub(super) fn shares(inventory: &Inventory) -> Shares {
     for uplink in &inventory.uplinks {
         let Some(total) = uplink.bandwidth else { continue };
         let mut ledger = Ledger { total: total.value(), given: BTreeMap::new() };
+        let held = || held.iter().filter(|held| held.link(inventory).as_ref() == Some(&uplink.name));
+        for held in held() {
+            let given = ledger.given.entry(held.link_use).or_default();
+            *given = given.saturating_add(held.bandwidth);
+        }
+        let granted = |device: DeviceName| -> u64 {
+            let device = Some(device.to_string());
+            held().filter(|held| held.device == device).map(|held| held.bandwidth).sum()
+        };
         let here = by_uplink.remove(&uplink.name).unwrap_or_default();
         let (whole, shared): (Vec<_>, Vec<_>) =
             here.into_iter().partition(|(_, spec)| spec.link_use() == Some(LinkUse::Nic));
         shares.networks.extend(whole.into_iter().map(|(name, _)| (name.clone(), total)));
-        let (said, unsaid): (Vec<_>, Vec<_>) =
-            shared.into_iter().partition(|(_, spec)| spec.capacity.bandwidth.is_some());
-        for (name, spec) in said {
-            let asked = spec.capacity.bandwidth.map(Quantity::value).unwrap_or_default();
-            shares.networks.insert(name.clone(), ledger.give(spec.link_use(), asked));
+        for (name, spec) in shared {
+            let Some(asked) = spec.capacity.bandwidth else { continue };
+            let granted = granted(DeviceName::Network(name.clone()));
+            let more = ledger.give(spec.link_use(), asked.value().saturating_sub(granted));
+            shares.networks.insert(name.clone(), Quantity::new(granted.saturating_add(more)));
         }
-        // Before any of them takes its part.
-        let many = unsaid.len() as u64;
-        let parts: Vec<u64> =
-            unsaid.iter().map(|(_, spec)| ledger.left(spec.link_use()) / many.max(1)).collect();
-        for ((name, spec), part) in unsaid.into_iter().zip(parts) {
-            shares.networks.insert(name.clone(), ledger.give(spec.link_use(), part));
-        }
-        for link_use in [LinkUse::Macvlan, LinkUse::Ipvlan] {
-            let left = if many == 0 { ledger.left(Some(link_use)) } else { 0 };
-            shares.left.insert((uplink.name.clone(), link_use), Quantity::new(left));
+        let own = [
+            (LinkUse::Macvlan, DeviceName::Macvlan(uplink.name.clone())),
+            (LinkUse::Ipvlan, DeviceName::Ipvlan(uplink.name.clone())),
+        ];
+        for (link_use, device) in own {
+            let all = granted(device).saturating_add(ledger.left(Some(link_use)));
+            shares.left.insert((uplink.name.clone(), link_use), Quantity::new(all));
         }
     }
     shares
@@ -114,6 +122,22 @@ mod tests {
 
     /// Networks on `eth1`, which has 10G: name, plugin, bandwidth.
     fn divided(networks: &[(&str, &str, Option<&str>)]) -> (BTreeMap<String, u64>, u64) {
+        divided_beside(networks, &[])
+    }
+
+    /// The same, beside what claims were granted: device, bandwidth in Gbit/s.
+    fn divided_beside(
+        networks: &[(&str, &str, Option<&str>)],
+        granted: &[(Option<&str>, u64)],
+    ) -> (BTreeMap<String, u64>, u64) {
+        let held = |(device, bandwidth): &(Option<&str>, u64)| Held {
+            device: device.map(str::to_owned),
+            attributes: json!({"uplink": {"string": "eth1"}}).as_object().cloned().unwrap_or_default(),
+            link_use: Some(LinkUse::Macvlan),
+            bandwidth: bandwidth * 1_000_000_000,
+            ..Held::default()
+        };
+        let held: Vec<Held> = granted.iter().map(held).collect();
         let spec = |(name, plugin, bandwidth): &(&str, &str, Option<&str>)| {
             let mut spec = json!({"uplink": {"interfaces": ["eth1"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": plugin}]}, "capacity": {}});
@@ -127,7 +151,7 @@ mod tests {
             networks: networks.iter().map(spec).collect(),
             ..Inventory::default()
         };
-        let shares = shares(&inventory);
+        let shares = shares(&inventory, &held);
         let left = shares.of_mode(&inventory.uplinks[0], LinkUse::Macvlan).expect("known");
         let gigabits = |q: Quantity| q.value() / 1_000_000_000;
         (shares.networks.into_iter().map(|(n, q)| (n.to_string(), gigabits(q))).collect(), gigabits(left))
@@ -155,9 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_say_nothing_divide_the_rest() {
+    fn networks_that_say_nothing_take_nothing_unless_they_take_the_whole_link() {
         let some = [("a", "macvlan", Some("4G")), ("b", "macvlan", None), ("c", "vlan", None)];
-        assert_eq!(divided(&some), (map(&[("a", 4), ("b", 3), ("c", 3)]), 0));
+        assert_eq!(divided(&some), (map(&[("a", 4)]), 6));
         assert_eq!(divided(&[("a", "host-device", None)]), (map(&[("a", 10)]), 10));
+    }
+
+    #[test]
+    fn what_was_granted_is_not_promised_again_when_networks_come_and_change() {
+        let both = [("a", "macvlan", Some("7G")), ("b", "macvlan", Some("10G"))];
+        let b_has_8 = [(Some("net-b"), 5), (Some("net-b"), 3)];
+        assert_eq!(divided_beside(&both, &b_has_8), (map(&[("a", 2), ("b", 8)]), 0));
+        let of_the_gone = [(Some("net-gone"), 6), (None, 1)];
+        assert_eq!(divided_beside(&both, &of_the_gone), (map(&[("a", 3), ("b", 0)]), 0));
+        let less = [("b", "macvlan", Some("2G"))];
+        assert_eq!(divided_beside(&less, &b_has_8), (map(&[("b", 8)]), 2), "what is granted is kept");
+        assert_eq!(divided_beside(&[], &[(Some("macvlan-eth1"), 4)]), (map(&[]), 10), "its own");
     }
 }

@@ -1,9 +1,10 @@
 //! Which devices exclude each other on one link, as the scheduler understands it.
 //!
-//! A link has one receive handler, so macvlan, ipvlan and handing the whole link away exclude each other. The
-//! scheduler decides this itself with shared counters, one set for each link: a device outside the link's largest
-//! kind has a counter of its own worth [`K`], takes all of it, and every device of another kind takes 1 of it.
-//! A shared device is charged once, with its first share, and gives back with its last.
+//! A link has one receive handler, so macvlan, ipvlan and handing the whole link away exclude each other; and handing it
+//! away excludes whatever else is on it, such as VLANs, which would go with it. The scheduler decides this itself with
+//! shared counters, one set for each link: a device has a counter of its own worth [`K`], takes all of it, and every
+//! device that it excludes takes 1 of it. The largest group of devices that do not exclude each other has none, since
+//! those that they exclude have. A shared device is charged once, with its first share, and gives back with its last.
 //!
 //! A link has one child for each VLAN id, so Networks of the same id exclude each other: the id has a counter of 1 in
 //! the same set.
@@ -17,6 +18,7 @@ use netclaim_api::device::link_label;
 use netclaim_api::network::LinkUse;
 
 use super::Candidate;
+use crate::exclusion::exclude;
 
 /// What a counter holds: more than a link can have devices, so that one exclusive device outweighs all others.
 const K: u64 = 1024;
@@ -26,11 +28,11 @@ const MAX_COUNTERS: usize = 32;
 
 /// Devices of one kind do not exclude each other. A link can be handed away once, so a device that does so is a
 /// kind of its own.
-type Kind = (LinkUse, Option<String>);
+type Kind = (Option<LinkUse>, Option<String>);
 
-fn kind(candidate: &Candidate) -> Option<Kind> {
-    let link_use = candidate.link_use?;
-    Some((link_use, (link_use == LinkUse::Nic).then(|| candidate.device.name.clone())))
+fn kind(candidate: &Candidate) -> Kind {
+    let link_use = candidate.link_use;
+    (link_use, (link_use == Some(LinkUse::Nic)).then(|| candidate.device.name.clone()))
 }
 
 /// A counter of a link: its name, what it holds, and who takes how much of it.
@@ -78,22 +80,29 @@ pub(super) fn consume(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
     sets
 }
 
-/// One contest for each device outside the largest kind, which needs none of its own; of equals the first, for the set to
-/// be stable.
+/// One contest for each device outside the largest group; of equals the first, for the set to be stable.
 fn uses(on_link: &[&Candidate]) -> Vec<Contest> {
     let mut kinds: BTreeMap<Kind, Vec<&str>> = BTreeMap::new();
     for candidate in on_link {
-        if let Some(kind) = kind(candidate) {
-            kinds.entry(kind).or_default().push(&candidate.device.name);
-        }
+        kinds.entry(kind(candidate)).or_default().push(&candidate.device.name);
     }
+    // What takes no receive handler is beside macvlan and beside ipvlan.
+    let of_group = |(link_use, _): &Kind| link_use.is_some_and(|link_use| link_use != LinkUse::Nic);
+    let beside = kinds.contains_key(&(None, None));
+    let candidates = kinds.iter().filter(|(kind, _)| of_group(kind) || !beside);
     let largest =
-        kinds.iter().max_by_key(|(kind, devices)| (devices.len(), std::cmp::Reverse((*kind).clone())));
-    let Some(largest) = largest.map(|(kind, _)| kind.clone()) else { return Vec::new() };
+        candidates.max_by_key(|(kind, devices)| (devices.len(), std::cmp::Reverse((*kind).clone())));
+    let largest = largest.map(|(kind, _)| kind.clone());
     let mut contests = Vec::new();
-    for (kind, devices) in kinds.iter().filter(|(kind, _)| **kind != largest) {
+    for (kind, devices) in
+        kinds.iter().filter(|(kind, _)| kind.0.is_some() && Some(*kind) != largest.as_ref())
+    {
+        let excluded = |(other, _): &(&Kind, &Vec<&str>)| *other != kind && exclude(kind.0, other.0);
         let others: Vec<&str> =
-            kinds.iter().filter(|(k, _)| *k != kind).flat_map(|(_, d)| d.iter().copied()).collect();
+            kinds.iter().filter(excluded).flat_map(|(_, devices)| devices.iter().copied()).collect();
+        if others.is_empty() {
+            continue;
+        }
         for device in devices {
             let mut takers: BTreeMap<String, u64> =
                 others.iter().map(|other| ((*other).to_owned(), 1)).collect();

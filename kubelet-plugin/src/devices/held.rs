@@ -1,59 +1,187 @@
-//! Devices that claims hold and the node no longer makes: they stay published, or the scheduler would stop charging what
-//! they use of their link.
+//! What claims hold on the node, and what that means for its devices.
 //!
-//! They look as they did when the claim was prepared. A link that is in a pod is one of them; its device is no trouble,
-//! for nobody else could have it. A shared one is tainted.
+//! * A device that the node no longer makes stays published, or the scheduler would stop charging what claims use of its
+//!   link. It looks as it did when the claim was prepared, and is tainted. A link that is in a pod is no trouble, for
+//!   nobody else could have it.
+//! * A Network stays on the link that it is held on: a device is on one link at a time, and what is attached to the first
+//!   would not be charged any more if the device moved to another. New pods wait until it is free to move.
+//! * A VLAN id stays taken until the attachment is gone, whatever becomes of its Network.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
-use netclaim_api::attributes;
 use netclaim_api::device::network_of;
-use netclaim_api::network::{LinkUse, link_use};
+use netclaim_api::network::{LinkUse, UplinkSelector, link_use, link_use_of, vlan_of};
 use netclaim_api::taints::{Trouble, TroubleKind};
+use netclaim_api::{IfName, NetworkName, attributes};
+use netclaim_driver::attach::record::{Plan, Segment};
 use serde_json::{Map, Value};
 
 use super::Candidate;
+use super::segments::space_of_link;
 use crate::inventory::Inventory;
 
-/// Devices of the node's pool that claims hold, with the attributes that they were prepared with.
-pub type Held = BTreeMap<String, Map<String, Value>>;
+/// One attachment that a claim holds, as far as devices depend on it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Held {
+    /// The device in the node's pool; `None` where it is one of the cluster.
+    pub device: Option<String>,
+    /// Its Network; `None` for a device of the uplink itself.
+    pub network: Option<NetworkName>,
+    /// The CNI network's name, by which IPAMs keep their leases.
+    pub list: Option<String>,
+    /// The device's attributes when the claim was prepared.
+    pub attributes: Map<String, Value>,
+    /// How the link is used.
+    pub link_use: Option<LinkUse>,
+    /// The VLAN id that it has on the link.
+    pub vlan: Option<u32>,
+    /// The id that nobody else can have: the segmentation id that it was given, or its VLAN id.
+    pub segment: Option<Segment>,
+    /// Bits per second that it was granted.
+    pub bandwidth: u64,
+}
 
-/// Adds what is held and not among the candidates.
-pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &Held, inventory: &Inventory) {
-    for (name, attributes) in held {
-        if candidates.iter().all(|candidate| candidate.device.name != *name) {
-            candidates.push(candidate(name, attributes, inventory));
+impl Held {
+    /// What `plan` holds, on the node of this name.
+    pub fn of(plan: &Plan, node: &str) -> Self {
+        let device = &plan.device;
+        let plugins = || {
+            let plugins = plan.conflist.get("plugins").and_then(Value::as_array).into_iter().flatten();
+            plugins.filter_map(Value::as_object)
+        };
+        // Agents before did not journal what was granted, only what plugins limit.
+        let limit = || plan.capability_args.get("bandwidth")?.get("ingressRate")?.as_u64();
+        Self {
+            device: (device.pool == node).then(|| device.device.clone()),
+            network: network_of(&device.device),
+            list: plan.network_name().map(str::to_owned),
+            attributes: plan.attributes.clone(),
+            link_use: use_by_name(&device.device).or_else(|| link_use_of(plugins())),
+            vlan: vlan_of(plugins()),
+            segment: id_of(plan),
+            bandwidth: plan.bandwidth.map(|bandwidth| bandwidth.value()).or_else(limit).unwrap_or_default(),
+        }
+    }
+
+    /// What it is called today, if it still has its PCI address and MAC: links are renamed.
+    pub(super) fn link(&self, inventory: &Inventory) -> Option<IfName> {
+        let (pci, mac) = (self.text(attributes::PCI_BUS_ID), self.text(attributes::MAC));
+        let is_it = |link: &netclaim_driver::links::Link| {
+            pci.is_some() && link.pci_bus_id.as_deref() == pci && link.mac.as_deref() == mac
+        };
+        let found = inventory.uplinks.iter().find(|uplink| is_it(&uplink.link));
+        found.map(|uplink| uplink.name.clone()).or_else(|| self.text(attributes::UPLINK)?.parse().ok())
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.attributes.get(key)?.get("string")?.as_str()
+    }
+}
+
+/// The id that an attachment has alone: the one that it was given, or the one that its Network fixes.
+pub fn id_of(plan: &Plan) -> Option<Segment> {
+    let fixed = || {
+        let plugins = plan.conflist.get("plugins")?.as_array()?.iter().filter_map(Value::as_object);
+        let link = plan.attributes.get(attributes::UPLINK)?.get("string")?.as_str()?;
+        Some(Segment { space: space_of_link(link), id: vlan_of(plugins)? })
+    };
+    plan.segment.clone().or_else(fixed)
+}
+
+/// The use of a link that a device of the uplink itself is for.
+fn use_by_name(device: &str) -> Option<LinkUse> {
+    match device.split_once('-')?.0 {
+        "nic" => Some(LinkUse::Nic),
+        "macvlan" => Some(LinkUse::Macvlan),
+        "ipvlan" => Some(LinkUse::Ipvlan),
+        _ => None,
+    }
+}
+
+/// The inventory with each Network on the link that claims hold it on, for as long as they do.
+pub fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
+    let mut settled = Arc::clone(inventory);
+    let mut links: BTreeMap<&NetworkName, Vec<IfName>> = BTreeMap::new();
+    for held in held.iter().filter(|held| held.device.is_some()) {
+        if let (Some(network), Some(link)) = (&held.network, held.link(inventory)) {
+            links.entry(network).or_default().push(link);
+        }
+    }
+    for (network, links) in links {
+        let Some(spec) = inventory.networks.get(network).filter(|spec| spec.uplink.is_some()) else {
+            continue;
+        };
+        let chosen = inventory.uplink_of(spec).map(|uplink| &uplink.name);
+        let Some(first) = links.first().filter(|_| chosen.is_none_or(|name| !links.contains(name))) else {
+            continue;
+        };
+        if let Some(spec) = Arc::make_mut(&mut settled).networks.get_mut(network) {
+            spec.uplink =
+                Some(UplinkSelector { interfaces: vec![first.clone()], ..UplinkSelector::default() });
+        }
+    }
+    settled
+}
+
+/// Adds what is held and not among the candidates, and keeps ids on links that attachments have.
+pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &Inventory) {
+    for one in held {
+        let Some(name) = &one.device else { continue };
+        match candidates.iter_mut().find(|candidate| candidate.device.name == *name) {
+            // It is for one pod at a time, which has the id of then.
+            Some(candidate) if candidate.vlan.is_some() => candidate.vlan = one.vlan.or(candidate.vlan),
+            Some(_) => {}
+            None => candidates.push(candidate(name, one, inventory)),
+        }
+    }
+    for one in held {
+        let (Some(id), Some(link)) = (one.vlan, one.link(inventory)) else { continue };
+        let is_counted = |candidate: &Candidate| {
+            one.device.as_ref() == Some(&candidate.device.name) && candidate.vlan == Some(id)
+        };
+        if candidates.iter().any(is_counted) {
+            continue;
+        }
+        // No counter keeps these apart: the holder's device has many ids, or is in another pool.
+        let same = |candidate: &&mut Candidate| {
+            candidate.vlan == Some(id)
+                && candidate.link.as_ref() == Some(&link)
+                && one.device.as_ref() != Some(&candidate.device.name)
+        };
+        let by = one.network.as_ref().map(|network| format!(" of Network {network}")).unwrap_or_default();
+        for candidate in candidates.iter_mut().filter(same) {
+            let message = format!("VLAN id {id} on uplink {link} is taken by a pod{by}");
+            candidate.troubles.push(Trouble::new(TroubleKind::Exhausted, message));
         }
     }
 }
 
-fn candidate(name: &str, attributes: &Map<String, Value>, inventory: &Inventory) -> Candidate {
+fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     // One that does not decode any more is one less attribute.
-    let decoded = attributes.iter().filter_map(|(key, value)| {
+    let decoded = held.attributes.iter().filter_map(|(key, value)| {
         Some((key.clone(), serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?))
     });
     let published: BTreeMap<String, DeviceAttribute> = decoded.collect();
-    let text = |key: &str| published.get(key).and_then(|value| value.string.clone()).unwrap_or_default();
-    let (uplink, types) = (text(attributes::UPLINK), text(attributes::PLUGIN_TYPES));
-    let link_use = match name.split_once('-') {
-        Some(("nic", _)) => Some(LinkUse::Nic),
-        Some(("macvlan", _)) => Some(LinkUse::Macvlan),
-        Some(("ipvlan", _)) => Some(LinkUse::Ipvlan),
-        _ => link_use(&types.split(',').collect::<Vec<_>>()),
-    };
+    let text = |key: &str| held.text(key).unwrap_or_default();
+    let types: Vec<&str> = text(attributes::PLUGIN_TYPES).split(',').collect();
+    let link_use = use_by_name(name).or_else(|| link_use(&types));
     let in_pod = link_use == Some(LinkUse::Nic);
-    let trouble = match network_of(name) {
-        Some(network) if !inventory.networks.contains_key(&network) => Trouble::new(
+    let trouble = match &held.network {
+        Some(network) if !inventory.networks.contains_key(network) => Trouble::new(
             TroubleKind::Withdrawn,
             format!(
                 "Network {network} is gone, or is not for this node any more: see `kubectl get network {network}`"
             ),
         ),
-        _ => Trouble::new(
-            TroubleKind::LinkMissing,
-            format!("uplink {uplink} is gone, or is no uplink any more"),
-        ),
+        _ => {
+            let uplink = text(attributes::UPLINK);
+            Trouble::new(
+                TroubleKind::LinkMissing,
+                format!("uplink {uplink} is gone, or is no uplink any more"),
+            )
+        }
     };
     Candidate {
         device: Device {
@@ -62,9 +190,9 @@ fn candidate(name: &str, attributes: &Map<String, Value>, inventory: &Inventory)
             allow_multiple_allocations: (!in_pod).then_some(true),
             ..Device::default()
         },
-        link: uplink.parse().ok(),
+        link: held.link(inventory),
         link_use,
-        vlan: None,
+        vlan: held.vlan,
         troubles: if in_pod { Vec::new() } else { vec![trouble] },
         is_seen: !in_pod,
     }

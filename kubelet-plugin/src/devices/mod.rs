@@ -6,6 +6,7 @@
 //! | [`bandwidth`] | how an uplink's bandwidth is divided among its devices |
 //! | [`segments`] | which segmentation ids each Network has on this node |
 //! | [`held`] | what stays published because claims hold it |
+//! | [`strays`] | what nobody gets because a pod has not given its link back |
 //!
 //! A device is published as long as its link is there or a claim holds it: a device that is not published any more stops
 //! being charged. What cannot serve new pods is tainted.
@@ -14,8 +15,10 @@ mod bandwidth;
 mod counters;
 mod held;
 mod segments;
+pub(crate) mod strays;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::Device;
 use netclaim_api::device::DeviceName;
@@ -28,11 +31,12 @@ use netclaim_api::{IfName, NetworkName};
 use netclaim_slices::{Placement, Pool};
 use serde_json::{Map, Value};
 
-pub use held::Held;
+pub use held::{Held, id_of, settled};
 pub use segments::{segments, space};
+pub use strays::Stray;
 
 use crate::health::DeviceHealth;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, selects};
 use crate::uplinks::Uplink;
 
 /// A device before its counters.
@@ -56,22 +60,23 @@ pub struct Sources<'a> {
     /// The Node object's name.
     pub node: &'a str,
     /// What the node has.
-    pub inventory: &'a Inventory,
+    pub inventory: &'a Arc<Inventory>,
     /// Networks whose plugins cannot serve an ADD now.
     pub unavailable: &'a BTreeMap<NetworkName, Trouble>,
     /// What claims hold.
-    pub held: &'a Held,
+    pub held: &'a [Held],
 }
 
-/// The pool of a node, and how well its devices are. `addresses` tells how many attachments the Network's IPAM has
+/// The pool of a node, and how well its devices are. Nobody owns it yet. `addresses` tells how many attachments the Network's IPAM has
 /// addresses for.
 pub fn pool(
     from: Sources<'_>,
     addresses: impl Fn(&NetworkName, &NetworkSpec) -> Option<u64>,
 ) -> (Pool, Vec<DeviceHealth>) {
-    let Sources { node, inventory, unavailable, held } = from;
-    let bandwidth = bandwidth::shares(inventory);
-    let segments = segments(inventory);
+    let Sources { node, inventory: wanted, unavailable, held } = from;
+    let inventory = &*settled(wanted, held);
+    let bandwidth = bandwidth::shares(inventory, held);
+    let segments = segments(inventory, held);
     let mut candidates: Vec<Candidate> =
         inventory.uplinks.iter().flat_map(|uplink| uplink_devices(uplink, inventory, &bandwidth)).collect();
     for (name, spec) in networks(inventory) {
@@ -90,8 +95,21 @@ pub fn pool(
                 }
             }),
         };
-        let mut candidate = network_device(name, spec, inventory.uplink_of(spec), amounts);
+        let uplink = inventory.uplink_of(spec);
+        let exhausted = amounts.exhausted().map(|what| {
+            let message = format!("others hold all {what} of Network {name} on this node");
+            Trouble::new(TroubleKind::Exhausted, message)
+        });
+        let mut candidate = network_device(name, spec, uplink, amounts);
         candidate.troubles.extend(unavailable.get(name).cloned());
+        candidate.troubles.extend(exhausted);
+        candidate.troubles.extend(uplink.zip(wanted.networks.get(name)).and_then(|(uplink, wanted)| {
+            let message = format!(
+                "Network {name} no longer selects uplink {}, and moves when no pod is on it",
+                uplink.name
+            );
+            (!selects(wanted, uplink)).then(|| Trouble::new(TroubleKind::LinkMissing, message))
+        }));
         candidates.push(candidate);
     }
     held::keep(&mut candidates, held, inventory);
@@ -107,7 +125,7 @@ pub fn pool(
         candidate.device
     });
     let (name, placement) = (node.to_owned(), Placement::Node(node.to_owned()));
-    (Pool { name, placement, devices: devices.collect(), counters }, health)
+    (Pool { name, placement, owner: None, devices: devices.collect(), counters }, health)
 }
 
 /// What is published of a device, by its name; nothing when the node does not have it.
@@ -158,7 +176,7 @@ fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Sh
             link: Some(name.clone()),
             link_use: Some(link_use),
             vlan: None,
-            troubles: link_trouble(uplink, Some(link_use)).into_iter().collect(),
+            troubles: link_troubles(uplink, Some(link_use)).collect(),
             is_seen: true,
         }
     };
@@ -183,7 +201,12 @@ fn link_facts(uplink: &Uplink) -> Facts {
     }
 }
 
-/// What keeps pods from using a link. One that is going to be a pod's own may be down: the plugin sets it up there.
+/// What keeps pods from using a link.
+fn link_troubles(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Trouble> {
+    uplink.in_use(link_use).into_iter().chain(link_trouble(uplink, link_use))
+}
+
+/// Whether frames pass through a link. One that is going to be a pod's own may be down: the plugin sets it up there.
 fn link_trouble(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Trouble> {
     let link = &uplink.link;
     let why = match (link.is_up(), link.admin_up) {
@@ -224,7 +247,7 @@ fn network_device(
         link: uplink.map(|uplink| uplink.name.clone()),
         link_use: spec.link_use(),
         vlan: spec.fixed_vlan(),
-        troubles: uplink.and_then(|uplink| link_trouble(uplink, spec.link_use())).into_iter().collect(),
+        troubles: uplink.into_iter().flat_map(|uplink| link_troubles(uplink, spec.link_use())).collect(),
         is_seen: true,
     }
 }
@@ -234,6 +257,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use netclaim_api::attributes;
+    use netclaim_api::device::network_of;
+    use netclaim_driver::attach::record::{Phase, Plan};
     use serde_json::json;
 
     use super::*;
@@ -248,13 +273,111 @@ mod tests {
     }
 
     /// The pool of a node whose claims hold `held`.
-    fn made(inventory: &Inventory, held: &Held) -> (Pool, Vec<DeviceHealth>) {
-        let unavailable = BTreeMap::new();
-        pool(Sources { node: "n", inventory, unavailable: &unavailable, held }, |_, _| None)
+    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
+        let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
+        let from = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held };
+        pool(from, |_, _| None)
     }
 
     fn pool_of(inventory: &Inventory) -> Pool {
-        made(inventory, &Held::new()).0
+        made(inventory, &[]).0
+    }
+
+    /// What a claim holds that was prepared with this inventory.
+    fn held(device: &str, with: &Inventory) -> Held {
+        let plugins = network_of(device).and_then(|network| with.networks.get(&network));
+        let (attributes, device) = (attributes(device, with), device.to_owned());
+        let mut plan = crate::fixtures::record("c", Phase::Planned).plan;
+        plan.device.device = device;
+        plan.conflist = plugins.map(|spec| spec.cni.clone()).unwrap_or_default();
+        Held::of(&Plan { attributes, ..plan }, "n")
+    }
+
+    /// The VLAN network of this id on `eth1`.
+    fn vlan(id: u32) -> NetworkSpec {
+        let plugin = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": id});
+        let spec =
+            json!({"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
+        serde_json::from_value(spec).expect("a network")
+    }
+
+    fn taints(device: &Device) -> Vec<&str> {
+        device.taints.iter().flatten().map(|taint| taint.key.as_str()).collect()
+    }
+
+    #[test]
+    fn an_exhausted_network_is_tainted_and_can_be_published() {
+        let inventory = Arc::new(inventory(&[("m", "macvlan"), ("n", "macvlan")]));
+        let unavailable = BTreeMap::new();
+        let from = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[] };
+        let (pool, _) = pool(from, |name, _| Some(u64::from(name.as_str() == "n")));
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert_eq!(taints(device("net-m")), ["netclaim.dev/exhausted"]);
+        assert!(taints(device("net-n")).is_empty());
+        assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
+    }
+
+    #[test]
+    fn a_network_stays_on_the_uplink_that_claims_hold_it_on() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        inventory.networks.insert("lab".parse().expect("a name"), {
+            let mut lab = network("macvlan");
+            lab.uplink = serde_json::from_value(json!({"interfaces": ["eth1", "eth2"]})).expect("a selector");
+            lab
+        });
+        inventory.uplinks = vec![uplink("eth2")];
+        let held = [held("net-lab", &inventory)];
+        // The link that the Network prefers is there again.
+        inventory.uplinks = vec![uplink("eth1"), uplink("eth2")];
+        let (pool, _) = made(&inventory, &held);
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert!(!fits(&pool, &[device("net-lab"), device("nic-eth2")]), "it is used");
+        assert!(fits(&pool, &[device("net-lab"), device("nic-eth1")]), "it is free");
+        assert!(taints(device("net-lab")).is_empty());
+        assert_eq!(made(&inventory, &[]).0.devices, pool_of(&inventory).devices);
+
+        // Its admin does not want it there any more.
+        for spec in inventory.networks.values_mut() {
+            spec.uplink = network("macvlan").uplink;
+        }
+        let (pool, _) = made(&inventory, &held);
+        let lab = pool.devices.iter().find(|device| device.name == "net-lab").expect("published");
+        assert_eq!(taints(lab), ["netclaim.dev/link-missing"], "until it can move");
+    }
+
+    #[test]
+    fn a_link_that_was_renamed_goes_on_being_charged() {
+        let mut inventory = inventory(&[]);
+        inventory.uplinks[0].link.pci_bus_id = Some("0000:3b:00.1".into());
+        let held = [held("macvlan-eth1", &inventory)];
+        let mut renamed = uplink("eth5");
+        renamed.link.pci_bus_id = Some("0000:3b:00.1".into());
+        inventory.uplinks = vec![renamed];
+        let (pool, _) = made(&inventory, &held);
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert!(!fits(&pool, &[device("macvlan-eth1"), device("nic-eth5")]));
+    }
+
+    #[test]
+    fn a_vlan_id_stays_taken_when_its_network_is_gone_or_has_another() {
+        let mut inventory = inventory(&[]);
+        inventory.networks.insert("v1".parse().expect("a name"), vlan(100));
+        let held = [held("net-v1", &inventory)];
+        inventory.networks.insert("v1".parse().expect("a name"), vlan(101));
+        inventory.networks.insert("v2".parse().expect("a name"), vlan(100));
+        for gone in [false, true] {
+            if gone {
+                inventory.networks.remove(&"v1".parse().expect("a name"));
+            }
+            let (pool, _) = made(&inventory, &held);
+            let device =
+                |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+            assert!(!fits(&pool, &[device("net-v1"), device("net-v2")]), "gone: {gone}");
+        }
+        let of_another_pool = [Held { device: None, ..held[0].clone() }];
+        let (pool, _) = made(&inventory, &of_another_pool);
+        let v2 = pool.devices.iter().find(|device| device.name == "net-v2").expect("published");
+        assert_eq!(taints(v2), ["netclaim.dev/exhausted"], "no counter tells of it");
     }
 
     fn inventory(networks: &[(&str, &str)]) -> Inventory {
@@ -266,6 +389,7 @@ mod tests {
                 .iter()
                 .map(|(name, plugin)| (name.parse().expect("a name"), network(plugin)))
                 .collect(),
+            ..Inventory::default()
         }
     }
 
@@ -316,7 +440,10 @@ mod tests {
                 .collect();
             let kinds: BTreeSet<_> = chosen.iter().filter_map(|device| kind(device)).collect();
             let names: Vec<_> = chosen.iter().map(|device| &device.name).collect();
-            assert_eq!(fits(&pool, &chosen), kinds.len() <= 1, "{names:?}");
+            // The VLAN goes with whoever takes the link whole.
+            let vlan = chosen.iter().any(|device| device.name == "net-v");
+            let whole = kinds.iter().any(|kind| kind.ends_with("nic"));
+            assert_eq!(fits(&pool, &chosen), kinds.len() <= 1 && !(vlan && whole), "{names:?}");
         }
     }
 
@@ -338,11 +465,6 @@ mod tests {
 
     #[test]
     fn networks_with_one_vlan_id_on_one_uplink_wait_for_each_other() {
-        let vlan = |id: u32| {
-            let plugin = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": id});
-            let spec = json!({"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
-            serde_json::from_value::<NetworkSpec>(spec).expect("a network")
-        };
         let mut inventory = inventory(&[("m", "macvlan")]);
         for (name, id) in [("v1", 100), ("v2", 100), ("v3", 101)] {
             inventory.networks.insert(name.parse().expect("a name"), vlan(id));
@@ -351,16 +473,15 @@ mod tests {
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
         let together = |one, other| fits(&pool, &[device(one), device(other)]);
         assert!(!together("net-v1", "net-v2"));
-        assert!(
-            together("net-v1", "net-v3") && together("net-v1", "net-m") && together("net-v1", "nic-eth1")
-        );
+        assert!(together("net-v1", "net-v3") && together("net-v1", "net-m"));
+        assert!(!together("net-v1", "nic-eth1"), "the VLAN goes with its link");
         assert_eq!(device("net-v1").allow_multiple_allocations, None, "the kernel has one link of an id");
     }
 
     #[test]
     fn a_device_that_a_claim_holds_stays_and_goes_on_being_charged() {
         let with = inventory(&[("m", "macvlan")]);
-        let held: Held = ["nic-eth1", "net-m"].map(|name| (name.to_owned(), attributes(name, &with))).into();
+        let held = ["nic-eth1", "net-m"].map(|name| held(name, &with));
         let without = Inventory { uplinks: vec![uplink("eth2")], ..with.clone() };
         let (pool, health) = made(&without, &held);
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
@@ -369,11 +490,8 @@ mod tests {
             pool_of(&with).devices.into_iter().find(|d| d.name == "net-m").expect("there").attributes
         );
         assert!(!fits(&pool, &[device("nic-eth1"), device("net-m")]));
-        let taints = |name: &str| {
-            device(name).taints.iter().flatten().map(|taint| taint.key.clone()).collect::<Vec<_>>()
-        };
-        assert_eq!(taints("net-m"), ["netclaim.dev/link-missing"]);
-        assert!(taints("nic-eth1").is_empty(), "it is in a pod");
+        assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
+        assert!(taints(device("nic-eth1")).is_empty(), "it is in a pod");
         assert!(health.iter().all(|health| health.device != "nic-eth1"));
         assert_eq!(health.iter().filter(|health| health.trouble.is_some()).count(), 1);
     }
@@ -395,17 +513,28 @@ mod tests {
     }
 
     #[test]
+    fn a_link_below_another_programs_macvlan_is_tainted_where_that_excludes_a_use() {
+        let mut inventory =
+            inventory(&[("m", "macvlan"), ("i", "ipvlan"), ("h", "host-device"), ("v", "vlan")]);
+        inventory.uplinks[0]
+            .stacked
+            .push(crate::uplinks::Stacked { name: "net1".into(), kind: "macvlan".into() });
+        let (pool, health) = made(&inventory, &[]);
+        let tainted: BTreeSet<_> =
+            pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| d.name.as_str()).collect();
+        assert_eq!(tainted, BTreeSet::from(["nic-eth1", "ipvlan-eth1", "net-i", "net-h"]));
+        let nic = health.iter().find(|health| health.device == "nic-eth1").and_then(|h| h.trouble.clone());
+        assert_eq!(nic.expect("trouble").message, "uplink eth1 is below macvlan net1 of another program");
+    }
+
+    #[test]
     fn a_network_whose_plugins_cannot_serve_is_tainted() {
         let inventory = inventory(&[("m", "macvlan")]);
         let trouble = Trouble::new(TroubleKind::NotReady, "plugin macvlan: the daemon is away");
         let unavailable = BTreeMap::from([("m".parse().expect("a name"), trouble.clone())]);
-        let (held, sources) = (Held::new(), |unavailable, held| Sources {
-            node: "n",
-            inventory: &inventory,
-            unavailable,
-            held,
-        });
-        let (pool, health) = pool(sources(&unavailable, &held), |_, _| None);
+        let from =
+            Sources { node: "n", inventory: &Arc::new(inventory), unavailable: &unavailable, held: &[] };
+        let (pool, health) = pool(from, |_, _| None);
         let tainted: Vec<_> =
             pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| &d.name).collect();
         assert_eq!(tainted, ["net-m"]);

@@ -1,26 +1,32 @@
 //! Which segmentation ids each Network has on this node: an id is there once on an uplink.
 //!
 //! Of an id that several Networks list for one uplink the first by name has it, and none that lists it has one that
-//! another Network's configuration fixes. Networks without an uplink keep theirs to themselves.
+//! another Network's configuration fixes, or that a claim holds of another Network, be it gone. Networks without an uplink
+//! keep theirs to themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::NetworkName;
 use netclaim_api::network::NetworkSpec;
 
-use super::networks;
+use super::{Held, networks};
 use crate::inventory::Inventory;
 
 /// Among what there is only one of an id: the Network's uplink, or the Network itself.
 pub fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> String {
     match inventory.uplink_of(spec) {
-        Some(uplink) => format!("uplink {}", uplink.name),
+        Some(uplink) => space_of_link(uplink.name.as_str()),
         None => format!("network {name}"),
     }
 }
 
+/// The space of the ids on an uplink.
+pub(super) fn space_of_link(link: &str) -> String {
+    format!("uplink {link}")
+}
+
 /// The ids of each Network that hands out some.
-pub fn segments(inventory: &Inventory) -> BTreeMap<NetworkName, BTreeSet<u32>> {
+pub fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
     let mut taken: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
         taken.entry(space(name, spec, inventory)).or_default().extend(spec.fixed_vlan());
@@ -28,8 +34,14 @@ pub fn segments(inventory: &Inventory) -> BTreeMap<NetworkName, BTreeSet<u32>> {
     let mut segments = BTreeMap::new();
     for (name, spec) in networks(inventory) {
         let Some(segmentation) = &spec.segmentation else { continue };
-        let taken = taken.entry(space(name, spec, inventory)).or_default();
+        let space = space(name, spec, inventory);
+        let of_others = held.iter().filter(|held| held.network.as_ref() != Some(name));
+        let of_others = of_others.filter_map(|held| held.segment.as_ref());
+        let of_others: BTreeSet<u32> =
+            of_others.filter(|segment| segment.space == space).map(|segment| segment.id).collect();
+        let taken = taken.entry(space).or_default();
         let ids: BTreeSet<u32> = segmentation.ids().difference(taken).copied().collect();
+        let ids: BTreeSet<u32> = ids.difference(&of_others).copied().collect();
         taken.extend(&ids);
         segments.insert(name.clone(), ids);
     }
@@ -39,6 +51,8 @@ pub fn segments(inventory: &Inventory) -> BTreeMap<NetworkName, BTreeSet<u32>> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+
+    use netclaim_driver::attach::record::Segment;
 
     use super::*;
     use crate::inventory::tests::uplink;
@@ -71,8 +85,17 @@ mod tests {
                 .collect(),
             ..Inventory::default()
         };
-        let segments = segments(&inventory);
-        let ids = |name: &str| segments[&name.parse().expect("a name")].iter().copied().collect::<Vec<_>>();
-        assert_eq!((ids("a"), ids("b"), ids("c")), (vec![100, 101, 102], vec![104], vec![100, 101]));
+        let ids = |held: &[Held], name: &str| {
+            let segments = segments(&inventory, held);
+            segments[&name.parse().expect("a name")].iter().copied().collect::<Vec<_>>()
+        };
+        let all = |held: &[Held]| (ids(held, "a"), ids(held, "b"), ids(held, "c"));
+        assert_eq!(all(&[]), (vec![100, 101, 102], vec![104], vec![100, 101]));
+
+        let segment = |id| Some(Segment { space: "uplink eth1".into(), id });
+        let of_b = Held { network: "b".parse().ok(), segment: segment(101), ..Held::default() };
+        let of_a_gone_one = Held { segment: segment(104), ..Held::default() };
+        let held = (vec![100, 102], vec![101], vec![100, 101]);
+        assert_eq!(all(&[of_b, of_a_gone_one]), held, "what claims hold stays theirs");
     }
 }

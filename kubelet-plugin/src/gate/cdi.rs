@@ -161,8 +161,8 @@ impl CdiSpecs {
 /// Why no other pod can use the claim.
 pub fn of_another_pod(plan: &Plan) -> String {
     format!(
-        "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so give each pod its own claim, for \
-         example by resourceClaimTemplateName",
+        "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so wait until that pod has ended, or give \
+         each pod its own claim, for example by resourceClaimTemplateName",
         plan.claim, plan.pod.name
     )
 }

@@ -16,7 +16,7 @@ use crate::metadata::RequestKey;
 use crate::status::News;
 
 /// What has been put on disk for a pod.
-#[derive(Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 struct OnDisk {
     metadata: BTreeSet<RequestKey>,
     specs: BTreeMap<String, Spec>,
@@ -45,11 +45,12 @@ pub struct GateKeeper {
 impl GateKeeper {
     /// Takes over what an earlier agent left: `records` is what the journal holds. What is attached in this boot gets
     /// its spec and marker, whatever is on disk; those of anything else are withdrawn until a sandbox is in hand. Metadata
-    /// files stay as long as their claims: a container that waits may have one mounted.
+    /// files stay as long as their claims: a container that waits may have one mounted. What cannot be written is tried
+    /// again when the pod is next observed.
     ///
     /// # Errors
-    /// When the directories cannot be read or written: a spec too many would hold a container for minutes, a marker
-    /// too many would let one through.
+    /// When the directories cannot be read or something not be removed: a spec too many would hold a container for
+    /// minutes, a marker too many would let one through.
     pub fn take_over(
         specs: CdiSpecs,
         metadata: MetadataFiles,
@@ -79,18 +80,26 @@ impl GateKeeper {
         }
         metadata.retain(&pods.values().flat_map(|on_disk| on_disk.metadata.clone()).collect())?;
         markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
-        for record in records {
-            metadata.provide(&record.plan)?;
+        let keeper = Self { specs, metadata, markers, pods: Mutex::default(), silent, news };
+        for (uid, wanted) in pods {
+            let state = states.get(uid.as_str()).cloned().unwrap_or_default();
+            let written = keeper.write(&state, &wanted).map(|()| wanted.clone()).unwrap_or_else(|error| {
+                tracing::error!(pod.uid = uid, %error, "cannot write what the pod's containers need: trying again");
+                OnDisk::default()
+            });
+            keeper.lock().on_disk.insert(uid, written);
         }
-        for state in states.values().filter(|state| state.sandbox.is_some()) {
-            metadata.write_all(&state.records)?;
+        Ok(keeper)
+    }
+
+    /// Writes everything that a pod in `state` is to have.
+    fn write(&self, state: &PodState, wanted: &OnDisk) -> io::Result<()> {
+        state.records.iter().try_for_each(|record| self.metadata.provide(&record.plan))?;
+        if state.sandbox.is_some() {
+            self.metadata.write_all(&state.records)?;
         }
-        for on_disk in pods.values() {
-            on_disk.specs.iter().try_for_each(|(claim, spec)| specs.write(claim, spec))?;
-            on_disk.marker.iter().try_for_each(|sandbox| markers.set(sandbox))?;
-        }
-        let pods = Mutex::new(Pods { on_disk: pods, ..Pods::default() });
-        Ok(Self { specs, metadata, markers, pods, silent, news })
+        wanted.marker.iter().try_for_each(|sandbox| self.markers.set(sandbox))?;
+        wanted.specs.iter().try_for_each(|(claim, spec)| self.specs.write(claim, spec))
     }
 
     /// The specs, for those who need their names.
@@ -377,6 +386,31 @@ mod tests {
         assert!(file("attached").unwrap().contains("\"generation\": 1"));
         assert_eq!(file("adding").unwrap(), "", "a waiting container may have it mounted");
         assert!(file("gone").is_err());
+    }
+
+    #[tokio::test]
+    async fn what_a_new_agent_cannot_write_it_writes_when_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(keeper(dir.path(), &[]));
+        // A directory in the way of the temporary file: works for root too, unlike permissions.
+        let obstacle = dir.path().join("cdi/netclaim.dev-claim_a.tmp");
+        std::fs::create_dir(&obstacle).unwrap();
+        let keeper = keeper(dir.path(), &[attached("a", "s1")]);
+        let state = PodState {
+            sandbox: Some(sandbox("s1")),
+            records: vec![attached("a", "s1")],
+            ..PodState::default()
+        };
+        keeper.observe("p", &state).await.unwrap_err();
+        std::fs::remove_dir(&obstacle).unwrap();
+        keeper.observe("p", &state).await.unwrap();
+        assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json", "s1"]);
+        // The same once more needs no space.
+        std::fs::create_dir(&obstacle).unwrap();
+        keeper_beside(dir.path(), &[attached("a", "s1")], watch::channel(false).1)
+            .observe("p", &state)
+            .await
+            .unwrap();
     }
 
     #[tokio::test]

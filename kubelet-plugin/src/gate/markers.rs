@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use netclaim_api::cni::ContainerId;
+
 use crate::files;
 
 /// The directory of markers.
@@ -30,7 +32,7 @@ impl Markers {
     /// # Errors
     /// When the marker is not there afterwards.
     pub fn set(&self, sandbox_id: &str) -> io::Result<()> {
-        fs::write(self.dir.join(sandbox_id), "")
+        fs::write(self.path(sandbox_id)?, "")
     }
 
     /// Closes it; it need not be open.
@@ -38,7 +40,13 @@ impl Markers {
     /// # Errors
     /// When the marker is still there afterwards.
     pub fn clear(&self, sandbox_id: &str) -> io::Result<()> {
-        files::remove(&self.dir.join(sandbox_id))
+        files::remove(&self.path(sandbox_id)?)
+    }
+
+    fn path(&self, sandbox_id: &str) -> io::Result<PathBuf> {
+        let id: ContainerId =
+            sandbox_id.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(self.dir.join(id.as_str()))
     }
 
     /// Removes every marker but these.
@@ -53,5 +61,24 @@ impl Markers {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_id_that_is_a_path_marks_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let markers = Markers::new(&dir.path().join("ready")).expect("made");
+        fs::write(dir.path().join("kept"), "").expect("written");
+        for id in ["../kept", "/kept", "..", ".", "", "a/b", "a\0"] {
+            markers.set(id).expect_err(id);
+            markers.clear(id).expect_err(id);
+        }
+        assert!(dir.path().join("kept").exists());
+        markers.set("s1").expect("set");
+        markers.clear("s1").expect("cleared");
     }
 }

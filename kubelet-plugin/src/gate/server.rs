@@ -2,13 +2,14 @@
 //!
 //! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…,"netns":…}`, the agent
 //! answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
-//! waits; it outlives the agent and asks the next one.
+//! waits; it outlives the agent and asks the next one, as it does when the connection ends without an answer.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use netclaim_api::cni::ContainerId;
 use netclaim_driver::attach::{Gate, PodState};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -26,7 +27,8 @@ const LOOK_PERIOD: Duration = Duration::from_secs(3);
 
 #[derive(Deserialize)]
 struct Question {
-    sandbox: String,
+    /// It becomes a path: another one is no question of ours.
+    sandbox: ContainerId,
     pod: String,
     /// Name of the sandbox's network namespace, where it has one.
     netns: Option<PathBuf>,
@@ -37,7 +39,7 @@ pub trait Source: Send + Sync + 'static {
     /// The state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
 
-    /// A hook has told of a sandbox, which nobody else may tell of.
+    /// A hook tells of a sandbox, which nobody else may tell of; again and again while it waits.
     fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>);
 
     /// Whether the pod is being deleted, or gone. Errors count as no.
@@ -60,21 +62,23 @@ async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result
         // The hook says nothing more: the end of its stream is the end of its process.
         _ = reader.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
-    writer.write_all(outcome.as_bytes()).await
+    writer.write_all(outcome.unwrap_or_default().as_bytes()).await
 }
 
-async fn outcome<S: Source>(question: &Question, source: &S) -> String {
-    let gone = |reason: &str| format!("gone {reason}\n");
+/// The answer when it is final; `None` when that is for the next agent to say.
+async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
+    let gone = |reason: &str| Some(format!("gone {reason}\n"));
     let Some(mut state) = source.watch(&question.pod) else {
         return gone("its ResourceClaims are no longer prepared on this node");
     };
-    source.sandbox_found(&question.pod, &question.sandbox, question.netns.clone());
+    let tell = || source.sandbox_found(&question.pod, question.sandbox.as_str(), question.netns.clone());
+    tell();
     let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_PERIOD, LOOK_PERIOD);
     loop {
         let pod = {
             let state = state.borrow_and_update();
-            if state.gate(&question.sandbox) == Gate::Open {
-                return "open\n".to_owned();
+            if state.gate(question.sandbox.as_str()) == Gate::Open {
+                return Some("open\n".to_owned());
             }
             if state.closing {
                 return gone("its ResourceClaims are being released");
@@ -83,12 +87,16 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> String {
         };
         tokio::select! {
             changed = state.changed() => if changed.is_err() {
-                return gone("its ResourceClaims were released");
+                // Attachments that are left are those of the next agent: this one ends.
+                let released = state.borrow().records.is_empty();
+                return released.then(|| gone("its ResourceClaims were released")).flatten();
             },
-            _ = look.tick() => if let Some(pod) = pod
-                && source.is_going(&pod.namespace, &pod.name, &pod.uid).await
-            {
-                return gone("the pod is being deleted");
+            _ = look.tick() => {
+                // A new agent knows only after a while that nobody else tells of sandboxes.
+                tell();
+                if let Some(pod) = pod && source.is_going(&pod.namespace, &pod.name, &pod.uid).await {
+                    return gone("the pod is being deleted");
+                }
             },
         }
     }
@@ -96,7 +104,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use netclaim_driver::attach::record::{Phase, Record};
 
@@ -108,6 +116,13 @@ mod tests {
     struct Pod {
         state: watch::Receiver<PodState>,
         going: AtomicBool,
+        told: AtomicU32,
+    }
+
+    impl Pod {
+        fn new(state: watch::Receiver<PodState>) -> Self {
+            Self { state, going: AtomicBool::new(false), told: AtomicU32::new(0) }
+        }
     }
 
     impl Source for Pod {
@@ -115,7 +130,9 @@ mod tests {
             (pod_uid == "p").then(|| self.state.clone())
         }
 
-        fn sandbox_found(&self, _: &str, _: &str, _: Option<PathBuf>) {}
+        fn sandbox_found(&self, _: &str, _: &str, _: Option<PathBuf>) {
+            self.told.fetch_add(1, Ordering::Relaxed);
+        }
 
         async fn is_going(&self, _: &str, _: &str, _: &str) -> bool {
             self.going.load(Ordering::Relaxed)
@@ -127,13 +144,13 @@ mod tests {
     }
 
     fn question() -> Question {
-        Question { sandbox: "s1".into(), pod: "p".into(), netns: None }
+        Question { sandbox: "s1".parse().expect("an id"), pod: "p".into(), netns: None }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_hook_waits_until_its_own_sandbox_is_attached() {
         let (sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
-        let source = Pod { state: receiver, going: AtomicBool::new(false) };
+        let source = Pod::new(receiver);
         let question = question();
         let waiting = outcome(&question, &source);
         tokio::pin!(waiting);
@@ -142,19 +159,54 @@ mod tests {
         sender.send_replace(state(attached("c", "s0")));
         assert!(tokio::time::timeout(moment, &mut waiting).await.is_err(), "another sandbox of the pod");
         sender.send_replace(state(attached("c", "s1")));
-        assert_eq!(waiting.await, "open\n");
+        assert_eq!(waiting.await.as_deref(), Some("open\n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hook_is_not_answered_by_an_agent_that_ends_while_something_is_attached() {
+        let (sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
+        let source = Pod::new(receiver);
+        drop(sender);
+        assert_eq!(outcome(&question(), &source).await, None);
+        let (sender, receiver) = watch::channel(PodState::default());
+        let source = Pod::new(receiver);
+        drop(sender);
+        let released = "gone its ResourceClaims were released\n";
+        assert_eq!(outcome(&question(), &source).await.as_deref(), Some(released));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hook_tells_of_its_sandbox_for_as_long_as_it_waits() {
+        let (_sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
+        let source = Pod::new(receiver);
+        let question = question();
+        let waiting = tokio::time::timeout(4 * LOOK_PERIOD, outcome(&question, &source));
+        assert!(waiting.await.is_err());
+        assert!(
+            source.told.load(Ordering::Relaxed) >= 3,
+            "told once, before the agent knew that it has to listen"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_hook_of_a_pod_that_goes_away_is_let_go() {
         let (_sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
-        let source = Pod { state: receiver, going: AtomicBool::new(true) };
-        assert_eq!(outcome(&question(), &source).await, "gone the pod is being deleted\n");
+        let source = Pod { going: AtomicBool::new(true), ..Pod::new(receiver) };
+        let deleted = "gone the pod is being deleted\n";
+        assert_eq!(outcome(&question(), &source).await.as_deref(), Some(deleted));
         let unknown = Question { pod: "q".into(), ..question() };
-        assert_eq!(
-            outcome(&unknown, &source).await,
-            "gone its ResourceClaims are no longer prepared on this node\n"
-        );
+        let unprepared = "gone its ResourceClaims are no longer prepared on this node\n";
+        assert_eq!(outcome(&unknown, &source).await.as_deref(), Some(unprepared));
+    }
+
+    #[test]
+    fn a_question_of_a_sandbox_whose_id_is_a_path_is_none() {
+        let ask =
+            |id: &str| serde_json::from_value::<Question>(serde_json::json!({"sandbox": id, "pod": "p"}));
+        assert!(ask("0a1b").is_ok());
+        for id in ["../s1", "/s1", "..", "", "a\nb"] {
+            assert!(ask(id).is_err(), "{id}");
+        }
     }
 
     #[tokio::test]
@@ -162,7 +214,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/gate.sock");
         let (_sender, receiver) = watch::channel(state(attached("c", "s1")));
-        let source = Arc::new(Pod { state: receiver, going: AtomicBool::new(false) });
+        let source = Arc::new(Pod::new(receiver));
         let server = tokio::spawn(serve(listen(&path).unwrap(), source));
         let mut hook = UnixStream::connect(&path).await.unwrap();
         hook.write_all(b"{\"sandbox\":\"s1\",\"pod\":\"p\"}\n").await.unwrap();

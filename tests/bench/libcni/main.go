@@ -137,7 +137,14 @@ func held() (memory, error) {
 func main() {
 	path := flag.String("path", "", "directories of the plugins, colon-separated")
 	cache := flag.String("cache", "", "directory of libcni's cache")
+	gomaxprocs := flag.String("plugins-gomaxprocs", "", "GOMAXPROCS of the plugins")
 	flag.Parse()
+	// This process has read its own by now; plugins inherit what is set here.
+	if *gomaxprocs != "" {
+		if err := os.Setenv("GOMAXPROCS", *gomaxprocs); err != nil {
+			log.Fatal(err)
+		}
+	}
 	cni := libcni.NewCNIConfigWithCacheDir(strings.Split(*path, ":"), *cache, nil)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {

@@ -25,14 +25,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use netclaim_driver::cni::{Attachments, Cache, Runtime};
+use netclaim_driver::cni::Runtime;
 
 use crate::host::{BIN_DIR, Worker};
 use crate::report::{Held, Measured};
 use crate::workload::{LANES, workloads};
 
 /// For contestants that keep nothing.
-const NO_CACHE: &str = "/run/no-cache";
+const NO_STATE: &str = "/run/no-state";
 
 /// Attachments before memory is looked at again.
 const MANY: usize = 10_000;
@@ -52,8 +52,8 @@ enum Task {
         kind: Kind,
         /// Directory of the plugins.
         bin_dir: PathBuf,
-        /// Directory for the cache, if the kind has one.
-        cache: PathBuf,
+        /// Directory for what the kind keeps, if it keeps anything.
+        state: PathBuf,
     },
 }
 
@@ -85,24 +85,21 @@ enum Kind {
     Bare,
     /// The runtime alone.
     Netclaim,
-    /// The runtime with its cache, its locks and the plugins' environment, as the agent uses it.
+    /// What the agent does for each attachment: `CniNetwork` with its cache, locks, plugins' environment and journal.
     NetclaimAgent,
 }
 
 fn main() -> Result<()> {
     match Args::parse().command {
         Task::Compare(compare) => compare.run(),
-        Task::Contestant { kind, bin_dir, cache } => match kind {
+        Task::Contestant { kind, bin_dir, state } => match kind {
             Kind::Bare => protocol::serve(|order| bare::attach(&bin_dir, order)),
             Kind::Netclaim => {
                 let contestant = netclaim::Contestant::new(Runtime::new(vec![bin_dir])?)?;
                 protocol::serve(|order| contestant.attach(order))
             }
             Kind::NetclaimAgent => {
-                let cache = Cache::new(cache).beside_a_journal();
-                // The agent's default, `--cni-env`.
-                let runtime = Runtime::new(vec![bin_dir])?.with_env("GOMAXPROCS", "1");
-                let contestant = netclaim::Contestant::new(Attachments::new(runtime, cache))?;
+                let contestant = netclaim::Contestant::new(netclaim::Agent::new(bin_dir, &state)?)?;
                 protocol::serve(|order| contestant.attach(order))
             }
         },
@@ -157,11 +154,15 @@ impl Compare {
     fn contestants(&self) -> Result<Vec<Contestant>> {
         let me = env::current_exe()?;
         let (me, libcni) = (text(&me)?, text(&self.libcni)?);
-        let commands: [(&'static str, Vec<&str>); 4] = [
-            ("bare", vec![me, "contestant", "bare", BIN_DIR, NO_CACHE]),
-            ("netclaim", vec![me, "contestant", "netclaim", BIN_DIR, NO_CACHE]),
-            ("netclaim agent", vec![me, "contestant", "netclaim-agent", BIN_DIR, "/run/cache-netclaim"]),
+        let commands: [(&'static str, Vec<&str>); 5] = [
+            ("bare", vec![me, "contestant", "bare", BIN_DIR, NO_STATE]),
+            ("netclaim", vec![me, "contestant", "netclaim", BIN_DIR, NO_STATE]),
+            ("netclaim agent", vec![me, "contestant", "netclaim-agent", BIN_DIR, "/run/state-agent"]),
             ("libcni", vec![libcni, "-path", BIN_DIR, "-cache", "/run/cache-libcni"]),
+            (
+                "libcni GOMAXPROCS=1",
+                vec![libcni, "-path", BIN_DIR, "-cache", "/run/cache-libcni-1", "-plugins-gomaxprocs", "1"],
+            ),
         ];
         commands
             .into_iter()

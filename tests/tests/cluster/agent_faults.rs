@@ -16,8 +16,8 @@ const TRIES: usize = 3;
 
 /// Holds the runtime still when the pod's claim is prepared and its sandbox is not yet made.
 ///
-/// The kubelet does not always get that far: it may ask the runtime something first, or be refused the claim by the
-/// Node authorizer and wait for its next round. Then the runtime goes on, and it is tried again.
+/// The kubelet does not always get that far: it may ask the runtime something first. Then the runtime goes on, and it is
+/// tried again.
 fn prepared_only(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
     for left in (0..TRIES).rev() {
         let before = test.cluster.node().journal()?.len();
@@ -92,6 +92,8 @@ pub fn without_an_agent_a_pod_waits_until_there_is_one(test: &Test<'_>) -> Resul
     test.event("p", &["FailedPrepareDynamicResources"])?;
     test.has_not_started("p")?;
     test.cluster.agent_back()?;
+    // Shown is that the agent serves the kubelet's next try, not when the kubelet makes it.
+    test.wake("p")?;
     test.runs_with("p", &["net1"])
 }
 

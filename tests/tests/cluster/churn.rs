@@ -68,9 +68,10 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
         }
         std::thread::sleep(Duration::from_millis(dice.below(400)));
     }
-    // Whoever is left has begun with its network.
+    // Whoever is left has begun with its network. A kubelet that was just started refuses claims by itself, until it has
+    // asked its drivers who they are, and comes back to their pods after 60 to 90 s.
     for name in &there {
-        test.runs(name)?;
+        eventually(RETRY, &format!("pod {name} runs"), || test.runs(name))?;
         test.began_with(name, &["net1"])?;
     }
     test.kubectl(&["delete", "pods", "--all", "--timeout=180s"])?;

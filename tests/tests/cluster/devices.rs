@@ -1,7 +1,7 @@
 //! What the node's links and the admin's Networks become for a real scheduler. Links that scenarios plug in are each
 //! scenario's its own.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::{attachment, claim, class, pod, request};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
@@ -224,19 +224,122 @@ pub fn a_policy_says_which_links_are_uplinks_and_what_they_are(test: &Test<'_>) 
     is_not_published(test, "macvlan-odd76")
 }
 
-pub fn a_policy_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
-    let name = test.name("p");
-    test.create([policy(&name, json!({"links": {}, "publish": "Always"}))])?;
-    eventually(60, "the policy is refused", || {
-        let policy = test.cluster.get(&["uplinkpolicy", &name])?;
+/// Waits until the policy's condition has this status and all of `words`.
+fn policy_is(test: &Test<'_>, name: &str, status: &str, words: &[&str]) -> Result<()> {
+    eventually(60, &format!("the policy is accepted: {status}"), || {
+        let policy = test.cluster.get(&["uplinkpolicy", name])?;
         let condition = &policy["status"]["conditions"][0];
         let message = condition["message"].as_str().unwrap_or_default();
-        ensure!(
-            condition["status"] == "False" && message.contains("spec.links: selects every link"),
-            "{condition}"
-        );
+        let current = condition["observedGeneration"] == policy["metadata"]["generation"];
+        let says_so = current && condition["status"] == status && words.iter().all(|w| message.contains(w));
+        ensure!(says_so, "{condition}");
         Ok(())
     })
+}
+
+pub fn a_policy_that_cannot_work_says_why(test: &Test<'_>) -> Result<()> {
+    let name = test.name("p");
+    for (spec, why) in [
+        (json!({"links": {}, "publish": "Always"}), "selects every link"),
+        (json!({"links": {}, "attributes": {"mtu": {"int": 1500}}}), "what the driver itself says"),
+    ] {
+        let refused = format!("{:#}", test.create([policy(&name, spec)]).err().context("it was accepted")?);
+        ensure!(refused.contains(why), "{refused}");
+    }
+    test.create([policy(&name, json!({"links": {}, "attributes": {"firmware": {"version": "7"}}}))])?;
+    let words = ["spec.attributes.firmware: \"7\" is no version", "does without the policy if there is none"];
+    policy_is(test, &name, "False", &words)
+}
+
+pub fn a_policy_that_becomes_invalid_goes_on_withholding_what_it_withheld(test: &Test<'_>) -> Result<()> {
+    let (_link, _other) = (Plugged::new(test, "eth88")?, Plugged::new(test, "eth89")?);
+    is_published(test, "nic-eth88", |_| true)?;
+    let (never, late) = (test.name("never"), test.name("late"));
+    test.create([policy(&never, json!({"links": {"names": ["eth88"]}, "publish": "Never"}))])?;
+    is_not_published(test, "nic-eth88")?;
+    let fault = json!({"firmware": {"version": "7"}});
+    let patch = json!({"spec": {"attributes": fault}}).to_string();
+    test.cluster.kubectl(&["patch", "uplinkpolicy", &never, "--type=merge", "-p", &patch])?;
+    policy_is(test, &never, "False", &["follows the last good version"])?;
+    // One that no agent has ever seen good.
+    is_published(test, "nic-eth89", |_| true)?;
+    test.create([policy(
+        &late,
+        json!({"links": {"names": ["eth89"]}, "modes": ["nic"], "attributes": fault}),
+    )])?;
+    policy_is(test, &late, "False", &["publishes none of the links that it selects"])?;
+    is_not_published(test, "nic-eth89")?;
+    ensure!(device(test, "nic-eth88")?.is_none(), "a policy that became invalid published its link");
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &never, &late])?;
+    is_published(test, "nic-eth88", |_| true)?;
+    is_published(test, "nic-eth89", |_| true)
+}
+
+pub fn a_link_of_the_nodes_is_for_networks_that_name_it_and_whole_if_a_policy_says_so(
+    test: &Test<'_>,
+) -> Result<()> {
+    let _link = Plugged::new(test, "eth86")?;
+    is_published(test, "nic-eth86", |_| true)?;
+    test.cluster.on_node(&["ip", "address", "add", "10.86.0.1/24", "dev", "eth86"])?;
+    is_not_published(test, "nic-eth86")?;
+    ensure!(device(test, "macvlan-eth86")?.is_none(), "the link is offered to share");
+    let (network, none) = (
+        network_on(test, "eth86", "a", |_| {})?,
+        network_on(test, "eth86", "b", |network| {
+            network["spec"]["cni"]["plugins"][0] =
+                json!({"type": "host-device", "device": "${uplink.ifName}"});
+        })?,
+    );
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    ensure!(device(test, &format!("net-{none}"))?.is_none(), "a Network takes the link whole");
+    for words in [
+        format!("Network {network} has pods share link eth86, which carries the node's own traffic"),
+        format!("Network {none} does not get link eth86"),
+    ] {
+        eventually(60, "the Node has an event that says so", || {
+            let events = ["get", "events", "-n", "default", "--field-selector", "reason=UplinkOfTheNode"];
+            let events = test.cluster.kubectl(&events)?;
+            ensure!(events.contains(&words), "{events}");
+            Ok(())
+        })?;
+    }
+    test.delete_pod("p")?;
+    // By a route, too.
+    test.cluster.on_node(&["ip", "address", "del", "10.86.0.1/24", "dev", "eth86"])?;
+    is_published(test, "nic-eth86", |_| true)?;
+    test.cluster.on_node(&["ip", "route", "add", "10.87.0.0/16", "dev", "eth86"])?;
+    is_not_published(test, "nic-eth86")?;
+    let always = test.name("always");
+    test.create([policy(&always, json!({"links": {"names": ["eth86"]}, "publish": "Always"}))])?;
+    is_published(test, "nic-eth86", |_| true)?;
+    is_published(test, &format!("net-{none}"), |_| true)?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &always])?;
+    is_not_published(test, "nic-eth86")
+}
+
+pub fn pods_share_the_only_link_of_a_node(test: &Test<'_>) -> Result<()> {
+    let network = network_on(test, "eth0", "a", |_| {})?;
+    ensure!(device(test, "macvlan-eth0")?.is_none(), "the link is offered by itself");
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    test.delete_pod("p")
+}
+
+pub fn a_link_that_another_program_uses_is_not_given_away_whole(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth87")?;
+    is_published(test, "nic-eth87", |device| device["taints"].is_null())?;
+    let child = ["ip", "link", "add", "multus87", "link", "eth87", "type", "macvlan", "mode", "bridge"];
+    test.cluster.on_node(&child)?;
+    let in_use = |device: &Value| device["taints"][0]["key"] == "netclaim.dev/link-in-use";
+    is_published(test, "nic-eth87", in_use)?;
+    // Where the kernel has no ipvlan there is no such device.
+    if device(test, "ipvlan-eth87")?.is_some() {
+        is_published(test, "ipvlan-eth87", in_use)?;
+    }
+    is_published(test, "macvlan-eth87", |device| device["taints"].is_null())?;
+    test.cluster.on_node(&["ip", "link", "del", "multus87"])?;
+    is_published(test, "nic-eth87", |device| device["taints"].is_null())
 }
 
 pub fn what_a_provider_says_of_links_brings_two_of_them_together(test: &Test<'_>) -> Result<()> {
@@ -280,16 +383,33 @@ pub fn what_a_provider_says_of_links_brings_two_of_them_together(test: &Test<'_>
 }
 
 pub fn a_network_is_for_the_namespaces_that_it_selects(test: &Test<'_>) -> Result<()> {
-    let network = test.network("a", |network| {
-        network["spec"]["namespaceSelector"] = json!({"matchLabels": {"netclaim-test": test.name("in")}});
+    let label = test.name("in");
+    let only = |network: &mut Value| {
+        network["spec"]["namespaceSelector"] = json!({"matchLabels": {"netclaim-test": label}});
+    };
+    let silent = test.network("a", only)?;
+    let listing = test.network("b", |network| {
+        only(network);
+        network["metadata"]["annotations"]["netclaim.dev/device-classes"] =
+            json!(format!("any, {}", test.name("b")));
     })?;
-    test.pod("p", &network)?;
-    test.event("p", &[&format!("Network \"{network}\" is not for namespace")])?;
-    let namespace = test.get("pod", "p")?["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-    let label = format!("netclaim-test={}", test.name("in"));
-    test.cluster.kubectl(&["label", "namespace", &namespace, &label])?;
-    test.delete_pod("p")?;
-    test.pod("q", &network)?;
+    let not_for = |network: &str| format!("Network {network:?} is not for namespace {:?}", test.namespace());
+    // The policy may not have heard of the Network yet.
+    eventually(10, "a claim of a class that the Network lists is refused", || {
+        let Err(error) = test.create([claim("q", &listing)]) else {
+            test.kubectl(&["delete", "resourceclaim", "q"])?;
+            bail!("it was accepted")
+        };
+        ensure!(error.to_string().contains(&not_for(&listing)), "{error}");
+        Ok(())
+    })?;
+    test.pod("p", &silent)?;
+    test.event("p", &["FailedScheduling", &not_for(&silent)])?;
+    let status = test.get("resourceclaim", "p")?["status"].clone();
+    ensure!(status["allocation"].is_null(), "what is refused holds {status}");
+    test.cluster.kubectl(&["label", "namespace", test.namespace(), &format!("netclaim-test={label}")])?;
+    test.runs_with("p", &["net1"])?;
+    test.pod("q", &listing)?;
     test.runs_with("q", &["net1"])
 }
 
@@ -310,7 +430,22 @@ pub fn networks_of_one_uplink_are_never_granted_more_than_it_has(test: &Test<'_>
     greedy["spec"]["devices"]["requests"][0]["exactly"]["capacity"] =
         json!({"requests": {"bandwidth": "4G"}});
     test.create([greedy, pod("greedy", &["greedy"])])?;
-    test.is_unschedulable("greedy")
+    test.is_unschedulable("greedy")?;
+
+    // One that says nothing has nothing to give.
+    let silent = network_on(test, "eth80", "c", |_| {})?;
+    is_published(test, &format!("net-{silent}"), |device| device["capacity"]["bandwidth"].is_null())?;
+    // What is granted is not promised again when a Network comes that would have been served first.
+    let network = test.cluster.get(&["network", &first])?;
+    test.cluster.kubectl(&["delete", "network", &first])?;
+    test.runs_with("greedy", &["net1"])?;
+    is_published(test, &format!("net-{second}"), amount("7G"))?;
+    let again = json!({"apiVersion": network["apiVersion"], "kind": "Network", "metadata": {"name": first},
+        "spec": network["spec"]});
+    test.create([again])?;
+    is_published(test, &format!("net-{first}"), amount("6G"))?;
+    is_published(test, &format!("net-{second}"), amount("4G"))?;
+    test.delete_pod("greedy")
 }
 
 pub fn a_pod_asks_for_a_network_as_an_extended_resource(test: &Test<'_>) -> Result<()> {
@@ -431,5 +566,10 @@ pub fn vlans_of_one_id_on_one_uplink_wait_for_each_other(test: &Test<'_>) -> Res
     test.pod("same", &same)?;
     test.is_unschedulable("same")?;
     test.pod("other", &other)?;
-    is_allocated("other")
+    is_allocated("other")?;
+    // The VLANs would go with the link.
+    let nic = test.name("nic");
+    test.create([class(&nic, "device.attributes[\"netclaim.dev\"].ifName == \"eth85\" && device.attributes[\"netclaim.dev\"].mode == \"nic\"")])?;
+    test.pod("whole", &nic)?;
+    test.is_unschedulable("whole")
 }

@@ -15,11 +15,18 @@ const SET: [&str; 3] = [
 const UNSET: [&str; 2] = ["ip address flush dev eth2 scope global", "ip link set eth2 mtu 1500 alias '' up"];
 
 pub fn a_nic_is_given_back_as_it_was(test: &Test<'_>) -> Result<()> {
+    // With addresses of the node it is given away only if somebody says so.
+    let always = test.name("always");
+    test.create([json!({
+        "apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy", "metadata": {"name": always},
+        "spec": {"links": {"names": ["eth2"]}, "publish": "Always"},
+    })])?;
     let set = |commands: &[&str]| test.cluster.on_node(&["sh", "-c", &commands.join(" && ")]).map(drop);
     set(&SET)?;
     let result = every_way_back(test);
     // The link may be in a pod still, when something failed: that is what is told then.
-    let unset = set(&UNSET);
+    let unset =
+        set(&UNSET).and_then(|()| test.cluster.kubectl(&["delete", "uplinkpolicy", &always]).map(drop));
     result.and(unset)
 }
 

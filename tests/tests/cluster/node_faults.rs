@@ -7,6 +7,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::{Cluster, Plugged, Test, eventually, long};
 use serde_json::{Value, json};
 
+use crate::devices::{is_not_published, is_published};
+use crate::plugin_faults::hook_waits;
+
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
     let slices = test.cluster.get(&["resourceslices", "--field-selector", "spec.driver=netclaim.dev"])?;
     Ok(slices["items"].as_array().cloned().unwrap_or_default())
@@ -41,6 +44,73 @@ pub fn pods_and_slices_outlive_a_kubelet_restart(test: &Test<'_>) -> Result<()> 
     ensure!(test.interface("old", "net1")? == before, "it was {before:?}");
     test.delete_pod("old")?;
     test.node_has_leases(1)
+}
+
+/// Waits until none of these slices is there any more, and others are.
+fn are_replaced(test: &Test<'_>, old: &[Value]) -> Result<()> {
+    let uids: Vec<&Value> = old.iter().map(|slice| &slice["metadata"]["uid"]).collect();
+    eventually(30, "the slices are made anew", || {
+        let new = slices(test)?;
+        let is_old = |slice: &Value| uids.contains(&&slice["metadata"]["uid"]);
+        ensure!(!new.is_empty() && !new.iter().any(is_old), "{} slices", new.len());
+        Ok(())
+    })
+}
+
+pub fn addresses_that_others_exhaust_freeze_nothing(test: &Test<'_>) -> Result<()> {
+    let at = |last: u8| test.subnet(0).replace(".0/24", &format!(".{last}"));
+    let network = test.network("a", |network| {
+        network["spec"]["cni"]["plugins"][0]["ipam"]["ranges"] =
+            json!([[{"subnet": test.subnet(0), "rangeStart": at(10), "rangeEnd": at(11)}]]);
+    })?;
+    let name = format!("net-{network}");
+    is_published(test, &name, |device| device["capacity"]["addresses"]["value"] == "2")?;
+    let dir = format!("/var/lib/cni/networks/netclaim-{network}");
+    for last in [10, 11] {
+        let write = format!("mkdir -p {dir} && printf 'somebody\\r\\neth{last}' > {dir}/{}", at(last));
+        test.cluster.on_node(&["sh", "-c", &write])?;
+    }
+    let is_exhausted = |device: &Value| {
+        device["taints"][0]["key"] == "netclaim.dev/exhausted"
+            && device["capacity"]["addresses"]["value"] == "0"
+    };
+    is_published(test, &name, is_exhausted)?;
+    // The pool goes on.
+    let link = Plugged::new(test, "eth88")?;
+    is_published(test, "nic-eth88", |_| true)?;
+    let old = slices(test)?;
+    test.cluster.service("restart", "kubelet")?;
+    are_replaced(test, &old)?;
+    is_published(test, &name, is_exhausted)?;
+    drop(link);
+    is_not_published(test, "nic-eth88")?;
+    test.pod("p", &network)?;
+    test.is_unschedulable("p")?;
+    test.cluster.on_node(&["rm", &format!("{dir}/{}", at(10))])?;
+    test.runs_with("p", &["net1"])?;
+    test.delete_pod("p")?;
+    test.cluster.on_node(&["rm", "-r", &dir]).map(drop)
+}
+
+pub fn slices_come_back_with_a_node_object_that_is_made_anew(test: &Test<'_>) -> Result<()> {
+    let node = test.cluster.get(&["nodes"])?["items"][0]["metadata"]["name"].take();
+    let node = node.as_str().context("there is no node")?;
+    let old = slices(test)?;
+    ensure!(!old.is_empty(), "there are no slices");
+    test.cluster.kubectl(&["delete", "node", node])?;
+    test.cluster.service("restart", "kubelet")?;
+    are_replaced(test, &old)?;
+    let uid = test.cluster.get(&["node", node])?["metadata"]["uid"].take();
+    // For longer than the garbage collector takes to find that an owner is gone.
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_secs(1));
+        let slices = slices(test)?;
+        let of_today = |slice: &Value| slice["metadata"]["ownerReferences"][0]["uid"] == uid;
+        ensure!(!slices.is_empty() && slices.iter().all(of_today), "{uid}: {slices:?}");
+    }
+    let network = test.macvlan("a")?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])
 }
 
 pub fn a_pod_older_than_its_runtime_leaves_nothing(test: &Test<'_>) -> Result<()> {
@@ -229,13 +299,23 @@ pub fn a_full_state_directory_holds_up_new_pods_only(test: &Test<'_>) -> Result<
         agent_is_ready(test, false)?;
         let metrics = test.cluster.ask_agent("/metrics")?;
         ensure!(metrics.contains("netclaim_journal_writable 0"), "{metrics}");
+        // The next agent has no more room.
+        let full = test.cluster.agent_pid()?;
+        test.cluster.kill_agent()?;
+        eventually(20, "another agent works", || {
+            ensure!(test.cluster.agent_pid()? != full, "it is the one that was killed");
+            test.cluster.ask_agent("/healthz").map(drop)
+        })?;
         // Files can be removed: its DEL is run, and forgotten.
         test.delete_pod("old")?;
         let leases = test.cluster.node().leases()?;
         ensure!(leases.len() == 1, "{leases:?}");
         disk.free()?;
         eventually(20, "the agent is ready again", || agent_is_ready(test, true))?;
-        // The kubelet asks again for a claim that was refused after 60 to 90 s.
+        // Where there is time, it is the kubelet's own next try, after 60 to 90 s.
+        if !long() {
+            test.wake("new")?;
+        }
         eventually(120, "the new pod has its network", || test.interface("new", "net1"))?;
         test.runs_with("new", &["net1"])?;
         test.claim_is_ready("new").map(drop)
@@ -308,7 +388,7 @@ pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Re
     if !config.contains(on) {
         return test.skip("only containerd's configuration is changed here");
     }
-    let network = test.macvlan("a")?;
+    let network = test.network_after(":")?;
     test.pod("old", &network)?;
     test.runs_with("old", &["net1"])?;
     let before = test.interface("old", "net1")?;
@@ -325,12 +405,19 @@ pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Re
         replaced(test, "old")?;
         test.delete_pod("new")?;
         test.delete_pod("old")?;
-        test.node_has_leases(1)
+        // The next agent learns of the sandbox from the hook that has asked this one.
+        test.macvlan_after("/opt/cni/bin/busybox sleep 1000")?;
+        test.pod("waits", &network)?;
+        hook_waits(test, "waits")?;
+        test.cluster.kill_agent()?;
+        test.macvlan_after(":")?;
+        test.runs_with("waits", &["net1"])?;
+        test.node_has_leases(2)
     }();
     fs::write(&file, config)?;
     test.cluster.service("restart", "runtime")?;
     shown?;
     test.pod("last", &network)?;
     test.runs_with("last", &["net1"])?;
-    test.node_has_leases(2)
+    test.node_has_leases(3)
 }

@@ -1,9 +1,11 @@
 //! What is refused, and what the user reads then: in the pod's events and in the claim.
 
 use anyhow::{Result, ensure};
-use netclaim_tests::objects::{attachment, claim, class_of_network, network, pod};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::objects::{attachment, claim, class, class_of_network, network, pod};
+use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
+
+use crate::devices::{is_not_published, is_published};
 
 /// A pod whose claim has an `AttachmentConfig` with these fields does not start, and `words` are told why.
 fn is_refused(test: &Test<'_>, class: &str, fields: Value, words: &[&str]) -> Result<()> {
@@ -127,8 +129,9 @@ pub fn a_network_that_is_gone_after_scheduling_is_named(test: &Test<'_>) -> Resu
     test.cluster.kubectl(&["delete", "network", &name])?;
     test.cluster.service("resume", "kubelet")?;
     told(test, &[&name, "does not exist", "kubectl get network"])?;
-    // And it starts when the Network is there again.
+    // And it starts at the kubelet's next try when the Network is there again.
     test.create([network(&name, "macvlan", "eth1", &test.subnet(0))])?;
+    test.wake("p")?;
     test.runs_with("p", &["net1"])
 }
 
@@ -160,4 +163,57 @@ pub fn a_pod_on_the_nodes_network_is_refused_with_the_reason(test: &Test<'_>) ->
     test.event("p", &["hostNetwork", "remove hostNetwork or the claim"])?;
     test.claim_is_not_ready("p", &["hostNetwork: true", "remove hostNetwork or the claim"])?;
     test.has_not_started("p")
+}
+
+/// An admin writes an allocation that the scheduler would not make: `device` of `pool` for a pod on node0. The pod does not
+/// start, and `words` are told why.
+fn allocated_by_hand(test: &Test<'_>, pool: &str, device: &str, words: &[&str]) -> Result<()> {
+    let any = test.name("any");
+    let mut pod = pod("p", &["p"]);
+    pod["spec"]["nodeName"] = json!("node0");
+    test.create([class(&any, "true"), claim("p", &any), pod])?;
+    let uid = test.get("pod", "p")?["metadata"]["uid"].clone();
+    let node = json!({"key": "metadata.name", "operator": "In", "values": [pool]});
+    let status = json!({"status": {
+        "allocation": {
+            "devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": pool, "device": device}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]},
+        },
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": uid}],
+    }});
+    test.kubectl(&[
+        "patch",
+        "resourceclaim",
+        "p",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &status.to_string(),
+    ])?;
+    test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
+    test.has_not_started("p")
+}
+
+pub fn a_claim_that_is_allocated_for_another_node_is_refused(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth94")?;
+    is_published(test, "nic-eth94", |_| true)?;
+    let words = ["status.allocation.nodeSelector does not select node node0", "have the scheduler choose"];
+    allocated_by_hand(test, "node1", "nic-eth94", &words)
+}
+
+pub fn a_device_that_a_policy_leaves_out_is_refused(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth95")?;
+    let policy = json!({
+        "apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy", "metadata": {"name": test.name("shared")},
+        "spec": {"links": {"names": ["eth95"]}, "modes": ["macvlan"]},
+    });
+    test.create([policy])?;
+    is_published(test, "macvlan-eth95", |_| true)?;
+    is_not_published(test, "nic-eth95")?;
+    allocated_by_hand(
+        test,
+        "node0",
+        "nic-eth95",
+        &["node node0 does not offer device \"nic-eth95\"", "UplinkPolicies"],
+    )
 }

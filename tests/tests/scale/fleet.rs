@@ -111,7 +111,8 @@ fn pool(node: &str, number: usize, uses: Uses) -> Result<Pool> {
         devices.extend(more);
         counters.extend(set);
     }
-    Ok(Pool { name: node.to_owned(), placement: Placement::Node(node.to_owned()), devices, counters })
+    let placement = Placement::Node(node.to_owned());
+    Ok(Pool { name: node.to_owned(), placement, owner: None, devices, counters })
 }
 
 /// Creates Node objects, and returns them.
@@ -155,10 +156,10 @@ impl Fleet {
                     uid: metadata.uid.context("a node without a UID")?,
                     ..OwnerReference::default()
                 };
-                let config =
-                    PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?.owner(owner);
+                let config = PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?;
                 let (handle, _task) = Publisher::spawn(client, config, cancel);
-                let revision = handle.publish(vec![pool(&name, number, uses)?]);
+                let pool = Pool { owner: Some(owner), ..pool(&name, number, uses)? };
+                let revision = handle.publish(vec![pool]);
                 handle
                     .status()
                     .wait_for(|status| status.is_published(revision))

@@ -21,13 +21,18 @@ mod simulated;
 use latency::*;
 
 fn main() -> ExitCode {
-    let simulated = libtest_mimic::run(
-        &Arguments::from_args(),
-        vec![Trial::test("simulated::nodes_are_published_counted_and_scheduled", || {
-            simulated::nodes_are_published_counted_and_scheduled()
-                .map_err(|error| format!("{error:#}").into())
-        })],
-    );
+    let args = Arguments::from_args();
+    let name = "simulated::nodes_are_published_counted_and_scheduled";
+    let body = || {
+        simulated::nodes_are_published_counted_and_scheduled().map_err(|error| format!("{error:#}").into())
+    };
+    let simulated = Trial::test(name, body);
+    // A filter is for one of the two.
+    let only_simulated = args.filter.is_some() && !args.is_filtered_out(&simulated);
+    let simulated = libtest_mimic::run(&args, vec![simulated]);
+    if only_simulated {
+        return simulated.exit_code();
+    }
     let latency = suite::run(scenarios![
         alone:
             a_change_of_a_link_is_soon_in_its_slice,

@@ -46,7 +46,12 @@ fn main() -> ExitCode {
             a_use_of_a_link_that_the_scheduler_cannot_count_is_refused_on_the_node,
             metrics_are_served,
             the_agent_has_the_rights_of_the_manual_and_no_more,
-            the_agent_writes_slices_of_its_own_node_only;
+            the_agent_writes_slices_of_its_own_node_only,
+            a_stolen_token_writes_nothing_of_another_node_under_whatever_name_the_agent_runs,
+            a_stolen_token_reads_the_pods_of_its_node_only,
+            who_is_only_called_like_the_agent_is_not_held_to_its_limits,
+            connections_that_say_nothing_cost_the_agent_neither_descriptors_nor_its_probes,
+            no_pod_of_a_burst_is_refused_its_claim;
     ])
 }
 
@@ -57,7 +62,7 @@ fn has_everything(cluster: &Cluster) -> Result<bool> {
 
 /// Whether the scheduler can tell what excludes each other.
 fn counts(cluster: &Cluster) -> Result<bool> {
-    Ok(version(cluster)? >= KubernetesVersion::FIRST_TO_COUNT_SHARED_DEVICES)
+    Ok(version(cluster)? >= KubernetesVersion::FIRST_TO_COUNT)
 }
 
 fn version(cluster: &Cluster) -> Result<KubernetesVersion> {
@@ -141,7 +146,7 @@ fn what_the_server_lacks_is_told_by_event_and_metrics(test: &Test<'_>) -> Result
             Ok(())
         })?;
     }
-    let line = format!("netclaim_scheduler_miscounts {}", u8::from(everything && !counts));
+    let line = format!("netclaim_without_counters {}", u8::from(everything && !counts));
     ensure!(metrics_of(test, "127.0.0.1", 9177)?.contains(&line), "no {line} in the agent's metrics");
     let node = test.cluster.kubectl(&["describe", "node", "node0"])?;
     for (gate, _) in GATED {
@@ -240,5 +245,6 @@ fn a_use_of_a_link_that_the_scheduler_cannot_count_is_refused_on_the_node(test: 
     test.event("nic", &["FailedPrepareDynamicResources", "link eth2 is in another use by pod", "/macvlan"])?;
     test.has_not_started("nic")?;
     test.delete_pod("macvlan")?;
+    test.wake("nic")?;
     test.runs_with("nic", &["net1"])
 }

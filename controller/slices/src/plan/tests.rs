@@ -40,6 +40,7 @@ fn pool(uplinks: usize, devices: impl IntoIterator<Item = usize>) -> Pool {
     Pool {
         name: "n1".into(),
         placement: Placement::Node("n1".into()),
+        owner: None,
         devices: devices.into_iter().map(device).collect(),
         counters: (0..uplinks).map(set).collect(),
     }
@@ -250,9 +251,9 @@ fn labels_and_owner_are_ours_and_the_rest_of_the_metadata_is_kept() {
         uid: "u".into(),
         ..OwnerReference::default()
     };
-    let config = config().owner(owner.clone());
+    let pool = Pool { owner: Some(owner.clone()), ..pool(0, 0..1) };
     let existing: Vec<_> = server.slices.values().collect();
-    let plan = plan(&config, &pool(0, 0..1), &existing, &Adopted::default()).unwrap();
+    let plan = plan(&config(), &pool, &existing, &Adopted::default()).unwrap();
     let [Write::Update(slice)] = &plan.writes[..] else { panic!("{plan:?}") };
     assert_eq!(publisher_of(slice), Some("agent"));
     assert_eq!(slice.metadata.labels.as_ref().unwrap()["mine"], "x");

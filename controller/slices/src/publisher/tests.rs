@@ -7,6 +7,7 @@ use std::{
 
 use http::{Method, Request, Response};
 use k8s_openapi::api::resource::v1::{CounterSet, Device, DeviceTaint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tower_test::mock::{Handle, SendResponse, pair};
@@ -36,6 +37,8 @@ struct State {
     git_version: Option<&'static str>,
     /// Devices of this name are refused.
     refuses: Option<&'static str>,
+    /// It says which device it was.
+    names_refused: bool,
     /// Writes get no answer.
     hangs: bool,
     unanswered: Vec<Responder>,
@@ -165,8 +168,13 @@ impl State {
             return (200, json!({"kind": "Status", "status": "Success"}));
         };
         let refused = |device: &Device| Some(device.name.as_str()) == self.refuses;
-        if slice.spec.devices.iter().flatten().any(refused) {
-            return refuse(422, "Invalid");
+        if let Some(index) = slice.spec.devices.iter().flatten().position(refused) {
+            let (code, mut answer) = refuse(422, "Invalid");
+            if self.names_refused {
+                let field = format!("spec.devices[{index}].attributes[x].string");
+                answer["details"] = json!({"causes": [{"reason": "FieldValueTooLong", "message": "Too long", "field": field}]});
+            }
+            return (code, answer);
         }
         if self.drops_taints {
             slice.spec.devices.iter_mut().flatten().for_each(|device| device.taints = None);
@@ -222,6 +230,7 @@ fn pool(devices: impl IntoIterator<Item = String>) -> Pool {
     Pool {
         name: "n1".into(),
         placement: Placement::Node("n1".into()),
+        owner: None,
         devices: devices.into_iter().map(device).collect(),
         counters: Vec::new(),
     }
@@ -390,12 +399,74 @@ async fn a_rewrite_that_the_server_refuses_leaves_what_is_published_and_other_po
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_device_that_cannot_be_published_is_left_out_alone() {
+    let server = Server::default();
+    let handle = start(&server);
+    let mut exhausted = nets(2);
+    let capacity = json!({"addresses": {"value": "0", "requestPolicy": {"default": "1"}}});
+    exhausted.devices[0].capacity = serde_json::from_value(capacity).unwrap();
+    let status = published(&handle, vec![exhausted]).await;
+    assert_eq!(server.devices(), ["net-001"]);
+    let left_out: Vec<_> = status.pools["n1"].left_out.iter().map(Fault::to_string).collect();
+    let fault =
+        "pool n1, device net-000, capacity[addresses].requestPolicy.default: 1 is above the capacity 0";
+    assert_eq!(left_out, [fault]);
+    let status = published(&handle, vec![nets(2)]).await;
+    assert!(status.pools["n1"].left_out.is_empty());
+    assert_eq!(server.devices().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_the_server_names_as_the_cause_is_left_out_until_it_changes_or_the_server_does() {
+    let server = Server::default();
+    let handle = start(&server);
+    published(&handle, vec![nets(64)]).await;
+    server.edit(|state| (state.refuses, state.names_refused) = (Some("net-070"), true));
+    let status = published(&handle, vec![nets(100)]).await;
+    assert_eq!(server.devices().len(), 99);
+    let left_out: Vec<_> = status.pools["n1"].left_out.iter().map(Fault::to_string).collect();
+    let fault = "pool n1, device net-070, attributes[x].string: the API server refuses it: Too long";
+    assert_eq!(left_out, [fault]);
+    server.take_writes();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(server.take_writes(), "", "it is not asked for again and again");
+
+    server.edit(|state| {
+        state.refuses = None;
+        state.refuses_watches = true;
+        state.version += 1;
+    });
+    settle().await;
+    server.edit(|state| state.refuses_watches = false);
+    worked_off(&handle, |status| status.pools["n1"].left_out.is_empty()).await;
+    assert_eq!(server.devices().len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_follow_an_owner_that_is_made_anew() {
+    let server = Server::default();
+    let handle = start(&server);
+    let owned = |uid: &str| {
+        let (api_version, kind, name) = ("v1".into(), "Node".into(), "n1".into());
+        let owner = OwnerReference { api_version, kind, name, uid: uid.into(), ..Default::default() };
+        Pool { owner: Some(owner), ..nets(1) }
+    };
+    for uid in ["old", "new"] {
+        published(&handle, vec![owned(uid)]).await;
+        let state = server.state();
+        let owners = state.slices.values().map(|slice| slice.metadata.owner_references.clone().unwrap());
+        assert_eq!(owners.map(|owners| owners[0].uid.clone()).collect::<Vec<_>>(), [uid]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_invalid_pool_is_not_sent_and_keeps_its_slices() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(2)]).await;
     server.take_writes();
-    for invalid in [vec![pool(["a".into(), "a".into()])], vec![nets(1), nets(3)]] {
+    let elsewhere = Pool { placement: Placement::AllNodes, ..nets(1) };
+    for invalid in [vec![elsewhere], vec![nets(1), nets(3)]] {
         let revision = handle.publish(invalid);
         let status = worked_off(&handle, |status| status.revision == revision).await;
         assert!(matches!(**status.pools["n1"].error.as_ref().unwrap(), PublishError::Invalid { .. }));
@@ -494,14 +565,14 @@ async fn after_a_watch_that_failed_the_server_is_asked_again_for_it_may_have_bee
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_whose_scheduler_forgets_counters_is_told_until_the_server_is_upgraded() {
+async fn a_version_that_gets_no_counters_is_told_until_the_server_is_upgraded() {
     let server = Server::default();
-    server.state().git_version = Some("v1.36.1-distribution.7");
+    server.state().git_version = Some("v1.36.6-distribution.7");
     let handle = start(&server);
     let status = worked_off(&handle, |status| status.server.is_some()).await;
     assert!(!status.server.unwrap().counts());
     server.edit(|state| {
-        state.git_version = Some("v1.36.2");
+        state.git_version = Some("v1.37.0");
         state.refuses_watches = true;
         state.version += 1;
     });

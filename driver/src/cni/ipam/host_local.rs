@@ -180,6 +180,12 @@ impl HostLocal {
         self.sets.iter().map(free).min().unwrap_or(0)
     }
 
+    /// Whether there is an address that both could hand out.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let mut ranges = self.sets.iter().flatten();
+        ranges.any(|range| other.sets.iter().flatten().any(|other| range.overlaps(other)))
+    }
+
     /// The directory with the reservations of a network.
     pub fn reservations_dir(&self, network: &NetworkName) -> PathBuf {
         self.data_dir.join(network.as_str())

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Case, Step};
+use super::{Case, Ours, Step};
 
 const VERSIONS: [&str; 5] = ["0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -37,6 +37,7 @@ fn case(name: impl Into<String>, plugins: Value) -> Case {
         capability_args: Map::new(),
         steps: parse(LIFE),
         explained: Vec::new(),
+        ours: Ours::Runtime,
     }
 }
 

@@ -1,0 +1,82 @@
+//! Reads objects that the API server has stored, which may be of a newer version of netclaim.
+//!
+//! What people write is decoded strictly. After a rollback, objects of the newer version are still there, and to lose all
+//! of one for a field that nobody here knows would be worse than to do without the field.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::Invalid;
+
+/// Unknown fields at most: nobody adds more in a version.
+const MAX_UNKNOWN: usize = 32;
+
+/// What was read, and the paths of the fields that this version does not know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored<T> {
+    /// The value, without those fields.
+    pub value: T,
+    /// Their paths in the form `a.b[0].c`.
+    pub unknown: Vec<String>,
+}
+
+/// Decodes a value, and leaves out the fields that `T` does not know.
+///
+/// # Errors
+/// Where it cannot be decoded for another reason.
+pub fn read_stored<T: DeserializeOwned>(value: &Value) -> Result<Stored<T>, Invalid> {
+    let (mut rest, mut unknown) = (value.clone(), Vec::new());
+    loop {
+        let error = match serde_path_to_error::deserialize::<_, T>(&rest) {
+            Ok(value) => return Ok(Stored { value, unknown }),
+            Err(error) => error,
+        };
+        let path = error.path().to_string();
+        let is_unknown = error.inner().to_string().starts_with("unknown field ");
+        if !is_unknown || unknown.len() == MAX_UNKNOWN || !remove(&mut rest, error.path()) {
+            let path = if path == "." { String::new() } else { path };
+            return Err(Invalid::new(path, error.into_inner().to_string()));
+        }
+        unknown.push(path);
+    }
+}
+
+/// Removes the field at the path. Returns whether there was one.
+fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> bool {
+    use serde_path_to_error::Segment;
+    let mut segments: Vec<&Segment> = path.iter().collect();
+    let Some(Segment::Map { key: last }) = segments.pop() else { return false };
+    let mut at = value;
+    for segment in segments {
+        let next = match segment {
+            Segment::Seq { index } => at.get_mut(*index),
+            Segment::Map { key } => at.get_mut(key),
+            Segment::Enum { .. } | Segment::Unknown => None,
+        };
+        let Some(next) = next else { return false };
+        at = next;
+    }
+    at.as_object_mut().is_some_and(|fields| fields.remove(last).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::uplink_policy::UplinkPolicySpec;
+
+    #[test]
+    fn unknown_fields_are_left_out_and_named_and_other_faults_are_errors() {
+        let newer = json!({"links": {"names": ["eth1"]}, "publish": "Never", "drainFirst": true,
+            "capacity": {"bandwidth": "1G", "packets": 5}});
+        let stored: Stored<UplinkPolicySpec> = read_stored(&newer).expect("readable");
+        assert_eq!(stored.unknown, ["capacity.packets", "drainFirst"]);
+        let known =
+            json!({"links": {"names": ["eth1"]}, "publish": "Never", "capacity": {"bandwidth": "1G"}});
+        assert_eq!(stored.value, serde_json::from_value(known).expect("a policy"));
+        let error = read_stored::<UplinkPolicySpec>(&json!({"links": {}, "publish": "Perhaps", "new": 1}));
+        assert_eq!(error.expect_err("a fault").field, "publish");
+        assert_eq!(read_stored::<UplinkPolicySpec>(&json!(7)).expect_err("a fault").field, "");
+    }
+}

@@ -1,0 +1,142 @@
+//! How operations of the node's pods go together, among themselves and with other programs: shell scripts stand for
+//! plugins.
+
+// The lints know tests by their attribute only, not the functions that tests share.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netclaim_driver::attach::record::{Plan, Sandbox};
+use netclaim_driver::attach::{CniNetwork, Network as _, Undone};
+use netclaim_driver::cni::{Cache, Runtime};
+use netclaim_driver::links::Links;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+const LONG: Duration = Duration::from_secs(30);
+/// How long somebody who is in the way is waited for.
+const SHORT: Duration = Duration::from_millis(300);
+/// Less than a plugin that hangs takes, and more than a busy machine needs.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A node with two plugins: `works` notes what it is asked, `hangs` notes it and does not answer.
+struct Node(TempDir);
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, then) in [("works", r#"echo '{"cniVersion":"1.1.0"}'"#), ("hangs", "exec sleep 60")] {
+            let path = dir.path().join(name);
+            let script = format!("#!/bin/sh\necho $CNI_COMMAND >> {}/asked\n{then}\n", dir.path().display());
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Self(dir)
+    }
+
+    fn network(&self, timeout: Duration) -> CniNetwork {
+        let runtime = Runtime::new(vec![self.0.path().to_owned()]).unwrap();
+        CniNetwork::new(runtime, self.cache(), Links::new("/sys"), timeout)
+    }
+
+    /// As every program of the node sees it.
+    fn cache(&self) -> Cache {
+        Cache::new(self.0.path().join("cache"))
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let asked = fs::read_to_string(self.0.path().join("asked")).unwrap_or_default();
+        asked.lines().map(str::to_owned).collect()
+    }
+}
+
+/// A plan in a network of this name, by this plugin.
+fn plan(name: &str, plugin: &str) -> Plan {
+    let object = |name: &str| json!({"namespace": "default", "name": name, "uid": format!("{name}-uid")});
+    let plan = json!({
+        "claim": object("c"), "index": 0, "of": 1, "pod": object("p"), "network": name, "ifName": "net1",
+        "device": {"request": "net", "pool": "node0", "device": "net-n"},
+        "conflist": {"cniVersion": "1.1.0", "name": name, "plugins": [{"type": plugin}]}
+    });
+    serde_json::from_value(plan).unwrap()
+}
+
+fn sandbox(id: &str) -> Sandbox {
+    let netns_id = json!({"dev": 4, "ino": 1});
+    let sandbox = json!({"id": id, "netns": "/run/netns/none", "netnsId": netns_id, "bootId": "b"});
+    serde_json::from_value(sandbox).unwrap()
+}
+
+#[tokio::test]
+async fn operations_wait_for_another_programs_gc_of_their_network() {
+    let (node, plan) = (Node::new(), plan("n", "works"));
+    let (network, impatient) = (node.network(LONG), node.network(SHORT));
+    let gc = node.cache().lock_network(&"n".parse().unwrap(), (Instant::now() + LONG).into()).await.unwrap();
+    assert!(gc.is_some());
+    let busy = "another program has worked on network `n`";
+    let error = impatient.add(&plan, &sandbox("s1")).await.unwrap_err().message;
+    assert!(error.contains(busy), "{error}");
+    let error = impatient.del(&plan, "s1", None, None, None, 0).await.unwrap_err().message;
+    assert!(error.contains(busy), "{error}");
+    assert_eq!(node.asked(), [""; 0]);
+    drop(gc);
+    network.add(&plan, &sandbox("s1")).await.unwrap();
+    let result: Value = json!({"cniVersion": "1.1.0"});
+    let netns = Path::new("/run/netns/none");
+    assert_eq!(network.del(&plan, "s1", Some(netns), Some(&result), None, 0).await, Ok(Undone::All));
+    assert_eq!(node.asked(), ["ADD", "DEL"]);
+}
+
+#[tokio::test]
+async fn operations_wait_for_another_programs_work_on_their_container() {
+    let (node, plan) = (Node::new(), plan("n", "works"));
+    let until = Instant::now() + LONG;
+    let other = node.cache().lock(&"s1".parse().unwrap(), &"other".parse().unwrap(), until.into()).await;
+    let other = other.unwrap().unwrap();
+    node.network(SHORT).add(&plan, &sandbox("s1")).await.unwrap_err();
+    assert_eq!(node.asked(), [""; 0]);
+    drop(other);
+    node.network(LONG).add(&plan, &sandbox("s1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn gc_waits_for_everybody_who_works_on_its_network() {
+    let (node, plan) = (Node::new(), plan("netclaim-n", "works"));
+    let until = Instant::now() + LONG;
+    let (container, name) = ("c1".parse().unwrap(), "netclaim-n".parse().unwrap());
+    let other = node.cache().lock(&container, &name, until.into()).await.unwrap().unwrap();
+    let error = node.network(SHORT).collect(&plan, Vec::new).await.unwrap_err().message;
+    assert!(error.contains("busy"), "{error}");
+    assert_eq!(node.asked(), [""; 0]);
+    drop(other);
+    assert_eq!(node.network(LONG).collect(&plan, Vec::new).await, Ok(0));
+    assert_eq!(node.asked(), ["GC"]);
+}
+
+#[tokio::test]
+async fn forty_pods_of_a_network_that_hangs_do_not_hold_up_a_pod_of_another_one() {
+    let node = Node::new();
+    let network = Arc::new(node.network(LONG));
+    let mut hanging = JoinSet::new();
+    for pod in 0..40 {
+        let network = Arc::clone(&network);
+        hanging.spawn(async move {
+            network.add(&plan("dead", "hangs"), &sandbox(&format!("dead{pod}"))).await.unwrap_err()
+        });
+    }
+    let start = Instant::now();
+    while node.asked().is_empty() {
+        assert!(start.elapsed() < SOON, "no plugin hangs");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let start = Instant::now();
+    network.add(&plan("alive", "works"), &sandbox("s1")).await.unwrap();
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    // Dropped, they end their plugins.
+    hanging.shutdown().await;
+}

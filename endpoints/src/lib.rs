@@ -1,0 +1,190 @@
+//! Metrics and probes over HTTP, for everybody who reaches the address.
+//!
+//! What a stranger can take is bounded: descriptors by [`CONNECTIONS`], time by [`LIFE`], memory by [`BUFFER`]. A new
+//! connection ends the oldest where there are too many, so that idle ones keep nobody out. A connection serves one
+//! request, so that none has a reason to stay.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Connections at once: a Prometheus or two, the kubelet and a person need fewer.
+pub const CONNECTIONS: usize = 32;
+/// How long a connection may last, from its first byte to the last of the answer.
+pub const LIFE: Duration = Duration::from_secs(10);
+/// Bytes of a request's head.
+pub const BUFFER: usize = 16 * 1024;
+
+/// Pause before connections are accepted again when they cannot be, such as for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a path answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The text of a metrics registry.
+    Metrics(String),
+    /// A probe that succeeds.
+    Ok,
+    /// A probe that fails, and why.
+    Unavailable(String),
+}
+
+impl Answer {
+    /// The answer of a probe.
+    pub fn probe(result: Result<(), String>) -> Self {
+        result.map_or_else(Self::Unavailable, |()| Self::Ok)
+    }
+
+    fn response(self) -> Response<Full<Bytes>> {
+        const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+        const METRICS: HeaderValue =
+            HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+        match self {
+            Self::Metrics(text) => response(StatusCode::OK, METRICS, text),
+            Self::Ok => response(StatusCode::OK, TEXT, "ok".to_owned()),
+            Self::Unavailable(reason) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason),
+        }
+    }
+}
+
+fn response(status: StatusCode, kind: HeaderValue, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Serves GET of every path that `answer` knows, until dropped.
+pub async fn serve<A>(listener: TcpListener, answer: A) -> Infallible
+where
+    A: Fn(&str) -> Option<Answer> + Clone + Send + Sync + 'static,
+{
+    let mut connections = JoinSet::new();
+    let mut oldest_first = VecDeque::<AbortHandle>::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        oldest_first.retain(|connection| !connection.is_finished());
+        if connections.len() >= CONNECTIONS {
+            if let Some(oldest) = oldest_first.pop_front() {
+                oldest.abort();
+            }
+            // Its descriptor is free when it has ended.
+            connections.join_next().await;
+        }
+        let connection = tokio::time::timeout(LIFE, connection(stream, answer.clone()));
+        oldest_first.push_back(connections.spawn(async {
+            // How it ended is the peer's affair.
+            let _ = connection.await;
+        }));
+    }
+}
+
+async fn connection<A>(stream: TcpStream, answer: A) -> hyper::Result<()>
+where
+    A: Fn(&str) -> Option<Answer>,
+{
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = respond(&request, &answer);
+        async { Ok::<_, Infallible>(response) }
+    });
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).max_buf_size(BUFFER).serve_connection(TokioIo::new(stream), service).await
+}
+
+fn respond<B>(request: &Request<B>, answer: impl Fn(&str) -> Option<Answer>) -> Response<Full<Bytes>> {
+    let status = match answer(request.uri().path()) {
+        Some(answer) if request.method() == Method::GET => return answer.response(),
+        Some(_) => StatusCode::METHOD_NOT_ALLOWED,
+        None => StatusCode::NOT_FOUND,
+    };
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::task::JoinHandle;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    async fn server() -> (SocketAddr, JoinHandle<Infallible>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let answer = |path: &str| match path {
+            "/metrics" => Some(Answer::Metrics("# EOF\n".repeat(100_000))),
+            "/readyz" => Some(Answer::probe(Err("not yet".to_owned()))),
+            _ => None,
+        };
+        (address, tokio::spawn(serve(listener, answer)))
+    }
+
+    async fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.write_all(format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.expect("written");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("an answer");
+        text
+    }
+
+    #[tokio::test]
+    async fn known_paths_are_answered_and_nothing_else() {
+        let (address, _server) = server().await;
+        let metrics = ask(address, "GET /metrics").await;
+        assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.contains("application/openmetrics-text"));
+        assert_eq!(metrics.matches("# EOF").count(), 100_000);
+        let ready = ask(address, "GET /readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("not yet"), "{ready}");
+        assert!(ask(address, "GET /").await.starts_with("HTTP/1.1 404"));
+        assert!(ask(address, "POST /metrics").await.starts_with("HTTP/1.1 405"));
+        assert!(ask(address, &format!("GET /{}", "x".repeat(2 * BUFFER))).await.starts_with("HTTP/1.1 4"));
+    }
+
+    #[tokio::test]
+    async fn connections_that_say_nothing_keep_nobody_out() {
+        let (address, _server) = server().await;
+        let mut idle = Vec::new();
+        for _ in 0..300 {
+            idle.push(TcpStream::connect(address).await.expect("a connection"));
+        }
+        let answer = timeout(Duration::from_secs(5), ask(address, "GET /metrics")).await.expect("in time");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"));
+        sleep(Duration::from_millis(100)).await;
+        let open = idle.iter().filter(|stream| stream.try_read(&mut [0]).is_err()).count();
+        assert!(open <= CONNECTIONS, "{open} of 300 are open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_writes_a_request_bit_by_bit_is_cut_off() {
+        let (address, _server) = server().await;
+        let mut slow = TcpStream::connect(address).await.expect("a connection");
+        let drip = async {
+            while slow.write_all(b"G").await.is_ok() {
+                sleep(Duration::from_millis(200)).await;
+            }
+        };
+        timeout(LIFE + Duration::from_secs(2), drip).await.expect("the connection is closed");
+    }
+}

@@ -1,0 +1,83 @@
+//! Links that pods have had and that are not back on the node as they were: nobody gets them, by whatever name they go.
+
+use k8s_openapi::api::resource::v1::{Device, DeviceTaint};
+use netclaim_api::IfName;
+use netclaim_api::attributes::UPLINK;
+use netclaim_api::taints::TroubleKind;
+use netclaim_driver::links::{HostLink, Link};
+use netclaim_slices::Pool;
+
+use crate::inventory::Inventory;
+
+/// One such link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stray {
+    /// As it was.
+    pub link: HostLink,
+    /// Its name in the pod.
+    pub lent_as: IfName,
+}
+
+/// Keeps new pods off what is on those links.
+pub fn taint(pool: &mut Pool, strays: &[Stray], inventory: &Inventory) {
+    let links: Vec<Link> = inventory.uplinks.iter().map(|uplink| uplink.link.clone()).collect();
+    for Stray { link, lent_as } in strays {
+        let now = link.find(&links, lent_as.as_str(), true).map(|link| link.name.as_str());
+        let on_it = |device: &&mut Device| {
+            let uplink = device.attributes.as_ref().and_then(|all| all.get(UPLINK)?.string.as_deref());
+            uplink.is_some_and(|uplink| uplink == link.name || Some(uplink) == now)
+        };
+        for device in pool.devices.iter_mut().filter(on_it) {
+            let key = TroubleKind::LinkMissing.key();
+            let taints = device.taints.get_or_insert_default();
+            if taints.iter().all(|taint| taint.key != key) {
+                let effect = "NoSchedule".to_owned();
+                taints.push(DeviceTaint { key: key.to_owned(), effect, ..DeviceTaint::default() });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use netclaim_api::network::LinkUse;
+    use serde_json::json;
+
+    use super::super::{Held, Sources, pool};
+    use super::*;
+    use crate::inventory::tests::uplink;
+
+    #[test]
+    fn a_link_that_a_pod_renamed_is_offered_by_no_name_until_it_is_as_it_was() {
+        let mut renamed = uplink("x");
+        renamed.link.permanent_mac = Some("02:00:00:00:00:01".to_owned());
+        let uplinks = vec![renamed, uplink("eth3")];
+        let inventory = Inventory { uplinks, macvlan: true, ipvlan: true, ..Inventory::default() };
+        let link =
+            json!({"index": 2, "name": "eth2", "permanentMac": "02:00:00:00:00:01", "mtu": 1500, "up": true});
+        let stray = Stray {
+            link: serde_json::from_value(link).expect("a link"),
+            lent_as: "net1".parse().expect("a name"),
+        };
+        let held = [Held {
+            device: Some("nic-eth2".to_owned()),
+            attributes: json!({"uplink": {"string": "eth2"}}).as_object().cloned().unwrap_or_default(),
+            link_use: Some(LinkUse::Nic),
+            ..Held::default()
+        }];
+        let inventory = Arc::new(inventory);
+        let unavailable = BTreeMap::new();
+        let sources = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &held };
+        let (mut pool, _) = pool(sources, |_, _| None);
+        for _ in 0..2 {
+            taint(&mut pool, std::slice::from_ref(&stray), &inventory);
+        }
+        let tainted =
+            pool.devices.iter().filter(|device| device.taints.as_ref().is_some_and(|all| all.len() == 1));
+        let tainted: Vec<&str> = tainted.map(|device| device.name.as_str()).collect();
+        assert_eq!(tainted, ["nic-x", "macvlan-x", "ipvlan-x", "nic-eth2"]);
+    }
+}

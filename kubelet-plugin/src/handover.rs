@@ -1,0 +1,54 @@
+//! Claims that go from a pod that has ended to the next one, as those of a StatefulSet do whose pod was force-deleted.
+//!
+//! The kubelet prepares a claim once for all pods of the node that use it (`pkg/kubelet/cm/dra/manager.go`). Where the
+//! next pod is there before the first has ended, it asks neither for an Unprepare nor for a Prepare: it only starts the
+//! next pod's containers, again and again. So it is looked here who has the claim, on a beat that costs nothing while
+//! every pod with such a claim lives.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::node::{NodeAgent, Plugins};
+
+/// How often is looked for pods that have ended.
+const BEAT: Duration = Duration::from_secs(1);
+/// The longest pause before a look at a claim; the first is a beat, in which most pods get a sandbox.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// When a claim is looked at next.
+struct Look {
+    due: Instant,
+    pause: Duration,
+}
+
+/// Hands claims over until dropped.
+pub async fn run<N: Plugins>(node: Arc<NodeAgent<N>>) {
+    let mut looks: HashMap<String, Look> = HashMap::new();
+    loop {
+        tokio::time::sleep(BEAT).await;
+        let claims = node.left_behind().await;
+        looks.retain(|uid, _| claims.keys().any(|claim| claim.uid == *uid));
+        let now = Instant::now();
+        let mut is_due = |uid: &str| {
+            let look = looks.entry(uid.to_owned()).or_insert(Look { due: now + BEAT, pause: BEAT });
+            let is_due = look.due <= now;
+            if is_due {
+                *look = Look { due: now + look.pause, pause: (look.pause * 2).min(LONGEST_PAUSE) };
+            }
+            is_due
+        };
+        let due: Vec<_> = claims.iter().filter(|(claim, _)| is_due(&claim.uid)).collect();
+        join_all(due.into_iter().map(async |(claim, from)| match node.hand_over(claim, from).await {
+            Ok(true) => tracing::info!(%claim, claim.uid, from, "the next pod has the claim now"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%claim, claim.uid, from, error, "the next pod cannot have the claim yet")
+            }
+        }))
+        .await;
+    }
+}

@@ -1,0 +1,116 @@
+#!/bin/bash
+# fresh.sh [COMMAND...]: does what a newcomer does, in a Debian that has nothing installed: `make demo`, `make demo-down`
+# and `make test`, or COMMAND, in a copy of this work tree. The Debian is a folder that debootstrap fills. Of this machine it
+# sees the kernel, the network, Rust, Go, their caches and $NETCLAIM_CACHE, and how to reach the package registries:
+# proxies, mirrors, certificates. Needs Debian, root, and 20 GB on a real file system.
+#
+# NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). It stays when something fails, until the next run.
+set -euo pipefail
+# shellcheck source=cluster/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/cluster/lib.sh"
+# shellcheck source=cluster/cluster.sh
+. "$here/cluster.sh"
+fresh=$(realpath -m "${NETCLAIM_FRESH_DIR:-/var/tmp/netclaim-fresh}")
+debian=$fresh/root
+
+# enter ROOT CACHE COMMAND...: COMMAND with ROOT for its root, in namespaces of mounts and processes that end with it:
+# nothing stays mounted and no process runs on, however it ends. chroot alone does not do: nsenter would lead out of it.
+enter() {
+  local debian=$1 cache=$2 go_modules go_cache
+  shift 2
+  go_modules=$(go env GOMODCACHE) go_cache=$(go env GOCACHE)
+  # as FOLDER PATH: shows a folder of this machine there.
+  as() { mkdir -p "$1" "$debian$2" && mount --bind "$1" "$debian$2"; }
+  mount --bind "$debian" "$debian"
+  mount -t proc proc "$debian/proc"
+  mount --rbind /sys "$debian/sys"
+  mount --rbind /dev "$debian/dev"
+  as "${RUSTUP_HOME:-$HOME/.rustup}" /root/.rustup
+  as "${CARGO_HOME:-$HOME/.cargo}" /root/.cargo
+  as "$(go env GOROOT)" /usr/local/go
+  as "$go_modules" /root/go/pkg/mod
+  as "$go_cache" /root/.cache/go-build
+  as "$cache" /root/.cache/netclaim
+  cd "$debian"
+  pivot_root . .
+  umount -l .
+  cd /netclaim
+  exec env -i "${registries[@]}" HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
+    PATH=/root/.cargo/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    bash -euc '. tests/cluster/lib.sh; packages make:make; exec "$@"' - "$@"
+}
+
+# The variables by which apt-get, Cargo and Go find their registries.
+registries=(SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt)
+for name in $(compgen -e); do
+  case $name in
+  http_proxy | https_proxy | no_proxy | all_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY | ALL_PROXY | \
+    CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTR* | CARGO_SOURCE_* | RUSTUP_AUTO_INSTALL | \
+    GOPROXY | GONOPROXY | GOPRIVATE | GOSUMDB | GONOSUMDB | GOINSECURE | GOTOOLCHAIN) registries+=("$name=${!name}") ;;
+  esac
+done
+if [[ ${1:-} == --enter ]]; then
+  shift
+  enter "$@"
+fi
+
+((EUID == 0)) || die "run me as root: the fresh Debian starts Kubernetes nodes"
+for tool in cargo go git; do
+  command -v "$tool" >/dev/null || die "no $tool"
+done
+packages debootstrap:debootstrap
+# remove_cgroups: those of nodes that run no longer; nothing else of a node outlives its processes.
+remove_cgroups() {
+  local link c
+  for link in "$debian$slots"/*; do
+    slot=${link##*/} cgroup=netclaim-$slot
+    # Without a link the pattern stands for itself; and a cluster outside may have taken the slot since.
+    [[ $slot =~ ^[0-9]+$ && ! -L $slots/$slot ]] || continue
+    for c in $(cgroup_dirs); do
+      [[ ! -d $c ]] || find "$c" -depth -type d -exec rmdir {} + || true
+    done
+  done
+}
+
+mkdir -p "$fresh"
+[[ -z $(ls -A "$fresh") || $(ls -A "$fresh") == root ]] || die "$fresh holds other files: choose another folder"
+exec {lock}<"$fresh"
+flock -n "$lock" || die "another run is using $fresh"
+rm -rf --one-file-system "$debian"
+mkdir "$debian"
+
+# Debian as this machine has it: the same release, from the mirror that serves debootstrap itself.
+# shellcheck source=/dev/null
+suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+mirror=$(apt-get download --print-uris debootstrap | sed -n "s|^'\(.*\)/pool/.*|\1|p")
+[[ -n $mirror ]] || die "apt-get does not know where debootstrap comes from: apt-get update"
+eval "$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::https::Proxy)"
+[[ -z ${http_proxy:-} ]] || export http_proxy
+[[ -z ${https_proxy:-} ]] || export https_proxy
+step "a fresh Debian $suite in $debian" "$cache/log/fresh.log" debootstrap --variant=minbase "$suite" "$debian" "$mirror"
+apt-config dump | grep -E '^Acquire::(https?|Check|Retries)' >"$debian/etc/apt/apt.conf.d/90machine" || true
+for file in /etc/resolv.conf /etc/hosts; do
+  cp -L "$file" "$debian$file"
+done
+certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
+[[ ! -e $certificates ]] || install -D -m 644 "$certificates" "$debian/etc/ssl/certs/ca-certificates.crt"
+settings=$(go env GOENV)
+[[ ! -e $settings ]] || install -D -m 644 "$settings" "$debian/root/.config/go/env"
+mkdir "$debian/netclaim"
+git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude-standard |
+  tar -C "$root" --null --files-from=- --ignore-failed-read -c | tar -C "$debian/netclaim" -x
+
+(($#)) || set -- bash -c 'failed=
+  for target in demo demo-down test; do
+    echo "==> make $target" >&2
+    make "$target" || failed+=" $target"
+  done
+  [[ -z $failed ]] || { echo "failed:$failed" >&2; exit 1; }'
+begin=$SECONDS status=0
+trap remove_cgroups EXIT
+# The lock is the script's own: what is left running must not hold it.
+unshare --mount --propagation private --pid --fork --kill-child "$root/tests/fresh.sh" --enter "$debian" "$cache" "$@" \
+  {lock}<&- || status=$?
+((status == 0)) || die "failed after $(elapsed $((SECONDS - begin))) (exit $status); its files are in $debian"
+rm -rf --one-file-system "$debian"
+echo "fresh: ok after $(elapsed $((SECONDS - begin)))"
