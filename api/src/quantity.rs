@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 /// and [rounded up](Self::rounded_up) where Kubernetes does. Compare values, never spellings: the scheduler may hand `1G`
 /// back as `1000000000` or `1e9`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Text", into = "String")]
+#[serde(try_from = "Written", into = "String")]
 pub struct Quantity(u64);
 
 /// What people write in YAML: `10G` or a plain number.
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "the variants are read by TryFrom and described to schemars")]
-enum Text {
-    Number(u64),
+enum Written {
+    Whole(u64),
     /// `1e9` is this in YAML.
     Float(f64),
     Text(String),
@@ -144,14 +144,14 @@ impl FromStr for Quantity {
     }
 }
 
-impl TryFrom<Text> for Quantity {
+impl TryFrom<Written> for Quantity {
     type Error = String;
 
-    fn try_from(text: Text) -> Result<Self, String> {
+    fn try_from(text: Written) -> Result<Self, String> {
         match text {
-            Text::Number(number) => number.to_string().parse(),
-            Text::Float(number) => number.to_string().parse(),
-            Text::Text(text) => text.parse(),
+            Written::Whole(number) => number.to_string().parse(),
+            Written::Float(number) => number.to_string().parse(),
+            Written::Text(text) => text.parse(),
         }
     }
 }

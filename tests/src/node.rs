@@ -42,6 +42,8 @@ pub struct Node {
     /// What was mounted when it was new.
     mounts: BTreeSet<String>,
     unfinished: Mutex<Unfinished>,
+    /// Links that scenarios have plugged in now, and their other ends.
+    plugged: Mutex<BTreeSet<String>>,
 }
 
 /// Network namespaces that a runtime which was killed had made, and not come to use.
@@ -90,7 +92,7 @@ impl Node {
     pub(crate) fn new(pid: i32, runtime: Runtime) -> Self {
         let mounts = mounts(pid).unwrap_or_default().into_keys().collect();
         let root = format!("/proc/{pid}/root").into();
-        Self { pid, root, runtime, mounts, unfinished: Mutex::default() }
+        Self { pid, root, runtime, mounts, unfinished: Mutex::default(), plugged: Mutex::default() }
     }
 
     /// The runtime is about to be killed, whatever it is doing.
@@ -100,6 +102,11 @@ impl Node {
 
     fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The links that scenarios have plugged in and will take out: the leftovers of nobody.
+    pub(crate) fn plugged(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its container runtime.
@@ -293,7 +300,9 @@ impl Node {
         for name in OWN_LINKS.iter().filter(|name| !links.contains(**name)) {
             left.push(format!("link {name} is missing"));
         }
-        let foreign: Vec<_> = links.iter().filter(|name| !OWN_LINKS.contains(&name.as_str())).collect();
+        let is_foreign =
+            |name: &&String| !OWN_LINKS.contains(&name.as_str()) && !self.plugged().contains(*name);
+        let foreign: Vec<_> = links.iter().filter(is_foreign).collect();
         // Each pod has one veth of the primary network.
         left.extend(
             foreign.iter().filter(|name| !name.starts_with("veth")).map(|name| format!("link {name}")),

@@ -1,14 +1,18 @@
 //! Links that are plugged into the node for a while.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
+use crate::node::Node;
 use crate::test::Test;
 
 /// A link of the node that is plugged in for one scenario, and out at its end: one end of a veth pair with a NIC's
 /// name, whose other end is called `far-NAME`.
 pub struct Plugged<'a> {
     test: &'a Test<'a>,
-    far: String,
+    node: Arc<Node>,
+    ends: [String; 2],
 }
 
 impl<'a> Plugged<'a> {
@@ -19,8 +23,9 @@ impl<'a> Plugged<'a> {
     pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
         let far = format!("far-{name}");
         test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
-        let plugged = Self { test, far };
-        for end in [name, plugged.far.as_str()] {
+        let plugged = Self { test, node: test.cluster.node(), ends: [name.to_owned(), far] };
+        plugged.node.plugged().extend(plugged.ends.clone());
+        for end in &plugged.ends {
             test.cluster.on_node(&["ip", "link", "set", end, "up"])?;
         }
         Ok(plugged)
@@ -37,8 +42,10 @@ impl<'a> Plugged<'a> {
 
 impl Drop for Plugged<'_> {
     fn drop(&mut self) {
+        let [_, far] = &self.ends;
         // The other end goes with it, wherever it is.
-        let _ = self.test.cluster.on_node(&["ip", "link", "del", &self.far]);
+        let _ = self.test.cluster.on_node(&["ip", "link", "del", far]);
+        self.node.plugged().retain(|name| !self.ends.contains(name));
     }
 }
 

@@ -69,7 +69,7 @@ impl Report {
             let covers = |row: &&Difference| {
                 row.shows(pointer, ours, libcni) || (shown.contains(row.name) && row.implies(pointer))
             };
-            if !rows.iter().any(|row| covers(row)) {
+            if !rows.iter().any(covers) {
                 self.failures.push(format!("{case}: {pointer}\n    ours   {ours}\n    libcni {libcni}"));
             }
         }

@@ -53,7 +53,7 @@ pub fn a_claim_goes_to_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_
     let mut slow = pod("web-0", &["web"]);
     slow["spec"]["terminationGracePeriodSeconds"] = json!(10);
     slow["spec"]["containers"][0]["command"] =
-        json!(["sh", "-c", "trap '' TERM; ls /sys/class/net; sleep 1000000"]);
+        json!(["sh", "-c", "trap '' TERM; ls /sys/class/net; ip -o addr; sleep 1000000"]);
     test.create([claim("web", &network), slow])?;
     test.runs_with("web-0", &["net1"])?;
     let first = test.get("pod", "web-0")?["metadata"]["uid"].clone();

@@ -190,6 +190,8 @@ fn allocated_by_hand(test: &Test<'_>, pool: &str, device: &str, words: &[&str]) 
         "-p",
         &status.to_string(),
     ])?;
+    // The kubelet may have asked before the claim was the pod's.
+    test.wake("p")?;
     test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
     test.has_not_started("p")
 }

@@ -325,14 +325,14 @@ fn any_pool() -> impl Strategy<Value = Pool> {
 #[derive(Clone, Debug)]
 enum Step {
     /// A pool is wanted; the publisher crashes, or changes its mind, after so many writes.
-    Publish(Pool, usize),
+    Publish(Box<Pool>, usize),
     /// Someone deletes the slice of this index.
     Wipe(usize),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (any_pool(), 0..8_usize).prop_map(|(pool, writes)| Step::Publish(pool, writes)),
+        4 => (any_pool(), 0..8_usize).prop_map(|(pool, writes)| Step::Publish(Box::new(pool), writes)),
         1 => (0..8_usize).prop_map(Step::Wipe),
     ]
 }
