@@ -2,7 +2,7 @@
 //!
 //! The kubelet prepares a claim once for all pods of the node that use it (`pkg/kubelet/cm/dra/manager.go`). Where the
 //! next pod is there before the first has ended, it asks neither for an Unprepare nor for a Prepare: it only starts the
-//! next pod's containers, again and again. So it is looked here who has the claim, on a beat that costs nothing while
+//! next pod's containers, again and again. So the agent looks who has the claim, at a pace that costs one system call each while
 //! every pod with such a claim lives.
 
 use std::collections::HashMap;
