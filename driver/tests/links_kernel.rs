@@ -3,7 +3,7 @@
 
 #[cfg(test)]
 mod links {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::future::Future;
     use std::path::PathBuf;
     use std::process::Command;
@@ -172,6 +172,36 @@ mod links {
             ip("route del 10.99.0.0/16 dev eth4");
             ip("address del 10.0.2.1/24 dev eth2");
             assert_eq!(names(&snapshot().await), ["eth1", "eth2", "eth4"]);
+        });
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_macvlan_in_another_namespace_is_known_by_its_address_and_one_beside_its_link_is_not() {
+        in_fresh_netns(async || {
+            for n in 1..3 {
+                ip(&format!("link add eth{n} type veth peer name sw{n}"));
+                ip(&format!("link set eth{n} up"));
+            }
+            ip("link add here link eth1 type macvlan mode bridge");
+            ip("link set here up");
+            let links = Links::new("/sys");
+            assert_eq!(links.addresses_elsewhere().await.unwrap(), BTreeMap::new());
+            let mut elsewhere = Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
+            let pid = elsewhere.id();
+            let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+            while namespace(&pid.to_string()) == namespace("thread-self") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            ip("link add m2 link eth2 address 02:00:00:00:00:0a type macvlan mode bridge");
+            ip(&format!("link set m2 netns {pid}"));
+            let up = ["--target", &pid.to_string(), "--net", "ip", "link", "set", "m2", "up"];
+            assert!(Command::new("nsenter").args(up).status().unwrap().success());
+            let index = snapshot().await.links.iter().find(|link| link.name == "eth2").unwrap().index;
+            let expected = BTreeMap::from([(index, BTreeSet::from(["02:00:00:00:00:0a".to_owned()]))]);
+            assert_eq!(links.addresses_elsewhere().await.unwrap(), expected);
+            elsewhere.kill().unwrap();
+            elsewhere.wait().unwrap();
         });
     }
 

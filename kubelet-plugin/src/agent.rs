@@ -152,7 +152,7 @@ async fn run(args: Args) -> Result<()> {
         client: client.clone(),
         node: args.node_name.clone(),
         reporter: reporter.clone(),
-        links,
+        links: links.clone(),
         providers: Providers::new(&args.links_dir()),
     };
     let (uid_sender, node_uid) = watch::channel(None);
@@ -174,6 +174,7 @@ async fn run(args: Args) -> Result<()> {
         client: client.clone(),
         driver: args.driver_name.clone(),
         node: args.node_name.clone(),
+        links,
         metrics: Arc::clone(&metrics),
     };
     parts.spawn(

@@ -8,8 +8,8 @@
 //!  netlink, Networks, UplinkPolicies ── watching ──> inventory ── devices ──> ResourceSlices
 //! ```
 //!
-//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `node_selector`, `policies`, `uplinks` and `metadata` are
-//!   pure: from values to values.
+//! * `claim`, `plan`, `devices`, `exclusion`, `inventory`, `node_selector`, `policies`, `strangers`, `uplinks` and
+//!   `metadata` are pure: from values to values.
 //! * `dra`, `nri`, `gate`, `status`, `server`, `watching`, `providers`, `pods` and `http` each talk to one outside world.
 //! * `handover` gives a claim that pods share by its name to the next pod, which the kubelet does not tell of.
 //! * `sweep` looks after what nobody tells about; `availability` after what Networks need of the node's CNI plugins.
@@ -59,6 +59,7 @@ mod server;
 mod sockets;
 mod status;
 mod stop;
+mod strangers;
 mod sweep;
 mod uplinks;
 mod watching;

@@ -14,8 +14,11 @@ use netclaim_api::NetworkName;
 use netclaim_api::taints::Trouble;
 use netclaim_driver::attach::{Attacher, Network, Observer};
 use netclaim_driver::dir_changes::DirChanges;
+use netclaim_driver::error_chain;
+use netclaim_driver::links::Links;
 use netclaim_slices::{Fault, Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
 use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Users;
@@ -24,10 +27,14 @@ use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
 use crate::metrics::Metrics;
 use crate::server::Teller;
+use crate::strangers::Strangers;
 use crate::{addresses, devices, server};
 
 /// How long what pods bring about is gathered.
 const GATHER: Duration = Duration::from_millis(100);
+
+/// How often to look for what other programs have on links in namespaces of their own.
+const STRANGERS_PERIOD: Duration = Duration::from_secs(10);
 
 /// What the devices are made of, as it changes.
 pub struct News {
@@ -47,6 +54,8 @@ pub struct Devices {
     pub driver: String,
     /// The Node object's name, and the pool's.
     pub node: String,
+    /// The node's links.
+    pub links: Links,
     /// Where it is counted what the API server does not store.
     pub metrics: Arc<Metrics>,
 }
@@ -71,9 +80,11 @@ impl Devices {
         let mut attached = attacher.changes();
         let mut leases = Leases::default();
         let mut status = publisher.status();
-        let node_uid = news.node_uid.clone();
+        let (node_uid, inventory) = (news.node_uid.clone(), news.inventory.clone());
         let mut reporting = pin!(self.report(publisher.status(), &node_uid));
         let mut known = None;
+        let (mut strangers, mut look) = (Strangers::default(), tokio::time::interval(STRANGERS_PERIOD));
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let (now, unavailable) =
                 (news.inventory.borrow_and_update().clone(), news.unavailable.borrow_and_update().clone());
@@ -82,6 +93,7 @@ impl Devices {
             if let (Some(now), Some(server)) = (now, &known) {
                 // Watched before the look: a change in between is not missed.
                 leases.watch(&now);
+                let now = strangers.on(&now);
                 let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
                 let now_health = Arc::new(now_health);
                 health.send_if_modified(|known| std::mem::replace(known, now_health.clone()) != now_health);
@@ -103,6 +115,7 @@ impl Devices {
                 // Of every pod that comes or goes, and seldom of anything that is published.
                 _ = attached.changed() => tokio::time::sleep(GATHER).await,
                 () = leases.changed() => tokio::time::sleep(GATHER).await,
+                () = self.look_for(&mut strangers, &mut look, &inventory, &attacher) => {}
                 // Before it is known what the API server stores nothing is published: what is not protected from each
                 // other there must not be seen together.
                 server = stored(&mut status, known.as_ref()) => {
@@ -117,6 +130,34 @@ impl Devices {
             }
         }
         let _ = task.await;
+    }
+
+    /// Looks now and then for what other programs have on the node's links, until that is something else.
+    async fn look_for<N: Network, O: Observer>(
+        &self,
+        strangers: &mut Strangers,
+        look: &mut Interval,
+        inventory: &watch::Receiver<Option<Arc<Inventory>>>,
+        attacher: &Attacher<N, O>,
+    ) {
+        loop {
+            look.tick().await;
+            let addresses = match self.links.addresses_elsewhere().await {
+                Ok(addresses) => addresses,
+                Err(error) => {
+                    tracing::warn!(error = error_chain(&error), "cannot look who uses the node's links");
+                    continue;
+                }
+            };
+            let Some(inventory) = inventory.borrow().clone() else { continue };
+            // Asked after the look: what came to be held meanwhile is not a stranger's.
+            let held = attacher.plans(|plan| Held::of(plan, &self.node).link(&inventory));
+            let held: BTreeSet<_> = held.into_iter().flatten().collect();
+            let on = inventory.uplinks.iter().filter(|uplink| held.contains(&uplink.name));
+            if strangers.look(addresses, &on.map(|uplink| uplink.link.index).collect()) {
+                return;
+            }
+        }
     }
 
     /// The pool as it is now; `None` when the agent ends.

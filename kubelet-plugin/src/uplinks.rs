@@ -48,7 +48,7 @@ pub struct Uplink {
     pub when_named: Option<BTreeSet<UplinkMode>>,
     /// The node's own traffic that is on it.
     pub carries: Option<NodeTraffic>,
-    /// Links of the node that are stacked on it: another program's, for those of pods are in their namespaces.
+    /// What other programs have stacked on it.
     pub stacked: Vec<Stacked>,
     /// The bridge that it is a port of, and for whose Networks it is.
     pub bridge: Option<String>,
@@ -58,10 +58,10 @@ pub struct Uplink {
     pub bandwidth: Option<Quantity>,
 }
 
-/// A link of the node that is stacked on another one.
+/// A link of another program that is stacked on one of the node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stacked {
-    /// Its name.
+    /// Its name, or its hardware address where it is in another namespace.
     pub name: String,
     /// Its rtnetlink kind.
     pub kind: String,

@@ -92,6 +92,32 @@ impl Links {
         .await
     }
 
+    /// Hardware addresses that links take frames for and that no link of this namespace has, by index: those of macvlan
+    /// links in other namespaces. The kernel tells of no change of these. An ipvlan has its parent's address, and a VLAN
+    /// mostly too: they are not found.
+    ///
+    /// # Errors
+    /// As of [`snapshot`](Self::snapshot).
+    pub async fn addresses_elsewhere(&self) -> Result<BTreeMap<u32, BTreeSet<String>>, Error> {
+        blocking(|| {
+            let mut socket = netlink::Socket::open()?;
+            let mut addresses = socket.unicast_addresses()?;
+            let links = socket.links()?;
+            let here: BTreeSet<&str> = links.iter().filter_map(|link| link.mac.as_deref()).collect();
+            // What these list are addresses of others that they forward to.
+            let forwards = |link: &&Link| matches!(link.kind.as_deref(), Some("bridge" | "vxlan" | "geneve"));
+            for link in links.iter().filter(forwards) {
+                addresses.remove(&link.index);
+            }
+            for addresses in addresses.values_mut() {
+                addresses.retain(|address| !here.contains(address.as_str()));
+            }
+            addresses.retain(|_, addresses| !addresses.is_empty());
+            Ok(addresses)
+        })
+        .await
+    }
+
     /// Subscribes to changes; do so before the first snapshot.
     ///
     /// # Errors

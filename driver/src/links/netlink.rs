@@ -6,7 +6,7 @@
 //!   one message, the closing `NLMSG_DONE` included; such a dump is thrown away and taken again.
 //! * Only the attributes we need are decoded, so that an attribute unknown to us cannot hide its link.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -54,6 +54,7 @@ const NLMSG_HEADER: usize = 16;
 const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 const RTMSG: usize = 12;
+const NDMSG: usize = 12;
 
 /// A route of the node's own traffic, to this network, through one link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +127,21 @@ impl Socket {
         let mut by_link: BTreeMap<u32, Vec<LinkAddress>> = BTreeMap::new();
         for (link, address) in found {
             by_link.entry(link).or_default().push(address);
+        }
+        Ok(by_link)
+    }
+
+    /// The hardware addresses that links take frames for, by index: their own, and those of what is stacked on them in any
+    /// namespace and has one of its own.
+    pub(super) fn unicast_addresses(&mut self) -> Result<BTreeMap<u32, BTreeSet<String>>, Error> {
+        let mut body = [0; NDMSG];
+        body[0] = libc::AF_BRIDGE as u8;
+        let found = self.dump("hardware addresses", libc::RTM_GETNEIGH, &body, |message, found| {
+            found.extend(parse_unicast_address(message));
+        })?;
+        let mut by_link: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+        for (link, address) in found {
+            by_link.entry(link).or_default().insert(address);
         }
         Ok(by_link)
     }
@@ -287,6 +303,15 @@ fn destination(message: &[u8]) -> Option<IpNet> {
     let is_every_links =
         length > 0 && (protocol == libc::RTPROT_KERNEL || is_link_local(to) || to.is_multicast());
     IpNet::new(to, length).ok().filter(|_| kind == libc::RTN_UNICAST && !is_every_links)
+}
+
+/// A link's index, and an address that it takes frames for itself; not what a bridge has learned behind it.
+fn parse_unicast_address(message: &[u8]) -> Option<(u32, String)> {
+    // struct ndmsg: index at 4, flags at 10.
+    let (link, flags) = (u32_at(message, 4)?, *message.get(10)?);
+    let address = attributes(message.get(NDMSG..)?).find(|(kind, _)| *kind == libc::NDA_LLADDR)?.1;
+    let is_multicast = address.first()? & 1 == 1;
+    (flags & libc::NTF_SELF != 0 && !is_multicast).then_some((link, hardware_address(address)?))
 }
 
 fn parse_link(message: &[u8]) -> Option<Link> {

@@ -66,7 +66,7 @@ impl Held {
     }
 
     /// What it is called today, if it still has its PCI address and MAC: links are renamed.
-    pub(super) fn link(&self, inventory: &Inventory) -> Option<IfName> {
+    pub fn link(&self, inventory: &Inventory) -> Option<IfName> {
         let (pci, mac) = (self.text(attributes::PCI_BUS_ID), self.text(attributes::MAC));
         let is_it = |link: &netclaim_driver::links::Link| {
             pci.is_some() && link.pci_bus_id.as_deref() == pci && link.mac.as_deref() == mac

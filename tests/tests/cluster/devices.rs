@@ -338,7 +338,14 @@ pub fn a_link_that_another_program_uses_is_not_given_away_whole(test: &Test<'_>)
         is_published(test, "ipvlan-eth87", in_use)?;
     }
     is_published(test, "macvlan-eth87", |device| device["taints"].is_null())?;
-    test.cluster.on_node(&["ip", "link", "del", "multus87"])?;
+    // As in a pod of Multus: the node does not see it any more.
+    test.cluster.on_node(&["ip", "netns", "add", "pod87"])?;
+    test.cluster.on_node(&["ip", "link", "set", "multus87", "netns", "pod87"])?;
+    is_published(test, "nic-eth87", |device| device["taints"].is_null())?;
+    test.cluster.on_node(&["ip", "-n", "pod87", "link", "set", "multus87", "up"])?;
+    is_published(test, "nic-eth87", in_use)?;
+    is_published(test, "macvlan-eth87", |device| device["taints"].is_null())?;
+    test.cluster.on_node(&["ip", "netns", "del", "pod87"])?;
     is_published(test, "nic-eth87", |device| device["taints"].is_null())
 }
 
