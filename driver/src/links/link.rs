@@ -65,19 +65,6 @@ impl Link {
         self.admin_up && self.carrier && matches!(self.oper, OperState::Up | OperState::Unknown)
     }
 
-    /// What tells this device from all others of the node, whatever it is called: the permanent hardware address and
-    /// the PCI function, of a virtual function the latter alone (drivers of these report what they were last given), and
-    /// the name where there is neither, as of software links. Opaque text, to be stored and compared.
-    pub fn identity(&self) -> String {
-        let mac = self.permanent_mac.as_deref().filter(|_| self.physical_function.is_none());
-        match (self.pci_bus_id.as_deref(), mac) {
-            (Some(function), Some(mac)) => format!("pci/{function}/mac/{mac}"),
-            (Some(function), None) => format!("pci/{function}"),
-            (None, Some(mac)) => format!("mac/{mac}"),
-            (None, None) => format!("name/{}", self.name),
-        }
-    }
-
     /// Whether the link answers to `name`, be it its own or an alternative one.
     pub fn is_named(&self, name: &str) -> bool {
         self.name == name || self.alt_names.iter().any(|alt| alt == name)
@@ -131,46 +118,5 @@ impl fmt::Display for OperState {
             Self::Dormant => "dormant",
             Self::Up => "up",
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_card_is_the_same_under_any_name_and_another_card_of_its_name_is_not() {
-        let card = Link {
-            name: "eth1".to_owned(),
-            mac: Some("02:00:00:00:00:99".to_owned()),
-            permanent_mac: Some("02:00:00:00:00:01".to_owned()),
-            pci_bus_id: Some("0000:3b:00.0".to_owned()),
-            ..Link::default()
-        };
-        let renamed = Link { name: "eth2".to_owned(), index: 7, mac: None, ..card.clone() };
-        assert_eq!(card.identity(), renamed.identity());
-        // Two ports of one function, and one port of two.
-        let other_port = Link { permanent_mac: Some("02:00:00:00:00:02".to_owned()), ..card.clone() };
-        let other_card = Link { pci_bus_id: Some("0000:3b:00.1".to_owned()), ..card.clone() };
-        assert!(card.identity() != other_port.identity() && card.identity() != other_card.identity());
-        let virtio = Link { pci_bus_id: None, ..card.clone() };
-        assert_eq!(virtio.identity(), "mac/02:00:00:00:00:01");
-    }
-
-    #[test]
-    fn a_virtual_function_stays_the_same_when_its_address_is_set() {
-        let function = |mac: &str| Link {
-            permanent_mac: Some(mac.to_owned()),
-            pci_bus_id: Some("0000:3b:10.2".to_owned()),
-            physical_function: Some("eth1".to_owned()),
-            ..Link::default()
-        };
-        assert_eq!(function("02:00:00:00:00:01").identity(), function("02:00:00:00:00:02").identity());
-    }
-
-    #[test]
-    fn a_software_link_is_known_by_its_name() {
-        let bond = Link { name: "bond0".to_owned(), kind: Some("bond".to_owned()), ..Link::default() };
-        assert_eq!(bond.identity(), "name/bond0");
     }
 }
