@@ -111,7 +111,7 @@ image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
 .PHONY: generate
 generate: tools ## CRDs, schemas, protocol code and the plugins' keys anew from their sources (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
-	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --test plugin_keys -- --include-ignored
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --all-features --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use netclaim_cni::validate::Finding;
+
 /// A value that was decoded but cannot be accepted.
 ///
 /// Displayed as `FIELD: PROBLEM`, for example
@@ -54,6 +56,24 @@ impl fmt::Display for Invalid {
 }
 
 impl std::error::Error for Invalid {}
+
+impl From<Finding> for Invalid {
+    /// The same without its severity; the pointer becomes a path as Kubernetes writes it.
+    fn from(finding: Finding) -> Self {
+        let mut field = String::new();
+        for key in finding.pointer.split('/').skip(1) {
+            let key = key.replace("~1", "/").replace("~0", "~");
+            let plain = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            if key.bytes().all(|b| b.is_ascii_digit()) || !plain {
+                field.push_str(&format!("[{key}]"));
+            } else {
+                field.push_str(if field.is_empty() { "" } else { "." });
+                field.push_str(&key);
+            }
+        }
+        Self { field, problem: format!("{}; {}", finding.problem, finding.advice) }
+    }
+}
 
 /// Cuts `text` down to `max` bytes, visibly.
 pub fn shorten(mut text: String, max: usize) -> String {

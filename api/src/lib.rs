@@ -18,7 +18,6 @@ mod allow;
 mod attachment_config;
 pub mod attribute;
 pub mod attributes;
-pub mod cni;
 mod cni_config;
 pub mod device;
 mod invalid;
@@ -41,10 +40,10 @@ pub mod uplink_policy;
 
 pub use allow::Allow;
 pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
-pub use cni::IfName;
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, shorten};
 pub use names::{MacAddr, NetworkName, is_dns_label};
+pub use netclaim_cni::IfName;
 pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
 

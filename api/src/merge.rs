@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::allow::{arg_problem, host_port_problem};
-use crate::cni::SHAPER;
-use crate::cni::validate::{Finding, Severity, validate, validate_places};
 use crate::network::{NetworkSpec, declares, place_of};
 use crate::opaque::Opaque;
 use crate::{
     Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, MacAddr, PortMapping, Quantity, template,
 };
+use netclaim_cni::BANDWIDTH_PLUGIN;
+use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
 
 /// Who wrote a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +180,7 @@ fn plain_conflist(plain: PlainUse, limited: bool) -> Map<String, Value> {
         PlainUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
         PlainUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
     };
-    let shaper = json!({"type": SHAPER, "capabilities": {"bandwidth": true}});
+    let shaper = json!({"type": BANDWIDTH_PLUGIN, "capabilities": {"bandwidth": true}});
     let plugins: Vec<Value> = [plugin].into_iter().chain(limited.then_some(shaper)).collect();
     Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!(plugins))])
 }
@@ -188,7 +188,7 @@ fn plain_conflist(plain: PlainUse, limited: bool) -> Map<String, Value> {
 /// Every error among the findings in the configuration at `path`, after those that are known already.
 fn refused(findings: Vec<Finding>, path: &str, mut errors: Vec<Invalid>) -> Result<(), String> {
     let found = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
-    errors.extend(found.map(|error| error.into_invalid().within(path)));
+    errors.extend(found.map(|error| Invalid::from(error).within(path)));
     if errors.is_empty() { Ok(()) } else { Err(Invalid::list(&errors)) }
 }
 
@@ -526,11 +526,11 @@ mod tests {
         };
         let base = Base::Uplink(PlainUse::Macvlan);
         let merged = merge(base, &[], Some("1G".parse().expect("a quantity"))).expect("merges");
-        assert_eq!(types(&merged), ["macvlan", SHAPER]);
+        assert_eq!(types(&merged), ["macvlan", BANDWIDTH_PLUGIN]);
         assert_eq!(merged.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
         let class = [layer(Author::Class, json!({"bandwidth": {"egress": "5M"}}))];
         let merged = merge(base, &class, None).expect("merges");
-        assert_eq!(types(&merged), ["macvlan", SHAPER]);
+        assert_eq!(types(&merged), ["macvlan", BANDWIDTH_PLUGIN]);
         assert_eq!(
             merged.capability_args["bandwidth"],
             json!({"egressRate": 5_000_000, "egressBurst": 1_000_000})

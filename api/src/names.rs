@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use netclaim_cni::names::is_hex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -51,11 +52,6 @@ pub fn is_dns_label(text: &str) -> bool {
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String", extend("pattern" = "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$"))]
 pub struct MacAddr([u8; 6]);
-
-/// Whether the text is so many hex digits. What reads numbers takes a sign, too.
-pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
 
 impl TryFrom<String> for MacAddr {
     type Error = String;

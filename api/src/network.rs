@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attribute::{self, DeclaredAttributes};
-use crate::cni::SHAPER;
-use crate::cni::validate::{Severity, UnknownPlace, validate_places};
 use crate::labels::{LabelSelector, node_selector_problems};
 use crate::segmentation::Segmentation;
-use crate::template::Place;
 use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, template};
+use netclaim_cni::BANDWIDTH_PLUGIN;
+use netclaim_cni::placeholder::Place;
+use netclaim_cni::validate::{Severity, UnknownPlace, validate_places};
 
 /// A network that pods can be attached to: a CNI configuration, where it works, how much there is of it, and
 /// what tenants may set.
@@ -215,7 +215,7 @@ impl NetworkSpec {
         let granted = self.capacity.bandwidth.is_some_and(|rate| rate.value() > 0);
         let unenforced = (granted && !declares(&self.cni, "bandwidth")).then(|| {
             let problem = format!(
-                "nothing holds pods to the bandwidth that they are granted of it: add {{\"type\": {SHAPER:?}, \
+                "nothing holds pods to the bandwidth that they are granted of it: add {{\"type\": {BANDWIDTH_PLUGIN:?}, \
                  \"capabilities\": {{\"bandwidth\": true}}}} as the last of spec.cni.plugins"
             );
             Invalid::new("spec.capacity.bandwidth", problem)
@@ -251,7 +251,7 @@ impl NetworkSpec {
         findings
             .into_iter()
             .filter(move |finding| finding.severity == severity)
-            .map(|finding| finding.into_invalid().within("spec.cni"))
+            .map(|finding| Invalid::from(finding).within("spec.cni"))
     }
 
     /// What the CNI specification leaves open and a Network does not.
@@ -596,7 +596,7 @@ mod tests {
         let expected = "spec.capacity.bandwidth: nothing holds pods to the bandwidth that they are granted of it: add \
              {\"type\": \"netclaim-bandwidth\", \"capabilities\": {\"bandwidth\": true}} as the last of spec.cni.plugins";
         assert_eq!(told, [expected]);
-        let enforced = json!({"type": SHAPER, "capabilities": {"bandwidth": true}});
+        let enforced = json!({"type": BANDWIDTH_PLUGIN, "capabilities": {"bandwidth": true}});
         let plugins =
             |spec: &mut Value| spec["cni"]["plugins"].as_array_mut().expect("a list").push(enforced.clone());
         assert_eq!(warnings_of(plugins), [""; 0]);

@@ -5,7 +5,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Format, Invalid, segmentation};
+use netclaim_cni::placeholder::{Part, Place, parse};
+use netclaim_cni::validate::{Finding, UnknownPlace, validate_places};
+
+use crate::{Invalid, segmentation};
 
 /// Values for the places of a configuration, by name.
 pub type Scope = Map<String, Value>;
@@ -26,23 +29,6 @@ pub const PLACES: [&str; 12] = [
     "uplink.mtu",
 ];
 
-/// What is known beforehand of the value that a place gets.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Place {
-    /// Nothing.
-    Any,
-    /// It is a text.
-    Text,
-    /// It is a whole number from one to the other, both included.
-    Between(i64, i64),
-    /// It is one of these.
-    OneOf(Vec<Value>),
-    /// It is a text of this form.
-    Formatted(Format),
-    /// It is a list of these.
-    List(Box<Place>),
-}
-
 /// What is known of a place that netclaim itself gives a value; `None` if there is no such place.
 pub fn place(name: &str) -> Option<Place> {
     PLACES.contains(&name).then_some(match name {
@@ -53,51 +39,24 @@ pub fn place(name: &str) -> Option<Place> {
     })
 }
 
+/// Everything that is wrong with a configuration of which it is not known what tenants may choose: of a
+/// `${parameters.NAME}` nothing is said but that it is there.
+pub fn validate(json: &[u8]) -> Vec<Finding> {
+    validate_places(json, &|name| {
+        let parameter = name.strip_prefix("parameters.").map(|_| Place::Any);
+        place(name).or(parameter).ok_or_else(|| UnknownPlace {
+            problem: format!("${{{name}}} is unknown"),
+            advice: format!("use one of {}, parameters.NAME", PLACES.join(", ")),
+        })
+    })
+}
+
 /// `value` with every place filled from `scope`.
 ///
 /// # Errors
 /// Names the path in `value` and the place that has no value.
 pub fn resolve(value: &Value, scope: &Scope) -> Result<Value, Invalid> {
     map_strings(value, &mut |text| fill(text, scope))
-}
-
-/// A piece of a text.
-pub(crate) enum Part<'a> {
-    /// Stands for itself.
-    Text(&'a str),
-    /// The name in a `${…}`.
-    Place(&'a str),
-}
-
-/// The pieces of a text; none of them is the empty text.
-///
-/// # Errors
-/// A place has no end.
-pub(crate) fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
-    let mut parts = pieces(text)?;
-    parts.retain(|part| !matches!(part, Part::Text("")));
-    Ok(parts)
-}
-
-fn pieces(text: &str) -> Result<Vec<Part<'_>>, String> {
-    let mut parts = Vec::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("${") {
-        let before = rest.get(..start).unwrap_or_default();
-        let after = rest.get(start + 2..).unwrap_or_default();
-        if let Some(escaped) = before.strip_suffix('$') {
-            parts.extend([Part::Text(escaped), Part::Text("${")]);
-            rest = after;
-            continue;
-        }
-        let end = after.find('}').ok_or_else(|| {
-            format!("{text:?} has a place without an end: write ${{NAME}}, or $${{ for the text")
-        })?;
-        parts.extend([Part::Text(before), Part::Place(after.get(..end).unwrap_or_default())]);
-        rest = after.get(end + 1..).unwrap_or_default();
-    }
-    parts.push(Part::Text(rest));
-    Ok(parts)
 }
 
 fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
@@ -129,7 +88,7 @@ fn map_strings(value: &Value, f: &mut impl FnMut(&str) -> Result<Value, String>)
         }
         Value::Object(map) => {
             let entry = |(key, value): (&String, &Value)| {
-                Ok((key.clone(), map_strings(value, f).map_err(|e: Invalid| e.within(key))?))
+                Ok::<_, Invalid>((key.clone(), map_strings(value, f).map_err(|e: Invalid| e.within(key))?))
             };
             Value::Object(map.iter().map(entry).collect::<Result<_, _>>()?)
         }
@@ -172,6 +131,19 @@ mod tests {
         assert_eq!(error(json!({"a": [{"b": "${nope}"}]})), "a[0].b: ${nope} has no value here");
         assert_eq!(error(json!("x${list}")), "${list} is a list or object and cannot stand inside a text");
         assert!(error(json!("${open")).contains("without an end"));
+    }
+
+    #[test]
+    fn an_unknown_placeholder_is_named_with_those_that_there_are() {
+        let conflist =
+            json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "x", "m": "${uplink.ifname}"}]});
+        let findings = validate(conflist.to_string().as_bytes());
+        let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+        assert_eq!(
+            (finding.pointer.as_str(), finding.problem.as_str()),
+            ("/plugins/0/m", "${uplink.ifname} is unknown")
+        );
+        assert!(finding.advice.contains("uplink.ifName, uplink.mac"), "{finding}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ const KILLED: Duration = Duration::from_millis(200);
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     // CNI plugins must not inherit what our caller left open.
-    if let Err(error) = netclaim_driver::cni::close_inherited_descriptors() {
+    if let Err(error) = netclaim_cni::close_inherited_descriptors() {
         eprintln!("netclaimctl: cannot close inherited descriptors: {error}");
         return ExitCode::FAILURE;
     }

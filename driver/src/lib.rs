@@ -15,23 +15,9 @@
 //! Invariant: no module here knows an API server, a kubelet or a claim's fields.
 
 pub mod attach;
-pub mod cni;
-pub mod dir_changes;
-mod durable;
 pub mod failpoint;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod links;
 pub mod nri;
-
-/// Bytes as people and file names have them, two digits each.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// An error with all its causes in one line, for people: `what failed: why: and why that`.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |chain, cause| format!("{chain}: {cause}"))
-}

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::join_all;
+use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::record::{Phase, Plan, Sandbox};
 use netclaim_driver::attach::{Attacher, Checked, CniNetwork, LiveSandbox, Observer, PodState};
-use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::{self, Links};
 use serde_json::json;
 use tokio::time::{sleep, timeout};

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{CniNetwork, Network as _, Undone};
-use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::Links;
 use serde_json::{Value, json};
 use tempfile::TempDir;

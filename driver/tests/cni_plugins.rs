@@ -12,7 +12,7 @@ mod plugin_host;
 
 use std::collections::BTreeSet;
 
-use netclaim_driver::cni::{Attachment, Error};
+use netclaim_cni::{Attachment, Error};
 use netclaim_driver::links::{Links, NotUplink, classify};
 use serde_json::{Value, json};
 

@@ -12,8 +12,8 @@ mod plugin_host;
 use std::collections::BTreeSet;
 use std::fs;
 
-use netclaim_driver::cni::ipam::host_local::{HostLocal, reservations};
-use netclaim_driver::cni::{ErrorKind, Retry, SpecVersion, ValidAttachment};
+use netclaim_cni::ipam::host_local::{HostLocal, reservations};
+use netclaim_cni::{ErrorKind, Retry, SpecVersion, ValidAttachment};
 use serde_json::json;
 
 use plugin_host::{LONG, Netns, attachment, on_a_host};

@@ -9,8 +9,8 @@
 
 mod plugin_host;
 
-use netclaim_driver::cni::validate::{Severity, validate};
-use netclaim_driver::cni::{NetworkList, Runtime, SpecVersion};
+use netclaim_cni::validate::{Severity, validate};
+use netclaim_cni::{NetworkList, Runtime, SpecVersion};
 use plugin_host::{LONG, Netns, attachment};
 use serde_json::{Value, json};
 

@@ -7,9 +7,9 @@
 
 mod plugin_host;
 
+use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{CniNetwork, Failure, Network as _, Undone};
-use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::{HostLink, Links};
 use serde_json::{Value, json};
 

@@ -10,9 +10,9 @@ mod plugin_host;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use netclaim_cni::{Cache, Cached, NetworkList, Outcome, Runtime};
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{Checked, CniNetwork, Network as _};
-use netclaim_driver::cni::{Cache, Cached, NetworkList, Outcome, Runtime};
 use netclaim_driver::links::Links;
 use serde_json::{Map, Value, json};
 

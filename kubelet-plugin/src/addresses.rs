@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
 use netclaim_api::network::{NetworkSpec, Scope, conflist_name};
-use netclaim_driver::cni::NetworkName as CniNetworkName;
-use netclaim_driver::cni::ipam::host_local::{HostLocal, reservations};
+use netclaim_cni::NetworkName as CniNetworkName;
+use netclaim_cni::ipam::host_local::{HostLocal, reservations};
 use serde_json::Value;
 
 use crate::devices::Held;

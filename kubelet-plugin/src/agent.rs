@@ -14,11 +14,11 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
-use netclaim_api::cni::SHAPER;
+use netclaim_cni::BANDWIDTH_PLUGIN;
+use netclaim_cni::{Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::attach::journal::{Journal, take_turn};
 use netclaim_driver::attach::record::ObjectRef;
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
-use netclaim_driver::cni::{Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig, SandboxNetwork};
@@ -395,7 +395,7 @@ impl Programs {
         match from.read_dir() {
             // An agent that is run by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {SHAPER} is not installed");
+                tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {BANDWIDTH_PLUGIN} is not installed");
             }
             found => {
                 for plugin in found.with_context(|| format!("cannot read {}", from.display()))? {

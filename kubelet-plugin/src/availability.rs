@@ -18,8 +18,8 @@ use netclaim_api::NetworkName;
 use netclaim_api::network::{NetworkSpec, conflist_name};
 use netclaim_api::taints::{Trouble, TroubleKind};
 use netclaim_api::template;
+use netclaim_cni::{BinChanges, NetworkList, PluginType};
 use netclaim_driver::attach::{CniNetwork, Status};
-use netclaim_driver::cni::{BinChanges, NetworkList, PluginType};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -332,7 +332,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
 
-    use netclaim_driver::cni::{Cache, Runtime};
+    use netclaim_cni::{Cache, Runtime};
     use netclaim_driver::links::Links;
 
     use super::*;

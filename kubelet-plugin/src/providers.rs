@@ -14,7 +14,7 @@ use std::time::Duration;
 use netclaim_api::IfName;
 use netclaim_api::attribute::{self, DeclaredAttributes};
 use netclaim_api::uplink_policy::UplinkCapacity;
-use netclaim_driver::dir_changes::DirChanges;
+use netclaim_cni::dir_changes::DirChanges;
 use serde::Deserialize;
 
 use crate::uplinks::Provided;

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use netclaim_cni::error_chain;
 use netclaim_driver::attach::LiveSandbox;
 use netclaim_driver::attach::record::Sandbox;
-use netclaim_driver::error_chain;
 use netclaim_driver::links::Netns;
 use netclaim_driver::nri::{Sandbox as Told, SandboxNetwork};
 

@@ -17,7 +17,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::labels::has_all;
 use netclaim_api::network::{Network, NetworkSpec};
 use netclaim_api::uplink_policy::UplinkPolicy;
-use netclaim_driver::error_chain;
+use netclaim_cni::error_chain;
 use netclaim_driver::links::{self, Changes, Links, Snapshot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

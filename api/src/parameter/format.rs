@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+use netclaim_cni::placeholder::Place;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,11 @@ impl Format {
             Self::Mac => "02:00:5e:10:00:01",
             Self::Hostname => "ns1.lab",
         }
+    }
+
+    /// What is known of a text of this form before it is chosen. A host name may be a word that the plugin knows.
+    pub(super) const fn place(self) -> Place {
+        Place::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }
     }
 
     /// Whether `text` has the form.

@@ -21,8 +21,8 @@ pub use format::Format;
 use pattern::Pattern;
 
 use crate::allow::is_false;
-use crate::template::Place;
 use crate::{Invalid, shorten};
+use netclaim_cni::placeholder::Place;
 
 /// The most items that an array may be allowed.
 const MAX_ITEMS: u32 = 256;
@@ -379,7 +379,7 @@ impl ItemRule {
                 Place::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
             }
             ItemType::Boolean => Place::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
-            ItemType::String => self.format.map_or(Place::Text, Place::Formatted),
+            ItemType::String => self.format.map_or(Place::Text, Format::place),
         }
     }
 

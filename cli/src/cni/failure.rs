@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use netclaim_driver::cni::{AttachmentError, CacheError, Error, ErrorKind, NameError, Retry, SpecVersion};
-use netclaim_driver::error_chain;
+use netclaim_cni::error_chain;
+use netclaim_cni::{AttachmentError, CacheError, Error, ErrorKind, NameError, Retry, SpecVersion};
 use serde_json::{Value, json};
 
 use super::networks::LoadError;

@@ -2,7 +2,7 @@
 //!
 //! * The result of `add` goes to standard output as the last plugin gave it; a failure as an error object of the
 //!   specification, with exit status 1, and in words to standard error.
-//! * What was attached is remembered ([`Attachments`](netclaim_driver::cni::Attachments)), before the first plugin runs:
+//! * What was attached is remembered ([`Attachments`](netclaim_cni::Attachments)), before the first plugin runs:
 //!   `del` and `check` use the remembered configuration, arguments and result, whatever the files and variables say
 //!   today, and wait for other processes that work on the same container or network.
 
@@ -16,9 +16,10 @@ use std::process::ExitCode;
 use std::{error::Error as StdError, fs};
 
 use clap::Subcommand;
-use netclaim_driver::cni::validate::{Severity, validate, validate_template};
-use netclaim_driver::cni::{Attachment, Cache, Cached, NetworkName, Outcome, ValidAttachment};
-use netclaim_driver::error_chain;
+use netclaim_api::template;
+use netclaim_cni::error_chain;
+use netclaim_cni::validate::{Severity, validate};
+use netclaim_cni::{Attachment, Cache, Cached, NetworkName, Outcome, ValidAttachment};
 use serde_json::{Value, json};
 
 pub use failure::Failure;
@@ -198,12 +199,12 @@ fn judge(
     let mut all = Vec::new();
     for path in files {
         let text = read(&path)?;
-        let findings = if template { validate_template(&text) } else { validate(&text) };
+        let findings = if template { template::validate(&text) } else { validate(&text) };
         all.extend(findings.into_iter().map(|finding| (path.clone(), finding)));
     }
     if json {
         let object = |(path, finding): &(PathBuf, _)| -> serde_json::Result<Value> {
-            let mut object = serde_json::to_value::<&netclaim_driver::cni::validate::Finding>(finding)?;
+            let mut object = serde_json::to_value::<&netclaim_cni::validate::Finding>(finding)?;
             if let Some(object) = object.as_object_mut() {
                 object.insert("file".to_owned(), json!(path.to_string_lossy()));
             }

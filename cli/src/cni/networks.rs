@@ -6,8 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use netclaim_driver::cni::{ConfError, NetworkList, NetworkName};
-use netclaim_driver::error_chain;
+use netclaim_cni::error_chain;
+use netclaim_cni::{ConfError, NetworkList, NetworkName};
 use serde_json::value::RawValue;
 
 /// A network that cannot be loaded.

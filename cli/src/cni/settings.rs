@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use netclaim_driver::cni::{
+use netclaim_cni::{
     Attachment, Attachments, BinDirError, Cache, ContainerId, IfName, NameError, Runtime, TraceContext,
 };
 use serde_json::{Map, Value};

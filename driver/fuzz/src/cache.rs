@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use netclaim_driver::cni::Cached;
+use netclaim_cni::Cached;
 use serde_json::value::{RawValue, to_raw_value};
 
 pub fn cache(data: &[u8]) {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 
-use netclaim_driver::cni::validate::{Finding, Severity, validate, validate_template};
-use netclaim_driver::cni::{
+use netclaim_api::template;
+use netclaim_cni::validate::{Finding, Severity, validate};
+use netclaim_cni::{
     Attachment, CniResult, NetworkList, PluginConf, Request, SpecVersion, ValidAttachment, Verb,
 };
 use serde_json::value::RawValue;
@@ -14,7 +15,7 @@ type Object = BTreeMap<String, Box<RawValue>>;
 
 pub fn config(data: &[u8]) {
     let findings = validate(data);
-    let template = validate_template(data);
+    let template = template::validate(data);
     lead_somewhere(data, &findings);
     lead_somewhere(data, &template);
     if !String::from_utf8_lossy(data).contains("${") && !data.contains(&b'\\') {
@@ -25,7 +26,7 @@ pub fn config(data: &[u8]) {
         Err(error) => assert!(
             findings.iter().any(|finding| finding.severity == Severity::Error),
             "parse refuses it, validate does not: {}",
-            netclaim_driver::error_chain(&error)
+            netclaim_cni::error_chain(&error)
         ),
     }
 }

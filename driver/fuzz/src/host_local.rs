@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use netclaim_driver::cni::ipam::host_local::HostLocal;
-use netclaim_driver::fuzzing::reservation;
+use netclaim_cni::fuzzing::reservation;
+use netclaim_cni::ipam::host_local::HostLocal;
 use serde_json::Value;
 
 /// How many addresses of a subnet are looked at one by one.

@@ -3,7 +3,7 @@
 use netclaim_api::merge::{Author, Base, Layer, PlainUse, merge};
 use netclaim_api::opaque::Opaque;
 use netclaim_api::template;
-use netclaim_driver::cni::validate::{Severity, validate};
+use netclaim_cni::validate::{Severity, validate};
 use serde_json::json;
 
 pub fn opaque(data: &[u8]) {

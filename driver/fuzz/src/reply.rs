@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use netclaim_driver::cni::{ErrorKind, SpecVersion};
-use netclaim_driver::error_chain;
-use netclaim_driver::fuzzing::Finished;
+use netclaim_cni::error_chain;
+use netclaim_cni::fuzzing::Finished;
+use netclaim_cni::{ErrorKind, SpecVersion};
 use serde_json::value::RawValue;
 
 pub fn reply(data: &[u8]) {

@@ -1,7 +1,7 @@
 //! Results of ADD: what is accepted reads back the same, and converts to every version without losing what that
 //! version can say.
 
-use netclaim_driver::cni::{Attachment, CniResult, Interface, ResultError, SpecVersion};
+use netclaim_cni::{Attachment, CniResult, Interface, ResultError, SpecVersion};
 
 pub fn result(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netclaim_driver::cni::{Attachment, NetworkList, Runtime};
+use netclaim_cni::{Attachment, NetworkList, Runtime};
 use plugin_host::{Attached, Feature, Host, LONG, Netns, attachment, on_a_host, run};
 use serde_json::{Value, json};
 

@@ -12,12 +12,12 @@ use tracing::Instrument as _;
 use super::record::{Plan, Sandbox};
 use super::turns::Turns;
 use super::{Checked, Failure, Network, Undone};
-use crate::cni::{
-    self, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
+use crate::links::{GivenBack, HostLink, Links, Netns, Which};
+use netclaim_cni::error_chain;
+use netclaim_cni::{
+    self as cni, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
     TraceContext, ValidAttachment,
 };
-use crate::error_chain;
-use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 
 /// Runs the chain of each plan's conflist.
 ///

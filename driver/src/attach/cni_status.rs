@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::Failure;
 use super::cni_network::CniNetwork;
 use super::cni_sweep::INVALID_ENVIRONMENT;
-use crate::cni::{self, BinChanges, NetworkList, PluginType};
-use crate::error_chain;
+use netclaim_cni::error_chain;
+use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType};
 
 /// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more than
 /// VERSION, and pods wait for the answer.

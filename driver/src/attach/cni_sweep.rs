@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::cni_network::{CniNetwork, OF_A_POD, list, off_thread, stored};
 use super::record::{Plan, Sandbox};
 use super::{Checked, Failure};
-use crate::cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
-use crate::cni::{self, Attachment, CacheError, Cached, NetworkList, ValidAttachment};
-use crate::error_chain;
 use crate::links::Netns;
+use netclaim_cni::error_chain;
+use netclaim_cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
+use netclaim_cni::{self, Attachment, CacheError, Cached, NetworkList, ValidAttachment};
 
 /// What the names of our networks begin with, unless an admin chose another name: what is kept under those is nobody
 /// else's.
@@ -106,8 +106,9 @@ impl CniNetwork {
             self.forget(&list, &known.attachment).await;
         }
         // Plugins that do not know the verb say that CNI_COMMAND is invalid.
-        let knows_gc =
-            |error: &&cni::Error| error.reported().is_none_or(|said| said.code != INVALID_ENVIRONMENT);
+        let knows_gc = |error: &&netclaim_cni::Error| {
+            error.reported().is_none_or(|said| said.code != INVALID_ENVIRONMENT)
+        };
         match gc.err().unwrap_or_default().iter().find(knows_gc) {
             Some(error) => Err(failed(error)),
             None => Ok(released),
@@ -167,7 +168,7 @@ mod tests {
 
     use super::super::record::tests::plan;
     use super::*;
-    use crate::cni::Outcome;
+    use netclaim_cni::Outcome;
 
     #[test]
     fn what_only_the_cache_knows_counts_until_its_namespace_is_gone() {

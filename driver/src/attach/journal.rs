@@ -23,9 +23,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use super::record::{Phase, Record};
-use crate::durable::{self, Lasting, Pending};
 use crate::failpoint::Failpoint;
-use crate::{error_chain, hex};
+use netclaim_cni::durable::{self, Lasting, Pending};
+use netclaim_cni::{error_chain, hex};
 
 /// The format that this version writes; it reads this and older ones.
 const VERSION: u32 = 1;

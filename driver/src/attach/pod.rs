@@ -22,9 +22,9 @@ use super::journal::Journal;
 use super::machine::{self, Event, Step, Want};
 use super::record::{Phase, Plan, Record, Sandbox};
 use super::{Checked, Failure, Network, Observer, PodState, Tally, Undone};
-use crate::error_chain;
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
+use netclaim_cni::error_chain;
 
 /// First pause before a failed operation is tried again; doubled with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

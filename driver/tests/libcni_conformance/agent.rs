@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{Checked, CniNetwork, Failure, Network as _, Status, Undone};
-use netclaim_driver::cni::{Cache, Runtime};
 use netclaim_driver::links::{HostLink, Links, Netns};
 use serde_json::{Map, Value, json};
 

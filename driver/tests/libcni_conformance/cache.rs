@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use netclaim_driver::cni::{Attachment, Cached, NetworkList, Outcome};
+use netclaim_cni::{Attachment, Cached, NetworkList, Outcome};
 use serde_json::{Map, Value, json};
 
 use crate::compare::{Report, settle};

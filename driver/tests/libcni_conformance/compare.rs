@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use netclaim_driver::cni::{NetworkList, PluginConf};
+use netclaim_cni::{NetworkList, PluginConf};
 use serde_json::{Value, json};
 
 use crate::differences::{DIFFERENCES, Difference, Group};

@@ -1,7 +1,7 @@
 //! What a network configuration means: which are refused, and what is read from the others.
 
-use netclaim_driver::cni::NetworkList;
-use netclaim_driver::error_chain;
+use netclaim_cni::NetworkList;
+use netclaim_cni::error_chain;
 use serde_json::{Value, json};
 
 use crate::compare::{Report, settle, shown};

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use netclaim_driver::cni::SpecVersion;
+use netclaim_cni::SpecVersion;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! Values made at random, the same in every run.
 
-use netclaim_driver::cni::{CniResult, SpecVersion};
+use netclaim_cni::{CniResult, SpecVersion};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};

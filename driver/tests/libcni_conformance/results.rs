@@ -1,6 +1,6 @@
 //! Results in every version, converted to every other.
 
-use netclaim_driver::cni::{CniResult, SpecVersion};
+use netclaim_cni::{CniResult, SpecVersion};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use netclaim_driver::cni::{
+use netclaim_cni::{
     Attachment, Cache, Cached, CniResult, ContainerId, Error, ErrorKind, IfName, NetworkList, Outcome,
     Runtime, ValidAttachment,
 };

@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use netclaim_driver::cni::{NetworkList, SpecVersion};
+use netclaim_cni::{NetworkList, SpecVersion};
 use serde_json::{Map, Value, json};
 
 use crate::compare::{Report, settle};

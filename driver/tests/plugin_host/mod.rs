@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netclaim_cni::ipam::host_local::reservations;
+use netclaim_cni::{Attachment, Cache, CniResult, Error, NetworkList, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::{Attacher, CniNetwork, Observer};
-use netclaim_driver::cni::ipam::host_local::reservations;
-use netclaim_driver::cni::{Attachment, Cache, CniResult, Error, NetworkList, Runtime};
 use netclaim_driver::links::Links;
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::{Map, Value, json};

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use netclaim_api::cni::ContainerId;
+use netclaim_cni::ContainerId;
 
 use crate::files;
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netclaim_api::cni::ContainerId;
+use netclaim_cni::ContainerId;
 use netclaim_driver::attach::{Gate, PodState};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};

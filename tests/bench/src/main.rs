@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use netclaim_driver::cni::Runtime;
+use netclaim_cni::Runtime;
 
 use crate::host::{BIN_DIR, Worker};
 use crate::report::{Held, Measured};

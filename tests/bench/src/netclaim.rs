@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use netclaim_cni::{Attachment, Cache, NetworkList, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::machine::{Event, after};
 use netclaim_driver::attach::record::{Plan, Record, Sandbox};
 use netclaim_driver::attach::{CniNetwork, Failure, Network as _, Undone};
-use netclaim_driver::cni::{Attachment, Cache, NetworkList, Runtime};
 use netclaim_driver::links::{Links, Netns};
 use serde_json::json;
 

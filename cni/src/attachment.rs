@@ -1,0 +1,46 @@
+//! What differs from one attachment of a network to the next.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::names::{ContainerId, IfName};
+use crate::request::ValidAttachment;
+use crate::trace::TraceContext;
+
+/// The parameters of one attachment (specification, section 3, "Attachment Parameters").
+///
+/// Identified by [`container_id`](Self::container_id) and [`if_name`](Self::if_name). DEL and CHECK must be given
+/// the same parameters as ADD was, so the value can be stored as JSON and read back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The container, in Kubernetes the pod's sandbox.
+    pub container_id: ContainerId,
+    /// Path of the network namespace. `None` gives plugins an empty `CNI_NETNS`: the namespace is gone, which only
+    /// DEL allows.
+    pub netns: Option<PathBuf>,
+    /// The interface to create or to adjust in the namespace.
+    pub if_name: IfName,
+    /// `CNI_ARGS`, in order. `IgnoreUnknown=1` is always sent before them and need not be given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<(String, String)>,
+    /// Capability arguments by name; a plugin gets those it declares in `capabilities`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub capability_args: Map<String, Value>,
+    /// The trace that the plugins' work is part of. Each operation may have another, so it is not stored.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
+}
+
+impl Attachment {
+    /// An attachment without arguments.
+    pub fn new(container_id: ContainerId, netns: Option<PathBuf>, if_name: IfName) -> Self {
+        Self { container_id, netns, if_name, args: Vec::new(), capability_args: Map::new(), trace: None }
+    }
+
+    /// What identifies it.
+    pub fn key(&self) -> ValidAttachment {
+        ValidAttachment { container_id: self.container_id.clone(), if_name: self.if_name.clone() }
+    }
+}

@@ -1,0 +1,418 @@
+//! The reference IPAM plugin `host-local`: how many attachments its ranges allow, and what it has handed out.
+//!
+//! The plugin gives each attachment one address of every *range set*, so the set with the fewest addresses decides.
+//! The rules here are those of the plugin, version 1.9.1 (`backend/allocator`, `backend/disk`); no STATUS tells them.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use crate::NetworkName;
+
+/// The plugin's `type`.
+pub const TYPE: &str = "host-local";
+
+/// Where the plugin keeps its reservations unless the configuration has a `dataDir`.
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// Longest reservation file that is read, in bytes: a container ID and an interface name are shorter.
+const MAX_RESERVATION: u64 = 1024;
+
+/// The address ranges of a `host-local` configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostLocal {
+    sets: Vec<Vec<Range>>,
+    data_dir: PathBuf,
+}
+
+/// A range of addresses of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Range {
+    subnet: IpNet,
+    start: u128,
+    end: u128,
+    /// `None` for one of the other family, which is nobody's address here.
+    gateway: Option<u128>,
+}
+
+/// An address that the plugin has handed out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reservation {
+    /// The address.
+    pub ip: IpAddr,
+    /// The container it was given to.
+    pub container_id: String,
+    /// The interface it was given to; plugins before 0.7 did not note it.
+    pub if_name: Option<String>,
+}
+
+/// A `host-local` configuration that the plugin would refuse.
+#[derive(Debug, thiserror::Error)]
+pub enum HostLocalError {
+    /// Not of the form the plugin reads.
+    #[error("the ipam configuration is not one of host-local")]
+    Form(#[source] serde_json::Error),
+    /// There is no range.
+    #[error("the ipam configuration has neither `subnet` nor `ranges`")]
+    NoRanges,
+    /// A range set without a range.
+    #[error("range set {set} is empty")]
+    EmptySet {
+        /// Its place.
+        set: usize,
+    },
+    /// A subnet of one or two addresses.
+    #[error("subnet {0} is too small to allocate from: at most /30, or /126 for IPv6, is possible")]
+    TooSmall(IpNet),
+    /// An IPv4 subnet in the notation of IPv6, which the plugin cannot read.
+    #[error("subnet {0} is IPv4 written as IPv6: write it as 10.0.0.0/24 is written")]
+    Mapped(IpNet),
+    /// A subnet that names a host.
+    #[error("subnet {subnet} has host bits set: write {}", subnet.trunc())]
+    HostBits {
+        /// The subnet as written.
+        subnet: IpNet,
+    },
+    /// A limit or gateway that does not fit.
+    #[error("{key} {address} is not within subnet {subnet}, or the range ends before it starts")]
+    Outside {
+        /// `rangeStart` or `rangeEnd`.
+        key: &'static str,
+        /// Its value.
+        address: IpAddr,
+        /// The subnet.
+        subnet: IpNet,
+    },
+    /// Families cannot be mixed in a set.
+    #[error("range set {set} mixes IPv4 and IPv6: give each family a set of its own")]
+    Mixed {
+        /// Its place.
+        set: usize,
+    },
+    /// Ranges overlap.
+    #[error("the ranges of subnets {0} and {1} overlap")]
+    Overlap(IpNet, IpNet),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Conf {
+    #[serde(default)]
+    subnet: Option<IpNet>,
+    #[serde(default, deserialize_with = "some_address")]
+    range_start: Option<IpAddr>,
+    #[serde(default, deserialize_with = "some_address")]
+    range_end: Option<IpAddr>,
+    #[serde(default, deserialize_with = "some_address")]
+    gateway: Option<IpAddr>,
+    #[serde(default)]
+    ranges: Option<Vec<Vec<RangeConf>>>,
+    #[serde(default)]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RangeConf {
+    subnet: IpNet,
+    #[serde(default, deserialize_with = "some_address")]
+    range_start: Option<IpAddr>,
+    #[serde(default, deserialize_with = "some_address")]
+    range_end: Option<IpAddr>,
+    #[serde(default, deserialize_with = "some_address")]
+    gateway: Option<IpAddr>,
+}
+
+/// For the plugin an empty text is no address, and not a wrong one.
+fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+    text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+}
+
+impl HostLocal {
+    /// Reads an `ipam` object: the flat form with one `subnet`, `ranges`, or both, in which case the flat one comes
+    /// first.
+    ///
+    /// # Errors
+    /// [`HostLocalError`] for what the plugin would refuse at ADD.
+    pub fn parse(ipam: &str) -> Result<Self, HostLocalError> {
+        let conf: Conf = serde_json::from_str(ipam).map_err(HostLocalError::Form)?;
+        let Conf { subnet, range_start, range_end, gateway, ranges, data_dir } = conf;
+        let flat = subnet.map(|subnet| vec![RangeConf { subnet, range_start, range_end, gateway }]);
+        let sets = flat
+            .into_iter()
+            .chain(ranges.unwrap_or_default())
+            .enumerate()
+            .map(|(set, ranges)| range_set(set, &ranges))
+            .collect::<Result<Vec<_>, _>>()?;
+        if sets.is_empty() {
+            return Err(HostLocalError::NoRanges);
+        }
+        let all: Vec<&Range> = sets.iter().flatten().collect();
+        for (index, a) in all.iter().enumerate() {
+            if let Some(b) = all.iter().skip(index + 1).find(|b| a.overlaps(b)) {
+                return Err(HostLocalError::Overlap(a.subnet, b.subnet));
+            }
+        }
+        let data_dir = data_dir.filter(|dir| !dir.as_os_str().is_empty());
+        Ok(Self { sets, data_dir: data_dir.unwrap_or_else(|| DEFAULT_DATA_DIR.into()) })
+    }
+
+    /// How many attachments the ranges allow when nothing is reserved.
+    pub fn capacity(&self) -> u128 {
+        self.left(&BTreeSet::new())
+    }
+
+    /// How many attachments the ranges allow beside `taken`. Addresses outside of the ranges do not count.
+    pub fn left<'a>(&self, taken: impl IntoIterator<Item = &'a IpAddr>) -> u128 {
+        let taken: BTreeSet<IpAddr> = taken.into_iter().map(IpAddr::to_canonical).collect();
+        let free = |set: &Vec<Range>| {
+            let size = set.iter().fold(0u128, |sum, range| sum.saturating_add(range.size()));
+            let used = taken.iter().filter(|ip| set.iter().any(|range| range.hands_out(**ip))).count();
+            size.saturating_sub(used as u128)
+        };
+        self.sets.iter().map(free).min().unwrap_or(0)
+    }
+
+    /// Whether there is an address that both could hand out.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let mut ranges = self.sets.iter().flatten();
+        ranges.any(|range| other.sets.iter().flatten().any(|other| range.overlaps(other)))
+    }
+
+    /// The directory with the reservations of a network.
+    pub fn reservations_dir(&self, network: &NetworkName) -> PathBuf {
+        self.data_dir.join(network.as_str())
+    }
+}
+
+/// The reservations in a network's directory, sorted. There are none if the directory does not exist.
+///
+/// Taken without the plugin's lock. A reservation that comes or goes meanwhile may be in the list or not.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let Some(ip) = name.to_str().and_then(|name| name.parse::<IpAddr>().ok()) else {
+            continue; // The lock and the notes on the last address are kept in the same place.
+        };
+        let mut text = Vec::new();
+        match File::open(dir.join(&name)).and_then(|file| file.take(MAX_RESERVATION).read_to_end(&mut text)) {
+            Ok(_) => found.push(reservation(ip, &String::from_utf8_lossy(&text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+pub(crate) fn reservation(ip: IpAddr, text: &str) -> Reservation {
+    let mut lines = text.trim().lines();
+    Reservation {
+        ip: ip.to_canonical(),
+        container_id: lines.next().unwrap_or_default().trim().to_owned(),
+        if_name: lines.next().map(|line| line.trim().to_owned()),
+    }
+}
+
+fn range_set(set: usize, ranges: &[RangeConf]) -> Result<Vec<Range>, HostLocalError> {
+    let ranges = ranges.iter().map(Range::new).collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = ranges.first() else {
+        return Err(HostLocalError::EmptySet { set });
+    };
+    if ranges.iter().any(|range| range.is_v4() != first.is_v4()) {
+        return Err(HostLocalError::Mixed { set });
+    }
+    Ok(ranges)
+}
+
+impl Range {
+    fn new(conf: &RangeConf) -> Result<Self, HostLocalError> {
+        let subnet = conf.subnet;
+        if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
+            return Err(HostLocalError::TooSmall(subnet));
+        }
+        if subnet.addr().is_ipv6() && subnet.addr().to_canonical().is_ipv4() {
+            return Err(HostLocalError::Mapped(subnet));
+        }
+        if subnet != subnet.trunc() {
+            return Err(HostLocalError::HostBits { subnet });
+        }
+        let first = number(subnet.network()) + 1;
+        // The last address of an IPv4 subnet is its broadcast address; IPv6 has none.
+        let last = number(subnet.broadcast()) - u128::from(matches!(subnet, IpNet::V4(_)));
+
+        let within =
+            |address: Option<IpAddr>, key, otherwise| match address.map(|address| address.to_canonical()) {
+                None => Ok(otherwise),
+                Some(address) if subnet.contains(&address) => Ok(number(address)),
+                Some(address) => Err(HostLocalError::Outside { key, address, subnet }),
+            };
+        let start = within(conf.range_start, "rangeStart", first)?;
+        let end = within(conf.range_end, "rangeEnd", last)?;
+        if start > end {
+            let (key, number) =
+                if conf.range_end.is_some() { ("rangeEnd", end) } else { ("rangeStart", start) };
+            return Err(HostLocalError::Outside { key, address: address(number, &subnet), subnet });
+        }
+        let gateway = match conf.gateway.map(|gateway| gateway.to_canonical()) {
+            None => Some(first),
+            Some(gateway) => Some(number(gateway)).filter(|_| gateway.is_ipv4() == subnet.addr().is_ipv4()),
+        };
+        Ok(Self { subnet, start, end, gateway })
+    }
+
+    fn is_v4(&self) -> bool {
+        matches!(self.subnet, IpNet::V4(_))
+    }
+
+    /// Addresses that can be handed out: all but the gateway's.
+    fn size(&self) -> u128 {
+        let has_gateway = self.gateway.is_some_and(|gateway| (self.start..=self.end).contains(&gateway));
+        // All of IPv6 has one more than there is room for.
+        (self.end - self.start).saturating_add(u128::from(!has_gateway))
+    }
+
+    fn hands_out(&self, ip: IpAddr) -> bool {
+        let at = number(ip);
+        ip.is_ipv4() == self.is_v4() && (self.start..=self.end).contains(&at) && self.gateway != Some(at)
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.is_v4() == other.is_v4() && self.start <= other.end && other.start <= self.end
+    }
+}
+
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+fn address(number: u128, subnet: &IpNet) -> IpAddr {
+    match (subnet, u32::try_from(number)) {
+        (IpNet::V4(_), Ok(bits)) => Ipv4Addr::from_bits(bits).into(),
+        _ => Ipv6Addr::from_bits(number).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capacity(ipam: &str) -> u128 {
+        HostLocal::parse(ipam).unwrap().capacity()
+    }
+
+    #[test]
+    fn every_form_of_range_is_counted_without_its_gateway() {
+        for (ipam, expected) in [
+            (r#"{"type":"host-local","subnet":"10.0.0.0/24","routes":[]}"#, 253),
+            (r#"{"subnet":"10.0.0.0/30"}"#, 1),
+            (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.0.254"}"#, 253),
+            (r#"{"subnet":"10.0.0.0/24","gateway":"10.0.1.1"}"#, 254),
+            (r#"{"subnet":"10.0.0.0/24","gateway":"::ffff:10.0.0.9"}"#, 253),
+            // The same number as an IPv4 address is not the same address.
+            (r#"{"subnet":"10.0.0.0/24","gateway":"::a00:9"}"#, 254),
+            (r#"{"subnet":"::/0","rangeStart":"::","gateway":"10.0.0.1"}"#, u128::MAX),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19"}"#, 10),
+            (
+                r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19","gateway":"10.0.0.12"}"#,
+                9,
+            ),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.255","rangeEnd":"10.0.0.255"}"#, 1),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.1","rangeEnd":"10.0.0.1"}"#, 0),
+            (r#"{"subnet":"10.0.0.0/24","rangeStart":"","rangeEnd":null,"gateway":""}"#, 253),
+            (r#"{"subnet":"fd00::/120"}"#, 254),
+            (r#"{"subnet":"fd00::/64"}"#, (1 << 64) - 2),
+            (r#"{"subnet":"::/0","rangeStart":"::","gateway":"::1"}"#, u128::MAX),
+            (r#"{"ranges":[[{"subnet":"10.0.0.0/29"},{"subnet":"10.1.0.0/29"}]]}"#, 10),
+            (r#"{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/126"}]]}"#, 2),
+            (r#"{"subnet":"10.0.0.0/29","ranges":[[{"subnet":"fd00::/64"}]]}"#, 5),
+        ] {
+            assert_eq!(capacity(ipam), expected, "{ipam}");
+        }
+    }
+
+    #[test]
+    fn reserved_addresses_count_where_they_are_in_a_range() {
+        let ipam = r#"{"ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/64"}]]}"#;
+        let host_local = HostLocal::parse(ipam).unwrap();
+        let taken =
+            |ips: &[&str]| host_local.left(&ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<_>>());
+        assert_eq!(taken(&[]), 5);
+        assert_eq!(taken(&["10.0.0.2", "fd00::2", "10.0.0.2", "::ffff:10.0.0.3"]), 3);
+        // The gateway, the broadcast address, and another network's are nobody's to lose.
+        assert_eq!(taken(&["10.0.0.1", "10.0.0.7", "10.1.0.2", "::a00:2"]), 5);
+    }
+
+    #[test]
+    fn what_the_plugin_refuses_is_refused() {
+        for ipam in [
+            "{}",
+            r#"{"ranges":[]}"#,
+            r#"{"ranges":[[]]}"#,
+            r#"{"subnet":"10.0.0.0/31"}"#,
+            r#"{"subnet":"fd00::/127"}"#,
+            r#"{"subnet":"10.0.0.1/24"}"#,
+            r#"{"subnet":"10.0.0.0"}"#,
+            r#"{"subnet":"::ffff:10.0.0.0/120"}"#,
+            r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}"#,
+            r#"{"subnet":"10.0.0.0/24","rangeEnd":"fd00::1"}"#,
+            r#"{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}"#,
+            r#"{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}"#,
+            r#"{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.0.128/25"}]]}"#,
+            r#"{"ranges":[{"subnet":"10.0.0.0/24"}]}"#,
+        ] {
+            assert!(HostLocal::parse(ipam).is_err(), "{ipam}");
+        }
+    }
+
+    #[test]
+    fn reservations_are_read_in_both_of_their_forms() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("10.0.0.2", "c1\r\nnet1");
+        write("fd00::2", "c2\r\neth0");
+        write("10.0.0.3", "c3");
+        write("last_reserved_ip.0", "10.0.0.3");
+        write("lock", "");
+        let reservation = |ip: &str, container_id: &str, if_name: Option<&str>| Reservation {
+            ip: ip.parse().unwrap(),
+            container_id: container_id.into(),
+            if_name: if_name.map(Into::into),
+        };
+        assert_eq!(
+            reservations(dir.path()).unwrap(),
+            [
+                reservation("10.0.0.2", "c1", Some("net1")),
+                reservation("10.0.0.3", "c3", None),
+                reservation("fd00::2", "c2", Some("eth0")),
+            ]
+        );
+        assert_eq!(reservations(&dir.path().join("none")).unwrap(), []);
+    }
+
+    #[test]
+    fn the_directory_is_the_networks() {
+        let network = "net".parse().unwrap();
+        let dir = |ipam| HostLocal::parse(ipam).unwrap().reservations_dir(&network);
+        assert_eq!(dir(r#"{"subnet":"10.0.0.0/24"}"#), Path::new("/var/lib/cni/networks/net"));
+        assert_eq!(dir(r#"{"subnet":"10.0.0.0/24","dataDir":"/d"}"#), Path::new("/d/net"));
+    }
+}

@@ -1,0 +1,66 @@
+//! Placeholders (`${NAME}`) in a configuration that is completed later: what stands where, and what may come there.
+//!
+//! `$${` stands for a literal `${`. Keys are never templates.
+
+use serde_json::Value;
+
+/// What is known beforehand of the value that a place gets.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Place {
+    /// Nothing.
+    Any,
+    /// It is a text.
+    Text,
+    /// It is a whole number from one to the other, both included.
+    Between(i64, i64),
+    /// It is one of these.
+    OneOf(Vec<Value>),
+    /// It is a text of the form of this example.
+    Like {
+        /// A text that may come there.
+        example: &'static str,
+        /// Whether a plugin that refuses the example refuses every other.
+        stands_for_all: bool,
+    },
+    /// It is a list of these.
+    List(Box<Place>),
+}
+
+/// A piece of a text.
+pub enum Part<'a> {
+    /// Stands for itself.
+    Text(&'a str),
+    /// The name in a `${…}`.
+    Place(&'a str),
+}
+
+/// The pieces of a text; none of them is the empty text.
+///
+/// # Errors
+/// A place has no end.
+pub fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
+    let mut parts = pieces(text)?;
+    parts.retain(|part| !matches!(part, Part::Text("")));
+    Ok(parts)
+}
+
+fn pieces(text: &str) -> Result<Vec<Part<'_>>, String> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        let before = rest.get(..start).unwrap_or_default();
+        let after = rest.get(start + 2..).unwrap_or_default();
+        if let Some(escaped) = before.strip_suffix('$') {
+            parts.extend([Part::Text(escaped), Part::Text("${")]);
+            rest = after;
+            continue;
+        }
+        let end = after.find('}').ok_or_else(|| {
+            format!("{text:?} has a place without an end: write ${{NAME}}, or $${{ for the text")
+        })?;
+        parts.extend([Part::Text(before), Part::Place(after.get(..end).unwrap_or_default())]);
+        rest = after.get(end + 1..).unwrap_or_default();
+    }
+    parts.push(Part::Text(rest));
+    Ok(parts)
+}

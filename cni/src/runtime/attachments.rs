@@ -1,0 +1,308 @@
+//! The attachments of a host: a [`Runtime`] that remembers.
+//!
+//! ```text
+//!            ┌─ file locks ── in-process locks ─┐
+//!   add ─────┤ store "unfinished" → ADD → store │
+//!   del ─────┤ load → DEL → remove              ├──  <cache dir>/{results,locks}
+//!   check ───┤ load → CHECK                     │
+//!   gc ──────┤ load all → DEL stale → GC        │
+//!            └──────────────────────────────────┘
+//! ```
+//!
+//! * An attachment is on disk before its first plugin runs and until its DEL has succeeded; so a failed or interrupted
+//!   ADD is found by GC too.
+//! * DEL and CHECK go by the configuration, arguments and result of the ADD, whatever the files say today.
+//! * Processes that use the same cache directory wait for each other as the specification wants.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::statfs::{NSFS_MAGIC, statfs};
+
+use super::cache::{Cache, CacheError, Cached, Outcome};
+use super::error::{AddError, Context, Error, Phase};
+use super::exec::Deadline;
+use super::file_locks::{self, FileLock};
+use super::runtime::Runtime;
+use crate::attachment::Attachment;
+use crate::config::NetworkList;
+use crate::error_chain;
+use crate::names::NetworkName;
+use crate::request::{ValidAttachment, Verb};
+use crate::result::CniResult;
+
+/// Makes, checks and removes attachments, and knows which there are.
+#[derive(Debug)]
+pub struct Attachments {
+    runtime: Runtime,
+    cache: Cache,
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachmentError {
+    /// What is known of attachments cannot be read or stored. Before an ADD, nothing was run; after it, DEL is due.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// ADD succeeded, and its result could not be stored: DEL is due, with this result.
+    #[error(
+        "the result of a successful ADD is not known on disk; `del` it, and `add` it again when there is room"
+    )]
+    Unrecorded {
+        /// What ADD returned.
+        result: Box<CniResult>,
+        /// Why it could not be stored.
+        #[source]
+        source: CacheError,
+    },
+    /// It cannot be said whether the attachment's network namespace is there.
+    #[error("cannot look at the network namespace {}", path.display())]
+    Netns {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// ADD failed.
+    #[error(transparent)]
+    Add(#[from] AddError),
+    /// A plugin failed.
+    #[error(transparent)]
+    Plugin(#[from] Error),
+    /// ADD of what is there.
+    #[error("interface `{}` of container `{}` is attached already, or an ADD of it failed; `del` it first", .0.if_name, .0.container_id)]
+    Attached(ValidAttachment),
+    /// CHECK or DEL of what nothing is known of.
+    #[error("no ADD is known for interface `{}` of container `{}`; `add` it first", .0.if_name, .0.container_id)]
+    NotAttached(ValidAttachment),
+    /// Plugins that failed to delete what a vanished namespace left.
+    #[error("something may be left of a namespace that is gone: {}", .0.iter().map(|e| error_chain(e)).collect::<Vec<_>>().join("; "))]
+    Left(Vec<Error>),
+}
+
+/// What a GC did.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Stale attachments that were deleted.
+    pub deleted: Vec<ValidAttachment>,
+    /// Everything that failed; the rest was done all the same.
+    pub failed: Vec<AttachmentError>,
+}
+
+impl Attachments {
+    /// Attachments by `runtime`, remembered in `cache`.
+    pub fn new(runtime: Runtime, cache: Cache) -> Self {
+        Self { runtime, cache }
+    }
+
+    /// The runtime.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// What is known.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// [`Runtime::add`], remembered. Where the configuration offers several versions, the highest that all plugins
+    /// support is used.
+    ///
+    /// # Errors
+    /// [`AttachmentError::Attached`] while there is one, also an unfinished one: the specification forbids a second ADD
+    /// without a DEL.
+    pub async fn add(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Duration,
+    ) -> Result<CniResult, AttachmentError> {
+        let deadline = Deadline::after(deadline);
+        let _lock = self.lock(Verb::Add, list, attachment, deadline).await?;
+        if self.find(list.name(), attachment)?.is_some() {
+            return Err(AttachmentError::Attached(attachment.key()));
+        }
+        // Of a single version, what is wrong with it is the plugin's to say.
+        let list = if list.versions().len() < 2 { list.clone() } else { self.runtime.settle(list).await? };
+        let mut cached = Cached { list, attachment: attachment.clone(), outcome: Outcome::Unfinished(None) };
+        self.cache.store(&cached)?;
+        match self.runtime.add_until(&cached.list, attachment, deadline).await {
+            Ok(result) => {
+                cached.outcome = Outcome::Attached(result.clone());
+                match self.cache.store(&cached) {
+                    Ok(()) => Ok(result),
+                    Err(source) => Err(AttachmentError::Unrecorded { result: Box::new(result), source }),
+                }
+            }
+            Err(failed) if failed.needs_del() => {
+                cached.outcome = Outcome::Unfinished(failed.last_good.as_deref().cloned());
+                // It is known already; without its result at worst.
+                if let Err(error) = self.cache.store(&cached) {
+                    tracing::warn!(error = error_chain(&error), "the result of a failed ADD is not kept");
+                }
+                Err(failed.into())
+            }
+            Err(failed) => {
+                if let Err(error) = self.forget(cached.list.name(), attachment) {
+                    tracing::warn!(error = error_chain(&error), "an ADD that never began stays known");
+                }
+                Err(failed.into())
+            }
+        }
+    }
+
+    /// DEL by what the ADD was made with, but in the network namespace of `request`; nothing is known afterwards.
+    /// Without a namespace, or when the path leads to none any more, whatever plugins leave behind then is released
+    /// ([`Runtime::release`]).
+    ///
+    /// `request` is what to go by where nothing, or nothing readable, is known. It names the attachment in any case.
+    ///
+    /// # Errors
+    /// As [`Runtime::del`]; [`AttachmentError::Left`] without a namespace. What is known is kept then.
+    pub async fn del(&self, request: &Cached, deadline: Duration) -> Result<(), AttachmentError> {
+        let deadline = Deadline::after(deadline);
+        let (network, attachment) = (request.list.name(), &request.attachment);
+        let _lock = self.lock(Verb::Del, &request.list, attachment, deadline).await?;
+        let known = match self.find(network, attachment) {
+            // It must be possible to delete an attachment whatever became of the file.
+            Err(error @ CacheError::Entry { .. }) => {
+                tracing::warn!(error = error_chain(&error), "deleting by today's configuration");
+                None
+            }
+            known => known?,
+        };
+        let known = known.map(|mut known| {
+            known.attachment.netns.clone_from(&attachment.netns);
+            known.attachment.trace.clone_from(&attachment.trace);
+            known
+        });
+        self.delete(known.as_ref().unwrap_or(request), deadline).await?;
+        Ok(self.forget(network, attachment)?)
+    }
+
+    /// [`Runtime::check`] with what is known of the attachment.
+    ///
+    /// # Errors
+    /// [`AttachmentError::NotAttached`] if no successful ADD is known.
+    pub async fn check(
+        &self,
+        network: &NetworkName,
+        attachment: &Attachment,
+        deadline: Duration,
+    ) -> Result<(), AttachmentError> {
+        let deadline = Deadline::after(deadline);
+        let unlocked = self.find(network, attachment)?;
+        let list = unlocked.ok_or_else(|| AttachmentError::NotAttached(attachment.key()))?.list;
+        let _lock = self.lock(Verb::Check, &list, attachment, deadline).await?;
+        match self.find(network, attachment)? {
+            Some(Cached { list, attachment: known, outcome: Outcome::Attached(result) }) => {
+                let attachment = Attachment { trace: attachment.trace.clone(), ..known };
+                Ok(self.runtime.check_until(&list, &attachment, &result, deadline).await?)
+            }
+            _ => Err(AttachmentError::NotAttached(attachment.key())),
+        }
+    }
+
+    /// Deletes the known attachments of the network whose ADD did not succeed or whose namespace is gone, then has the
+    /// plugins remove what belongs to none of the others, nor to `keep`: those that somebody else made in a network of
+    /// that name. Nobody else can work on the network meanwhile. `deadline` is for each attachment, and for the plugins'
+    /// GC.
+    ///
+    /// # Errors
+    /// [`AttachmentError::Cache`] when it cannot be said what is known: what cannot be read may be in use, so nothing is
+    /// done.
+    pub async fn gc(
+        &self,
+        list: &NetworkList,
+        keep: &[ValidAttachment],
+        deadline: Duration,
+    ) -> Result<Collected, AttachmentError> {
+        let network = list.name();
+        let limit = Deadline::after(deadline);
+        let context = || Context::network(Verb::Gc, list, list.first_plugin().plugin_type());
+        let lock = file_locks::whole_network(self.cache.dir(), network, limit.at()).await?;
+        let _lock = lock.ok_or_else(|| context().error(limit.passed(Phase::Queued)))?;
+        let (known, unusable) = self.cache.attachments()?;
+        if let Some(error) = unusable.into_iter().find(|error| error.may_be_of(network)) {
+            return Err(error.into());
+        }
+        let mut valid = keep.to_vec();
+        let mut done = Collected::default();
+        for known in known.into_iter().filter(|known| known.list.name() == network) {
+            let key = known.attachment.key();
+            let lives = match is_there(known.attachment.netns.as_deref()) {
+                Ok(lives) => lives,
+                Err(error) => {
+                    valid.push(key);
+                    done.failed.push(error);
+                    continue;
+                }
+            };
+            // Somebody who works on the container, in another network, may not be joined.
+            let alone = file_locks::try_container(self.cache.dir(), &key.container_id)?;
+            if alone.is_none() || (lives && matches!(known.outcome, Outcome::Attached(_))) {
+                valid.push(key);
+                continue;
+            }
+            let deleted = self.delete(&known, Deadline::after(deadline)).await;
+            match deleted.and_then(|()| Ok(self.forget(network, &known.attachment)?)) {
+                Ok(()) => done.deleted.push(key),
+                Err(error) => done.failed.push(error),
+            }
+        }
+        if let Err(errors) = self.runtime.gc(list, &valid, deadline).await {
+            done.failed.extend(errors.into_iter().map(AttachmentError::from));
+        }
+        Ok(done)
+    }
+
+    /// Forgets an attachment without a DEL.
+    ///
+    /// # Errors
+    /// See [`Cache::remove`].
+    pub fn forget(&self, network: &NetworkName, attachment: &Attachment) -> Result<(), CacheError> {
+        self.cache.remove(network, &attachment.container_id, &attachment.if_name)
+    }
+
+    async fn delete(&self, known: &Cached, deadline: Deadline) -> Result<(), AttachmentError> {
+        let Cached { list, attachment, outcome } = known;
+        if is_there(attachment.netns.as_deref())? {
+            return Ok(self.runtime.del_until(list, attachment, outcome.result(), deadline).await?);
+        }
+        let attachment = Attachment { netns: None, ..attachment.clone() };
+        let errors = self.runtime.release(list, &attachment, outcome.result(), deadline.whole()).await;
+        if errors.is_empty() { Ok(()) } else { Err(AttachmentError::Left(errors)) }
+    }
+
+    fn find(&self, network: &NetworkName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
+        self.cache.load(network, &attachment.container_id, &attachment.if_name)
+    }
+
+    async fn lock(
+        &self,
+        verb: Verb,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Deadline,
+    ) -> Result<FileLock, AttachmentError> {
+        let lock = self.cache.lock(&attachment.container_id, list.name(), deadline.at()).await?;
+        let context = || Context::attachment(verb, list, list.first_plugin().plugin_type(), attachment);
+        Ok(lock.ok_or_else(|| context().error(deadline.passed(Phase::Queued)))?)
+    }
+}
+
+/// Whether the path leads to a namespace. What is left of one that has gone is an ordinary file, or nothing; that it
+/// cannot be looked at says nothing.
+fn is_there(path: Option<&Path>) -> Result<bool, AttachmentError> {
+    match path.map(|path| (path, statfs(path))) {
+        None | Some((_, Err(Errno::ENOENT | Errno::ENOTDIR))) => Ok(false),
+        Some((_, Ok(found))) => Ok(found.filesystem_type() == NSFS_MAGIC),
+        Some((path, Err(error))) => {
+            Err(AttachmentError::Netns { path: path.to_owned(), source: error.into() })
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! When to look again for the plugins that are installed.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::dir_changes::{Watches, watch};
+use super::launcher::Launcher;
+
+/// A subscription to changes in the directories that are searched for plugins, where the plugins run: see
+/// [`DirChanges`](super::dir_changes::DirChanges).
+#[derive(Debug)]
+pub struct BinChanges {
+    launcher: Launcher,
+    dirs: Vec<PathBuf>,
+    watches: Watches,
+}
+
+impl BinChanges {
+    pub(super) fn subscribe(launcher: Launcher, dirs: Vec<PathBuf>) -> io::Result<Self> {
+        let watches = watches(&launcher, &dirs)?;
+        Ok(Self { launcher, dirs, watches })
+    }
+
+    /// Waits for the next change. Cancel safe.
+    ///
+    /// # Errors
+    /// When the directories cannot be watched any more; make another one, and look.
+    pub async fn tick(&mut self) -> io::Result<()> {
+        self.watches.tick().await?;
+        self.watches = watches(&self.launcher, &self.dirs)?;
+        Ok(())
+    }
+}
+
+fn watches(launcher: &Launcher, dirs: &[PathBuf]) -> io::Result<Watches> {
+    let dirs = dirs.to_vec();
+    Watches::new(launcher.look(move || watch(&dirs))?)
+}

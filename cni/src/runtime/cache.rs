@@ -1,0 +1,436 @@
+//! What is known of attachments between two calls: configuration, parameters and result, one file each.
+//!
+//! The files have the form of libcni's cache (`cniCacheV1`), so that either side can read what the other wrote, and lie
+//! in a directory of our own, since others delete files from libcni's. What libcni does not promise:
+//!
+//! * A file is written whole and durably, or not at all. (Durably can be left out by those who keep a journal besides.)
+//! * File names of libcni's form are ambiguous (`a-b` and `c`, `a` and `b-c`), so what counts is what is inside; a
+//!   file of another attachment is neither read nor overwritten.
+//! * An attachment can be stored before its ADD, without a result: one that failed half-way can be found and deleted.
+//!   It is told from one that succeeded by a member that libcni does not look at.
+//!
+//! Who writes must hold the attachment's lock ([`Attachments`](super::Attachments) does): the temporary file has a fixed
+//! name, so that what a crash leaves is overwritten by the next try.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use super::durable::{self, Lasting, Pending};
+use super::file_locks::{self, FileLock};
+use crate::attachment::Attachment;
+use crate::config::{ConfError, NetworkList};
+use crate::hex;
+use crate::names::{ContainerId, IfName, NameError, NetworkName};
+use crate::result::{CniResult, ResultError};
+
+const KIND: &str = "cniCacheV1";
+
+/// Longest file name of the usual file systems, in bytes.
+const NAME_MAX: usize = 255;
+
+/// How much of a network's name is in the file names of attachments whose names are too long.
+const PREFIX_MAX: usize = 128;
+
+/// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of [`Attachment::args`].
+const IGNORE_UNKNOWN: (&str, &str) = ("IgnoreUnknown", "1");
+
+/// A directory of [`Cached`] attachments.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+    lasting: Lasting,
+}
+
+/// An attachment as it was made: what CHECK and DEL must be given again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cached {
+    /// The network's configuration.
+    pub list: NetworkList,
+    /// The parameters.
+    pub attachment: Attachment,
+    /// What came of its ADD.
+    pub outcome: Outcome,
+}
+
+/// What is known of an ADD.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It succeeded, with this result.
+    Attached(CniResult),
+    /// It failed, or is still under way; with the result of the last plugin that succeeded. DEL is due.
+    Unfinished(Option<CniResult>),
+}
+
+impl Outcome {
+    /// `prevResult` for a DEL.
+    pub fn result(&self) -> Option<&CniResult> {
+        match self {
+            Self::Attached(result) => Some(result),
+            Self::Unfinished(last_good) => last_good.as_ref(),
+        }
+    }
+}
+
+impl Cached {
+    /// Reads what [`to_vec`](Self::to_vec), or libcni, wrote.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_slice(bytes: &[u8]) -> Result<Self, EntryError> {
+        let entry: Entry = serde_json::from_slice(bytes)?;
+        if entry.kind != KIND {
+            return Err(EntryError::Kind(entry.kind));
+        }
+        let network = NetworkName::try_from(entry.network_name)?;
+        let list = NetworkList::parse(&STANDARD.decode(entry.config)?)?;
+        if *list.name() != network {
+            return Err(EntryError::Network { network, conf: list.name().clone() });
+        }
+        let mut args = entry.cni_args.unwrap_or_default();
+        args.retain(|(key, _)| key != IGNORE_UNKNOWN.0);
+        let attachment = Attachment {
+            container_id: entry.container_id.try_into()?,
+            netns: Some(entry.netns).filter(|netns| !netns.is_empty()).map(PathBuf::from),
+            if_name: entry.if_name.try_into()?,
+            args,
+            capability_args: entry.capability_args.unwrap_or_default(),
+            trace: None,
+        };
+        let result = entry.result.map(|result| CniResult::parse(result.get(), list.version())).transpose()?;
+        let outcome = match (result, entry.unfinished) {
+            (Some(result), None | Some(false)) => Outcome::Attached(result),
+            (result, _) => Outcome::Unfinished(result),
+        };
+        Ok(Cached { list, attachment, outcome })
+    }
+
+    /// The attachment in the form of libcni's cache.
+    ///
+    /// # Errors
+    /// [`EntryError::Netns`], [`EntryError::Json`].
+    pub fn to_vec(&self) -> Result<Vec<u8>, EntryError> {
+        let Cached { list, attachment, outcome } = self;
+        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let entry = Entry {
+            kind: KIND.to_owned(),
+            container_id: attachment.container_id.to_string(),
+            config: STANDARD.encode(list.raw()),
+            if_name: attachment.if_name.to_string(),
+            network_name: list.name().to_string(),
+            netns: match &attachment.netns {
+                Some(path) => path.to_str().ok_or(EntryError::Netns)?.to_owned(),
+                None => String::new(),
+            },
+            cni_args: Some(
+                [own(IGNORE_UNKNOWN)].into_iter().chain(attachment.args.iter().cloned()).collect(),
+            ),
+            capability_args: Some(attachment.capability_args.clone()).filter(|args| !args.is_empty()),
+            result: outcome
+                .result()
+                .map(|result| RawValue::from_string(result.raw().to_owned()))
+                .transpose()?,
+            unfinished: matches!(outcome, Outcome::Unfinished(_)).then_some(true),
+        };
+        Ok(serde_json::to_vec(&entry)?)
+    }
+}
+
+/// A cache that cannot be used, or a file in it.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// A file or directory.
+    #[error("cannot {verb} {}", path.display())]
+    Io {
+        /// What was tried.
+        verb: &'static str,
+        /// Which one.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file that is not one of this form.
+    #[error("CNI cache file {} cannot be used; delete it if its attachment is gone", path.display())]
+    Entry {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: EntryError,
+    },
+    /// Another attachment has a file of the same name.
+    #[error(
+        "CNI cache file {} belongs to interface `{if_name}` of container `{container_id}` in network `{network}`; choose another name for the new one",
+        path.display()
+    )]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// The network of the attachment that has it.
+        network: NetworkName,
+        /// Its container.
+        container_id: ContainerId,
+        /// Its interface.
+        if_name: IfName,
+    },
+}
+
+impl CacheError {
+    /// Whether this may hide an attachment to the network.
+    pub fn may_be_of(&self, network: &NetworkName) -> bool {
+        let Self::Entry { path, .. } = self else { return true };
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.starts_with(prefix(network).as_bytes())
+    }
+}
+
+/// What is wrong with a file of the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// Not JSON of this form.
+    #[error("is no CNI cache entry")]
+    Json(#[from] serde_json::Error),
+    /// An entry of another kind.
+    #[error("its kind is {0:?}, not \"cniCacheV1\"")]
+    Kind(String),
+    /// JSON has no room for other paths.
+    #[error("the path of its network namespace is not UTF-8")]
+    Netns,
+    /// A name that is none.
+    #[error("holds a name that is not allowed")]
+    Name(#[from] NameError),
+    /// The configuration is not encoded as it should be.
+    #[error("its configuration is not in base64")]
+    Encoding(#[from] base64::DecodeError),
+    /// The configuration cannot be used.
+    #[error("its configuration cannot be used")]
+    Conf(#[from] ConfError),
+    /// The network's name and the configuration's differ.
+    #[error("is of network `{network}` and holds the configuration of `{conf}`")]
+    Network {
+        /// The entry's network.
+        network: NetworkName,
+        /// The configuration's name.
+        conf: NetworkName,
+    },
+    /// The result cannot be used.
+    #[error("its result cannot be used")]
+    Result(#[from] ResultError),
+}
+
+/// The file's form, field by field libcni's but for the last.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    kind: String,
+    container_id: String,
+    config: String,
+    if_name: String,
+    network_name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    netns: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cni_args: Option<Vec<(String, String)>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capability_args: Option<Map<String, Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unfinished: Option<bool>,
+}
+
+impl Cache {
+    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there, locks in
+    /// `locks`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), lasting: Lasting::OnDisk }
+    }
+
+    /// The same cache for those who keep a journal of their own: what it holds may be lost when the machine stops, and
+    /// storing does not wait for the disk.
+    #[must_use]
+    pub fn beside_a_journal(self) -> Self {
+        Self { lasting: Lasting::InKernel, ..self }
+    }
+
+    /// The directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Waits for operations of other processes on the container, and for GC of the network, and keeps them waiting
+    /// until the lock is dropped. `None` if `until` comes first.
+    ///
+    /// # Errors
+    /// [`CacheError::Io`].
+    pub async fn lock(
+        &self,
+        container_id: &ContainerId,
+        network: &NetworkName,
+        until: Instant,
+    ) -> Result<Option<FileLock>, CacheError> {
+        file_locks::attachment(&self.dir, container_id, network, until).await
+    }
+
+    /// Waits for all operations on the network, of other processes too, and keeps them waiting until the lock is
+    /// dropped. `None` if `until` comes first.
+    ///
+    /// # Errors
+    /// [`CacheError::Io`].
+    pub async fn lock_network(
+        &self,
+        network: &NetworkName,
+        until: Instant,
+    ) -> Result<Option<FileLock>, CacheError> {
+        file_locks::whole_network(&self.dir, network, until).await
+    }
+
+    /// Stores what is known of an attachment in place of what was known before.
+    ///
+    /// # Errors
+    /// [`CacheError`] when it is not certain that it is stored, or when the place is another attachment's.
+    pub fn store(&self, cached: &Cached) -> Result<(), CacheError> {
+        let Cached { list, attachment, .. } = cached;
+        let path = self.path(list.name(), &attachment.container_id, &attachment.if_name);
+        // What cannot be read is not worth keeping.
+        if let Ok(Some(old)) = read(&path)
+            && !is_of(&old, list.name(), &attachment.container_id, &attachment.if_name)
+        {
+            return Err(CacheError::Taken {
+                path,
+                network: old.list.name().clone(),
+                container_id: old.attachment.container_id,
+                if_name: old.attachment.if_name,
+            });
+        }
+        let bytes = cached.to_vec().map_err(|source| CacheError::Entry { path: path.clone(), source })?;
+        let results = self.results();
+        create_dir(&results)?;
+        let tmp = results
+            .join(format!(".{}", file_name(list.name(), &attachment.container_id, &attachment.if_name)));
+        Ok(Pending::write(&tmp, &bytes, self.lasting)?.rename(&path)?)
+    }
+
+    /// What is known of an attachment; `None` if nothing is.
+    ///
+    /// # Errors
+    /// [`CacheError`] if the file is there and cannot be read or used.
+    pub fn load(
+        &self,
+        network: &NetworkName,
+        container_id: &ContainerId,
+        if_name: &IfName,
+    ) -> Result<Option<Cached>, CacheError> {
+        let found = read(&self.path(network, container_id, if_name))?;
+        Ok(found.filter(|cached| is_of(cached, network, container_id, if_name)))
+    }
+
+    /// Forgets an attachment; it need not be known.
+    ///
+    /// # Errors
+    /// [`CacheError`] when it is not certain that the file is gone, or when it is another attachment's.
+    pub fn remove(
+        &self,
+        network: &NetworkName,
+        container_id: &ContainerId,
+        if_name: &IfName,
+    ) -> Result<(), CacheError> {
+        let path = self.path(network, container_id, if_name);
+        match read(&path) {
+            Ok(None) => Ok(()),
+            Ok(Some(found)) if !is_of(&found, network, container_id, if_name) => Ok(()),
+            _ => Ok(durable::remove(&path, self.lasting)?),
+        }
+    }
+
+    /// Every attachment that is known, in the order of the file names, and what is wrong with the other files.
+    ///
+    /// # Errors
+    /// [`CacheError::Io`] if the directory cannot be read; one that does not exist is empty.
+    pub fn attachments(&self) -> Result<(Vec<Cached>, Vec<CacheError>), CacheError> {
+        let results = self.results();
+        let entries = match fs::read_dir(&results) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
+            entries => entries.map_err(io_error("read", &results))?,
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(io_error("read", &results))?.path();
+            // Names begin with a letter or digit: what else is there is not finished, or not ours.
+            let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+            if !hidden && path.is_file() {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        let (mut known, mut unusable) = (Vec::new(), Vec::new());
+        for path in paths {
+            match read(&path) {
+                Ok(cached) => known.extend(cached),
+                Err(error) => unusable.push(error),
+            }
+        }
+        Ok((known, unusable))
+    }
+
+    /// Where an attachment's file is.
+    fn path(&self, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
+        self.results().join(file_name(network, container_id, if_name))
+    }
+
+    fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+}
+
+impl From<durable::Failed> for CacheError {
+    fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
+        Self::Io { verb, path, source }
+    }
+}
+
+/// As libcni's, unless the file system has no room for such a name and the temporary file's dot.
+fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
+    let name = format!("{network}-{container_id}-{if_name}");
+    if name.len() < NAME_MAX {
+        return name;
+    }
+    format!("{}-{}", prefix(network), hex(&Sha256::digest(&name)))
+}
+
+/// What the names of all of a network's files begin with.
+fn prefix(network: &NetworkName) -> &str {
+    network.as_str().get(..PREFIX_MAX).unwrap_or(network.as_str())
+}
+
+fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> bool {
+    let Cached { list, attachment, .. } = cached;
+    list.name() == network && attachment.container_id == *container_id && attachment.if_name == *if_name
+}
+
+fn read(path: &Path) -> Result<Option<Cached>, CacheError> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.map_err(io_error("read", path))?,
+    };
+    Cached::from_slice(&bytes).map(Some).map_err(|source| CacheError::Entry { path: path.to_owned(), source })
+}
+
+pub(super) fn create_dir(dir: &Path) -> Result<(), CacheError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))
+}
+
+pub(super) fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
+    let path = path.to_owned();
+    move |source| CacheError::Io { verb, path, source }
+}

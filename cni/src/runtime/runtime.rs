@@ -1,0 +1,550 @@
+//! Chains of plugins in the specification's order (section 3).
+
+use std::collections::{BTreeSet, HashMap};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::timeout_at;
+
+use super::bin_changes::BinChanges;
+use super::error::{AddError, Context, Effect, Error, ErrorKind, Phase};
+use super::exec::{self, Deadline, Ended};
+use super::launcher::{Launcher, MountNamespaceError};
+use super::locks::{AttachmentGuard, Locks};
+use super::namespace_gone;
+use super::reply::Reply;
+use crate::attachment::Attachment;
+use crate::config::{ConfError, NetworkList, PluginConf};
+use crate::error_chain;
+use crate::names::PluginType;
+use crate::request::{Request, ValidAttachment, Verb};
+use crate::result::CniResult;
+use crate::version::SpecVersion;
+
+/// How long a plugin may take to answer VERSION.
+const VERSION_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What plugins get of our own environment: what finds and reaches other programs, and nothing that is ours alone.
+const PASSED_ON: [&str; 8] =
+    ["PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+
+/// `PATH` where we have none: plugins call `iptables`, `nft` and the like by name.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runs CNI plugins from a list of directories.
+///
+/// Operations on one container wait for each other, and GC of a network waits for the other operations on it; so
+/// there should be one `Runtime` per host.
+///
+/// At its deadline a plugin's process group gets SIGTERM, and SIGKILL at the latest [`TERM_GRACE`] later, so that a
+/// call can take that much longer than its deadline.
+///
+/// [`TERM_GRACE`]: super::exec::TERM_GRACE
+#[derive(Debug)]
+pub struct Runtime {
+    bin_dirs: Vec<PathBuf>,
+    cni_path: OsString,
+    env: Vec<(OsString, OsString)>,
+    launcher: Launcher,
+    locks: Locks,
+    versions: Mutex<HashMap<PathBuf, (Fingerprint, BTreeSet<SpecVersion>)>>,
+}
+
+/// Tells an installed binary from the one that replaces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+/// A directory that cannot be searched for plugins.
+#[derive(Debug, thiserror::Error)]
+pub enum BinDirError {
+    /// There is none.
+    #[error("no directory to search for CNI plugins")]
+    None,
+    /// A relative directory would depend on where we run.
+    #[error("CNI plugin directory {} is not an absolute path", .0.display())]
+    Relative(PathBuf),
+    /// `CNI_PATH` separates its entries by colons.
+    #[error("CNI plugin directory {} contains a colon", .0.display())]
+    Colon(PathBuf),
+}
+
+impl Runtime {
+    /// A runtime that looks for plugins in `bin_dirs`, in that order.
+    ///
+    /// Of our own environment plugins get `PATH`, `HOME` and the proxy variables.
+    ///
+    /// # Errors
+    /// [`BinDirError`] if there is no directory, or one that cannot be part of `CNI_PATH`.
+    pub fn new(bin_dirs: Vec<PathBuf>) -> Result<Self, BinDirError> {
+        if bin_dirs.is_empty() {
+            return Err(BinDirError::None);
+        }
+        if let Some(dir) = bin_dirs.iter().find(|dir| !dir.is_absolute()) {
+            return Err(BinDirError::Relative(dir.clone()));
+        }
+        let colon = |dir: &&PathBuf| dir.as_os_str().as_encoded_bytes().contains(&b':');
+        if let Some(dir) = bin_dirs.iter().find(colon) {
+            return Err(BinDirError::Colon(dir.clone()));
+        }
+        let cni_path = bin_dirs.iter().map(|dir| dir.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
+        let mut passed_on: Vec<(OsString, OsString)> =
+            PASSED_ON.into_iter().filter_map(|key| Some((key.into(), env::var_os(key)?))).collect();
+        if !passed_on.iter().any(|(key, _)| key == "PATH") {
+            passed_on.push(("PATH".into(), DEFAULT_PATH.into()));
+        }
+        let (launcher, locks, versions) = Default::default();
+        Ok(Self { bin_dirs, cni_path, env: passed_on, launcher, locks, versions })
+    }
+
+    /// Looks for plugins, and runs them, in the mount namespace at `path`: `/proc/1/ns/mnt` is the host's for a program
+    /// in a container that shares the host's process ids. Paths given to plugins must then mean the same in there,
+    /// that of the network namespace above all.
+    ///
+    /// # Errors
+    /// [`MountNamespaceError`], mostly for want of a capability.
+    pub fn in_mount_namespace(self, path: &Path) -> Result<Self, MountNamespaceError> {
+        Ok(Self { launcher: Launcher::in_namespace(path)?, ..self })
+    }
+
+    /// Gives plugins another variable, or another value of one. The `CNI_*` variables cannot be changed.
+    #[must_use]
+    pub fn with_env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
+    /// The directories that are searched.
+    pub fn bin_dirs(&self) -> &[PathBuf] {
+        &self.bin_dirs
+    }
+
+    /// Tells from now on when the plugins in these directories may have changed, also in another mount namespace.
+    ///
+    /// # Errors
+    /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
+    pub fn bin_changes(&self) -> io::Result<BinChanges> {
+        BinChanges::subscribe(self.launcher.clone(), self.bin_dirs.clone())
+    }
+
+    /// The first regular file of the plugin's name that may be executed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] with the directories searched.
+    pub fn find(&self, plugin: &PluginType) -> Result<PathBuf, Error> {
+        self.search(&Context::lookup(plugin))
+    }
+
+    /// Checks that every binary the network needs is there, IPAM plugins included.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for the first that is missing.
+    pub fn find_all(&self, list: &NetworkList) -> Result<(), Error> {
+        list.plugin_types().try_for_each(|plugin| {
+            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
+            self.search(&context).map(drop)
+        })
+    }
+
+    /// Attaches: ADD of every plugin in order, each with the result of the one before. Returns the last result, in
+    /// the list's version.
+    ///
+    /// Nothing is undone on failure: the caller owes a DEL then, with [`AddError::last_good`] (the specification
+    /// wants a DEL even after a failed ADD). `deadline` is for the whole chain. If the future is dropped, the running
+    /// plugin is killed and a DEL is owed as well.
+    ///
+    /// # Errors
+    /// [`AddError`]: which plugin failed, how, and what there was before.
+    pub async fn add(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Duration,
+    ) -> Result<CniResult, AddError> {
+        self.add_until(list, attachment, Deadline::after(deadline)).await
+    }
+
+    pub(crate) async fn add_until(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Deadline,
+    ) -> Result<CniResult, AddError> {
+        let total = list.plugins().count();
+        let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
+        let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
+        let lock = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
+        // All binaries first: a chain that cannot end should not begin.
+        for plugin in list.plugins() {
+            self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
+        }
+
+        let mut result = self.add_one(&first, &lock, None, deadline).await.map_err(not_begun)?;
+        for (completed, plugin) in list.plugins().enumerate().skip(1) {
+            let call = Call::new(Verb::Add, list, plugin, attachment);
+            result = match self.add_one(&call, &lock, Some(&result), deadline).await {
+                Ok(next) => next,
+                Err(error) => {
+                    return Err(AddError { completed, total, last_good: Some(Box::new(result)), error });
+                }
+            };
+        }
+        Ok(result)
+    }
+
+    async fn add_one(
+        &self,
+        call: &Call<'_>,
+        lock: &Arc<AttachmentGuard>,
+        prev: Option<&CniResult>,
+        deadline: Deadline,
+    ) -> Result<CniResult, Error> {
+        let (reply, stderr) = self.run(call, lock, prev, deadline).await?;
+        reply.result(call.list.version()).map_err(|kind| call.context.error_with(kind, stderr))
+    }
+
+    /// Detaches: DEL of every plugin in reverse order, each with the result of the ADD. Stops at the first error, as
+    /// the specification wants; DEL may be repeated.
+    ///
+    /// `prev` is what [`add`](Self::add) returned, or [`AddError::last_good`]. `deadline` is for the whole chain.
+    ///
+    /// # Errors
+    /// The first plugin's that fails.
+    pub async fn del(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: Option<&CniResult>,
+        deadline: Duration,
+    ) -> Result<(), Error> {
+        self.del_until(list, attachment, prev, Deadline::after(deadline)).await
+    }
+
+    pub(crate) async fn del_until(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: Option<&CniResult>,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
+        let lock = self.attachment_lock(&first, deadline).await?;
+        for plugin in list.plugins().rev() {
+            match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, prev, deadline).await {
+                // An unknown container, or word that nothing is left: this plugin has no more to delete.
+                Err(error) if error.reported().is_some() && error.effect() == Effect::None => {
+                    tracing::info!(error = error_chain(&error), "taken for a successful DEL");
+                }
+                done => {
+                    done?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// DEL for an attachment whose [`del`](Self::del) is hopeless: goes on past errors, and then calls the DEL of
+    /// every IPAM plugin directly.
+    ///
+    /// Some plugins give up, or succeed, before they reach their IPAM plugin when the namespace or the uplink is gone;
+    /// the address would stay taken. IPAM plugins take a DEL for what they no longer hold. `deadline` is for each
+    /// plugin, so that one which hangs does not keep the others from cleaning up.
+    ///
+    /// For when the namespace is gone: `attachment` should have none. Returns every error on the way but those that
+    /// are known to leave nothing behind then; empty if all went well.
+    pub async fn release(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: Option<&CniResult>,
+        deadline: Duration,
+    ) -> Vec<Error> {
+        let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
+        let lock = match self.attachment_lock(&first, Deadline::after(deadline)).await {
+            Ok(lock) => lock,
+            Err(error) => return vec![error],
+        };
+        let needs_netns = |plugin: &&PluginConf| {
+            attachment.netns.is_none() && namespace_gone::has_nothing_to_delete_without_netns(plugin)
+        };
+        let chain = list.plugins().rev().filter(|plugin| !needs_netns(plugin));
+        let chain = chain.map(|plugin| Call::new(Verb::Del, list, plugin, attachment));
+        let ipam = list.plugins().filter_map(|plugin| {
+            let context = Context::attachment(Verb::Del, list, plugin.ipam()?, attachment);
+            Some(Call { verb: Verb::Del, list, plugin, attachment, context })
+        });
+        let mut errors = Vec::new();
+        for call in chain.chain(ipam) {
+            match self.run(&call, &lock, prev, Deadline::after(deadline)).await {
+                Err(error) if attachment.netns.is_none() && namespace_gone::is_done_without_netns(&error) => {
+                    tracing::debug!(error = error_chain(&error), "nothing is left without the namespace");
+                }
+                done => errors.extend(done.err()),
+            }
+        }
+        errors
+    }
+
+    /// Checks an attachment: CHECK of every plugin in order, each with the result of the ADD. Does nothing where the
+    /// network has `disableCheck`. `deadline` is for the whole chain.
+    ///
+    /// # Errors
+    /// The first plugin's that fails, or [`ErrorKind::NoCheck`] before version 0.4.0.
+    pub async fn check(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: &CniResult,
+        deadline: Duration,
+    ) -> Result<(), Error> {
+        self.check_until(list, attachment, prev, Deadline::after(deadline)).await
+    }
+
+    pub(crate) async fn check_until(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: &CniResult,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        let first = Call::new(Verb::Check, list, list.first_plugin(), attachment);
+        if !list.version().has_check() {
+            return Err(first.context.error(ErrorKind::NoCheck(list.version())));
+        }
+        if list.disable_check() {
+            return Ok(());
+        }
+        let lock = self.attachment_lock(&first, deadline).await?;
+        for plugin in list.plugins() {
+            self.run(&Call::new(Verb::Check, list, plugin, attachment), &lock, Some(prev), deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks every plugin in order whether it could serve an ADD. Does nothing before version 1.1.0. `deadline` is for
+    /// all of them.
+    ///
+    /// Of the errors only codes 50 and 51 mean "no": a plugin that merely does not know STATUS fails with others.
+    ///
+    /// # Errors
+    /// The first plugin's that fails.
+    pub async fn status(&self, list: &NetworkList, deadline: Duration) -> Result<(), Error> {
+        if !list.version().has_gc_and_status() {
+            return Ok(());
+        }
+        let deadline = Deadline::after(deadline);
+        for plugin in list.plugins() {
+            let context = Context::network(Verb::Status, list, plugin.plugin_type());
+            let request = Request::status(list, plugin, &self.cni_path);
+            self.exec(&context, request.map_err(|e| context.error(e))?, deadline, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Has every plugin remove what belongs to attachments of the network that are not in `valid`. Waits for running
+    /// operations on the network and keeps new ones waiting. Does nothing before version 1.1.0, or where the network
+    /// has `disableGC`. `deadline` is for all of them.
+    ///
+    /// `valid` must hold every attachment of that network name on this host, also those of other runtimes. DEL of
+    /// stale attachments is the caller's: it knows their parameters.
+    ///
+    /// # Errors
+    /// Those of all plugins that fail; the others were called all the same.
+    pub async fn gc(
+        &self,
+        list: &NetworkList,
+        valid: &[ValidAttachment],
+        deadline: Duration,
+    ) -> Result<(), Vec<Error>> {
+        if list.disable_gc() || !list.version().has_gc_and_status() {
+            return Ok(());
+        }
+        let deadline = Deadline::after(deadline);
+        let lock = timeout_at(deadline.at(), self.locks.whole_network(list.name())).await;
+        let Ok(_guard) = lock else {
+            let context = Context::network(Verb::Gc, list, list.first_plugin().plugin_type());
+            return Err(vec![context.error(deadline.passed(Phase::Queued))]);
+        };
+        let mut errors = Vec::new();
+        for plugin in list.plugins() {
+            let context = Context::network(Verb::Gc, list, plugin.plugin_type());
+            let done = match Request::gc(list, plugin, valid, &self.cni_path) {
+                Ok(request) => self.exec(&context, request, deadline, None).await.map(drop),
+                Err(error) => Err(context.error(error)),
+            };
+            errors.extend(done.err());
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    /// The versions a plugin supports, of those this runtime knows. Asked once for each binary, that is, again when
+    /// the file was replaced.
+    ///
+    /// # Errors
+    /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
+    pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
+        let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
+        let path = self.search(&context)?;
+        let fingerprint = self.launcher.metadata(&path).ok().map(|file| Fingerprint::of(&file));
+        if let Some(versions) = self.known_versions(&path, fingerprint) {
+            return Ok(versions);
+        }
+        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
+        let versions = match answer {
+            Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
+            // What plugins say that are older than VERSION.
+            Err(error) if error.reported().is_some_and(|e| e.msg == "unknown CNI_COMMAND: VERSION") => {
+                BTreeSet::from([SpecVersion::V0_1_0])
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(fingerprint) = fingerprint {
+            let mut known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(path, (fingerprint, versions.clone()));
+        }
+        Ok(versions)
+    }
+
+    /// The same network in the highest version that it declares and all its plugins support, IPAM plugins included.
+    ///
+    /// # Errors
+    /// As [`versions`](Self::versions), or [`ErrorKind::NoCommonVersion`] for the plugin after which none is left.
+    pub async fn negotiate(&self, list: &NetworkList) -> Result<NetworkList, Error> {
+        let mut common = list.versions().clone();
+        let mut highest = list.version();
+        for plugin in list.plugin_types() {
+            let supported = self.versions(plugin).await?;
+            let left: BTreeSet<_> = common.intersection(&supported).copied().collect();
+            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
+            highest = *left.last().ok_or_else(|| {
+                let (wanted, supported) =
+                    (common.iter().copied().collect(), supported.iter().copied().collect());
+                context.error(ErrorKind::NoCommonVersion { wanted, supported })
+            })?;
+            common = left;
+        }
+        if highest == list.version() {
+            return Ok(list.clone());
+        }
+        list.pinned(highest).map_err(|error: ConfError| {
+            Context::lookup(list.first_plugin().plugin_type()).error(ErrorKind::Pin(error))
+        })
+    }
+
+    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), but
+    /// where a plugin cannot say what it supports, the highest that the network declares.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].
+    pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Error> {
+        let no_way = |error: &Error| {
+            matches!(error.kind(), ErrorKind::NoCommonVersion { .. } | ErrorKind::NotFound { .. })
+        };
+        match self.negotiate(list).await {
+            Err(error) if !no_way(&error) => {
+                tracing::debug!(
+                    error = error_chain(&error),
+                    "a plugin does not tell its versions: using the highest"
+                );
+                Ok(list.clone())
+            }
+            settled => settled,
+        }
+    }
+
+    fn known_versions(&self, path: &Path, fingerprint: Option<Fingerprint>) -> Option<BTreeSet<SpecVersion>> {
+        let known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(path).filter(|(of, _)| Some(*of) == fingerprint).map(|(_, versions)| versions.clone())
+    }
+
+    fn search(&self, context: &Context) -> Result<PathBuf, Error> {
+        let mut not_executable = None;
+        for dir in &self.bin_dirs {
+            let path = dir.join(context.plugin.as_str());
+            match self.launcher.metadata(&path) {
+                Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => return Ok(path),
+                Ok(file) if file.is_file() && not_executable.is_none() => not_executable = Some(path),
+                _ => {}
+            }
+        }
+        Err(context.error(ErrorKind::NotFound { dirs: self.bin_dirs.clone(), not_executable }))
+    }
+
+    async fn attachment_lock(
+        &self,
+        call: &Call<'_>,
+        deadline: Deadline,
+    ) -> Result<Arc<AttachmentGuard>, Error> {
+        let lock = self.locks.attachment(&call.attachment.container_id, call.list.name());
+        let locked = timeout_at(deadline.at(), lock).await.map(Arc::new);
+        locked.map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
+    }
+
+    /// One plugin's part in an operation on an attachment.
+    async fn run(
+        &self,
+        call: &Call<'_>,
+        lock: &Arc<AttachmentGuard>,
+        prev: Option<&CniResult>,
+        deadline: Deadline,
+    ) -> Result<(Reply, String), Error> {
+        let Call { verb, list, plugin, attachment, .. } = *call;
+        let request = Request::attachment(verb, list, plugin, attachment, prev, &self.cni_path)
+            .map_err(|e| call.context.error(e))?;
+        self.exec(&call.context, request, deadline, Some(Arc::clone(lock))).await
+    }
+
+    async fn exec(
+        &self,
+        context: &Context,
+        request: Request,
+        deadline: Deadline,
+        lock: Option<Arc<AttachmentGuard>>,
+    ) -> Result<(Reply, String), Error> {
+        let path = self.search(context)?;
+        let Ended { outcome, stderr } =
+            exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
+        // STATUS is asked again and again, and what it has to say is its answer.
+        if !stderr.is_empty() && context.verb != Some(Verb::Status) {
+            context.log(&stderr);
+        }
+        match outcome.and_then(|reply| reply.success().map(|()| reply)) {
+            Ok(reply) => Ok((reply, stderr)),
+            Err(kind) => Err(context.error_with(kind, stderr)),
+        }
+    }
+}
+
+/// An operation on an attachment, as far as one plugin is concerned.
+struct Call<'a> {
+    verb: Verb,
+    list: &'a NetworkList,
+    plugin: &'a PluginConf,
+    attachment: &'a Attachment,
+    /// Names the binary to run: the plugin's own, or its IPAM plugin's.
+    context: Context,
+}
+
+impl<'a> Call<'a> {
+    fn new(verb: Verb, list: &'a NetworkList, plugin: &'a PluginConf, attachment: &'a Attachment) -> Self {
+        let context = Context::attachment(verb, list, plugin.plugin_type(), attachment);
+        Self { verb, list, plugin, attachment, context }
+    }
+}
+
+impl Fingerprint {
+    fn of(file: &Metadata) -> Self {
+        let modified = (file.mtime(), file.mtime_nsec());
+        Self { device: file.dev(), inode: file.ino(), size: file.size(), modified }
+    }
+}
