@@ -17,8 +17,8 @@ use netclaim_api::IfName;
 use netclaim_api::device::link_label;
 use netclaim_api::network::LinkUse;
 
-use super::Candidate;
-use crate::exclusion::exclude;
+use super::candidate::Candidate;
+use crate::prepare::exclusion::exclude;
 
 /// What a counter holds: more than a link can have devices, so that one exclusive device outweighs all others.
 const K: u64 = 1024;

@@ -24,7 +24,7 @@ use netclaim_api::uplink_policy::{
 use netclaim_api::{IfName, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
-use crate::exclusion::exclude;
+use crate::prepare::exclusion::exclude;
 
 /// What a provider on the node says of a link.
 #[derive(Debug, Clone, Default, PartialEq)]
