@@ -253,6 +253,11 @@ impl CniResult {
         Self { version, raw, interfaces: Vec::new(), ips: Vec::new(), routes: Vec::new(), dns }
     }
 
+    /// The result as it was printed, or was stored.
+    pub fn into_raw(self) -> Box<RawValue> {
+        self.raw
+    }
+
     /// The version the result is in.
     pub fn version(&self) -> SpecVersion {
         self.version

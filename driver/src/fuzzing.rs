@@ -2,15 +2,16 @@
 //! `fuzzing`, and free to change.
 
 use crate::attach::journal;
+use crate::attach::plan::Owner;
 use crate::attach::record::Record;
 pub use crate::nri::fuzzing::Heard;
 
 /// Reads a file of the journal.
-pub fn read_record(bytes: &[u8]) -> Result<Record, String> {
+pub fn read_record<O: Owner>(bytes: &[u8]) -> Result<Record<O>, String> {
     journal::decode(bytes)
 }
 
 /// The content of a file of the journal.
-pub fn write_record(record: &Record) -> serde_json::Result<Vec<u8>> {
+pub fn write_record<O: Owner>(record: &Record<O>) -> serde_json::Result<Vec<u8>> {
     journal::encode(record)
 }

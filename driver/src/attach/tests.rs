@@ -1,15 +1,16 @@
 //! The life of attachments against a scripted network: what is executed, in which order, and what is told.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::record::tests::{plan, sandbox};
+use super::journal::Journal;
+use super::record::tests::{Claimant, plan, result, sandbox};
 use super::*;
-use crate::links::NetnsId;
+use crate::links::{Netns, NetnsId};
 
 /// What a fake operation does.
 #[derive(Clone, Copy)]
@@ -34,7 +35,7 @@ struct Plugins {
     link: Mutex<Option<HostLink>>,
     called: Notify,
     /// What becomes of the next DEL.
-    left: Mutex<Option<Undone>>,
+    left: Mutex<Option<DelOutcome>>,
 }
 
 impl Plugins {
@@ -59,23 +60,23 @@ impl Plugins {
     }
 }
 
-impl Network for Plugins {
-    async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
+impl Attach for Plugins {
+    async fn link_to_move(&self, _: &Spec) -> Result<Option<HostLink>, Failure> {
         Ok(self.link.lock().unwrap().clone())
     }
 
-    async fn index_in_pod(&self, _: &Plan, _: &Sandbox) -> Option<u32> {
+    async fn index_in_pod(&self, _: &Spec, _: &Sandbox) -> Option<u32> {
         Some(7)
     }
 
-    async fn give_back(&self, _: &Plan, lent: &HostLink) -> Result<Undone, Failure> {
-        self.run(format!("give back {} of index {:?}", lent.name, lent.index_in_pod), &self.give_back)
+    async fn give_back(&self, _: &Spec, link: &HostLink) -> Result<DelOutcome, Failure> {
+        self.run(format!("give back {} of index {:?}", link.name, link.index_in_pod), &self.give_back)
             .await?;
-        Ok(Undone::All)
+        Ok(DelOutcome::Clean)
     }
 
-    async fn check(&self, plan: &Plan, sandbox: &Sandbox, _: &Value) -> Checked {
-        match self.run(format!("check {} {}", plan.if_name, sandbox.id), &self.check).await {
+    async fn check(&self, spec: &Spec, sandbox: &Sandbox, _: &CniResult) -> Checked {
+        match self.run(format!("check {} {}", spec.if_name, sandbox.id), &self.check).await {
             Ok(()) => Checked::Fine,
             Err(failure) => Checked::Failed(failure.message),
         }
@@ -83,35 +84,28 @@ impl Network for Plugins {
 
     async fn collect(
         &self,
-        plan: &Plan,
-        valid: impl Fn() -> Vec<(String, IfName)> + Send,
+        spec: &Spec,
+        valid: impl Fn() -> Vec<(ContainerId, IfName)> + Send,
     ) -> Result<usize, Failure> {
         let valid: Vec<String> = valid().iter().map(|(id, name)| format!("{id}/{name}")).collect();
-        let call = format!("collect {} but {}", plan.network_name().unwrap_or_default(), valid.join(" "));
+        let call = format!("collect {} but {}", spec.conflist.name(), valid.join(" "));
         self.run(call, &self.collect).await?;
         Ok(0)
     }
 
-    async fn add(&self, plan: &Plan, sandbox: &Sandbox) -> Result<Value, Failure> {
-        self.run(format!("add {} {}", plan.if_name, sandbox.id), &self.add).await?;
-        Ok(json!({"cniVersion": "1.1.0"}))
+    async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
+        self.run(format!("add {} {}", spec.if_name, sandbox.id), &self.add).await?;
+        Ok(result(r#"{"cniVersion":"1.1.0"}"#))
     }
 
-    async fn del(
-        &self,
-        plan: &Plan,
-        sandbox_id: &str,
-        netns: Option<&Path>,
-        result: Option<&Value>,
-        lent: Option<&HostLink>,
-        _tries: u32,
-    ) -> Result<Undone, Failure> {
-        let netns = if netns.is_some() { "" } else { " without netns" };
-        let result = if result.is_some() { " with result" } else { "" };
-        let lent =
-            lent.map_or_else(String::new, |lent| format!(" giving back {} with {}", lent.name, lent.mtu));
-        self.run(format!("del {} {sandbox_id}{netns}{result}{lent}", plan.if_name), &self.del).await?;
-        Ok(self.left.lock().unwrap().take().unwrap_or(Undone::All))
+    async fn del(&self, spec: &Spec, del: Del<'_>) -> Result<DelOutcome, Failure> {
+        let netns = if del.netns.is_some() { "" } else { " without netns" };
+        let result = if del.result.is_some() { " with result" } else { "" };
+        let link = del
+            .moved_link
+            .map_or_else(String::new, |link| format!(" giving back {} with {}", link.name, link.mtu));
+        self.run(format!("del {} {}{netns}{result}{link}", spec.if_name, del.sandbox_id), &self.del).await?;
+        Ok(self.left.lock().unwrap().take().unwrap_or(DelOutcome::Clean))
     }
 }
 
@@ -120,16 +114,18 @@ impl Network for Plugins {
 struct Watcher(Mutex<u32>, Mutex<Vec<String>>);
 
 impl Observer for Watcher {
-    async fn observe(&self, _: &str, state: &PodState) -> Result<(), String> {
+    type Owner = Claimant;
+
+    async fn observe(&self, _: &str, state: &PodState<Claimant>) -> Result<(), Failure> {
         let mut failures = self.0.lock().unwrap();
         if state.gate("s1") == Gate::Open && *failures > 0 {
             *failures -= 1;
-            return Err("disk full".to_owned());
+            return Err(Failure::new("disk full"));
         }
         Ok(())
     }
 
-    fn given_up(&self, plan: &Plan, why: &str) {
+    fn given_up(&self, plan: &Plan<Claimant>, why: &str) {
         self.1.lock().unwrap().push(format!("{}: {why}", plan.network));
     }
 }
@@ -143,6 +139,13 @@ struct Node {
 }
 
 const POD: &str = "pod-uid";
+
+/// An attachment whose interface has the name of its claim.
+fn named(claim: &str, index: u32) -> Plan<Claimant> {
+    let mut plan = plan(claim, index);
+    plan.spec.if_name = format!("{claim}{index}").parse().unwrap();
+    plan
+}
 
 impl Node {
     fn new() -> Self {
@@ -166,9 +169,8 @@ impl Node {
     async fn prepared(claims: &[(&str, u32)]) -> Self {
         let node = Self::new();
         let plans = claims.iter().map(|(claim, index)| Plan {
-            if_name: format!("{claim}{index}").parse().unwrap(),
             of: claims.iter().filter(|(other, _)| other == claim).count().try_into().unwrap(),
-            ..plan(claim, *index)
+            ..named(claim, *index)
         });
         node.attacher.prepare(plans.collect()).await.unwrap();
         node
@@ -187,7 +189,7 @@ impl Node {
         self.attacher.sandbox_up(Self::live(id));
     }
 
-    async fn until(&self, what: &str, reached: impl FnMut(&PodState) -> bool) {
+    async fn until(&self, what: &str, reached: impl FnMut(&PodState<Claimant>) -> bool) {
         let mut state = self.attacher.watch(POD).expect("a pod");
         let reached =
             tokio::time::timeout(Duration::from_secs(60), state.wait_for(reached)).await.map(|r| r.is_ok());
@@ -211,7 +213,7 @@ impl Node {
     }
 }
 
-fn open(id: &str) -> impl FnMut(&PodState) -> bool {
+fn open(id: &str) -> impl FnMut(&PodState<Claimant>) -> bool {
     move |state| state.sandbox.is_some() && state.gate(id) == Gate::Open
 }
 
@@ -312,10 +314,10 @@ async fn a_release_cuts_a_hanging_add_short() {
 }
 
 /// The claim `a` of [`POD`], given to the pod of this UID.
-fn moved_to(pod_uid: &str) -> Plan {
+fn moved_to(pod_uid: &str) -> Plan<Claimant> {
     let mut plan = plan("a", 0);
-    plan.if_name = "b0".parse().unwrap();
-    plan.pod.uid = pod_uid.to_owned();
+    plan.spec.if_name = "b0".parse().unwrap();
+    plan.owner.pod.uid = pod_uid.to_owned();
     plan
 }
 
@@ -328,12 +330,12 @@ async fn a_release_for_the_old_pod_leaves_the_claims_next_pod_alone() {
     assert!(node.attacher.release_of(POD, "a-uid").await.is_err());
     // What the old pod owes does not hold up the next one.
     node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
-    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 2);
+    assert_eq!(node.attacher.plans_of("a-uid").len(), 2);
     let netns = Netns::fake(NetnsId { dev: 4, ino: 1 });
     node.attacher.sandbox_up(LiveSandbox { pod_uid: "next".into(), sandbox: sandbox("s2"), netns });
     node.until_called("add b0 s2").await;
     node.attacher.release_of(POD, "a-uid").await.unwrap();
-    assert_eq!(node.attacher.plans_of_claim("a-uid"), [moved_to("next")]);
+    assert_eq!(node.attacher.plans_of("a-uid"), [moved_to("next")]);
     assert_eq!(node.attacher.release_of(POD, "a-uid").await, Ok(()), "nothing is known of it any more");
     node.restart("boot");
     assert!(
@@ -383,7 +385,7 @@ async fn what_a_del_gives_up_is_told_once_and_lets_the_claim_go() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
-    let left = Undone::GivenUp("the IPAM plugin is not there".to_owned());
+    let left = DelOutcome::GivenUp("the IPAM plugin is not there".to_owned());
     *node.plugins.left.lock().unwrap() = Some(left);
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(*node.watcher.1.lock().unwrap(), ["storage: the IPAM plugin is not there"]);
@@ -487,16 +489,16 @@ async fn after_a_reboot_everything_is_released_and_nothing_is_attached_unasked()
 
 #[tokio::test(start_paused = true)]
 async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_between() {
-    let lent = |mtu: u32| {
+    let link = |mtu: u32| {
         serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": mtu, "up": true})).unwrap()
     };
     let mut node = Node::prepared(&[("a", 0)]).await;
-    *node.plugins.link.lock().unwrap() = lent(1500);
+    *node.plugins.link.lock().unwrap() = link(1500);
     node.plugins.add.lock().unwrap().push_back(Script::Hang);
     node.up("s1");
     node.until_called("add a0 s1").await;
     // Half moved, and the agent dies: twice in the ADD, once in the DEL.
-    *node.plugins.link.lock().unwrap() = lent(9);
+    *node.plugins.link.lock().unwrap() = link(9);
     node.restart("boot");
     node.plugins.del.lock().unwrap().push_back(Script::Hang);
     node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
@@ -504,7 +506,7 @@ async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_betw
     node.restart("boot");
     node.plugins.del.lock().unwrap().push_back(Script::Fail);
     node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
-    *node.plugins.link.lock().unwrap() = lent(1400);
+    *node.plugins.link.lock().unwrap() = link(1400);
     node.until("open", open("s1")).await;
     // Given back once, it is noted anew: somebody may have changed it since.
     node.attacher.release("a-uid").await.unwrap();
@@ -520,14 +522,14 @@ async fn with_a_stray() -> Node {
         serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": 1500, "up": true})).unwrap();
     node.up("s1");
     node.until("open", open("s1")).await;
-    *node.plugins.left.lock().unwrap() = Some(Undone::Stray("eth2 has another name".to_owned()));
+    *node.plugins.left.lock().unwrap() = Some(DelOutcome::Stray("eth2 has another name".to_owned()));
     node.plugins.give_back.lock().unwrap().extend([Script::Fail; 3]);
     node.attacher.release("a-uid").await.expect("the claim need not wait for the link");
     node
 }
 
 fn strays(node: &Node) -> Vec<String> {
-    node.attacher.strays(|plan, lent, why| format!("{} of {}: {why}", lent.name, plan.pod.name))
+    node.attacher.strays(|plan, link, why| format!("{} of {}: {why}", link.name, plan.owner.pod.name))
 }
 
 #[tokio::test(start_paused = true)]
@@ -536,7 +538,7 @@ async fn a_link_that_is_not_back_is_kept_from_others_and_looked_for_until_it_is(
     assert_eq!(strays(&node), ["eth2 of pod: eth2 has another name"]);
     let told = node.watcher.1.lock().unwrap().clone();
     assert!(matches!(&told[..], [told] if told.contains("eth2 has another name")), "{told:?}");
-    assert!(!node.attacher.plans_of_claim("a-uid").is_empty(), "its device is held");
+    assert!(!node.attacher.plans_of("a-uid").is_empty(), "its device is held");
     tokio::time::sleep(Duration::from_secs(600)).await;
     let calls = node.plugins.calls();
     assert_eq!(calls[2..], ["give back eth2 of index Some(7)"; 4], "no plugin is run for it again");
@@ -575,7 +577,7 @@ async fn after_a_reboot_links_are_left_to_the_host() {
     assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
 }
 
-fn checked(state: &PodState) -> Option<&str> {
+fn checked(state: &PodState<Claimant>) -> Option<&str> {
     state.records[0].check.as_deref()
 }
 
@@ -617,8 +619,9 @@ async fn gc_keeps_everything_that_was_begun() {
     node.up("s1");
     node.until_called("add a1 s1").await;
     let networks = node.attacher.networks();
-    assert_eq!(networks.keys().collect::<Vec<_>>(), ["n"]);
-    node.attacher.collect(&networks["n"]).await.unwrap();
+    let [(name, spec)] = networks.iter().collect::<Vec<_>>()[..] else { panic!("{networks:?}") };
+    assert_eq!(name.as_str(), "n");
+    node.attacher.collect(spec).await.unwrap();
     assert_eq!(node.plugins.calls().last().map(String::as_str), Some("collect n but s1/a0 s1/a1"));
 }
 
@@ -627,8 +630,8 @@ async fn nothing_is_collected_while_a_journal_file_cannot_be_read() {
     let mut node = Node::prepared(&[("a", 0), ("b", 0)]).await;
     std::fs::write(node.dir.path().join("pod-uid_b-uid.0.json"), "torn").unwrap();
     node.restart("boot");
-    let plan = node.attacher.networks().remove("n").unwrap();
-    let error = node.attacher.collect(&plan).await.expect_err("somebody's address may be in use").message;
+    let (_, spec) = node.attacher.networks().pop_first().unwrap();
+    let error = node.attacher.collect(&spec).await.expect_err("somebody's address may be in use").message;
     assert!(error.contains("pod-uid_b-uid.0.json"), "{error}");
     assert!(node.plugins.calls().is_empty());
 }
@@ -649,7 +652,7 @@ async fn preparing_again_changes_nothing() {
     node.until("open", open("s1")).await;
     node.attacher.prepare(vec![plan("a", 0)]).await.unwrap();
     assert_eq!(node.plugins.calls(), ["add a0 s1"]);
-    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 1);
+    assert_eq!(node.attacher.plans_of("a-uid").len(), 1);
     assert_eq!(node.attacher.release("unknown").await, Ok(()));
 }
 
@@ -668,11 +671,10 @@ async fn no_add_without_a_journal() {
 #[tokio::test(start_paused = true)]
 async fn half_a_claim_does_not_open_the_gate() {
     let node = Node::new();
-    let plans =
-        [0, 1].map(|index| Plan { if_name: format!("a{index}").parse().unwrap(), of: 2, ..plan("a", index) });
+    let plans = [0, 1].map(|index| Plan { of: 2, ..named("a", index) });
     std::fs::create_dir(node.dir.path().join(".pod-uid_a-uid.1.tmp")).unwrap();
     node.attacher.prepare(plans.to_vec()).await.expect_err("the second cannot be written");
-    assert_eq!(node.attacher.plans_of_claim("a-uid").len(), 1);
+    assert_eq!(node.attacher.plans_of("a-uid").len(), 1);
     node.up("s1");
     node.until("attached", |state| state.records.iter().all(|r| matches!(r.phase, Phase::Attached { .. })))
         .await;

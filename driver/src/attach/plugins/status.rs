@@ -4,13 +4,11 @@
 use std::io;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType, error_chain};
 
-use super::Failure;
-use super::cni_network::CniNetwork;
-use super::cni_sweep::INVALID_ENVIRONMENT;
-use netclaim_cni::error_chain;
-use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType};
+use super::CniPlugins;
+use super::check_and_gc::INVALID_ENVIRONMENT;
+use crate::attach::Failure;
 
 /// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more than
 /// VERSION, and pods wait for the answer.
@@ -31,7 +29,7 @@ pub enum Status {
     Limited(String),
 }
 
-impl CniNetwork {
+impl CniPlugins {
     /// Tells from now on when the installed plugins may have changed.
     ///
     /// # Errors
@@ -45,19 +43,17 @@ impl CniNetwork {
     /// # Errors
     /// Which plugin is not, and where it was looked for.
     pub fn installed(&self, plugin: &PluginType) -> Result<(), Failure> {
-        self.runtime.find(plugin).map(drop).map_err(|error| Failure::new(error_chain(&error)))
+        self.runtime.find(plugin).map(drop).map_err(|error| Failure::of(&error))
     }
 
-    /// Asks the plugins of `conflist` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have no
+    /// Asks the plugins of `list` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have no
     /// STATUS, and some plugins of 1.1.0 do not know it either: those are ready.
-    pub async fn status(&self, conflist: &Map<String, Value>) -> Status {
-        let list = match NetworkList::parse(Value::Object(conflist.clone()).to_string().as_bytes()) {
-            Ok(list) if list.version().has_gc_and_status() => list,
-            Ok(_) => return Status::Ready,
-            Err(error) => return Status::NotReady(error_chain(&error)),
-        };
+    pub async fn status(&self, list: &NetworkList) -> Status {
+        if !list.version().has_gc_and_status() {
+            return Status::Ready;
+        }
         let asked = async {
-            let list = self.runtime.settle(&list).await?;
+            let list = self.runtime.settle(list).await?;
             self.runtime.status(&list, self.timeout.min(STATUS_DEADLINE)).await
         };
         asked.await.map_or_else(|error| judged(&error), |()| Status::Ready)

@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use netclaim_cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
+use netclaim_cni::{
+    Attachment, CacheError, Cached, CniResult, ContainerId, IfName, NetworkList, ValidAttachment, error_chain,
+};
 use tokio::time::Instant;
 
-use super::cni_network::{CniNetwork, OF_A_POD, list, off_thread, stored};
-use super::record::{Plan, Sandbox};
-use super::{Checked, Failure};
+use super::{CniPlugins, OF_A_POD, off_thread};
+use crate::attach::plan::Spec;
+use crate::attach::record::Sandbox;
+use crate::attach::{Checked, Failure};
 use crate::links::Netns;
-use netclaim_cni::error_chain;
-use netclaim_cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
-use netclaim_cni::{self, Attachment, CacheError, Cached, NetworkList, ValidAttachment};
 
 /// What the names of our networks begin with, unless an admin chose another name: what is kept under those is nobody
 /// else's.
@@ -20,30 +21,29 @@ const OURS: &str = "netclaim-";
 /// Invalid necessary environment variables (specification, section 5, "Error").
 pub(super) const INVALID_ENVIRONMENT: u64 = 4;
 
-impl CniNetwork {
+impl CniPlugins {
     /// CHECK of an attachment. Only what a plugin reports is a finding; that it could not be asked says nothing.
-    pub(super) async fn check_plan(&self, plan: &Plan, sandbox: &Sandbox, result: &Value) -> Checked {
-        let unknown = |failure: Failure| Checked::Unknown(failure.message);
-        let list = match list(plan) {
-            Ok(list) => list,
-            Err(failure) => return unknown(failure),
-        };
+    pub(super) async fn check_attachment(
+        &self,
+        spec: &Spec,
+        sandbox: &Sandbox,
+        result: &CniResult,
+    ) -> Checked {
         // Plugins compare the path with the one in the result.
         if !Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id) {
             return Checked::Unknown("the sandbox is not where it was".to_owned());
         }
-        let attachment = match Self::attachment(plan, &sandbox.id, Some(&sandbox.netns)) {
-            Ok(attachment) => attachment,
-            Err(failure) => return unknown(failure),
+        let list = &spec.conflist;
+        let locked = async {
+            let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
+            let lock = self.lock(list, &attachment).await?;
+            Ok::<_, Failure>((attachment, lock))
         };
-        let Some(result) = stored(&list, result) else {
-            return Checked::Unknown("the stored result cannot be read".to_owned());
+        let (attachment, _lock) = match locked.await {
+            Ok(locked) => locked,
+            Err(failure) => return Checked::Unknown(failure.message),
         };
-        let _lock = match self.lock(&list, &attachment).await {
-            Ok(lock) => lock,
-            Err(failure) => return unknown(failure),
-        };
-        let check = self.runtime.check(&list, &attachment, &result, self.timeout);
+        let check = self.runtime.check(list, &attachment, result, self.timeout);
         match self.turns.take(list.name().as_str(), check).await {
             Ok(()) if list.disable_check() => Checked::Unknown("the network has disableCheck".to_owned()),
             Ok(()) => Checked::Fine,
@@ -52,7 +52,7 @@ impl CniNetwork {
         }
     }
 
-    /// GC of the network of `plan`: has its plugins remove what is of none of the attachments that `valid` tells, nor
+    /// GC of the network of `spec`: has its plugins remove what is of none of the attachments that `valid` tells, nor
     /// of those that other programs made. Nobody can work on the network meanwhile, and `valid` is asked then.
     ///
     /// The cache tells of other programs' attachments, and of ours, whose truth is the journal: one of ours that is in
@@ -61,25 +61,21 @@ impl CniNetwork {
     ///
     /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that are none of
     /// those, and undo what was made for them by DEL. Returns how many.
-    pub(super) async fn collect_plan(
+    pub(super) async fn collect_network(
         &self,
-        plan: &Plan,
-        valid: impl Fn() -> Vec<(String, netclaim_api::IfName)> + Send,
+        spec: &Spec,
+        valid: impl Fn() -> Vec<(ContainerId, IfName)> + Send,
     ) -> Result<usize, Failure> {
-        let list = list(plan)?;
+        let list = &spec.conflist;
         if list.disable_gc() {
             return Ok(0);
         }
-        let failed = |error: &dyn std::error::Error| Failure::new(error_chain(error));
         let until = Instant::now() + self.timeout;
-        let lock = self.cache.lock_network(list.name(), until).await.map_err(|e| failed(&e))?;
+        let lock = self.cache.lock_network(list.name(), until).await.map_err(|error| Failure::of(&error))?;
         let _lock = lock.ok_or_else(|| Failure::new("the network was busy all the time"))?;
         let mut valid: Vec<ValidAttachment> = valid()
             .into_iter()
-            .filter_map(|(sandbox, if_name)| {
-                let (container_id, if_name) = (sandbox.parse().ok()?, if_name.as_str().parse().ok()?);
-                Some(ValidAttachment { container_id, if_name })
-            })
+            .map(|(container_id, if_name)| ValidAttachment { container_id, if_name })
             .collect();
         let cache = self.cache.clone();
         let (journalled, network) = (valid.clone(), list.name().clone());
@@ -91,44 +87,40 @@ impl CniNetwork {
             Ok::<_, CacheError>((left_over, others, unusable))
         });
         let read = read.await.ok_or_else(|| Failure::new("the agent ends"))?;
-        let (left_over, others, unusable) = read.map_err(|e| failed(&e))?;
+        let (left_over, others, unusable) = read.map_err(|error| Failure::of(&error))?;
         if let Some(error) = unusable.iter().find(|error| error.may_be_of(list.name())) {
-            return Err(failed(error));
+            return Err(Failure::of(error));
         }
         valid.extend(others.iter().map(|known| known.attachment.key()));
-        let gc = self.turns.take(list.name().as_str(), self.runtime.gc(&list, &valid, self.timeout)).await;
+        let gc = self.turns.take(list.name().as_str(), self.runtime.gc(list, &valid, self.timeout)).await;
         let mut released = 0;
         let (of, known) = (list.clone(), valid);
         for stale in off_thread(move || stale_leases(&of, &known)).await.unwrap_or_default() {
-            released += usize::from(self.release_lease(plan, &list, &stale).await?);
+            released += usize::from(self.release_lease(spec, &stale).await?);
         }
         for known in &left_over {
-            self.forget(&list, &known.attachment).await;
+            self.forget(list, &known.attachment).await;
         }
         // Plugins that do not know the verb say that CNI_COMMAND is invalid.
         let knows_gc = |error: &&netclaim_cni::Error| {
             error.reported().is_none_or(|said| said.code != INVALID_ENVIRONMENT)
         };
         match gc.err().unwrap_or_default().iter().find(knows_gc) {
-            Some(error) => Err(failed(error)),
+            Some(error) => Err(Failure::of(error)),
             None => Ok(released),
         }
     }
 
-    async fn release_lease(
-        &self,
-        plan: &Plan,
-        list: &NetworkList,
-        stale: &Reservation,
-    ) -> Result<bool, Failure> {
+    async fn release_lease(&self, spec: &Spec, stale: &Reservation) -> Result<bool, Failure> {
+        let list = &spec.conflist;
         let Ok(container_id) = stale.container_id.parse() else { return Ok(false) };
-        let if_name = stale.if_name.as_deref().unwrap_or(plan.if_name.as_str()).parse();
+        let if_name = stale.if_name.as_deref().unwrap_or(spec.if_name.as_str()).parse();
         let Ok(if_name) = if_name else { return Ok(false) };
         tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of a sandbox that nothing is known of");
         let attachment = Attachment::new(container_id, None::<PathBuf>, if_name);
         let errors = self.runtime.release(list, &attachment, None, self.timeout).await;
         match errors.first() {
-            Some(error) => Err(Failure::new(error_chain(error))),
+            Some(error) => Err(Failure::of(error)),
             None => Ok(true),
         }
     }
@@ -164,18 +156,16 @@ fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservatio
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::super::record::tests::plan;
-    use super::*;
     use netclaim_cni::Outcome;
+
+    use super::*;
+    use crate::attach::record::tests::spec;
 
     #[test]
     fn what_only_the_cache_knows_counts_until_its_namespace_is_gone() {
-        let mut plan = plan("c", 0);
-        plan.conflist.insert("plugins".into(), json!([{"type": "noop"}]));
-        let attachment = CniNetwork::attachment(&plan, "s1", Some(Path::new("/run/netns/s1"))).unwrap();
-        let ours = Cached { list: list(&plan).unwrap(), attachment, outcome: Outcome::Unfinished(None) };
+        let spec = spec("net1");
+        let attachment = CniPlugins::attachment(&spec, "s1", Some(Path::new("/run/netns/s1"))).unwrap();
+        let ours = Cached { list: spec.conflist, attachment, outcome: Outcome::Unfinished(None) };
         let journalled = [ours.attachment.key()];
         assert!(is_left_over(&ours, &[], |_| true));
         assert!(!is_left_over(&ours, &[], |_| false), "it may be a running pod's");

@@ -1,0 +1,427 @@
+//! All pods of the node: hands what happens to the task of the pod that it concerns.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use netclaim_cni::NetworkName;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::journal::{Journal, Loaded, Unreadable};
+use super::plan::{Owner, Plan, Spec};
+use super::pod::{Command, Pod};
+use super::record::{Record, Sandbox};
+use super::state::PodState;
+use super::{Attach, Checked, Failure, Observer};
+use crate::links::{HostLink, Netns};
+
+/// A sandbox that lives, as the runtime lists it.
+#[derive(Debug)]
+pub struct LiveSandbox {
+    /// The pod it belongs to.
+    pub pod_uid: String,
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Its network namespace, held open.
+    pub netns: Netns,
+}
+
+struct Handle<O> {
+    commands: mpsc::UnboundedSender<Command<O>>,
+    state: watch::Receiver<PodState<O>>,
+}
+
+struct Pods<O> {
+    by_uid: HashMap<String, Handle<O>>,
+    /// UIDs of the pods that have something of a group, by the group's. A group that was given to the next pod has two
+    /// until everything is undone in the first.
+    of_group: HashMap<String, BTreeSet<String>>,
+}
+
+impl<O> Default for Pods<O> {
+    fn default() -> Self {
+        Self { by_uid: HashMap::new(), of_group: HashMap::new() }
+    }
+}
+
+/// What journal files that cannot be read stand for.
+#[derive(Default)]
+struct Damage {
+    pods: HashMap<String, String>,
+    /// By the UIDs of group and pod.
+    groups: BTreeMap<(String, String), String>,
+}
+
+impl Damage {
+    fn of(unreadable: &[Unreadable]) -> Self {
+        let mut damage = Self::default();
+        for file in unreadable {
+            let Some((pod, group)) = file.owner() else { continue };
+            let reason = format!(
+                "the journal file {} {}: repair it, or remove it to give up what it stands for, and restart the agent",
+                file.path.display(),
+                file.reason
+            );
+            damage.pods.insert(pod.to_owned(), reason.clone());
+            damage.groups.insert((group.to_owned(), pod.to_owned()), reason);
+        }
+        damage
+    }
+
+    /// Why it is not known what is owed for this group, in this pod or with `None` in any.
+    fn of_group(&self, group: &str, pod_uid: Option<&str>) -> Result<(), Failure> {
+        let damaged = self
+            .groups
+            .iter()
+            .find(|((damaged, pod), _)| damaged == group && pod_uid.is_none_or(|wanted| pod == wanted));
+        damaged.map_or(Ok(()), |(_, reason)| Err(Failure::new(reason.clone())))
+    }
+}
+
+/// Everything that is attached, or is to be, on this node.
+pub struct Attacher<A, O: Observer> {
+    attach: Arc<A>,
+    observer: Arc<O>,
+    journal: Journal<O::Owner>,
+    boot_id: Arc<str>,
+    damage: Damage,
+    pods: Arc<Mutex<Pods<O::Owner>>>,
+    tasks: TaskTracker,
+    ending: CancellationToken,
+    counters: Arc<Counters>,
+}
+
+/// What is counted over all pods.
+#[derive(Default)]
+pub(super) struct Counters {
+    /// Moves that the machine refused.
+    pub(super) illegal: AtomicU64,
+    /// Panics in the tasks of pods.
+    pub(super) panics: AtomicU64,
+    /// How often a record came or went.
+    pub(super) revision: watch::Sender<u64>,
+}
+
+impl<A: Attach, O: Observer> Attacher<A, O> {
+    /// Takes up what was `loaded` from the journal.
+    pub fn start(
+        attach: Arc<A>,
+        observer: Arc<O>,
+        journal: Journal<O::Owner>,
+        loaded: Loaded<O::Owner>,
+        boot_id: &str,
+    ) -> Arc<Self> {
+        let damage = Damage::of(&loaded.unreadable);
+        let mut by_pod: HashMap<String, Vec<Record<O::Owner>>> =
+            damage.pods.keys().map(|uid| (uid.clone(), Vec::new())).collect();
+        let attacher = Arc::new(Self {
+            attach,
+            observer,
+            journal,
+            boot_id: boot_id.into(),
+            damage,
+            pods: Arc::default(),
+            tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
+            counters: Arc::default(),
+        });
+        for record in loaded.records {
+            by_pod.entry(record.plan.owner.pod_uid().to_owned()).or_default().push(record);
+        }
+        let mut pods = attacher.lock();
+        for (uid, records) in by_pod {
+            for record in &records {
+                pods.note(&record.plan);
+            }
+            let handle = attacher.spawn(&uid, records);
+            pods.by_uid.insert(uid, handle);
+        }
+        drop(pods);
+        attacher
+    }
+
+    /// Journals `plans`, all of one pod; those that are known already stay as they are. Another pod may still have
+    /// something of the group that is being deleted.
+    ///
+    /// # Errors
+    /// When a plan is not safely on disk, or this pod's part of its group is just being released.
+    pub async fn prepare(&self, plans: Vec<Plan<O::Owner>>) -> Result<(), Failure> {
+        let Some(pod_uid) = plans.first().map(|plan| plan.owner.pod_uid().to_owned()) else { return Ok(()) };
+        if let Some(reason) = self.damage.pods.get(&pod_uid) {
+            return Err(Failure::new(reason.clone()));
+        }
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut pods = self.lock();
+            for plan in &plans {
+                pods.note(plan);
+            }
+            if !pods.by_uid.contains_key(&pod_uid) {
+                let handle = self.spawn(&pod_uid, Vec::new());
+                pods.by_uid.insert(pod_uid.clone(), handle);
+            }
+            pods.send(&pod_uid, Command::Prepare { plans, reply });
+        }
+        self.answered(answer).await
+    }
+
+    /// What is wanted of every plan that is journalled.
+    pub fn plans<T>(&self, mut of: impl FnMut(&Plan<O::Owner>) -> T) -> Vec<T> {
+        let pods = self.lock();
+        let mut all = Vec::new();
+        for handle in pods.by_uid.values() {
+            all.extend(handle.state.borrow().records.iter().map(|record| of(&record.plan)));
+        }
+        all
+    }
+
+    /// Changes whenever a plan comes or goes, or a link becomes a stray.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.counters.revision.subscribe()
+    }
+
+    /// The plans that are journalled for a group, of every pod that has something of it.
+    pub fn plans_of(&self, group: &str) -> Vec<Plan<O::Owner>> {
+        let pods = self.lock();
+        let handles = pods.of_group.get(group).into_iter().flatten().filter_map(|pod| pods.by_uid.get(pod));
+        let plans = handles.flat_map(|handle| {
+            let state = handle.state.borrow();
+            state.records.iter().map(|record| record.plan.clone()).collect::<Vec<_>>()
+        });
+        plans.filter(|plan| plan.owner.group() == group).collect()
+    }
+
+    /// Ids of the sandboxes that anything is, was or may be attached to: what a lease of ours is filed under.
+    pub fn sandbox_ids(&self) -> BTreeSet<String> {
+        let pods = self.lock();
+        let ids = |handle: &Handle<O::Owner>| {
+            let state = handle.state.borrow();
+            state
+                .records
+                .iter()
+                .filter_map(|record| Some(record.phase.sandbox()?.id.clone()))
+                .collect::<Vec<_>>()
+        };
+        pods.by_uid.values().flat_map(ids).collect()
+    }
+
+    /// Every pod that anything is journalled for, with what is known of it.
+    pub fn pods(&self) -> BTreeMap<String, PodState<O::Owner>> {
+        self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
+    }
+
+    /// Whether `holds` of any pod that anything is journalled for.
+    pub fn any_pod(&self, mut holds: impl FnMut(&str, &PodState<O::Owner>) -> bool) -> bool {
+        self.lock().by_uid.iter().any(|(uid, handle)| holds(uid, &handle.state.borrow()))
+    }
+
+    /// The links that pods have had and that are not back on the host as they were, each with its plan and why. Until
+    /// they are, they are looked for, and nobody should get them.
+    pub fn strays<T>(&self, mut of: impl FnMut(&Plan<O::Owner>, &HostLink, &str) -> T) -> Vec<T> {
+        let pods = self.lock();
+        let mut all = Vec::new();
+        for handle in pods.by_uid.values() {
+            let state = handle.state.borrow();
+            let strays = state.records.iter().filter_map(|record| {
+                Some(of(&record.plan, record.moved_link.as_ref()?, record.stray.as_ref()?))
+            });
+            all.extend(strays);
+        }
+        all
+    }
+
+    /// The CNI networks of everything that is journalled, by name, each with the spec of one of its attachments.
+    pub fn networks(&self) -> BTreeMap<NetworkName, Spec> {
+        let named = |plan: &Plan<O::Owner>| (plan.spec.conflist.name().clone(), plan.spec.clone());
+        self.plans(named).into_iter().collect()
+    }
+
+    /// Removes what is left in the network of `spec` of attachments that nothing is known of; returns how many.
+    ///
+    /// # Errors
+    /// What a plugin says. And while a journal file cannot be read: what it stands for is not known.
+    pub async fn collect(&self, spec: &Spec) -> Result<usize, Failure> {
+        if let Some(reason) = self.damage.pods.values().next() {
+            return Err(Failure::new(format!("it is not known what is attached: {reason}")));
+        }
+        let valid = || {
+            let records = self.pods().into_values().flat_map(|state| state.records);
+            let same = records.filter(|record| record.plan.spec.conflist.name() == spec.conflist.name());
+            same.filter_map(|record| {
+                Some((record.phase.sandbox()?.id.parse().ok()?, record.plan.spec.if_name.clone()))
+            })
+            .collect()
+        };
+        self.attach.collect(spec, valid).await
+    }
+
+    /// Checks the attachment of a pod that has this [key](Record::key), and has it known what was found. `None` when it
+    /// is not attached, or its pod is being changed: that goes before, and cuts a CHECK short.
+    pub async fn check(&self, pod_uid: &str, key: &str) -> Option<Checked> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().send(pod_uid, Command::Check { key: key.to_owned(), reply });
+        answer.await.ok()
+    }
+
+    /// What is known of a pod; `None` when it has no attachments.
+    pub fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState<O::Owner>>> {
+        self.lock().by_uid.get(pod_uid).map(|handle| handle.state.clone())
+    }
+
+    /// Tells the observer the state of every pod, because it looks at them in another way now.
+    pub fn tell_again(&self) {
+        let pods = self.lock();
+        pods.by_uid.keys().for_each(|uid| pods.send(uid, Command::Tell));
+    }
+
+    /// The runtime made a sandbox for a pod.
+    pub fn sandbox_up(&self, live: LiveSandbox) {
+        let LiveSandbox { pod_uid, sandbox, netns } = live;
+        self.lock().send(&pod_uid, Command::SandboxUp(sandbox, netns));
+    }
+
+    /// The runtime made a sandbox that cannot be attached to, for this reason.
+    pub fn sandbox_unfit(&self, pod_uid: &str, reason: String) {
+        self.lock().send(pod_uid, Command::SandboxUnfit(reason));
+    }
+
+    /// The runtime stops, or has stopped, a sandbox of a pod.
+    pub fn sandbox_gone(&self, pod_uid: &str, sandbox_id: &str) {
+        self.lock().send(pod_uid, Command::SandboxGone(Some(sandbox_id.to_owned())));
+    }
+
+    /// The runtime lists every sandbox that lives: pods that are in neither list have none. `unclear` are pods
+    /// with a sandbox that could not be looked at; what was known of them stays. So does what is known of a sandbox
+    /// that is not listed but lives: runtimes have lists with gaps.
+    pub fn synchronize(&self, live: Vec<LiveSandbox>, unclear: &HashSet<String>) {
+        let pods = self.lock();
+        let mut gone: Vec<String> = pods.by_uid.keys().cloned().collect();
+        gone.retain(|uid| !unclear.contains(uid) && live.iter().all(|sandbox| sandbox.pod_uid != *uid));
+        for LiveSandbox { pod_uid, sandbox, netns } in live {
+            pods.send(&pod_uid, Command::SandboxUp(sandbox, netns));
+        }
+        for pod_uid in gone {
+            pods.send(&pod_uid, Command::SandboxGone(None));
+        }
+    }
+
+    /// Detaches and forgets everything of a group, in every pod. Returns when every DEL that was owed has succeeded; of a
+    /// [stray](Self::strays) the record stays.
+    ///
+    /// # Errors
+    /// When a DEL failed; it is tried again without being asked, and a later call waits for it. When it cannot be
+    /// known what is owed.
+    pub async fn release(&self, group: &str) -> Result<(), Failure> {
+        self.damage.of_group(group, None)?;
+        let answers = {
+            let pods = self.lock();
+            let of_group = pods.of_group.get(group).into_iter().flatten();
+            of_group.filter_map(|pod| pods.release(pod, group)).collect::<Vec<_>>()
+        };
+        let mut released = Ok(());
+        for answer in answers {
+            released = released.and(self.answered(answer).await);
+        }
+        released
+    }
+
+    /// Detaches and forgets what one pod has of a group. Another pod that has the group by now keeps its own.
+    ///
+    /// # Errors
+    /// As of [`release`](Self::release).
+    pub async fn release_of(&self, pod_uid: &str, group: &str) -> Result<(), Failure> {
+        self.damage.of_group(group, Some(pod_uid))?;
+        let answer = self.lock().release(pod_uid, group);
+        match answer {
+            Some(answer) => self.answered(answer).await,
+            None => Ok(()),
+        }
+    }
+
+    /// How often something happened to an attachment that cannot: bugs, each of them.
+    pub fn illegal_moves(&self) -> u64 {
+        self.counters.illegal.load(Ordering::Relaxed)
+    }
+
+    /// How often the task of a pod has panicked: bugs, each of them.
+    pub fn panics(&self) -> u64 {
+        self.counters.panics.load(Ordering::Relaxed)
+    }
+
+    /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
+    /// agent; calls that wait for it are never answered.
+    pub async fn drain(&self) {
+        self.ending.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn answered(&self, answer: oneshot::Receiver<Result<(), Failure>>) -> Result<(), Failure> {
+        match answer.await {
+            Ok(result) => result,
+            // Whoever asked will ask the next agent; an error would cost a pod the kubelet's long pause.
+            Err(_) if self.ending.is_cancelled() => std::future::pending().await,
+            Err(_) => Err(Failure::new("the task of the pod panicked: report this with the agent's log")),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pods<O::Owner>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(&self, uid: &str, records: Vec<Record<O::Owner>>) -> Handle<O::Owner> {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let damaged = self.damage.pods.get(uid).cloned();
+        let first = PodState { records, damaged, ..PodState::default() };
+        let (state, watch) = watch::channel(first);
+        let pod = Pod::new(
+            uid.to_owned(),
+            Arc::clone(&self.attach),
+            Arc::clone(&self.observer),
+            self.journal.clone(),
+            Arc::clone(&self.boot_id),
+            state,
+            Arc::clone(&self.counters),
+        );
+        let (pods, retired) = (Arc::clone(&self.pods), uid.to_owned());
+        let retire = move |commands: &mpsc::UnboundedReceiver<Command<O::Owner>>| {
+            // Commands are sent under the lock: none can slip in between the look and the removal.
+            let mut pods = pods.lock().unwrap_or_else(PoisonError::into_inner);
+            if !commands.is_empty() {
+                return false;
+            }
+            pods.by_uid.remove(&retired);
+            pods.of_group.retain(|_, pods| {
+                pods.remove(&retired);
+                !pods.is_empty()
+            });
+            true
+        };
+        self.tasks.spawn(pod.run(receiver, retire, self.ending.clone()));
+        Handle { commands, state: watch }
+    }
+}
+
+impl<O: Owner> Pods<O> {
+    fn note(&mut self, plan: &Plan<O>) {
+        let pods = self.of_group.entry(plan.owner.group().to_owned()).or_default();
+        pods.insert(plan.owner.pod_uid().to_owned());
+    }
+
+    /// Has a pod release a group; `None` when nothing is known of the pod.
+    fn release(&self, pod_uid: &str, group: &str) -> Option<oneshot::Receiver<Result<(), Failure>>> {
+        let handle = self.by_uid.get(pod_uid)?;
+        let (reply, answer) = oneshot::channel();
+        let _ = handle.commands.send(Command::Release { group: group.to_owned(), reply });
+        Some(answer)
+    }
+
+    /// A pod that nothing is known of has no use for commands; one whose task has ended takes none.
+    fn send(&self, pod_uid: &str, command: Command<O>) {
+        if let Some(handle) = self.by_uid.get(pod_uid) {
+            let _ = handle.commands.send(command);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What an ADD needs, and for whom: decided once, unchanged from the first ADD to the last DEL (CNI specification,
+//! section 3, "Lifecycle & Ordering").
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use netclaim_cni::{IfName, NetworkList};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// For whom an attachment is made. The driver stores it, shows it in logs, and reads only what is here.
+///
+/// Attachments of one *group* are prepared and released together; for Kubernetes that is a claim.
+pub trait Owner:
+    fmt::Debug + fmt::Display + Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// UID of the pod that gets the attachment.
+    fn pod_uid(&self) -> &str;
+
+    /// UID of the group.
+    fn group(&self) -> &str;
+
+    /// Name of the group: a pod's groups are attached in the order of their names.
+    fn group_name(&self) -> &str;
+}
+
+/// What to attach: everything that CNI plugins are given, but for the sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// Name of the interface in the pod.
+    pub if_name: IfName,
+    /// The CNI network configuration list.
+    pub conflist: NetworkList,
+    /// CNI_ARGS of the user's making.
+    pub args: BTreeMap<String, String>,
+    /// Capability arguments by capability.
+    pub capability_args: Map<String, Value>,
+}
+
+/// One attachment of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(bound = "O: Owner", from = "PlanFile<O>", into = "PlanFile<O>")]
+pub struct Plan<O> {
+    /// For whom.
+    pub owner: O,
+    /// Its place among the attachments of its group, from 0.
+    pub index: u32,
+    /// How many attachments the group has: it is prepared when all of them are journalled.
+    pub of: u32,
+    /// The network's name, for people.
+    pub network: String,
+    /// What to attach.
+    pub spec: Spec,
+}
+
+impl<O: Owner> Plan<O> {
+    /// What tells the attachment from all others of its pod, for the group's lifetime and beyond.
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.owner.group(), self.index)
+    }
+}
+
+/// A plan as the journal stores it since the first agent: the owner's fields stand beside the others.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "O: Owner", rename_all = "camelCase")]
+struct PlanFile<O> {
+    #[serde(flatten)]
+    owner: O,
+    index: u32,
+    of: u32,
+    network: String,
+    if_name: IfName,
+    conflist: NetworkList,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    args: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    capability_args: Map<String, Value>,
+}
+
+impl<O> From<PlanFile<O>> for Plan<O> {
+    fn from(file: PlanFile<O>) -> Self {
+        let PlanFile { owner, index, of, network, if_name, conflist, args, capability_args } = file;
+        Self { owner, index, of, network, spec: Spec { if_name, conflist, args, capability_args } }
+    }
+}
+
+impl<O> From<Plan<O>> for PlanFile<O> {
+    fn from(plan: Plan<O>) -> Self {
+        let Plan { owner, index, of, network, spec } = plan;
+        let Spec { if_name, conflist, args, capability_args } = spec;
+        Self { owner, index, of, network, if_name, conflist, args, capability_args }
+    }
+}

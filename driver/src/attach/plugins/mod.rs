@@ -1,0 +1,352 @@
+//! Attachments by CNI plugins: the real [`Attach`].
+
+mod check_and_gc;
+mod status;
+mod turns;
+
+use std::path::Path;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use netclaim_cni::{
+    self as cni, Attachment, Cache, Cached, CniResult, ContainerId, ErrorKind, FileLock, IfName, NetworkList,
+    Outcome, PluginConf, Runtime, TraceContext, ValidAttachment, error_chain,
+};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+pub use self::status::Status;
+use self::turns::Turns;
+use super::plan::Spec;
+use super::record::Sandbox;
+use super::retry::DelFault;
+use super::{AddFailure, Attach, Checked, Del, DelOutcome, Failure};
+use crate::links::{GivenBack, HostLink, Links, Netns, Which};
+
+/// Runs the chain of each conflist.
+///
+/// What is attached is noted in a [`Cache`] for tools and people. What is owed is in the journal: that the cache cannot
+/// be written or locked is logged, and stops nothing.
+#[derive(Debug)]
+pub struct CniPlugins {
+    runtime: Runtime,
+    cache: Cache,
+    links: Links,
+    timeout: Duration,
+    turns: Turns,
+}
+
+impl CniPlugins {
+    /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation. `links`
+    /// are those of the host.
+    pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
+        Self { runtime, cache, links, timeout, turns: Turns::new() }
+    }
+
+    /// The configuration as it will be carried out: in the one CNI version that every plugin supports, of those that it
+    /// offers. A plugin is asked for its versions once.
+    ///
+    /// # Errors
+    /// Which plugin is not installed or does not speak its version.
+    pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Failure> {
+        self.runtime.find_all(list).map_err(|error| Failure::of(&error))?;
+        self.runtime.settle(list).await.map_err(|error| Failure::of(&error))
+    }
+
+    /// Keeps other programs away from the container and from GC of the network.
+    async fn lock(&self, list: &NetworkList, attachment: &Attachment) -> Result<Option<FileLock>, Failure> {
+        let until = Instant::now() + self.timeout;
+        match self.cache.lock(&attachment.container_id, list.name(), until).await {
+            Ok(Some(lock)) => Ok(Some(lock)),
+            Ok(None) => Err(Failure::new(format!(
+                "another program has worked on network `{}` or container `{}` for {} s: is there a `netclaimctl cni` that hangs?",
+                list.name(),
+                attachment.container_id,
+                self.timeout.as_secs()
+            ))),
+            Err(error) => {
+                tracing::warn!(error = error_chain(&error), "not locked against other programs");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
+        let cache = self.cache.clone();
+        let noted = off_thread(move || cache.store(&Cached { list, attachment, outcome })).await;
+        if let Some(Err(error)) = noted {
+            tracing::warn!(error = error_chain(&error), "tools will not see an attachment");
+        }
+    }
+
+    async fn forget(&self, list: &NetworkList, attachment: &Attachment) {
+        let (cache, network) = (self.cache.clone(), list.name().clone());
+        let ValidAttachment { container_id, if_name } = attachment.key();
+        let forgotten = off_thread(move || cache.remove(&network, &container_id, &if_name)).await;
+        if let Some(Err(error)) = forgotten {
+            tracing::warn!(error = error_chain(&error), "tools will see an attachment that is gone");
+        }
+    }
+
+    /// DEL in a namespace that is there. What the pod has made of a link that was lent is undone before: the plugin
+    /// trusts names, which are the pod's to choose.
+    ///
+    /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
+    /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
+    /// was lent on the host or removed from the machine, or none that was to be moved, nothing is left to do.
+    async fn del_in(
+        &self,
+        netns: &Path,
+        spec: &Spec,
+        attachment: &Attachment,
+        Del { result, moved_link, .. }: Del<'_>,
+    ) -> Result<(), Failure> {
+        let by_once_only =
+            |error: &cni::Error| ONCE_ONLY.contains(&error.plugin().as_str()) && error.reported().is_some();
+        let list = &spec.conflist;
+        if let Some(link) = moved_link {
+            let ready = async { self.links.ready(&Netns::open(netns)?, link, spec.if_name.as_str()).await };
+            ready.await.map_err(|error| Failure::of(&error))?;
+        }
+        let Err(error) = self.runtime.del(list, attachment, result, self.timeout).await else {
+            return Ok(());
+        };
+        if !by_once_only(&error) || !self.is_out(netns, spec, moved_link).await.unwrap_or(false) {
+            return Err(Failure::of(&error));
+        }
+        let errors = self.runtime.release(list, attachment, result, self.timeout).await;
+        match errors.iter().find(|error| !by_once_only(error)) {
+            Some(error) => Err(Failure::of(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// DEL without a namespace. The kernel has taken the links with it; what is left is on the host, above all addresses,
+    /// and some plugins do not get that far without a namespace.
+    async fn del_outside(
+        &self,
+        spec: &Spec,
+        attachment: &Attachment,
+        Del { result, attempt, .. }: Del<'_>,
+    ) -> Result<DelOutcome, Failure> {
+        let errors = self.runtime.release(&spec.conflist, attachment, result, self.timeout).await;
+        let is_not_run = |error: &cni::Error| {
+            matches!(
+                error.kind(),
+                ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } | ErrorKind::Timeout { .. }
+            )
+        };
+        let fault = if errors.iter().any(is_not_run) { DelFault::NotRun } else { DelFault::Plugin };
+        match errors.first() {
+            Some(error) if attempt.is_last(fault) => Ok(DelOutcome::GivenUp(error_chain(error))),
+            Some(error) => Err(Failure::of(error)),
+            None => Ok(DelOutcome::Clean),
+        }
+    }
+
+    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody: a pod can
+    /// remove a virtual one.
+    async fn is_out(
+        &self,
+        netns: &Path,
+        spec: &Spec,
+        moved_link: Option<&HostLink>,
+    ) -> Result<bool, crate::links::Error> {
+        let if_name = spec.if_name.as_str();
+        if Netns::open(netns)?.link_names().await?.contains(if_name) {
+            return Ok(false);
+        }
+        match moved_link {
+            Some(link) => Ok(!link.outlives_namespaces()
+                || self.links.is_removed(link).await?
+                || self.links.has(link, if_name, false).await?),
+            None => Ok(true),
+        }
+    }
+
+    /// Makes a link what it was, if it can be found.
+    async fn give_back_to(&self, spec: &Spec, link: &HostLink, gone: bool) -> Result<DelOutcome, Failure> {
+        let name = &link.name;
+        if self.links.is_removed(link).await.unwrap_or(false) {
+            return Ok(DelOutcome::GivenUp(format!(
+                "link {name} is gone: its device was removed from the node while a pod had it"
+            )));
+        }
+        match self.links.give_back(link, spec.if_name.as_str(), gone).await {
+            Ok(GivenBack::AsItWas) => Ok(DelOutcome::Clean),
+            Ok(GivenBack::Missing) if !link.outlives_namespaces() => Ok(DelOutcome::GivenUp(format!(
+                "link {name} is gone: a virtual one ends with the pod's network namespace, or the pod removed it"
+            ))),
+            Ok(GivenBack::Missing) => Err(Failure::new(format!(
+                "link {name} that the pod had is not back on the node: was the device removed?"
+            ))),
+            Err(error) => Err(Failure::of(&error)),
+        }
+    }
+
+    fn attachment(spec: &Spec, sandbox_id: &str, netns: Option<&Path>) -> Result<Attachment, Failure> {
+        let container_id: ContainerId = sandbox_id.parse().map_err(|error| Failure::of(&error))?;
+        let trace = TraceContext::of_attachment(&container_id, &spec.if_name);
+        tracing::Span::current().record("trace_id", tracing::field::display(trace.trace_id()));
+        let mut attachment = Attachment::new(container_id, netns.map(Path::to_owned), spec.if_name.clone());
+        attachment.args = spec.args.clone().into_iter().collect();
+        attachment.args.push((OF_A_POD.to_owned(), sandbox_id.to_owned()));
+        attachment.capability_args = spec.capability_args.clone();
+        attachment.trace = Some(trace);
+        Ok(attachment)
+    }
+}
+
+/// The argument that names a pod's sandbox, as other Kubernetes runtimes give it.
+const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
+/// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
+const LINK_MOVER: &str = "host-device";
+/// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"): `host-device`
+/// (release 1.9.1), and `bond` of k8snetworkplumbingwg.
+const ONCE_ONLY: [&str; 2] = [LINK_MOVER, "bond"];
+
+/// The link that the configuration moves into the pod, as the plugin reads it (release 1.9.1): the first key that is
+/// there counts.
+fn named_link(list: &NetworkList) -> Option<Which> {
+    let plugin = list.plugins().find(|plugin| plugin.plugin_type().as_str() == LINK_MOVER)?;
+    let key = |name: &str| text(plugin, name).filter(|value| !value.is_empty());
+    key("device")
+        .map(Which::Name)
+        .or_else(|| key("hwaddr").map(Which::Mac))
+        .or_else(|| key("kernelpath").map(|path| Which::KernelPath(path.into())))
+        .or_else(|| key("pciBusID").map(Which::PciBusId))
+}
+
+fn text(plugin: &PluginConf, key: &str) -> Option<String> {
+    serde_json::from_str(plugin.get(key).map(RawValue::get)?).ok()
+}
+
+/// What an attachment looks like from inside the pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Hardware address of the interface.
+    pub mac: Option<String>,
+    /// Its addresses.
+    pub ips: Vec<IpNet>,
+}
+
+impl Interface {
+    /// Reads from the result of an ADD what became of `spec`; empty where the plugins did not say.
+    pub fn made(spec: &Spec, sandbox: &Sandbox, result: &CniResult) -> Self {
+        let Ok(attachment) = CniPlugins::attachment(spec, &sandbox.id, Some(&sandbox.netns)) else {
+            return Self::default();
+        };
+        let mac = result.interface_of(&attachment).and_then(|interface| interface.mac.clone());
+        Self { mac, ips: result.ips_of(&attachment).map(|ip| ip.address).collect() }
+    }
+}
+
+/// Files may be on a disk that hangs: not on the async threads. `None` when the agent ends meanwhile.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+impl Attach for CniPlugins {
+    async fn check(&self, spec: &Spec, sandbox: &Sandbox, result: &CniResult) -> Checked {
+        self.check_attachment(spec, sandbox, result).await
+    }
+
+    async fn collect(
+        &self,
+        spec: &Spec,
+        valid: impl Fn() -> Vec<(ContainerId, IfName)> + Send,
+    ) -> Result<usize, Failure> {
+        self.collect_network(spec, valid).await
+    }
+
+    async fn link_to_move(&self, spec: &Spec) -> Result<Option<HostLink>, Failure> {
+        let Some(which) = named_link(&spec.conflist) else { return Ok(None) };
+        self.links.note(which).await.map_err(|error| Failure::of(&error))
+    }
+
+    async fn index_in_pod(&self, spec: &Spec, sandbox: &Sandbox) -> Option<u32> {
+        let links = async { Netns::open(&sandbox.netns)?.links().await };
+        let links = links.await.ok()?;
+        links.iter().find(|link| link.name == spec.if_name.as_str()).map(|link| link.index)
+    }
+
+    async fn give_back(&self, spec: &Spec, link: &HostLink) -> Result<DelOutcome, Failure> {
+        self.give_back_to(spec, link, false).await
+    }
+
+    async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
+        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
+        let list = &spec.conflist;
+        let _lock = self.lock(list, &attachment).await?;
+        let add = self.runtime.add(list, &attachment, self.timeout);
+        match self.turns.take(list.name().as_str(), add).await {
+            Ok(result) => {
+                self.note(list.clone(), attachment, Outcome::Attached(result.clone())).await;
+                Ok(result)
+            }
+            Err(error) => {
+                // How far the chain came is in `last_good`; the user needs the plugin's own error.
+                let (failure, needs_del) = (Failure::of(&error.error), error.needs_del());
+                let last_good = error.last_good.map(|result| *result);
+                if needs_del {
+                    self.note(list.clone(), attachment, Outcome::Unfinished(last_good.clone())).await;
+                }
+                Err(AddFailure { failure, last_good })
+            }
+        }
+    }
+
+    async fn del(&self, spec: &Spec, del: Del<'_>) -> Result<DelOutcome, Failure> {
+        let (list, Del { netns, moved_link, attempt, .. }) = (&spec.conflist, del);
+        let attachment = Self::attachment(spec, del.sandbox_id, netns)?;
+        let run = async {
+            match netns {
+                Some(netns) => self.del_in(netns, spec, &attachment, del).await.map(|()| DelOutcome::Clean),
+                None => self.del_outside(spec, &attachment, del).await,
+            }
+        };
+        let _lock = self.lock(list, &attachment).await?;
+        let mut outcome = self.turns.take(list.name().as_str(), run).await?;
+        if let Some(link) = moved_link {
+            match self.give_back_to(spec, link, netns.is_none()).await {
+                Ok(DelOutcome::Clean) => {}
+                Ok(lost) => outcome = lost,
+                // The link needs neither the plugins nor the namespace any more.
+                Err(failure) if attempt.is_last(DelFault::Link) => {
+                    outcome = DelOutcome::Stray(failure.message)
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        self.forget(list, &attachment).await;
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::record::tests::list;
+    use super::*;
+
+    fn moved(plugins: Value) -> Option<Which> {
+        named_link(&list(json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins})))
+    }
+
+    #[test]
+    fn a_host_device_moves_the_link_that_its_first_key_names() {
+        let conf = |keys: Value| {
+            let mut conf = json!({"type": "host-device"});
+            conf.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+            json!([{"type": "tuning"}, conf])
+        };
+        let both = conf(json!({"pciBusID": "0000:3b:00.0", "hwaddr": "02:00:00:00:00:01", "device": ""}));
+        assert_eq!(moved(both), Some(Which::Mac("02:00:00:00:00:01".into())));
+        assert_eq!(moved(conf(json!({"device": "eth2"}))), Some(Which::Name("eth2".into())));
+        let path = "/sys/devices/pci0000:00/0000:00:19.0";
+        assert_eq!(moved(conf(json!({"kernelpath": path}))), Some(Which::KernelPath(path.into())));
+        assert_eq!(moved(conf(json!({}))), None);
+        assert_eq!(moved(json!([{"type": "macvlan", "device": "eth2", "master": "eth2"}])), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! What is known of a pod, and what follows for its containers.
+
+use super::plan::Owner;
+use super::record::{Phase, Record, Sandbox};
+use crate::links::Netns;
+
+/// What is known of one pod's attachments.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodState<O> {
+    /// The pod's sandbox, once the runtime has told.
+    pub sandbox: Option<Sandbox>,
+    /// Its attachments in the order in which they are made.
+    pub records: Vec<Record<O>>,
+    /// Groups of it are being released: what is left says nothing about the pod any more.
+    pub closing: bool,
+    /// Why nothing can be said: a file of its journal cannot be read.
+    pub damaged: Option<String>,
+    /// Why containers must wait all the same: what the observer has not done yet.
+    pub held: Option<String>,
+}
+
+/// Whether a container of a sandbox may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gate {
+    /// Every attachment is made in this very sandbox.
+    Open,
+    /// Not yet.
+    Wait,
+    /// Not yet, and the last try failed. It is tried again.
+    Failed(String),
+}
+
+impl<O> Default for PodState<O> {
+    fn default() -> Self {
+        Self { sandbox: None, records: Vec::new(), closing: false, damaged: None, held: None }
+    }
+}
+
+impl<O: Owner> PodState<O> {
+    /// Whether a sandbox that is known of the pod is still there, whatever the runtime lists: its namespace is where it
+    /// was. Blocks for a moment.
+    pub fn sandbox_lives(&self, boot_id: &str) -> bool {
+        let recorded = self.records.iter().filter_map(|record| record.phase.sandbox());
+        recorded.chain(&self.sandbox).any(|sandbox| {
+            sandbox.boot_id == boot_id
+                && Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id)
+        })
+    }
+
+    /// Whether containers of `sandbox_id` may start: only when every attachment of every group that is known of
+    /// the pod is there and made in this sandbox, and the observer has done its part.
+    pub fn gate(&self, sandbox_id: &str) -> Gate {
+        if let Some(reason) = &self.damaged {
+            return Gate::Failed(reason.clone());
+        }
+        if self.closing || self.records.is_empty() {
+            return Gate::Wait;
+        }
+        let is_complete = |record: &Record<O>| {
+            let group = record.plan.owner.group();
+            let of_group = self.records.iter().filter(|other| other.plan.owner.group() == group);
+            of_group.count() == record.plan.of as usize
+        };
+        let attached = |record: &Record<O>| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == sandbox_id);
+        if self.records.iter().all(|record| attached(record) && is_complete(record)) {
+            return self.held.clone().map_or(Gate::Open, Gate::Failed);
+        }
+        let failed = self.records.iter().filter(|record| !attached(record)).find_map(|record| {
+            record.error.as_ref().map(|error| format!("network {}: {error}", record.plan.network))
+        });
+        failed.map_or(Gate::Wait, Gate::Failed)
+    }
+}

@@ -1,0 +1,571 @@
+//! What is wanted of a pod's attachments, and which of them is next. Pure.
+//!
+//! ```text
+//!   the runtime                 the orchestrator
+//!   sandbox up, unfit, gone     prepare, release
+//!            └───────────┬───────────┘
+//!                     Wanted ── of(record) ──> Want ── machine ──> Step
+//!                                                                    │
+//!   Retries ── what has to wait ─────────────────────────────── next_step ──> the one step to take now
+//! ```
+//!
+//! * DELs come first, in reverse; within a group none before those of later attachments, which may be made of it: a
+//!   bond of two links, a VLAN on the bond.
+//! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address, a name.
+//! * A release ends when nothing is left of its group but stray links.
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use super::machine::{self, Step, Want};
+use super::plan::Owner;
+use super::record::{Phase, Record, Sandbox};
+use super::retry::{Operation, Retries};
+
+/// Whether the pod has a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Known {
+    /// The runtime has not said yet.
+    Unknown,
+    None,
+    Sandbox(Sandbox),
+}
+
+/// What runtime and orchestrator want of one pod.
+#[derive(Debug)]
+pub struct Wanted {
+    sandbox: Known,
+    released: BTreeSet<String>,
+    /// A group was released; until the next Prepare the pod is on its way out.
+    closing: bool,
+}
+
+impl Wanted {
+    /// Of a pod that an agent starts with: records from the journal may have a sandbox of which the runtime has not
+    /// told yet.
+    pub fn at_start<O>(records: &[Record<O>]) -> Self {
+        let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
+        Self { sandbox, released: BTreeSet::new(), closing: false }
+    }
+
+    /// The pod has this sandbox. Returns whether that is new.
+    pub fn sandbox_up(&mut self, sandbox: Sandbox) -> bool {
+        let is_new = !self.is_current(&sandbox.id);
+        self.sandbox = Known::Sandbox(sandbox);
+        is_new
+    }
+
+    /// The pod has a sandbox that nothing can be attached to.
+    pub fn sandbox_unfit(&mut self) {
+        self.sandbox = Known::None;
+    }
+
+    /// The sandbox `id`, or with `None` whatever sandbox there was, is gone. Returns whether that is the pod's.
+    /// `lives`: whether a sandbox that is known of the pod is still there.
+    pub fn sandbox_gone<O>(
+        &mut self,
+        id: Option<&str>,
+        records: &[Record<O>],
+        lives: impl FnOnce() -> bool,
+    ) -> bool {
+        let is_current = match (&self.sandbox, id) {
+            (Known::Sandbox(sandbox), Some(id)) => sandbox.id == id,
+            (_, None) => !lives(),
+            // Of a pod that nothing is known of, any sandbox may be the recorded one.
+            (Known::Unknown, Some(id)) => {
+                records.iter().any(|record| record.phase.sandbox().is_some_and(|sandbox| sandbox.id == id))
+            }
+            (Known::None, Some(_)) => false,
+        };
+        if is_current {
+            self.sandbox = Known::None;
+        }
+        is_current
+    }
+
+    /// A group is to be detached and forgotten.
+    pub fn release(&mut self, group: &str) {
+        self.released.insert(group.to_owned());
+        self.closing = true;
+    }
+
+    /// Groups were prepared.
+    pub fn prepared(&mut self) {
+        self.closing = !self.released.is_empty();
+    }
+
+    /// Forgets the releases of which no record is left.
+    pub fn forget_released<O: Owner>(&mut self, records: &[Record<O>]) {
+        self.released.retain(|group| records.iter().any(|record| record.plan.owner.group() == group));
+    }
+
+    /// Whether a group is being released.
+    pub fn is_released(&self, group: &str) -> bool {
+        self.released.contains(group)
+    }
+
+    /// Whether what is left says nothing about the pod any more.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// The pod's sandbox, as the runtime told.
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        match &self.sandbox {
+            Known::Sandbox(sandbox) => Some(sandbox),
+            Known::Unknown | Known::None => None,
+        }
+    }
+
+    /// The sandbox that the pod is believed to have: until the runtime tells, the one to which everything is attached.
+    pub fn believed_sandbox<O>(&self, records: &[Record<O>], boot_id: &str) -> Option<Sandbox> {
+        if self.sandbox != Known::Unknown {
+            return self.sandbox().cloned();
+        }
+        let attached = |record: &Record<O>| match &record.phase {
+            Phase::Attached { sandbox, .. } if sandbox.boot_id == boot_id => Some(sandbox.clone()),
+            _ => None,
+        };
+        let first = attached(records.first()?)?;
+        records.iter().all(|record| attached(record).is_some_and(|s| s.id == first.id)).then_some(first)
+    }
+
+    /// Whether the pod has this sandbox now.
+    pub fn is_current(&self, sandbox_id: &str) -> bool {
+        self.sandbox().is_some_and(|sandbox| sandbox.id == sandbox_id)
+    }
+
+    /// What is wanted of one attachment.
+    pub fn of<O: Owner>(&self, record: &Record<O>) -> Want {
+        if self.is_released(record.plan.owner.group()) {
+            return Want::Forgotten;
+        }
+        match &self.sandbox {
+            Known::Unknown => Want::Unknown,
+            Known::None => Want::Detached,
+            Known::Sandbox(sandbox) => Want::Attached(sandbox.clone()),
+        }
+    }
+
+    /// Whether an ADD that runs for `record` leads to what is wanted.
+    pub fn still_wants<O: Owner>(&self, record: &Record<O>) -> bool {
+        match (self.of(record), record.phase.sandbox()) {
+            (Want::Attached(wanted), Some(sandbox)) => wanted.id == sandbox.id,
+            (Want::Unknown, Some(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether there is nothing to do, now or later.
+    pub fn is_reached<O: Owner>(&self, records: &[Record<O>], boot_id: &str) -> bool {
+        records.iter().all(|record| machine::next(record, &self.of(record), boot_id) == Step::Rest)
+    }
+
+    /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is owed, the
+    /// first ADD that is missing. `records` are in the order in which attachments are made.
+    pub fn next_step<O: Owner>(
+        &self,
+        records: &[Record<O>],
+        retries: &Retries,
+        boot_id: &str,
+        now: Instant,
+    ) -> Option<(usize, Step)> {
+        let steps = records
+            .iter()
+            .enumerate()
+            .map(|(index, record)| (index, record, machine::next(record, &self.of(record), boot_id)))
+            .filter(|(.., step)| *step != Step::Rest);
+        let steps: Vec<(usize, &Record<O>, Step)> = steps.collect();
+        let waits = |record: &Record<O>, step: &Step| {
+            let operation = if matches!(step, Step::Add(_)) { Operation::Add } else { Operation::Del };
+            retries.waits(&record.key(), operation, now)
+        };
+        let debt = steps.iter().rev().find(|(index, record, step)| {
+            !matches!(step, Step::Add(_)) && !waits(record, step) && !carries(*index, record, &steps, retries)
+        });
+        if let Some((index, _, step)) = debt {
+            return Some((*index, step.clone()));
+        }
+        if steps.iter().any(|(.., step)| matches!(step, Step::Del(_))) {
+            return None;
+        }
+        let (index, record, step) = steps.into_iter().next()?;
+        (!waits(record, &step)).then_some((index, step))
+    }
+}
+
+/// Whether a later attachment of the same group is still to be deleted, and with it perhaps what was made of this one.
+/// Other groups do not wait, and neither does the group's rest for a DEL that seems hopeless or a stray link.
+fn carries<O: Owner>(
+    index: usize,
+    record: &Record<O>,
+    steps: &[(usize, &Record<O>, Step)],
+    retries: &Retries,
+) -> bool {
+    steps.iter().any(|(later, other, step)| {
+        *later > index
+            && matches!(step, Step::Del(_))
+            && other.plan.owner.group() == record.plan.owner.group()
+            && !retries.del_attempt(&other.key()).is_hopeless()
+            && other.stray.is_none()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one): agents that come, end
+    //! and are killed, sandboxes, releases, failing plugins.
+
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::super::machine::{Event, after};
+    use super::super::record::tests::{Claimant, plan, result, sandbox};
+    use super::super::{Gate, Plan, PodState};
+    use super::*;
+
+    const BOOT: &str = "boot";
+
+    #[derive(Debug, Clone)]
+    enum Happening {
+        Prepare(&'static str),
+        Release(&'static str),
+        SandboxUp(u8),
+        SandboxGone,
+        /// The agent takes a step, as far as it lets it: it begins, or what runs ends well or badly.
+        Begin,
+        End(bool),
+        /// The agent is told to stop: what runs ends, nothing begins. Then the next agent, which stood by, goes on.
+        HandOver(bool),
+        /// The agent and what it runs are killed, with or without an effect.
+        Kill(bool),
+        Wait,
+    }
+
+    fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+        let claim = || prop_oneof![Just("a"), Just("b")];
+        let one = prop_oneof![
+            2 => claim().prop_map(Happening::Prepare),
+            1 => claim().prop_map(Happening::Release),
+            3 => (0..3u8).prop_map(Happening::SandboxUp),
+            1 => Just(Happening::SandboxGone),
+            6 => Just(Happening::Begin),
+            6 => any::<bool>().prop_map(Happening::End),
+            1 => any::<bool>().prop_map(Happening::HandOver),
+            1 => any::<bool>().prop_map(Happening::Kill),
+            2 => Just(Happening::Wait),
+        ];
+        prop::collection::vec(one, 0..120)
+    }
+
+    fn sort(records: &mut [Record<Claimant>]) {
+        records.sort_by_key(|record| (record.plan.owner.claim.name.clone(), record.plan.index));
+    }
+
+    /// One agent's memory of the pod.
+    struct Agent {
+        records: Vec<Record<Claimant>>,
+        wanted: Wanted,
+        retries: Retries,
+        /// The operation that runs, of the record with this key.
+        running: Option<(String, Step)>,
+    }
+
+    impl Agent {
+        fn start(journal: &BTreeMap<String, Record<Claimant>>) -> Self {
+            let mut records: Vec<_> = journal.values().cloned().collect();
+            sort(&mut records);
+            let (wanted, retries) = (Wanted::at_start(&records), Retries::default());
+            Self { records, wanted, retries, running: None }
+        }
+    }
+
+    struct World {
+        agent: Agent,
+        journal: BTreeMap<String, Record<Claimant>>,
+        /// What the runtime tells each agent that connects.
+        sandbox: Option<Sandbox>,
+        /// Sandboxes to which an ADD was begun without a finished DEL, by key.
+        owed: BTreeMap<String, String>,
+        /// Sandboxes in which an interface is whole, by key.
+        made: BTreeMap<String, String>,
+        /// What the kubelet has released since it last asked for it.
+        released: BTreeSet<&'static str>,
+        now: Instant,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let journal = BTreeMap::new();
+            Self {
+                agent: Agent::start(&journal),
+                journal,
+                sandbox: None,
+                owed: BTreeMap::new(),
+                made: BTreeMap::new(),
+                released: BTreeSet::new(),
+                now: Instant::now(),
+            }
+        }
+
+        fn prepare(&mut self, claim: &'static str) {
+            let of = if claim == "a" { 2 } else { 1 };
+            let plans = (0..of).map(|index| Plan { of, ..plan(claim, index) });
+            if !self.agent.wanted.is_released(&format!("{claim}-uid")) {
+                for record in plans.map(Record::new) {
+                    if !self.journal.contains_key(&record.key()) {
+                        self.journal.insert(record.key(), record.clone());
+                        self.agent.records.push(record);
+                    }
+                }
+                sort(&mut self.agent.records);
+                self.released.remove(claim);
+            }
+            self.agent.wanted.prepared();
+        }
+
+        fn release(&mut self, claim: &'static str) {
+            self.released.insert(claim);
+            self.agent.wanted.release(&format!("{claim}-uid"));
+            self.agent.retries.retry_now(self.now);
+            self.agent.wanted.forget_released(&self.agent.records);
+            self.cut_short();
+        }
+
+        fn sandbox_up(&mut self, id: u8) {
+            let up = Sandbox { boot_id: BOOT.into(), ..sandbox(&format!("s{id}")) };
+            self.sandbox = Some(up.clone());
+            if self.agent.wanted.sandbox_up(up) {
+                self.agent.retries.retry_now(self.now);
+            }
+            self.cut_short();
+        }
+
+        fn sandbox_gone(&mut self) {
+            let Some(gone) = self.sandbox.take() else { return };
+            if self.agent.wanted.sandbox_gone(Some(&gone.id), &self.agent.records, || false) {
+                self.agent.retries.retry_now(self.now);
+            }
+            self.cut_short();
+        }
+
+        /// An ADD that leads nowhere is ended in the midst; what it has made is not known.
+        fn cut_short(&mut self) {
+            let Agent { records, wanted, running, .. } = &mut self.agent;
+            let Some((key, Step::Add(_))) = running else { return };
+            let record = records.iter().find(|record| record.key() == *key);
+            if !record.is_some_and(|record| wanted.still_wants(record)) {
+                self.made.remove(key);
+                *running = None;
+            }
+        }
+
+        fn store(&mut self, record: Record<Claimant>) {
+            self.journal.insert(record.key(), record.clone());
+            if let Some(known) = self.agent.records.iter_mut().find(|known| known.key() == record.key()) {
+                *known = record;
+            }
+        }
+
+        /// Begins the next step; whether there was one.
+        fn begin(&mut self) -> Result<bool, TestCaseError> {
+            if self.agent.running.is_some() {
+                return Ok(false);
+            }
+            let Agent { records, wanted, retries, .. } = &self.agent;
+            let Some((index, step)) = wanted.next_step(records, retries, BOOT, self.now) else {
+                return Ok(false);
+            };
+            let mut record = records[index].clone();
+            let key = record.key();
+            let moved = |event| {
+                after(record.phase.clone(), event).map_err(|illegal| TestCaseError::fail(illegal.to_string()))
+            };
+            match &step {
+                Step::Add(sandbox) => {
+                    prop_assert!(
+                        self.owed.is_empty(),
+                        "ADD for {key} while DELs are owed: {:?}",
+                        self.due()
+                    );
+                    prop_assert!(!wanted.is_released(record.plan.owner.group()));
+                    record.phase = moved(Event::AddDue(sandbox.clone()))?;
+                    self.owed.insert(key.clone(), sandbox.id.clone());
+                    self.store(record);
+                }
+                Step::Del(sandbox) => {
+                    prop_assert_eq!(self.owed.get(&key), Some(&sandbox.id), "DEL for what was never added");
+                    let later = |other: &Record<Claimant>| {
+                        other.plan.owner.group() == record.plan.owner.group()
+                            && other.plan.index > record.plan.index
+                    };
+                    let waits_for =
+                        records.iter().filter(|other| later(other)).map(Record::key).find(|other| {
+                            // Only debts: a later attachment that runs on is not taken away for this one.
+                            self.owed.contains_key(other) && !retries.del_attempt(other).is_hopeless()
+                        });
+                    prop_assert!(waits_for.is_none(), "{key} is deleted before {waits_for:?}");
+                    record.phase = moved(Event::DelDue)?;
+                    self.made.remove(&key);
+                    self.store(record);
+                }
+                Step::Forget => {
+                    prop_assert!(!self.owed.contains_key(&key), "forgotten with a DEL owed");
+                    self.journal.remove(&key);
+                    self.agent.records.remove(index);
+                    self.agent.wanted.forget_released(&self.agent.records);
+                    return Ok(true);
+                }
+                Step::Rest => return Ok(false),
+            }
+            self.agent.running = Some((key, step));
+            Ok(true)
+        }
+
+        /// The records of which a DEL is due: their attachments are not whole, not in the pod's sandbox, or released.
+        fn due(&self) -> Vec<&String> {
+            let Agent { records, wanted, .. } = &self.agent;
+            let is_kept = |key: &String, sandbox: &String| {
+                let record = records.iter().find(|record| record.key() == *key);
+                self.made.get(key) == Some(sandbox)
+                    && wanted.is_current(sandbox)
+                    && record.is_some_and(|record| !wanted.is_released(record.plan.owner.group()))
+            };
+            self.owed.iter().filter(|(key, sandbox)| !is_kept(key, sandbox)).map(|(key, _)| key).collect()
+        }
+
+        fn end(&mut self, succeeds: bool) -> Result<(), TestCaseError> {
+            let Some((key, step)) = self.agent.running.take() else { return Ok(()) };
+            let Some(mut record) = self.journal.get(&key).cloned() else { return Ok(()) };
+            let (event, operation) = match (&step, succeeds) {
+                (Step::Add(_), true) => {
+                    (Some(Event::Added(result(r#"{"cniVersion":"1.1.0"}"#))), Operation::Add)
+                }
+                (Step::Add(_), false) => (Some(Event::AddFailed(None)), Operation::Add),
+                (_, true) => (Some(Event::Deleted), Operation::Del),
+                (_, false) => (None, Operation::Del),
+            };
+            if let Some(event) = event {
+                record.phase =
+                    after(record.phase, event).map_err(|illegal| TestCaseError::fail(illegal.to_string()))?;
+            }
+            match (&step, succeeds) {
+                (Step::Add(sandbox), true) => {
+                    self.made.insert(key.clone(), sandbox.id.clone());
+                    self.agent.retries.succeeded(&key);
+                }
+                (_, true) => {
+                    self.owed.remove(&key);
+                    self.agent.retries.succeeded(&key);
+                }
+                (_, false) => self.agent.retries.failed(&key, operation, self.now),
+            }
+            self.store(record);
+            Ok(())
+        }
+
+        /// The next agent takes the journal over and hears from the runtime and, for what it releases, the kubelet.
+        fn take_over(&mut self) {
+            self.agent = Agent::start(&self.journal);
+            match self.sandbox.clone() {
+                Some(sandbox) => drop(self.agent.wanted.sandbox_up(sandbox)),
+                None => drop(self.agent.wanted.sandbox_gone(None, &self.agent.records, || false)),
+            }
+            for claim in self.released.clone() {
+                self.agent.wanted.release(&format!("{claim}-uid"));
+            }
+            self.agent.wanted.forget_released(&self.agent.records);
+        }
+
+        fn step(&mut self, happening: &Happening) -> Result<(), TestCaseError> {
+            match happening {
+                Happening::Prepare(claim) => self.prepare(claim),
+                Happening::Release(claim) => self.release(claim),
+                Happening::SandboxUp(id) => self.sandbox_up(*id),
+                Happening::SandboxGone => self.sandbox_gone(),
+                Happening::Begin => drop(self.begin()?),
+                Happening::End(succeeds) => self.end(*succeeds)?,
+                Happening::HandOver(succeeds) => {
+                    self.end(*succeeds)?;
+                    self.take_over();
+                }
+                Happening::Kill(has_effect) => {
+                    if let Some((key, Step::Add(sandbox))) = self.agent.running.take()
+                        && *has_effect
+                    {
+                        // Made, and nobody knows: it must not count.
+                        self.made.remove(&key);
+                        drop(sandbox);
+                    }
+                    self.take_over();
+                }
+                Happening::Wait => self.now += Duration::from_secs(3),
+            }
+            self.gate_is_honest()
+        }
+
+        /// The gate is open for no sandbox but the one in which every interface of the pod is whole.
+        fn gate_is_honest(&self) -> Result<(), TestCaseError> {
+            let Agent { records, wanted, .. } = &self.agent;
+            let state =
+                PodState { records: records.clone(), closing: wanted.is_closing(), ..PodState::default() };
+            for id in ["s0", "s1", "s2"] {
+                if state.gate(id) == Gate::Open {
+                    for record in records {
+                        prop_assert_eq!(self.made.get(&record.key()).map(String::as_str), Some(id));
+                    }
+                }
+            }
+            Ok(())
+        }
+
+        /// Lets everything succeed until nothing is left to do.
+        fn settle(&mut self) -> Result<(), TestCaseError> {
+            for _ in 0..40 {
+                self.now += Duration::from_secs(3600);
+                self.begin()?;
+                self.end(true)?;
+                self.gate_is_honest()?;
+            }
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_pod_ends_with_nothing_whatever_its_agents_went_through(history in happenings()) {
+            let mut world = World::new();
+            for happening in &history {
+                world.step(happening)?;
+            }
+            world.end(true)?;
+            world.release("a");
+            world.release("b");
+            world.settle()?;
+            prop_assert!(world.journal.is_empty() && world.owed.is_empty() && world.made.is_empty());
+            prop_assert!(!world.agent.wanted.is_released("a-uid"));
+        }
+
+        #[test]
+        fn a_pod_gets_its_networks_whatever_its_agents_went_through(history in happenings()) {
+            let mut world = World::new();
+            for happening in &history {
+                world.step(happening)?;
+            }
+            world.end(true)?;
+            world.sandbox_up(9);
+            world.settle()?;
+            for claim in ["a", "b"] {
+                world.prepare(claim);
+            }
+            world.settle()?;
+            let made: BTreeSet<&str> = world.made.values().map(String::as_str).collect();
+            prop_assert_eq!((world.made.len(), made), (3, BTreeSet::from(["s9"])));
+        }
+    }
+}
