@@ -10,7 +10,8 @@ use crate::allow::{arg_problem, host_port_problem};
 use crate::network::{NetworkSpec, declares, place_of};
 use crate::opaque::Opaque;
 use crate::{
-    Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, MacAddr, PortMapping, Quantity, template,
+    Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, LinkUse, MacAddr, PortMapping, Quantity,
+    template,
 };
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
@@ -51,19 +52,8 @@ impl Layer {
 pub enum Base<'a> {
     /// The device is a Network; its name and spec.
     Network(&'a str, &'a NetworkSpec),
-    /// The device is an uplink, used in its plain way, see [`NIC_CONFLIST`](plain_conflist).
-    Uplink(PlainUse),
-}
-
-/// The plain way to use an uplink device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlainUse {
-    /// `host-device`: the link itself.
-    Nic,
-    /// A macvlan child in bridge mode.
-    Macvlan,
-    /// An ipvlan child in L2 mode.
-    Ipvlan,
+    /// The device is an uplink: the whole link, a macvlan child in bridge mode or an ipvlan child in L2 mode.
+    Uplink(LinkUse),
 }
 
 /// One attachment, ready to be resolved.
@@ -174,11 +164,11 @@ fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// What an uplink device is attached with when its class says nothing: layer 2 only, no address.
-fn plain_conflist(plain: PlainUse, limited: bool) -> Map<String, Value> {
+fn plain_conflist(plain: LinkUse, limited: bool) -> Map<String, Value> {
     let plugin = match plain {
-        PlainUse::Nic => json!({"type": "host-device", "device": "${uplink.ifName}"}),
-        PlainUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
-        PlainUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
+        LinkUse::Nic => json!({"type": "host-device", "device": "${uplink.ifName}"}),
+        LinkUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
+        LinkUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
     };
     let shaper = json!({"type": BANDWIDTH_PLUGIN, "capabilities": {"bandwidth": true}});
     let plugins: Vec<Value> = [plugin].into_iter().chain(limited.then_some(shaper)).collect();
@@ -476,7 +466,7 @@ mod tests {
     #[test]
     fn only_a_class_brings_a_cni_configuration() {
         let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "${uplink.ifName}"}});
-        let base = Base::Uplink(PlainUse::Macvlan);
+        let base = Base::Uplink(LinkUse::Macvlan);
         let error =
             merge(base, &[layer(Author::Claim, config.clone())], None).expect_err("refused").to_string();
         assert!(
@@ -492,7 +482,7 @@ mod tests {
     #[test]
     fn a_capability_that_nobody_takes_is_refused() {
         let error =
-            merge(Base::Uplink(PlainUse::Nic), &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))], None);
+            merge(Base::Uplink(LinkUse::Nic), &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))], None);
         assert!(
             error.expect_err("refused").to_string().starts_with("ips: no plugin of the network takes it")
         );
@@ -524,7 +514,7 @@ mod tests {
             let plugins = merged.conflist["plugins"].as_array().expect("a list").iter();
             plugins.map(|plugin| plugin["type"].clone()).collect::<Vec<_>>()
         };
-        let base = Base::Uplink(PlainUse::Macvlan);
+        let base = Base::Uplink(LinkUse::Macvlan);
         let merged = merge(base, &[], Some("1G".parse().expect("a quantity"))).expect("merges");
         assert_eq!(types(&merged), ["macvlan", BANDWIDTH_PLUGIN]);
         assert_eq!(merged.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
@@ -561,7 +551,7 @@ mod tests {
     fn a_class_is_told_everything_that_is_wrong_with_its_configuration() {
         let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan",
             "master": "${uplink.ifname}", "mode": "x", "mtuu": 1}});
-        let error = merge(Base::Uplink(PlainUse::Macvlan), &[layer(Author::Class, config)], None)
+        let error = merge(Base::Uplink(LinkUse::Macvlan), &[layer(Author::Class, config)], None)
             .expect_err("refused");
         let error = error.to_string();
         assert!(
@@ -579,7 +569,7 @@ mod tests {
             "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "eth1", "mode": "${parameters.mode}"}});
         let layers =
             [layer(Author::Class, config), layer(Author::Claim, json!({"parameters": {"mode": "vepa"}}))];
-        let error = merge(Base::Uplink(PlainUse::Macvlan), &layers, None).expect_err("refused").to_string();
+        let error = merge(Base::Uplink(LinkUse::Macvlan), &layers, None).expect_err("refused").to_string();
         let expected = "class config[0]: allow.parameters.mode.enum: a string needs the list of the values";
         assert!(error.starts_with(expected), "{error}");
     }
@@ -631,9 +621,8 @@ mod tests {
 
     #[test]
     fn the_plain_ways_to_use_an_uplink_are_good_configurations() {
-        let uses = [PlainUse::Nic, PlainUse::Macvlan, PlainUse::Ipvlan];
         for (plain, granted) in
-            uses.into_iter().flat_map(|plain| [(plain, None), (plain, Some(Quantity::new(8)))])
+            LinkUse::ALL.into_iter().flat_map(|plain| [(plain, None), (plain, Some(Quantity::new(8)))])
         {
             let merged = merge(Base::Uplink(plain), &[], granted).expect("merges");
             let scope = template::Scope::from_iter([("uplink.ifName".to_owned(), json!("eth1"))]);

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::attribute::{self, DeclaredAttributes};
 use crate::labels::{LabelSelector, node_selector_problems};
 use crate::segmentation::Segmentation;
-use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, template};
+use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ParameterRule, Quantity, template};
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::Place;
 use netclaim_cni::validate::{Severity, UnknownPlace, validate_places};
@@ -136,18 +136,6 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
-}
-
-/// What a link becomes when the plugin uses it. The kernel gives a link one receive handler, so these exclude
-/// each other on one uplink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LinkUse {
-    /// Parent of macvlan children.
-    Macvlan,
-    /// Parent of ipvlan children.
-    Ipvlan,
-    /// Handed away whole.
-    Nic,
 }
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
@@ -365,23 +353,13 @@ pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool 
 /// How a chain of plugins uses its uplink. One that works on a link in the pod uses none.
 pub fn link_use_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<LinkUse> {
     let outside = plugins.filter(|plugin| !is_inside_pod(plugin));
-    link_use(&outside.map(plugin_type).collect::<Vec<_>>())
+    outside.map(plugin_type).find_map(LinkUse::of_plugin)
 }
 
 /// The VLAN id that a chain of plugins takes on its uplink, where it is written out.
 pub fn vlan_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<u32> {
     let mut outside = plugins.filter(|plugin| !is_inside_pod(plugin));
     outside.find(|plugin| plugin_type(plugin) == "vlan")?.get("vlanId")?.as_u64()?.try_into().ok()
-}
-
-/// How a chain of these plugin types uses its uplink.
-pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
-    plugin_types.iter().find_map(|plugin| match *plugin {
-        "macvlan" => Some(LinkUse::Macvlan),
-        "ipvlan" => Some(LinkUse::Ipvlan),
-        "host-device" => Some(LinkUse::Nic),
-        _ => None,
-    })
 }
 
 /// Whether the plugin works on a link in the pod, and not on one of the node.

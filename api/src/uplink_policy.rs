@@ -20,7 +20,7 @@ use crate::attribute::{
 };
 use crate::labels::node_selector_problems;
 use crate::stored::{Stored, read_stored};
-use crate::{Invalid, Quantity};
+use crate::{Invalid, LinkUse, Quantity};
 
 /// Which links of which nodes pods may use, and what is said of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,7 +62,7 @@ pub struct UplinkPolicySpec {
     /// The ways in which pods may use the links; all that the kernel can by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
-    pub modes: Vec<UplinkMode>,
+    pub modes: Vec<LinkUse>,
     /// Attributes of the links' devices, for selectors and constraints of claims.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
@@ -111,18 +111,6 @@ pub enum Publish {
     Auto,
     Always,
     Never,
-}
-
-/// A way in which pods use a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum UplinkMode {
-    /// The whole link, moved into one pod: device `nic-LINK`.
-    Nic,
-    /// A macvlan child in each pod: device `macvlan-LINK`.
-    Macvlan,
-    /// An ipvlan child in each pod: device `ipvlan-LINK`.
-    Ipvlan,
 }
 
 /// How much of a link can be handed out.
@@ -297,7 +285,7 @@ impl UplinkPolicySpec {
         if self.publish == Publish::Never && self.share_node_links {
             problems.push(Invalid::new("spec.shareNodeLinks", NEVER_SHARED));
         }
-        if self.share_node_links && self.modes.as_slice() == [UplinkMode::Nic] {
+        if self.share_node_links && self.modes.as_slice() == [LinkUse::Nic] {
             problems.push(Invalid::new("spec.modes", SHARED_WHOLE));
         }
         if self.capacity.bandwidth == Some(Quantity::new(0)) {

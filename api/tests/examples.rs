@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use netclaim_api::merge::{Author, Base, Layer, PlainUse, merge};
+use netclaim_api::LinkUse;
+use netclaim_api::merge::{Author, Base, Layer, merge};
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::opaque::Opaque;
 use serde_json::Value;
@@ -55,8 +56,7 @@ fn the_configurations_of_the_documentation_are_read() {
         let config = Opaque::decode(&parameters.to_string()).unwrap_or_else(|e| panic!("{e}: {parameters}"));
         if matches!(config, Opaque::Cni(_)) {
             let layer = Layer { author: Author::Class, index: 0, config };
-            merge(Base::Uplink(PlainUse::Nic), &[layer], None)
-                .unwrap_or_else(|e| panic!("{e}: {parameters}"));
+            merge(Base::Uplink(LinkUse::Nic), &[layer], None).unwrap_or_else(|e| panic!("{e}: {parameters}"));
         }
     }
 }

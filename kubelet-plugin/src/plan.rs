@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::merge::{Base, PlainUse, merge};
+use netclaim_api::IfName;
+use netclaim_api::device::{self, DeviceName};
+use netclaim_api::merge::{Base, merge};
 use netclaim_api::network::{self, NetworkSpec, conflist_name};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::template::Scope;
-use netclaim_api::{IfName, device};
 use netclaim_driver::attach::record::{DeviceRef, Plan, Segment};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
@@ -44,8 +45,10 @@ pub fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
 }
 
 fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Item = &'a NetworkSpec> {
-    let names = claim.devices.iter().filter_map(|allocated| device::network_of(&allocated.device.device));
-    names.filter_map(|name| inventory.networks.get(&name))
+    claim.devices.iter().filter_map(|allocated| match allocated.device.device.parse() {
+        Ok(DeviceName::Network(name)) => inventory.networks.get(&name),
+        _ => None,
+    })
 }
 
 /// The attachments of `claim`, which get nothing that is `taken`.
@@ -186,40 +189,40 @@ fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, Stri
 
 /// The pool that the device is in, what it is here, and the link that it is on.
 fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), String> {
-    if let Some(network) = device::network_of(name) {
-        let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
-            return Err(format!(
-                "Network {:?} does not exist or is not accepted on node {}: see `kubectl get network {network}`",
-                network.as_str(),
-                node.name
-            ));
-        };
-        let uplink = node.inventory.uplink_of(spec);
-        if spec.uplink.is_some() && uplink.is_none() {
-            return Err(format!(
-                "node {} has none of the uplinks of Network {:?} any more",
-                node.name,
-                name.as_str()
-            ));
-        }
-        let pool = match spec.scope {
-            network::Scope::Node => node.name.to_owned(),
-            network::Scope::Cluster => device::cluster_pool(name),
-        };
-        return Ok((pool, Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)));
-    }
-    let plain_use = [("nic-", PlainUse::Nic), ("macvlan-", PlainUse::Macvlan), ("ipvlan-", PlainUse::Ipvlan)];
-    let found = plain_use.into_iter().find_map(|(prefix, plain)| {
-        let label = name.strip_prefix(prefix)?;
-        let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
-        node.inventory.uplinks.iter().find(is_it).map(|uplink| (plain, &uplink.link))
-    });
-    match found {
-        Some((plain, link)) => Ok((node.name.to_owned(), Base::Uplink(plain), Some(link))),
-        None => Err(format!(
+    let gone = || {
+        format!(
             "device {name:?} is no longer on node {}: delete the pod to have it scheduled anew",
             node.name
-        )),
+        )
+    };
+    match name.parse().map_err(|_| gone())? {
+        DeviceName::Network(network) => {
+            let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
+                return Err(format!(
+                    "Network {:?} does not exist or is not accepted on node {}: see `kubectl get network {network}`",
+                    network.as_str(),
+                    node.name
+                ));
+            };
+            let uplink = node.inventory.uplink_of(spec);
+            if spec.uplink.is_some() && uplink.is_none() {
+                return Err(format!(
+                    "node {} has none of the uplinks of Network {:?} any more",
+                    node.name,
+                    name.as_str()
+                ));
+            }
+            let pool = match spec.scope {
+                network::Scope::Node => node.name.to_owned(),
+                network::Scope::Cluster => device::cluster_pool(name),
+            };
+            Ok((pool, Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)))
+        }
+        DeviceName::Link(link_use, label) => {
+            let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
+            let uplink = node.inventory.uplinks.iter().find(is_it).ok_or_else(gone)?;
+            Ok((node.name.to_owned(), Base::Uplink(link_use), Some(&uplink.link)))
+        }
     }
 }
 
@@ -310,8 +313,7 @@ pub fn places_of_node(network: &str, node: &str, uplink: Option<&Link>) -> Scope
 mod tests {
     use netclaim_api::merge::{Author, Layer};
     use netclaim_api::opaque::Opaque;
-    use netclaim_api::uplink_policy::UplinkMode;
-    use netclaim_api::{AttachmentConfig, Quantity};
+    use netclaim_api::{AttachmentConfig, LinkUse, Quantity};
     use netclaim_driver::attach::record::ObjectRef;
 
     use super::*;
@@ -490,7 +492,7 @@ mod tests {
             plans(&claim, node(inventory), &Taken { own: own.to_vec(), ..Taken::default() })
         };
         let held = plan(&inventory, &[]).expect("planned");
-        inventory.uplinks[0].modes.remove(&UplinkMode::Nic);
+        inventory.uplinks[0].modes.remove(&LinkUse::Nic);
         let error = plan(&inventory, &[]).expect_err("refused");
         assert!(error.contains("node node0 does not offer device \"nic-eth1\""), "{error}");
         assert_eq!(plan(&inventory, &held[..1]).expect("half of it is journalled"), held);
@@ -499,7 +501,7 @@ mod tests {
         inventory.uplinks.clear();
         assert_eq!(plan(&inventory, &held).expect("held"), held);
         let mut inventory = Inventory { macvlan: false, ..self::inventory() };
-        inventory.uplinks[0].modes.insert(UplinkMode::Macvlan);
+        inventory.uplinks[0].modes.insert(LinkUse::Macvlan);
         let claim = self::claim(&[("macvlan-eth1", None)]);
         plans(&claim, node(&inventory), &Taken::default()).expect_err("the kernel cannot");
     }
