@@ -19,6 +19,7 @@ mod attachment_config;
 pub mod attribute;
 pub mod attributes;
 mod cni_config;
+pub mod conflist;
 pub mod device;
 mod invalid;
 pub mod labels;
@@ -27,7 +28,6 @@ pub mod merge;
 mod names;
 pub mod network;
 pub mod opaque;
-pub mod overlap;
 mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;

@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::allow::{arg_problem, host_port_problem};
-use crate::network::{NetworkSpec, declares, place_of};
+use crate::conflist::{as_conflist, declares, plain_conflist};
+use crate::network::NetworkSpec;
 use crate::opaque::Opaque;
 use crate::{
     Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, LinkUse, MacAddr, PortMapping, Quantity,
     template,
 };
-use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
 
 /// Who wrote a configuration.
@@ -90,7 +89,7 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
         match &layer.config {
             Opaque::Attachment(config) => {
                 if layer.author == Author::Claim {
-                    permitted(config, &allow, &owner).map_err(|e| e.within(&layer.place()))?;
+                    allow.permits(config, &owner).map_err(|e| e.within(&layer.place()))?;
                 }
                 merged.overlay(config);
             }
@@ -134,7 +133,7 @@ fn configuration(
             let mut named = conflist.clone();
             named.entry("name").or_insert_with(|| json!("netclaim"));
             let findings = validate_places(Value::Object(named).to_string().as_bytes(), &|name| {
-                place_of(name, &config.allow)
+                template::place_with(name, &config.allow)
             });
             let rules = config.allow.problems().into_iter().map(|problem| problem.within("allow")).collect();
             refused(findings, "config", rules).map_err(|problems| Invalid::new(layer.place(), problems))?;
@@ -149,76 +148,11 @@ fn configuration(
     }
 }
 
-/// A single plugin's configuration is a chain of one.
-fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
-    if config.contains_key("plugins") || !config.contains_key("type") {
-        return config.clone();
-    }
-    let mut plugin = config.clone();
-    let mut list = Map::new();
-    for key in ["cniVersion", "name"] {
-        list.extend(plugin.remove(key).map(|value| (key.to_owned(), value)));
-    }
-    list.insert("plugins".into(), json!([plugin]));
-    list
-}
-
-/// What an uplink device is attached with when its class says nothing: layer 2 only, no address.
-fn plain_conflist(plain: LinkUse, limited: bool) -> Map<String, Value> {
-    let plugin = match plain {
-        LinkUse::Nic => json!({"type": "host-device", "device": "${uplink.ifName}"}),
-        LinkUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
-        LinkUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
-    };
-    let shaper = json!({"type": BANDWIDTH_PLUGIN, "capabilities": {"bandwidth": true}});
-    let plugins: Vec<Value> = [plugin].into_iter().chain(limited.then_some(shaper)).collect();
-    Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!(plugins))])
-}
-
 /// Every error among the findings in the configuration at `path`, after those that are known already.
 fn refused(findings: Vec<Finding>, path: &str, mut errors: Vec<Invalid>) -> Result<(), String> {
     let found = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
     errors.extend(found.map(|error| Invalid::from(error).within(path)));
     if errors.is_empty() { Ok(()) } else { Err(Invalid::list(&errors)) }
-}
-
-/// Refuses the first field of a claim's config that the admin does not allow.
-fn permitted(config: &AttachmentConfig, allow: &Allow, owner: &str) -> Result<(), Invalid> {
-    // Destructured, so that a new field cannot be forgotten here.
-    let AttachmentConfig { if_name: _, ips, mac, bandwidth, port_mappings, args, parameters } = config;
-    let used = [
-        ("ips", !ips.is_empty() && !allow.ips),
-        ("mac", mac.is_some() && !allow.mac),
-        ("bandwidth", bandwidth.is_some() && !allow.bandwidth),
-        ("portMappings", !port_mappings.is_empty() && !allow.port_mappings),
-        ("args", !args.is_empty() && !allow.args),
-    ];
-    if let Some((field, _)) = used.into_iter().find(|(_, refused)| *refused) {
-        let problem = format!(
-            "{owner} does not allow claims to set it: remove it, or have the admin set allow.{field}"
-        );
-        return Err(Invalid::new(field, problem));
-    }
-    for (i, mapping) in port_mappings.iter().enumerate() {
-        if let Some(problem) = host_port_problem(mapping.host_port) {
-            return Err(Invalid::new(format!("portMappings[{i}].hostPort"), problem));
-        }
-    }
-    for key in args.keys() {
-        if let Some(problem) = arg_problem(key) {
-            return Err(Invalid::new(format!("args.{key}"), problem));
-        }
-    }
-    for (name, value) in parameters {
-        let field = format!("parameters.{name}");
-        let Some(rule) = allow.parameters.get(name) else {
-            let known: Vec<&str> = allow.parameters.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(Invalid::new(field, format!("{owner} has no such parameter; it has: {known}")));
-        };
-        rule.check(value).map_err(|problem| problem.within(&field))?;
-    }
-    Ok(())
 }
 
 #[derive(Default)]
@@ -362,6 +296,8 @@ impl Merged {
 
 #[cfg(test)]
 mod tests {
+    use netclaim_cni::BANDWIDTH_PLUGIN;
+
     use super::*;
 
     fn network(allow: Value) -> NetworkSpec {

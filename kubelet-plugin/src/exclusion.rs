@@ -4,7 +4,7 @@
 //! published of a link has changed since a pod got it, nor for Networks of scope `Cluster`, which are in pools of their
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
 
-use netclaim_api::network::link_use_of;
+use netclaim_api::conflist::link_use_of;
 use netclaim_api::{LinkUse, attributes};
 use netclaim_driver::attach::record::Plan;
 use serde_json::Value;

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
+use netclaim_api::conflist::{link_use_of, vlan_of};
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::{UplinkSelector, link_use_of, vlan_of};
+use netclaim_api::network::UplinkSelector;
 use netclaim_api::taints::{Trouble, TroubleKind};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use netclaim_driver::attach::record::{Plan, Segment};

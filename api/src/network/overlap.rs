@@ -4,9 +4,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::network::{NetworkSpec, UplinkSelector, conflist_name, vlan_of};
+use super::{NetworkSpec, UplinkSelector, conflist_name};
+use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
 
 /// What tells one Network's addresses from another's.
@@ -105,24 +106,16 @@ fn tag(spec: &NetworkSpec) -> Option<u64> {
     if spec.segmentation.is_some() {
         return None;
     }
-    match plugins(spec).find(|plugin| matches!(kind(plugin), "vlan" | "bridge")) {
-        Some(plugin) if kind(plugin) == "vlan" => vlan_of(plugins(spec)).map(u64::from),
+    match spec.plugins().find(|plugin| matches!(plugin.plugin_type(), "vlan" | "bridge")) {
+        Some(plugin) if plugin.plugin_type() == "vlan" => spec.fixed_vlan().map(u64::from),
         Some(plugin) => plugin.get("vlan").map_or(Some(0), Value::as_u64),
         None => Some(0),
     }
 }
 
-fn kind(plugin: &Map<String, Value>) -> &str {
-    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn plugins(spec: &NetworkSpec) -> impl Iterator<Item = &Map<String, Value>> {
-    spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
-}
-
 fn ranges(spec: &NetworkSpec) -> Vec<Range<'_>> {
     let ipams =
-        plugins(spec).filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
+        spec.plugins().filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     let mut found = Vec::new();
     for ipam in ipams {
         let data_dir = ipam["dataDir"].as_str().filter(|dir| !dir.is_empty());
