@@ -40,12 +40,12 @@ pub mod template;
 pub mod uplink_policy;
 
 pub use allow::Allow;
-pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
+pub use attachment_config::{AttachmentConfig, Bandwidth, PortMapping, Protocol};
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, shorten};
 pub use link_use::LinkUse;
-pub use names::{MacAddr, NetworkName, is_dns_label};
-pub use netclaim_cni::IfName;
+pub use names::{NetworkName, is_dns_label};
+pub use netclaim_cni::{IfName, IpRequest, MacAddr};
 pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
 

@@ -187,7 +187,7 @@ impl CniNetwork {
         let mut attachment = Attachment::new(container_id, netns.map(Path::to_owned), if_name);
         attachment.args = plan.args.clone().into_iter().collect();
         attachment.args.push((OF_A_POD.to_owned(), sandbox_id.to_owned()));
-        attachment.capability_args = plan.capability_args.clone();
+        attachment.capability_args = plan.capability_args.clone().into();
         attachment.trace = Some(TraceContext::of_attachment(&attachment.container_id, &attachment.if_name));
         Ok(attachment)
     }
