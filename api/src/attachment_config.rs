@@ -94,7 +94,38 @@ pub enum Protocol {
     Sctp,
 }
 
+impl Protocol {
+    /// The name, as the fields `protocol` of this API and of CNI spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
 impl AttachmentConfig {
+    /// Sets what `later` sets: field by field, and maps by key.
+    pub(crate) fn overlay(&mut self, later: &Self) {
+        let Self { if_name, ips, mac, bandwidth, port_mappings, args, parameters } = later.clone();
+        self.if_name = if_name.or_else(|| self.if_name.take());
+        if !ips.is_empty() {
+            self.ips = ips;
+        }
+        self.mac = mac.or(self.mac);
+        if let Some(Bandwidth { ingress, egress }) = bandwidth {
+            let known = self.bandwidth.unwrap_or(Bandwidth { ingress: None, egress: None });
+            self.bandwidth =
+                Some(Bandwidth { ingress: ingress.or(known.ingress), egress: egress.or(known.egress) });
+        }
+        if !port_mappings.is_empty() {
+            self.port_mappings = port_mappings;
+        }
+        self.args.extend(args);
+        self.parameters.extend(parameters);
+    }
+
     /// What decoding cannot see; paths are relative to the config.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();

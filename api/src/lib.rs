@@ -18,6 +18,7 @@ mod allow;
 mod attachment_config;
 pub mod attribute;
 pub mod attributes;
+mod capability;
 mod cni_config;
 pub mod conflist;
 pub mod device;

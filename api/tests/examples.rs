@@ -67,15 +67,17 @@ fn the_parameters_of_the_documentation_are_allowed() {
     let is_office = |document: &&Value| document["metadata"]["name"] == "office";
     let office = documents.iter().find(is_office).expect("the Network");
     let spec: NetworkSpec = serde_json::from_value(office["spec"].clone()).expect("decodes");
+    let name = "office".parse().expect("a name");
     let mut found = Vec::new();
     documents.iter().for_each(|document| opaque_parameters(document, &mut found));
     let parameters = found.iter().find(|found| found["parameters"]["team"] == "web").expect("the claim");
     let attached = |parameters: &Value| {
         let config = Opaque::decode(&parameters.to_string()).expect("decodes");
         let layer = Layer { author: Author::Claim, index: 0, config };
-        let merged = merge(Base::Network("office", &spec), &[layer], None).map_err(|e| e.to_string())?;
+        let merged = merge(Base::Network(&name, &spec), &[layer], None).map_err(|e| e.to_string())?;
         let scope = [("uplink.ifName".to_owned(), Value::from("eth1"))].into_iter().collect();
-        merged.resolve("netclaim-office", scope).map_err(|e| e.to_string())
+        let list = merged.resolve("netclaim-office", scope).map_err(|e| e.to_string())?;
+        Ok::<Value, String>(serde_json::from_str(list.raw()).expect("JSON"))
     };
     let resolved = attached(parameters).expect("is allowed");
     let plugin = &resolved["plugins"][0];

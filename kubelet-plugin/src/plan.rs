@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::IfName;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::{Base, merge};
 use netclaim_api::network::{self, NetworkSpec, conflist_name};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::template::Scope;
+use netclaim_api::{IfName, NetworkName};
 use netclaim_driver::attach::record::{DeviceRef, Plan, Segment};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
@@ -128,16 +128,17 @@ fn plan(
             let labels = node.namespace_labels;
             if !spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels)) {
                 return Err(format!(
-                    "Network {name:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector; delete \
+                    "Network {:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector; delete \
                      the pod, which holds what it was allocated until then",
+                    name.as_str(),
                     claim.object.namespace
                 ));
             }
-            (name, segment(name, spec, allocated, node.inventory, &taken.segments)?)
+            (name.as_str(), segment(name, spec, allocated, node.inventory, &taken.segments)?)
         }
         Base::Uplink(_) => (allocated.device.device.as_str(), None),
     };
-    let conflist = merged
+    let list = merged
         .resolve(&conflist_name(network), scope(claim, network, node.name, uplink, segment.as_ref()))
         .map_err(|e| e.to_string())?;
     Ok(Plan {
@@ -149,9 +150,9 @@ fn plan(
         device: allocated.device.clone(),
         network: network.to_owned(),
         if_name,
-        conflist,
+        conflist: serde_json::from_str(list.raw()).map_err(|e| e.to_string())?,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
-        capability_args: merged.capability_args,
+        capability_args: merged.capability_args.into(),
         bandwidth: allocated.bandwidth,
         segment,
         attributes,
@@ -216,7 +217,7 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
                 network::Scope::Node => node.name.to_owned(),
                 network::Scope::Cluster => device::cluster_pool(name),
             };
-            Ok((pool, Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)))
+            Ok((pool, Base::Network(name, spec), uplink.map(|uplink| &uplink.link)))
         }
         DeviceName::Link(link_use, label) => {
             let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
@@ -229,27 +230,29 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
 /// The segmentation id of an attachment, where its Network has any: the one that the claim chose, or the lowest that is
 /// free.
 fn segment(
-    name: &str,
+    name: &NetworkName,
     spec: &NetworkSpec,
     allocated: &AllocatedDevice,
     inventory: &Inventory,
     taken: &BTreeSet<Segment>,
 ) -> Result<Option<Segment>, String> {
-    let (Some(segmentation), Ok(network)) = (&spec.segmentation, name.parse()) else { return Ok(None) };
-    let space = devices::space(&network, spec, inventory);
+    let Some(segmentation) = &spec.segmentation else { return Ok(None) };
+    let space = devices::space(name, spec, inventory);
     let of = |id: u32| Segment { space: space.clone(), id };
     match segmentation.chosen_by {
         ChosenBy::Node => {
-            let ids = devices::segments(inventory, &[]).remove(&network).unwrap_or_default();
+            let ids = devices::segments(inventory, &[]).remove(name).unwrap_or_default();
             let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
-            free.map(Some).ok_or_else(|| format!("no segmentation id of Network {name:?} is free on {space}"))
+            let none = || format!("no segmentation id of Network {:?} is free on {space}", name.as_str());
+            free.map(Some).ok_or_else(none)
         }
         ChosenBy::Claim => {
             let mut chosen = allocated.segments.iter().copied();
             let (Some(id), None) = (chosen.next(), chosen.next()) else {
                 return Err(format!(
-                    "capacity.requests: Network {name:?} wants the claim to choose one segmentation id, of {}: write for \
+                    "capacity.requests: Network {:?} wants the claim to choose one segmentation id, of {}: write for \
                      example segment{}: 1",
+                    name.as_str(),
                     segmentation.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
                     segmentation.ids().first().copied().unwrap_or_default()
                 ));

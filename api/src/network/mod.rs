@@ -13,7 +13,7 @@ use crate::attribute::DeclaredAttributes;
 use crate::conflist::{Plugin, link_use_of, plugins, vlan_of};
 use crate::labels::LabelSelector;
 use crate::segmentation::Segmentation;
-use crate::{Allow, IfName, LinkUse, Quantity};
+use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
 
 /// A network that pods can be attached to: a CNI configuration, where it works, how much there is of it, and
 /// what tenants may set.
@@ -159,6 +159,12 @@ impl NetworkSpec {
     /// The types of the plugins, in the order of the chain.
     pub fn plugin_types(&self) -> Vec<&str> {
         self.plugins().map(Plugin::plugin_type).collect()
+    }
+
+    /// The name of the CNI network, by which IPAM plugins keep their leases. `name` is the object's name.
+    pub fn list_name(&self, name: &NetworkName) -> String {
+        let written = self.cni.get("name").and_then(Value::as_str).map(str::to_owned);
+        written.unwrap_or_else(|| conflist_name(name.as_str()))
     }
 
     /// How the network uses its uplink, where it does so exclusively.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{NetworkSpec, UplinkSelector, conflist_name};
+use super::{NetworkSpec, UplinkSelector};
 use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
 
@@ -55,10 +55,7 @@ fn warning(subnet: IpNet, other: &NetworkName) -> Invalid {
 impl Addresses<'_> {
     /// The subnet of which both hand out addresses without knowing of each other.
     fn common(&self, other: &Self) -> Option<IpNet> {
-        let lists = [self, other].map(|one| {
-            let name = one.spec.cni.get("name").and_then(Value::as_str).map(str::to_owned);
-            name.unwrap_or_else(|| conflist_name(one.name.as_str()))
-        });
+        let lists = [self, other].map(|one| one.spec.list_name(one.name));
         let is_common = |one: &Range<'_>, other: &Range<'_>| {
             let share_leases = lists[0] == lists[1] && one.data_dir == other.data_dir;
             !share_leases
