@@ -17,9 +17,10 @@ use netclaim_api::device::DeviceName;
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
-use super::{Held, networks};
+use super::candidate::networks;
+use super::held::Held;
 use crate::inventory::Inventory;
-use crate::uplinks::Uplink;
+use crate::inventory::uplinks::Uplink;
 
 /// Who has how much.
 #[derive(Debug, Default)]

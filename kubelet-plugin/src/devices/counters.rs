@@ -16,8 +16,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use netclaim_api::device::link_label;
 use netclaim_api::{IfName, LinkUse};
 
-use super::Candidate;
-use crate::exclusion::exclude;
+use super::candidate::Candidate;
+use crate::prepare::exclusion::exclude;
 
 /// What a counter holds: more than a link can have devices, so that one exclusive device outweighs all others.
 const K: u64 = 1024;

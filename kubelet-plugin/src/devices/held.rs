@@ -19,7 +19,7 @@ use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use netclaim_driver::attach::record::{Plan, Segment};
 use serde_json::{Map, Value};
 
-use super::Candidate;
+use super::candidate::Candidate;
 use super::segments::space_of_link;
 use crate::inventory::Inventory;
 

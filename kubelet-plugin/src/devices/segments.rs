@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use netclaim_api::NetworkName;
 use netclaim_api::network::NetworkSpec;
 
-use super::{Held, networks};
+use super::candidate::networks;
+use super::held::Held;
 use crate::inventory::Inventory;
 
 /// Among what there is only one of an id: the Network's uplink, or the Network itself.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::proto::{health_v1, health_v1alpha1};
-use crate::health::in_one_line;
+use crate::devices::health::in_one_line;
 
 /// How often a report is to be made, though nothing has changed. A kubelet forgets all devices when one of two parents
 /// of a rolling update goes, and knows them again with the next report of the other.

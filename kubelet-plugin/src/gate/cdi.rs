@@ -10,7 +10,7 @@ use std::time::Duration;
 use netclaim_driver::attach::record::Plan;
 use serde_json::json;
 
-use crate::files;
+use crate::process::files;
 
 /// The hook may block this long before the runtime kills it. Longer than the hook's own patience, shorter than
 /// the kubelet's (2 min), past which the hook would be orphaned.

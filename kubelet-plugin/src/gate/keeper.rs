@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
-use super::metadata::MetadataFiles;
-use crate::metadata::RequestKey;
+use super::metadata_files::MetadataFiles;
+use crate::gate::metadata::RequestKey;
 use crate::status::News;
 
 /// What has been put on disk for a pod.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use netclaim_cni::ContainerId;
 
-use crate::files;
+use crate::process::files;
 
 /// The directory of markers.
 #[derive(Debug, Clone)]

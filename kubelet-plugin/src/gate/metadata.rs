@@ -1,209 +1,191 @@
-//! The files that containers read about their devices, and the CDI specs that mount them.
+//! What a container reads about its devices: the device metadata of KEP-5304. Pure: from records to text.
 //!
-//! ```text
-//! RUN_DIR/metadata/CLAIM-UID_REQUEST.json              the file
-//! CDI_DIR/DRIVER_metadata_CLAIM-UID_REQUEST.json       mounts it: device DRIVER/metadata=CLAIM-UID_REQUEST
-//! ```
-//!
-//! * Both are there from the claim's preparation to its release, the file empty at first.
-//! * The runtime mounts the file before it runs the hook that waits: a file that took its place would never be seen. So
-//!   it is written in place, when all is attached and before the gate opens: nobody reads it at that time.
-//! * The gate is the claim's own CDI device, which every container that has one of these has too.
+//! One file for each request of a claim, with the same object once in each version, the newest first, for readers of
+//! all ages. Names and layout are those of `k8s.io/dynamic-resource-allocation/api/metadata` 0.37.
 
-use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::fmt;
 
-use netclaim_driver::attach::record::{Plan, Record};
-use serde_json::json;
+use netclaim_driver::attach::record::{Phase, Plan, Record};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::files;
-use crate::metadata::{self, RequestKey};
+use crate::status::network_data;
 
-/// The directory of files, and that of the specs.
-#[derive(Debug)]
-pub struct MetadataFiles {
-    dir: PathBuf,
-    cdi_dir: PathBuf,
-    driver: String,
-}
+/// Where readers look in a container (`metadata.ContainerDir`).
+const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";
+/// Versions of the format, the newest first; they do not differ but in name.
+const VERSIONS: [&str; 2] = ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"];
 
-impl MetadataFiles {
-    /// Files in `dir`, which is made if need be, and specs in `cdi_dir`.
-    ///
-    /// # Errors
-    /// When the directory cannot be made.
-    pub fn new(dir: &Path, cdi_dir: &Path, driver: &str) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
-        Ok(Self { dir: dir.to_owned(), cdi_dir: cdi_dir.to_owned(), driver: driver.to_owned() })
-    }
+/// A request of a claim, which containers name; written `CLAIM-UID_REQUEST`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestKey(String);
 
-    /// The fully qualified name of the CDI device that gives a container the file of the plan's request.
-    pub fn device(&self, plan: &Plan) -> String {
-        format!("{}/metadata={}", self.driver, RequestKey::of(plan))
-    }
-
-    /// Makes the file of the plan's request, if there is none, and its CDI spec.
-    ///
-    /// # Errors
-    /// When one is not there afterwards.
-    pub fn provide(&self, plan: &Plan) -> io::Result<()> {
-        let key = RequestKey::of(plan);
-        let file = self.file(&key);
-        let open = OpenOptions::new().create(true).write(true).truncate(false).mode(0o644).open(&file);
-        open.map_err(|error| at(&file, &error))?;
-        let spec = json!({
-            "cdiVersion": "0.5.0",
-            "kind": format!("{}/metadata", self.driver),
-            "devices": [{
-                "name": key.to_string(),
-                "containerEdits": {"mounts": [{
-                    "hostPath": file,
-                    "containerPath": metadata::path_in_container(&self.driver, plan),
-                    "options": ["ro", "bind"],
-                }]},
-            }],
-        });
-        let path = self.spec(&key);
-        files::replace(&path, &spec.to_string()).map_err(|error| at(&path, &error))
-    }
-
-    /// Writes into the files of a pod what its `records` are now, with the next generation where that is new.
-    ///
-    /// # Errors
-    /// When one does not say so afterwards.
-    pub fn write_all(&self, records: &[Record]) -> io::Result<()> {
-        for (key, records) in metadata::by_request(records) {
-            let path = self.file(&key);
-            self.write(&path, &records).map_err(|error| at(&path, &error))?;
-        }
-        Ok(())
-    }
-
-    fn write(&self, path: &Path, records: &[&Record]) -> io::Result<()> {
-        let old = fs::read(path)?;
-        let old = String::from_utf8_lossy(&old);
-        let known = metadata::generation(&old);
-        if known.is_some_and(|known| metadata::file(&self.driver, records, known) == old) {
-            return Ok(());
-        }
-        let text = metadata::file(&self.driver, records, known.map_or(1, |known| known + 1));
-        let file = OpenOptions::new().write(true).open(path)?;
-        // In this order: whoever reads all the same finds a whole object first.
-        file.write_all_at(text.as_bytes(), 0)?;
-        file.set_len(text.len() as u64)
-    }
-
-    /// Removes the file of a request and its spec; they need not be there.
-    ///
-    /// # Errors
-    /// When one is still there afterwards.
-    pub fn remove(&self, key: &RequestKey) -> io::Result<()> {
-        // The spec first: it must not mount what is not there.
-        [self.spec(key), self.file(key)].iter().try_for_each(|path| files::remove(path))
-    }
-
-    /// Removes the files and specs of every request but these.
-    ///
-    /// # Errors
-    /// When a directory cannot be read or a file not be removed.
-    pub fn retain(&self, keys: &BTreeSet<RequestKey>) -> io::Result<()> {
-        let files: BTreeSet<PathBuf> = keys.iter().flat_map(|key| [self.spec(key), self.file(key)]).collect();
-        let prefix = self.spec_prefix();
-        for dir in [&self.cdi_dir, &self.dir] {
-            for entry in fs::read_dir(dir)? {
-                let path = entry?.path();
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                if (*dir == self.dir || name.starts_with(&prefix)) && !files.contains(&path) {
-                    fs::remove_file(&path)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn file(&self, key: &RequestKey) -> PathBuf {
-        self.dir.join(format!("{key}.json"))
-    }
-
-    fn spec_prefix(&self) -> String {
-        format!("{}_metadata_", self.driver)
-    }
-
-    fn spec(&self, key: &RequestKey) -> PathBuf {
-        self.cdi_dir.join(format!("{}{key}.json", self.spec_prefix()))
+impl RequestKey {
+    /// The request that a plan is for.
+    pub fn of(plan: &Plan) -> Self {
+        Self(format!("{}_{}", plan.claim.uid, plan.device.main_request()))
     }
 }
 
-/// An error that says which file it is about.
-fn at(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+impl fmt::Display for RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The records of a pod by request.
+pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
+    let mut requests: BTreeMap<RequestKey, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        requests.entry(RequestKey::of(&record.plan)).or_default().push(record);
+    }
+    requests
+}
+
+/// Where the containers that name the plan's request find their file. A claim from a template has another name in each
+/// pod, so its file is where the pod's own name for it leads.
+pub fn path_in_container(driver: &str, plan: &Plan) -> String {
+    let claim = match &plan.pod_claim_name {
+        Some(name) => format!("resourceclaimtemplates/{name}"),
+        None => format!("resourceclaims/{}", plan.claim.name),
+    };
+    format!("{CONTAINER_DIR}/{claim}/{}/{driver}-metadata.json", plan.device.main_request())
+}
+
+/// The file for `records`, which are all of one request. `generation` is to grow with each change.
+pub fn file(driver: &str, records: &[&Record], generation: u64) -> String {
+    let Some(plan) = records.first().map(|record| &record.plan) else { return String::new() };
+    let devices: Vec<Value> = records.iter().map(|record| device(driver, record)).collect();
+    let mut object = json!({
+        "kind": "DeviceMetadata",
+        "metadata": {
+            "name": plan.claim.name,
+            "namespace": plan.claim.namespace,
+            "uid": plan.claim.uid,
+            "generation": generation,
+        },
+        "requests": [{"name": plan.device.request, "devices": devices}],
+    });
+    if let Some(name) = &plan.pod_claim_name {
+        object["podClaimName"] = json!(name);
+    }
+    let version = |version| {
+        object["apiVersion"] = json!(version);
+        format!("{object:#}\n")
+    };
+    VERSIONS.map(version).concat()
+}
+
+fn device(driver: &str, record: &Record) -> Value {
+    let Plan { device, attributes, .. } = &record.plan;
+    let mut entry = json!({"driver": driver, "pool": device.pool, "name": device.device});
+    if !attributes.is_empty() {
+        entry["attributes"] = json!(attributes);
+    }
+    if let Phase::Attached { sandbox, result } = &record.phase {
+        entry["networkData"] = network_data(&record.plan, sandbox, result);
+    }
+    entry
+}
+
+/// The generation of a file; `None` where it has never been written whole.
+pub fn generation(file: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        generation: u64,
+    }
+    let first = serde_json::Deserializer::from_str(file).into_iter::<Object>().next()?;
+    first.ok().map(|object| object.metadata.generation)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
-
-    use netclaim_driver::attach::record::Phase;
-    use serde_json::Value;
-
     use super::*;
-    use crate::fixtures::{attached, record};
+    use crate::fixtures::{record, sandbox};
 
-    fn files(dir: &tempfile::TempDir) -> MetadataFiles {
-        fs::create_dir_all(dir.path().join("cdi")).unwrap();
-        MetadataFiles::new(&dir.path().join("files"), &dir.path().join("cdi"), "netclaim.dev").unwrap()
-    }
-
-    fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn what_is_mounted_is_what_is_written_later() {
-        let dir = tempfile::tempdir().unwrap();
-        let files = files(&dir);
-        let planned = record("u1", Phase::Planned);
-        files.provide(&planned.plan).unwrap();
-        assert_eq!(files.device(&planned.plan), "netclaim.dev/metadata=u1_net");
-        let spec = fs::read(dir.path().join("cdi/netclaim.dev_metadata_u1_net.json")).unwrap();
-        let spec: Value = serde_json::from_slice(&spec).unwrap();
-        let device = &spec["devices"][0];
-        assert_eq!((&spec["kind"], &device["name"]), (&json!("netclaim.dev/metadata"), &json!("u1_net")));
-        let mounted = PathBuf::from(device["containerEdits"]["mounts"][0]["hostPath"].as_str().unwrap());
-        let inode = fs::metadata(&mounted).unwrap().ino();
-        for (sandbox, generation) in [("s1", 1), ("s1", 1)] {
-            files.write_all(&[attached("u1", sandbox)]).unwrap();
-            let text = fs::read_to_string(&mounted).unwrap();
-            assert_eq!(metadata::generation(&text), Some(generation));
-        }
-        let mut renamed = attached("u1", "s2");
-        renamed.plan.if_name = "n".parse().unwrap();
-        files.provide(&renamed.plan).unwrap();
-        files.write_all(std::slice::from_ref(&renamed)).unwrap();
-        let text = fs::read_to_string(&mounted).unwrap();
-        assert_eq!(text, metadata::file("netclaim.dev", &[&renamed], 2), "nothing of the longer one is left");
-        assert_eq!(fs::metadata(&mounted).unwrap().ino(), inode);
+    /// Two devices of one request, attached.
+    fn attached() -> [Record; 2] {
+        [("net1", "02:00:00:00:00:01", "10.20.0.2/24"), ("net2", "02:00:00:00:00:02", "10.20.0.3/24")].map(
+            |(name, mac, ip)| {
+                let result = json!({
+                    "cniVersion": "1.0.0",
+                    "interfaces": [{"name": name, "mac": mac, "sandbox": "/n"}],
+                    "ips": [{"address": ip, "interface": 0}],
+                });
+                let mut record = record("c", Phase::Attached { sandbox: sandbox("s1"), result });
+                record.plan.if_name = name.parse().unwrap();
+                record.plan.device.request = "net/fast".into();
+                record.plan.conflist = serde_json::from_value(
+                    json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "macvlan"}]}),
+                )
+                .unwrap();
+                record.plan.attributes = serde_json::from_value(json!({"mtu": {"int": 1500}})).unwrap();
+                record
+            },
+        )
     }
 
     #[test]
-    fn files_of_claims_that_are_gone_are_removed_and_those_of_others_are_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let files = files(&dir);
-        let (kept, gone) = (record("u1", Phase::Planned).plan, record("u2", Phase::Planned).plan);
-        files.provide(&kept).unwrap();
-        files.provide(&gone).unwrap();
-        fs::write(dir.path().join("cdi/other.json"), "{}").unwrap();
-        files.retain(&BTreeSet::from([RequestKey::of(&kept)])).unwrap();
-        assert_eq!(names(&dir.path().join("files")), ["u1_net.json"]);
-        assert_eq!(names(&dir.path().join("cdi")), ["netclaim.dev_metadata_u1_net.json", "other.json"]);
-        files.remove(&RequestKey::of(&kept)).unwrap();
-        files.remove(&RequestKey::of(&kept)).unwrap();
-        assert_eq!(names(&dir.path().join("files")), [""; 0]);
+    fn a_file_tells_every_device_of_the_request_in_each_version() {
+        let records = attached();
+        let text = file("netclaim.dev", &records.each_ref(), 3);
+        assert_eq!(text, include_str!("../../tests/metadata.json"));
+        assert_eq!(generation(&text), Some(3));
+    }
+
+    #[test]
+    #[ignore = "needs Go and its module cache or proxy"]
+    fn upstreams_reader_finds_the_file_and_understands_it_in_each_version() {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let output = std::process::Command::new("go")
+            .args(["run", "-mod=readonly", "."])
+            .current_dir(format!("{root}/tests/metadata-reader"))
+            .stdin(std::fs::File::open(format!("{root}/tests/metadata.json")).unwrap())
+            .output()
+            .expect("this test needs Go on the PATH");
+        let (told, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{error}");
+        let mut lines = told.lines();
+        let object: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+        assert_eq!(object["generation"], 3);
+        let devices = &object["Requests"][0]["Devices"];
+        assert_eq!(devices[0]["Attributes"]["mtu"], json!({"int": 1500}));
+        assert_eq!(
+            devices[1]["NetworkData"],
+            json!({"interfaceName": "net2", "hardwareAddress": "02:00:00:00:00:02", "ips": ["10.20.0.3/24"]})
+        );
+        let [mut record, _] = attached();
+        assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
+        record.plan.pod_claim_name = Some("lan".into());
+        assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
+    }
+
+    #[test]
+    fn a_claim_from_a_template_goes_by_the_pods_name_for_it() {
+        let [mut record, _] = attached();
+        assert_eq!(
+            path_in_container("netclaim.dev", &record.plan),
+            "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/net/netclaim.dev-metadata.json"
+        );
+        record.plan.pod_claim_name = Some("lan".into());
+        assert_eq!(
+            path_in_container("netclaim.dev", &record.plan),
+            "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/lan/net/netclaim.dev-metadata.json"
+        );
+        assert!(file("netclaim.dev", &[&record], 1).contains("\"podClaimName\": \"lan\""));
+    }
+
+    #[test]
+    fn a_file_that_is_empty_or_cut_short_has_no_generation() {
+        let records = attached();
+        let text = file("netclaim.dev", &records.each_ref(), 3);
+        assert_eq!(generation(""), None);
+        assert_eq!(generation(&text[..100]), None);
     }
 }

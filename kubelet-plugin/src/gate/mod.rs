@@ -9,10 +9,11 @@
 //!   sandbox gone       spec and marker are withdrawn
 //! ```
 //!
-//! The hook asks here (server.rs) while it waits.
+//! The hook asks here (socket.rs) while it waits.
 
 pub mod cdi;
 pub mod keeper;
 pub mod markers;
 pub mod metadata;
-pub mod server;
+pub mod metadata_files;
+pub mod socket;

@@ -17,7 +17,7 @@ use netclaim_api::uplink_policy::UplinkCapacity;
 use netclaim_cni::dir_changes::DirChanges;
 use serde::Deserialize;
 
-use crate::uplinks::Provided;
+use crate::inventory::uplinks::Provided;
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 16 << 10;

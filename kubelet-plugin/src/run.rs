@@ -28,29 +28,33 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Args;
-use crate::availability::Availability;
-use crate::container::{make_room_for_tuning, make_sysctls_writable};
+use crate::devices::availability::Availability;
+use crate::devices::publish::{Devices, News as DeviceNews};
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
-use crate::gate::metadata::MetadataFiles;
-use crate::gate::server;
-use crate::leftovers::Mark;
-use crate::metrics::Metrics;
-use crate::node::{Calls, NodeAgent};
-use crate::nri::{Pods, RuntimeEvents};
+use crate::gate::metadata_files::MetadataFiles;
+use crate::gate::socket;
+use crate::inventory::providers::Providers;
+use crate::inventory::watch::NodeWatch;
+use crate::parent::leftovers::Mark;
+use crate::parent::relay;
 use crate::parent::{FIT, STARTS};
-use crate::pods::NodePods;
-use crate::providers::Providers;
-use crate::publishing::{Devices, News as DeviceNews};
-use crate::sandboxes::{self, Listed, Sandboxes};
-use crate::sockets::listen;
+use crate::prepare::call::{Calls, NodeAgent};
+use crate::prepare::handover;
+use crate::process::args::Args;
+use crate::process::http;
+use crate::process::memory;
+use crate::process::metrics::Metrics;
+use crate::process::mounts::{make_room_for_tuning, make_sysctls_writable};
+use crate::process::sockets::listen;
+use crate::process::stop::Stop;
+use crate::runtime::nri_events::{Pods, RuntimeEvents};
+use crate::runtime::pods::NodePods;
+use crate::runtime::sandboxes::{self, Listed, Sandboxes};
+use crate::runtime::sweep;
+use crate::runtime::sweep::Sweep;
 use crate::status::StatusWriter;
-use crate::stop::Stop;
-use crate::sweep::Sweep;
-use crate::watching::NodeWatch;
-use crate::{handover, http, memory, relay, sweep};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -215,7 +219,7 @@ async fn run(args: Args) -> Result<()> {
         silent,
         boot_id: boot.clone(),
     });
-    parts.spawn_until_cancelled("answering hooks", server::serve(hooks, source));
+    parts.spawn_until_cancelled("answering hooks", socket::serve(hooks, source));
     let sandboxes = Arc::new(Sandboxes::default());
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
@@ -583,7 +587,7 @@ impl sweep::Pods for LivePods {
     }
 }
 
-impl server::Source for GateSource {
+impl socket::Source for GateSource {
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
         self.attacher.watch(pod_uid)
     }

@@ -14,7 +14,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use netclaim_api::{attributes, shorten};
 use netclaim_slices::{DroppedField, KubernetesVersion, ServerFeatures};
 
-use crate::metrics::Metrics;
+use crate::process::metrics::Metrics;
 
 /// The longest note that an event may have, in bytes (`events.k8s.io/v1`).
 const MAX_NOTE: usize = 1024;

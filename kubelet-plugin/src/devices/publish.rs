@@ -21,14 +21,16 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::addresses::Users;
+use crate::devices;
+use crate::devices::addresses;
+use crate::devices::addresses::Users;
+use crate::devices::health::DeviceHealth;
+use crate::devices::server_features;
+use crate::devices::server_features::Teller;
 use crate::devices::{Held, Sources, Stray, strays};
-use crate::health::DeviceHealth;
 use crate::inventory::Inventory;
-use crate::metrics::Metrics;
-use crate::server::Teller;
-use crate::strangers::Strangers;
-use crate::{addresses, devices, server};
+use crate::inventory::foreign_use::Strangers;
+use crate::process::metrics::Metrics;
 
 /// How long what pods bring about is gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -98,8 +100,8 @@ impl Devices {
                 let now_health = Arc::new(now_health);
                 health.send_if_modified(|known| std::mem::replace(known, now_health.clone()) != now_health);
                 // Without a Node object the garbage collector deletes what is published.
-                let pools =
-                    owner.map(|owner| Pool { owner: Some(owner), ..pool.fitted(server, server::rank) });
+                let pools = owner
+                    .map(|owner| Pool { owner: Some(owner), ..pool.fitted(server, server_features::rank) });
                 publisher.publish(pools.into_iter().collect());
             }
             tokio::select! {

@@ -18,16 +18,17 @@ use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::claim::{Claim, ClaimError, Refusal, reserved_for};
 use crate::devices::{self, Held};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
-use crate::metrics::Metrics;
-use crate::plan::{Node, Taken, asks_for_namespace, is_offered, plans};
-use crate::sandboxes::{Listed, Sandboxes};
+use crate::prepare::claim::{Claim, ClaimError, Refusal, reserved_for};
+use crate::prepare::exclusion;
+use crate::prepare::plan::{Node, Taken, asks_for_namespace, is_offered, plans};
+use crate::process::metrics;
+use crate::process::metrics::Metrics;
+use crate::runtime::sandboxes::{Listed, Sandboxes};
 use crate::status::News;
-use crate::{exclusion, metrics};
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
 const PATIENCE: Duration = Duration::from_secs(35);
@@ -569,7 +570,7 @@ mod tests {
     use super::*;
     use crate::gate::cdi::{CdiSpecs, HookCommand};
     use crate::gate::markers::Markers;
-    use crate::gate::metadata::MetadataFiles;
+    use crate::gate::metadata_files::MetadataFiles;
     use crate::inventory::tests::uplink;
 
     /// A fake of the plugins: all is well, as soon as plans may be settled.

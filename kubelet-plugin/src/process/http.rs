@@ -9,7 +9,7 @@ use std::time::Duration;
 use netclaim_endpoints::{Answer, serve};
 use tokio::net::TcpListener;
 
-use crate::metrics::Metrics;
+use crate::process::metrics::Metrics;
 
 /// Pause before an address that is taken is tried again: no reason for pods to go without networks.
 const TAKEN_PAUSE: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use netclaim_driver::attach::{Attacher, Checked, Network, Observer, PodState};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{Metrics, Sweep as Kind, SweepResult};
+use crate::process::metrics::{Metrics, Sweep as Kind, SweepResult};
 
 /// How long something new may wait until it is known to a beat.
 const LOOK: Duration = Duration::from_secs(30);

@@ -12,11 +12,11 @@ use anyhow::{Context as _, Result};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Args;
 use crate::dra::{self, Registration};
-use crate::files;
-use crate::relay::Relay;
-use crate::sockets::{listen, remove_dead};
+use crate::parent::relay::Relay;
+use crate::process::args::Args;
+use crate::process::files;
+use crate::process::sockets::{listen, remove_dead};
 
 /// How long calls that are under way may keep a parent that has no agent any more: another one may be answering them.
 const LAST_CALLS: Duration = Duration::from_secs(5);

@@ -25,11 +25,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::health::in_one_line;
+use crate::devices::health::in_one_line;
 use crate::inventory::Inventory;
-use crate::metrics::Metrics;
-use crate::plan::places_of_node;
-use crate::sweep::chance;
+use crate::prepare::plan::places_of_node;
+use crate::process::metrics::Metrics;
+use crate::runtime::sweep::chance;
 
 /// From a change in a plugin directory to the look: an update that removes a plugin and writes it anew is no outage.
 const SETTLE: Duration = Duration::from_millis(100);

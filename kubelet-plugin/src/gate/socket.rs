@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-use crate::sockets;
+use crate::process::sockets;
 
 /// A question is short; a longer one is not ours.
 const MAX_QUESTION: u64 = 4096;
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{attached, record};
-    use crate::sockets::listen;
+    use crate::process::sockets::listen;
 
     /// A fake of what is attached: one pod, whose state the test sends.
     struct Pod {

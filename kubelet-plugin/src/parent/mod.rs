@@ -11,6 +11,10 @@
 //! It does as little as it can, so that there is nothing in it to die of: one thread, no network. What its agent leaves
 //! running falls to it, and is ended before the journal's lock is let go, which it holds together with its agent.
 
+pub mod kubelet_sockets;
+pub mod leftovers;
+pub mod relay;
+
 use std::env;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -29,10 +33,10 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::Args;
-use crate::front::Front;
-use crate::leftovers::end_children;
-use crate::stop::Stop;
+use crate::parent::kubelet_sockets::Front;
+use crate::parent::leftovers::end_children;
+use crate::process::args::Args;
+use crate::process::stop::Stop;
 
 /// How often the agent was started before, for the agent, which knows by it that it has a parent.
 pub(crate) const STARTS: &str = "NETCLAIM_STARTS";

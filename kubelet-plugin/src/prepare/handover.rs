@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::node::{NodeAgent, Plugins};
+use crate::prepare::call::{NodeAgent, Plugins};
 
 /// How often is looked for pods that have ended.
 const BEAT: Duration = Duration::from_secs(1);

@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::devices::server_features;
 use crate::inventory::Inventory;
-use crate::policies::Policies;
-use crate::providers::Providers;
-use crate::server;
-use crate::uplinks::uplinks;
+use crate::inventory::policies::Policies;
+use crate::inventory::providers::Providers;
+use crate::inventory::uplinks::uplinks;
 
 /// Pause after netlink or sysfs refused.
 const LINKS_PAUSE: Duration = Duration::from_secs(1);
@@ -157,7 +157,7 @@ impl NodeWatch {
     fn warn(&self, node: ObjectReference, note: String) {
         tracing::warn!("{note}");
         let (client, reporter) = (self.client.clone(), self.reporter.clone());
-        server::warn(client, reporter, node, "UplinkOfTheNode", note);
+        server_features::warn(client, reporter, node, "UplinkOfTheNode", note);
     }
 }
 

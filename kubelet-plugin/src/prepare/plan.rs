@@ -12,10 +12,11 @@ use netclaim_driver::attach::record::{DeviceRef, Plan, Segment};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
-use crate::claim::{AllocatedDevice, Claim};
+use crate::devices;
 use crate::inventory::Inventory;
-use crate::uplinks::Uplink;
-use crate::{devices, node_selector};
+use crate::inventory::uplinks::Uplink;
+use crate::prepare::claim::{AllocatedDevice, Claim};
+use crate::prepare::node_selector;
 
 /// What every plan on this node is made with.
 #[derive(Debug, Clone, Copy)]

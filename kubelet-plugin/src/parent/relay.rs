@@ -26,9 +26,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::devices::health::DeviceHealth;
 use crate::dra::{ClaimRef, DeviceReport, NodeResources, PreparedDevice, REFRESH, Report};
-use crate::health::DeviceHealth;
-use crate::sockets;
+use crate::process::sockets;
 
 /// Less than the kubelet waits (45 s), so that it hears from us why.
 const PATIENCE: Duration = Duration::from_secs(43);
@@ -207,7 +207,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::sockets::listen;
+    use crate::process::sockets::listen;
 
     /// A fake driver: prepares what is called "good", panics at what is called "bug", waits for ever at what is called
     /// "slow".

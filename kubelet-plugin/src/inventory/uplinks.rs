@@ -21,7 +21,7 @@ use netclaim_api::uplink_policy::{LinkFacts, Publish, UplinkCapacity, UplinkPoli
 use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
-use crate::exclusion::exclude;
+use crate::prepare::exclusion::exclude;
 
 /// What a provider on the node says of a link.
 #[derive(Debug, Clone, Default, PartialEq)]

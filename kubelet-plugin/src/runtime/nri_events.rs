@@ -14,8 +14,8 @@ use tokio::task::AbortHandle;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, HookCommand, of_another_pod};
 use crate::gate::keeper::GateKeeper;
-use crate::metrics::Metrics;
-use crate::sandboxes::{self, Listed, Sandboxes};
+use crate::process::metrics::Metrics;
+use crate::runtime::sandboxes::{self, Listed, Sandboxes};
 
 /// How long a sandbox is held up for its networks while no other one is on its way: the runtime asks its plugins under one
 /// lock, so every pod of the node stands behind a handler that waits.

@@ -29,7 +29,7 @@ pub enum CallResult {
 
 /// What the sweep does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(missing_docs, reason = "see crate::sweep")]
+#[allow(missing_docs, reason = "see crate::runtime::sweep")]
 pub enum Sweep {
     Gc,
     Check,

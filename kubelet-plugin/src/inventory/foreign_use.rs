@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::inventory::Inventory;
-use crate::uplinks::Stacked;
+use crate::inventory::uplinks::Stacked;
 
 /// Hardware addresses by the index of the link that takes frames for them.
 pub type Addresses = BTreeMap<u32, BTreeSet<String>>;

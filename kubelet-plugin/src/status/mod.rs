@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::claim::Refusal;
+use crate::prepare::claim::Refusal;
 
 /// The API server takes no more than this in `data` (bytes).
 const MAX_DATA: usize = 10 * 1024;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::files;
+use crate::process::files;
 
 /// A socket in place of what is at `path`.
 ///

@@ -1,11 +1,17 @@
 //! What the node has, as one value: uplinks, kernel features, and the Networks that are meant for it.
 
+pub mod foreign_use;
+pub mod policies;
+pub mod providers;
+pub mod uplinks;
+pub mod watch;
+
 use std::collections::BTreeMap;
 
 use netclaim_api::network::{NetworkSpec, UplinkSelector};
 use netclaim_api::{IfName, NetworkName};
 
-use crate::uplinks::Uplink;
+use crate::inventory::uplinks::Uplink;
 
 /// Everything that devices are made from.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,0 +1,536 @@
+//! The devices of the node and their counters.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netclaim_api::device::DeviceName;
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::published::{self, Amounts, Facts, Segments};
+use netclaim_api::segmentation::ChosenBy;
+use netclaim_api::taints::{Trouble, TroubleKind};
+use netclaim_api::{LinkUse, NetworkName};
+use netclaim_slices::{Placement, Pool};
+use serde_json::{Map, Value};
+
+use super::candidate::{Candidate, networks};
+use super::health::DeviceHealth;
+use super::held::{self, Held, settled};
+use super::segments::segments;
+use super::{bandwidth, counters};
+use crate::inventory::uplinks::Uplink;
+use crate::inventory::{Inventory, selects};
+
+/// What is looked at to make the pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Sources<'a> {
+    /// The Node object's name.
+    pub node: &'a str,
+    /// What the node has.
+    pub inventory: &'a Arc<Inventory>,
+    /// Networks whose plugins cannot serve an ADD now.
+    pub unavailable: &'a BTreeMap<NetworkName, Trouble>,
+    /// What claims hold.
+    pub held: &'a [Held],
+}
+
+/// The pool of a node, and how well its devices are. Nobody owns it yet. `addresses` tells how many attachments the Network's IPAM has
+/// addresses for.
+pub fn pool(
+    from: Sources<'_>,
+    addresses: impl Fn(&NetworkName, &NetworkSpec) -> Option<u64>,
+) -> (Pool, Vec<DeviceHealth>) {
+    let Sources { node, inventory: wanted, unavailable, held } = from;
+    let inventory = &*settled(wanted, held);
+    let bandwidth = bandwidth::shares(inventory, held);
+    let segments = segments(inventory, held);
+    let mut candidates: Vec<Candidate> =
+        inventory.uplinks.iter().flat_map(|uplink| uplink_devices(uplink, inventory, &bandwidth)).collect();
+    for (name, spec) in networks(inventory) {
+        let amounts = Amounts {
+            bandwidth: bandwidth.of_network(name).or(spec.capacity.bandwidth),
+            addresses: spec
+                .capacity
+                .addresses
+                .or_else(|| addresses(name, spec).map(netclaim_api::Quantity::new)),
+            interfaces: spec.capacity.interfaces,
+            segments: spec.segmentation.as_ref().map(|segmentation| {
+                let ids = segments.get(name).into_iter().flatten();
+                match segmentation.chosen_by {
+                    ChosenBy::Node => Segments::Counted(ids.count() as u64),
+                    ChosenBy::Claim => Segments::Listed(ids.copied().collect()),
+                }
+            }),
+        };
+        let uplink = inventory.uplink_of(spec);
+        let exhausted = amounts.exhausted().map(|what| {
+            let message = format!("others hold all {what} of Network {name} on this node");
+            Trouble::new(TroubleKind::Exhausted, message)
+        });
+        let mut candidate = network_device(name, spec, uplink, amounts);
+        candidate.troubles.extend(unavailable.get(name).cloned());
+        candidate.troubles.extend(exhausted);
+        candidate.troubles.extend(uplink.zip(wanted.networks.get(name)).and_then(|(uplink, wanted)| {
+            let message = format!(
+                "Network {name} no longer selects uplink {}, and moves when no pod is on it",
+                uplink.name
+            );
+            (!selects(wanted, uplink)).then(|| Trouble::new(TroubleKind::LinkMissing, message))
+        }));
+        candidates.push(candidate);
+    }
+    held::keep(&mut candidates, held, inventory);
+    let counters = counters::consume(&mut candidates);
+    let health = candidates.iter().filter(|candidate| candidate.is_seen).map(|candidate| DeviceHealth {
+        pool: node.to_owned(),
+        device: candidate.device.name.clone(),
+        trouble: candidate.troubles.first().cloned(),
+    });
+    let health = health.collect();
+    let devices = candidates.into_iter().map(|mut candidate| {
+        published::taint(&mut candidate.device, &candidate.troubles);
+        candidate.device
+    });
+    let (name, placement) = (node.to_owned(), Placement::Node(node.to_owned()));
+    (Pool { name, placement, owner: None, devices: devices.collect(), counters }, health)
+}
+
+/// What is published of a device, by its name; nothing when the node does not have it.
+pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
+    let candidates: Vec<Candidate> = match name.parse() {
+        Ok(DeviceName::Network(network)) => {
+            let network = inventory.networks.get_key_value(&network).into_iter();
+            let device = |(name, spec): (&NetworkName, &NetworkSpec)| {
+                network_device(name, spec, inventory.uplink_of(spec), Amounts::default())
+            };
+            network.map(device).collect()
+        }
+        _ => {
+            let shares = bandwidth::Shares::default();
+            inventory.uplinks.iter().flat_map(|uplink| uplink_devices(uplink, inventory, &shares)).collect()
+        }
+    };
+    let device = candidates.into_iter().map(|candidate| candidate.device).find(|device| device.name == name);
+    match serde_json::to_value(device.and_then(|device| device.attributes)) {
+        Ok(Value::Object(attributes)) => attributes,
+        _ => Map::new(),
+    }
+}
+
+fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Shares) -> Vec<Candidate> {
+    let name = &uplink.name;
+    let can = |link_use: &LinkUse| match link_use {
+        LinkUse::Nic => true,
+        LinkUse::Macvlan => inventory.macvlan,
+        LinkUse::Ipvlan => inventory.ipvlan,
+    };
+    let candidate = |link_use: LinkUse| {
+        let device = DeviceName::of_link(link_use, name);
+        let facts = Facts { mode: link_use.to_string(), if_name: name.to_string(), ..link_facts(uplink) };
+        let amounts = Amounts { bandwidth: shares.of_mode(uplink, link_use), ..Amounts::default() };
+        Candidate {
+            device: published::device(device.to_string(), facts, amounts, link_use != LinkUse::Nic),
+            link: Some(name.clone()),
+            link_use: Some(link_use),
+            vlan: None,
+            troubles: link_troubles(uplink, Some(link_use)).collect(),
+            is_seen: true,
+        }
+    };
+    uplink.modes.iter().copied().filter(can).map(candidate).collect()
+}
+
+fn link_facts(uplink: &Uplink) -> Facts {
+    let link = &uplink.link;
+    Facts {
+        uplink: link.name.clone(),
+        mac: link.mac.clone().unwrap_or_default(),
+        mtu: link.mtu,
+        speed: link.speed.unwrap_or_default(),
+        driver: link.driver.clone().or_else(|| link.kind.clone()).unwrap_or_default(),
+        physical_function: link.physical_function.clone().unwrap_or_default(),
+        link_state: if link.is_up() { "up" } else { "down" }.to_owned(),
+        pcie_root: link.pcie_root.clone(),
+        pci_bus_id: link.pci_bus_id.clone(),
+        numa_node: link.numa_node,
+        declared: uplink.declared.clone(),
+        ..Facts::default()
+    }
+}
+
+/// What keeps pods from using a link.
+fn link_troubles(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Trouble> {
+    uplink.in_use(link_use).into_iter().chain(link_trouble(uplink, link_use))
+}
+
+/// Whether frames pass through a link. One that is going to be a pod's own may be down: the plugin sets it up there.
+fn link_trouble(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Trouble> {
+    let link = &uplink.link;
+    let why = match (link.is_up(), link.admin_up) {
+        (true, _) => return None,
+        (false, false) if link_use == Some(LinkUse::Nic) => return None,
+        (false, false) => "is set down",
+        (false, true) if link.carrier => "is not operational",
+        (false, true) => "has no carrier",
+    };
+    Some(Trouble::new(TroubleKind::LinkDown, format!("uplink {} {why}", link.name)))
+}
+
+fn network_device(
+    name: &NetworkName,
+    spec: &NetworkSpec,
+    uplink: Option<&Uplink>,
+    amounts: Amounts,
+) -> Candidate {
+    let types = spec.plugin_types();
+    let mut declared = spec.attributes.clone();
+    for (key, value) in uplink.iter().flat_map(|uplink| &uplink.declared) {
+        declared.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    let facts = Facts {
+        network: name.to_string(),
+        mode: types.first().copied().unwrap_or_default().to_owned(),
+        plugin_types: types.join(","),
+        declared,
+        ..uplink.map(link_facts).unwrap_or_default()
+    };
+    Candidate {
+        device: published::device(
+            DeviceName::Network(name.clone()).to_string(),
+            facts,
+            amounts,
+            !spec.is_exclusive(),
+        ),
+        link: uplink.map(|uplink| uplink.name.clone()),
+        link_use: spec.link_use(),
+        vlan: spec.fixed_vlan(),
+        troubles: uplink.into_iter().flat_map(|uplink| link_troubles(uplink, spec.link_use())).collect(),
+        is_seen: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use k8s_openapi::api::resource::v1::Device;
+    use netclaim_api::attributes;
+    use netclaim_driver::attach::record::{Phase, Plan};
+    use serde_json::json;
+
+    use super::*;
+    use crate::inventory::tests::uplink;
+
+    fn network(plugin: &str) -> NetworkSpec {
+        serde_json::from_value(json!({
+            "uplink": {"interfaces": ["eth1"]},
+            "cni": {"cniVersion": "1.0.0", "plugins": [{"type": plugin}]},
+        }))
+        .expect("a network")
+    }
+
+    /// The pool of a node whose claims hold `held`.
+    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
+        let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
+        let from = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held };
+        pool(from, |_, _| None)
+    }
+
+    fn pool_of(inventory: &Inventory) -> Pool {
+        made(inventory, &[]).0
+    }
+
+    /// What a claim holds that was prepared with this inventory.
+    fn held(device: &str, with: &Inventory) -> Held {
+        let plugins = match device.parse() {
+            Ok(DeviceName::Network(network)) => with.networks.get(&network),
+            _ => None,
+        };
+        let (attributes, device) = (attributes(device, with), device.to_owned());
+        let mut plan = crate::fixtures::record("c", Phase::Planned).plan;
+        plan.device.device = device;
+        plan.conflist = plugins.map(|spec| spec.cni.clone()).unwrap_or_default();
+        Held::of(&Plan { attributes, ..plan }, "n")
+    }
+
+    /// The VLAN network of this id on `eth1`.
+    fn vlan(id: u32) -> NetworkSpec {
+        let plugin = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": id});
+        let spec =
+            json!({"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
+        serde_json::from_value(spec).expect("a network")
+    }
+
+    fn taints(device: &Device) -> Vec<&str> {
+        device.taints.iter().flatten().map(|taint| taint.key.as_str()).collect()
+    }
+
+    #[test]
+    fn an_exhausted_network_is_tainted_and_can_be_published() {
+        let inventory = Arc::new(inventory(&[("m", "macvlan"), ("n", "macvlan")]));
+        let unavailable = BTreeMap::new();
+        let from = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[] };
+        let (pool, _) = pool(from, |name, _| Some(u64::from(name.as_str() == "n")));
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert_eq!(taints(device("net-m")), ["netclaim.dev/exhausted"]);
+        assert!(taints(device("net-n")).is_empty());
+        assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
+    }
+
+    #[test]
+    fn a_network_stays_on_the_uplink_that_claims_hold_it_on() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        inventory.networks.insert("lab".parse().expect("a name"), {
+            let mut lab = network("macvlan");
+            lab.uplink = serde_json::from_value(json!({"interfaces": ["eth1", "eth2"]})).expect("a selector");
+            lab
+        });
+        inventory.uplinks = vec![uplink("eth2")];
+        let held = [held("net-lab", &inventory)];
+        // The link that the Network prefers is there again.
+        inventory.uplinks = vec![uplink("eth1"), uplink("eth2")];
+        let (pool, _) = made(&inventory, &held);
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert!(!fits(&pool, &[device("net-lab"), device("nic-eth2")]), "it is used");
+        assert!(fits(&pool, &[device("net-lab"), device("nic-eth1")]), "it is free");
+        assert!(taints(device("net-lab")).is_empty());
+        assert_eq!(made(&inventory, &[]).0.devices, pool_of(&inventory).devices);
+
+        // Its admin does not want it there any more.
+        for spec in inventory.networks.values_mut() {
+            spec.uplink = network("macvlan").uplink;
+        }
+        let (pool, _) = made(&inventory, &held);
+        let lab = pool.devices.iter().find(|device| device.name == "net-lab").expect("published");
+        assert_eq!(taints(lab), ["netclaim.dev/link-missing"], "until it can move");
+    }
+
+    #[test]
+    fn a_link_that_was_renamed_goes_on_being_charged() {
+        let mut inventory = inventory(&[]);
+        inventory.uplinks[0].link.pci_bus_id = Some("0000:3b:00.1".into());
+        let held = [held("macvlan-eth1", &inventory)];
+        let mut renamed = uplink("eth5");
+        renamed.link.pci_bus_id = Some("0000:3b:00.1".into());
+        inventory.uplinks = vec![renamed];
+        let (pool, _) = made(&inventory, &held);
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert!(!fits(&pool, &[device("macvlan-eth1"), device("nic-eth5")]));
+    }
+
+    #[test]
+    fn a_vlan_id_stays_taken_when_its_network_is_gone_or_has_another() {
+        let mut inventory = inventory(&[]);
+        inventory.networks.insert("v1".parse().expect("a name"), vlan(100));
+        let held = [held("net-v1", &inventory)];
+        inventory.networks.insert("v1".parse().expect("a name"), vlan(101));
+        inventory.networks.insert("v2".parse().expect("a name"), vlan(100));
+        for gone in [false, true] {
+            if gone {
+                inventory.networks.remove(&"v1".parse().expect("a name"));
+            }
+            let (pool, _) = made(&inventory, &held);
+            let device =
+                |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+            assert!(!fits(&pool, &[device("net-v1"), device("net-v2")]), "gone: {gone}");
+        }
+        let of_another_pool = [Held { device: None, ..held[0].clone() }];
+        let (pool, _) = made(&inventory, &of_another_pool);
+        let v2 = pool.devices.iter().find(|device| device.name == "net-v2").expect("published");
+        assert_eq!(taints(v2), ["netclaim.dev/exhausted"], "no counter tells of it");
+    }
+
+    fn inventory(networks: &[(&str, &str)]) -> Inventory {
+        Inventory {
+            uplinks: vec![uplink("eth1")],
+            macvlan: true,
+            ipvlan: true,
+            networks: networks
+                .iter()
+                .map(|(name, plugin)| (name.parse().expect("a name"), network(plugin)))
+                .collect(),
+            ..Inventory::default()
+        }
+    }
+
+    fn value(counter: &k8s_openapi::api::resource::v1::Counter) -> u64 {
+        counter.value.0.parse().expect("a number")
+    }
+
+    /// What the scheduler does: every chosen device takes its share of each counter.
+    fn fits(pool: &Pool, chosen: &[&Device]) -> bool {
+        pool.counters.iter().all(|set| {
+            set.counters.iter().all(|(name, available)| {
+                let taken: u64 = chosen
+                    .iter()
+                    .flat_map(|device| device.consumes_counters.iter().flatten())
+                    .filter(|consumption| consumption.counter_set == set.name)
+                    .filter_map(|consumption| consumption.counters.get(name))
+                    .map(value)
+                    .sum();
+                taken <= value(available)
+            })
+        })
+    }
+
+    #[test]
+    fn exactly_the_combinations_that_the_kernel_allows_fit() {
+        let inventory = inventory(&[
+            ("m1", "macvlan"),
+            ("m2", "macvlan"),
+            ("i1", "ipvlan"),
+            ("i2", "ipvlan"),
+            ("h1", "host-device"),
+            ("v", "vlan"),
+        ]);
+        let pool = pool_of(&inventory);
+        assert_eq!(pool.devices.len(), 9);
+        let kind = |device: &Device| match device.name.as_str() {
+            "macvlan-eth1" | "net-m1" | "net-m2" => Some("macvlan"),
+            "ipvlan-eth1" | "net-i1" | "net-i2" => Some("ipvlan"),
+            "nic-eth1" => Some("nic"),
+            "net-h1" => Some("another nic"),
+            _ => None,
+        };
+        for combination in 1..1_u32 << pool.devices.len() {
+            let chosen: Vec<&Device> = (0..)
+                .zip(&pool.devices)
+                .filter(|(i, _)| combination & (1 << i) != 0)
+                .map(|(_, d)| d)
+                .collect();
+            let kinds: BTreeSet<_> = chosen.iter().filter_map(|device| kind(device)).collect();
+            let names: Vec<_> = chosen.iter().map(|device| &device.name).collect();
+            // The VLAN goes with whoever takes the link whole.
+            let vlan = chosen.iter().any(|device| device.name == "net-v");
+            let whole = kinds.iter().any(|kind| kind.ends_with("nic"));
+            assert_eq!(fits(&pool, &chosen), kinds.len() <= 1 && !(vlan && whole), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_network_whose_uplink_is_missing_is_not_published() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        inventory.uplinks = vec![uplink("eth2")];
+        let names: Vec<_> = pool_of(&inventory).devices.into_iter().map(|device| device.name).collect();
+        assert_eq!(names, ["nic-eth2", "macvlan-eth2", "ipvlan-eth2"]);
+    }
+
+    #[test]
+    fn a_link_with_one_use_needs_no_counters() {
+        let mut inventory = inventory(&[]);
+        (inventory.macvlan, inventory.ipvlan) = (false, false);
+        let pool = pool_of(&inventory);
+        assert!(pool.counters.is_empty() && pool.devices[0].consumes_counters.is_none());
+    }
+
+    #[test]
+    fn networks_with_one_vlan_id_on_one_uplink_wait_for_each_other() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        for (name, id) in [("v1", 100), ("v2", 100), ("v3", 101)] {
+            inventory.networks.insert(name.parse().expect("a name"), vlan(id));
+        }
+        let pool = pool_of(&inventory);
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        let together = |one, other| fits(&pool, &[device(one), device(other)]);
+        assert!(!together("net-v1", "net-v2"));
+        assert!(together("net-v1", "net-v3") && together("net-v1", "net-m"));
+        assert!(!together("net-v1", "nic-eth1"), "the VLAN goes with its link");
+        assert_eq!(device("net-v1").allow_multiple_allocations, None, "the kernel has one link of an id");
+    }
+
+    #[test]
+    fn a_device_that_a_claim_holds_stays_and_goes_on_being_charged() {
+        let with = inventory(&[("m", "macvlan")]);
+        let held = ["nic-eth1", "net-m"].map(|name| held(name, &with));
+        let without = Inventory { uplinks: vec![uplink("eth2")], ..with.clone() };
+        let (pool, health) = made(&without, &held);
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        assert_eq!(
+            device("net-m").attributes,
+            pool_of(&with).devices.into_iter().find(|d| d.name == "net-m").expect("there").attributes
+        );
+        assert!(!fits(&pool, &[device("nic-eth1"), device("net-m")]));
+        assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
+        assert!(taints(device("nic-eth1")).is_empty(), "it is in a pod");
+        assert!(health.iter().all(|health| health.device != "nic-eth1"));
+        assert_eq!(health.iter().filter(|health| health.trouble.is_some()).count(), 1);
+    }
+
+    #[test]
+    fn a_link_that_is_down_keeps_new_pods_off_but_not_who_takes_the_whole_link_and_sets_it_up() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        inventory.uplinks[0].link.admin_up = false;
+        let tainted = |inventory: &Inventory| {
+            let tainted = pool_of(inventory).devices.into_iter().filter(|device| device.taints.is_some());
+            tainted.map(|device| device.name).collect::<Vec<_>>()
+        };
+        assert_eq!(tainted(&inventory), ["macvlan-eth1", "ipvlan-eth1", "net-m"]);
+        inventory.uplinks[0].link.admin_up = true;
+        inventory.uplinks[0].link.carrier = false;
+        assert_eq!(tainted(&inventory).len(), 4);
+        inventory.uplinks[0].link.carrier = true;
+        assert!(tainted(&inventory).is_empty());
+    }
+
+    #[test]
+    fn a_link_below_another_programs_macvlan_is_tainted_where_that_excludes_a_use() {
+        let mut inventory =
+            inventory(&[("m", "macvlan"), ("i", "ipvlan"), ("h", "host-device"), ("v", "vlan")]);
+        inventory.uplinks[0]
+            .stacked
+            .push(crate::inventory::uplinks::Stacked { name: "net1".into(), kind: "macvlan".into() });
+        let (pool, health) = made(&inventory, &[]);
+        let tainted: BTreeSet<_> =
+            pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| d.name.as_str()).collect();
+        assert_eq!(tainted, BTreeSet::from(["nic-eth1", "ipvlan-eth1", "net-i", "net-h"]));
+        let nic = health.iter().find(|health| health.device == "nic-eth1").and_then(|h| h.trouble.clone());
+        assert_eq!(nic.expect("trouble").message, "uplink eth1 is below macvlan net1 of another program");
+    }
+
+    #[test]
+    fn a_network_whose_plugins_cannot_serve_is_tainted() {
+        let inventory = inventory(&[("m", "macvlan")]);
+        let trouble = Trouble::new(TroubleKind::NotReady, "plugin macvlan: the daemon is away");
+        let unavailable = BTreeMap::from([("m".parse().expect("a name"), trouble.clone())]);
+        let from =
+            Sources { node: "n", inventory: &Arc::new(inventory), unavailable: &unavailable, held: &[] };
+        let (pool, health) = pool(from, |_, _| None);
+        let tainted: Vec<_> =
+            pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| &d.name).collect();
+        assert_eq!(tainted, ["net-m"]);
+        assert!(health.contains(&DeviceHealth {
+            pool: "n".into(),
+            device: "net-m".into(),
+            trouble: Some(trouble)
+        }));
+    }
+
+    #[test]
+    fn devices_on_a_virtual_function_name_the_physical_one_and_others_an_empty_text() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        let functions = |inventory: &Inventory| {
+            let text = |device: Device| device.attributes?.remove(attributes::PHYSICAL_FUNCTION)?.string;
+            pool_of(inventory).devices.into_iter().map(text).collect::<Option<BTreeSet<_>>>()
+        };
+        assert_eq!(functions(&inventory), Some(BTreeSet::from([String::new()])));
+        inventory.uplinks[0].link.physical_function = Some("ens1f0".into());
+        assert_eq!(functions(&inventory), Some(BTreeSet::from(["ens1f0".into()])));
+    }
+
+    #[test]
+    fn what_is_declared_of_a_link_and_of_a_network_is_published_with_it() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        let declared = |value| serde_json::from_value(value).expect("attributes");
+        inventory.uplinks[0].declared =
+            declared(json!({"switch": {"string": "tor-1"}, "tier": {"string": "bronze"}}));
+        let network = inventory.networks.values_mut().next().expect("a network");
+        network.attributes = declared(json!({"tier": {"string": "gold"}}));
+        let pool = pool_of(&inventory);
+        let text = |device: &str, key: &str| {
+            let device = pool.devices.iter().find(|d| d.name == device).expect("published");
+            device.attributes.as_ref().and_then(|a| a.get(key)).and_then(|v| v.string.clone())
+        };
+        assert_eq!(text("nic-eth1", "switch").as_deref(), Some("tor-1"));
+        assert_eq!(text("net-m", "switch").as_deref(), Some("tor-1"));
+        assert_eq!(text("net-m", "tier").as_deref(), Some("gold"));
+    }
+}

@@ -1,0 +1,6 @@
+//! The container runtime's side: sandboxes that come and go, and a sweep for what no event reports.
+
+pub mod nri_events;
+pub mod pods;
+pub mod sandboxes;
+pub mod sweep;
