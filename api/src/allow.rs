@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, ParameterRule};
+use crate::{AttachmentConfig, Invalid, ParameterRule};
 
 /// What claims may set in their [`AttachmentConfig`](crate::AttachmentConfig). Everything is off by default but
 /// the interface's name, which concerns nobody else. DeviceClasses are the admin's and not bound by this.
@@ -45,7 +45,7 @@ const NODE_PORTS: [RangeInclusive<u16>; 6] =
 const ADDRESS_ARGS: [(&str, &str); 3] = [("IP", "ips"), ("GATEWAY", "ips"), ("MAC", "mac")];
 
 /// Why no claim may have this port of the node.
-pub(crate) fn host_port_problem(port: u16) -> Option<String> {
+fn host_port_problem(port: u16) -> Option<String> {
     NODE_PORTS.iter().any(|ports| ports.contains(&port)).then(|| {
         let ports = NODE_PORTS.iter().map(|ports| match (ports.start(), ports.end()) {
             (first, last) if first == last => first.to_string(),
@@ -59,7 +59,7 @@ pub(crate) fn host_port_problem(port: u16) -> Option<String> {
 }
 
 /// Why no claim may pass this CNI_ARG.
-pub(crate) fn arg_problem(key: &str) -> Option<String> {
+fn arg_problem(key: &str) -> Option<String> {
     let (_, field) = ADDRESS_ARGS.iter().find(|(known, _)| key.eq_ignore_ascii_case(known))?;
     Some(format!(
         "plugins take an address from it: use the field `{field}`, which the admin allows by allow.{field}"
@@ -72,6 +72,46 @@ pub(crate) fn is_false(value: &bool) -> bool {
 }
 
 impl Allow {
+    /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` is whose rules these are,
+    /// for the message.
+    pub(crate) fn permits(&self, config: &AttachmentConfig, owner: &str) -> Result<(), Invalid> {
+        // Destructured, so that a new field cannot be forgotten here.
+        let AttachmentConfig { if_name: _, ips, mac, bandwidth, port_mappings, args, parameters } = config;
+        let used = [
+            ("ips", !ips.is_empty() && !self.ips),
+            ("mac", mac.is_some() && !self.mac),
+            ("bandwidth", bandwidth.is_some() && !self.bandwidth),
+            ("portMappings", !port_mappings.is_empty() && !self.port_mappings),
+            ("args", !args.is_empty() && !self.args),
+        ];
+        if let Some((field, _)) = used.into_iter().find(|(_, refused)| *refused) {
+            let problem = format!(
+                "{owner} does not allow claims to set it: remove it, or have the admin set allow.{field}"
+            );
+            return Err(Invalid::new(field, problem));
+        }
+        for (i, mapping) in port_mappings.iter().enumerate() {
+            if let Some(problem) = host_port_problem(mapping.host_port) {
+                return Err(Invalid::new(format!("portMappings[{i}].hostPort"), problem));
+            }
+        }
+        for key in args.keys() {
+            if let Some(problem) = arg_problem(key) {
+                return Err(Invalid::new(format!("args.{key}"), problem));
+            }
+        }
+        for (name, value) in parameters {
+            let field = format!("parameters.{name}");
+            let Some(rule) = self.parameters.get(name) else {
+                let known: Vec<&str> = self.parameters.keys().map(String::as_str).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(Invalid::new(field, format!("{owner} has no such parameter; it has: {known}")));
+            };
+            rule.check(value).map_err(|problem| problem.within(&field))?;
+        }
+        Ok(())
+    }
+
     /// Checks the rules themselves; paths are relative to the object.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let of_rule = |(name, rule): (&String, &ParameterRule)| {

@@ -1,15 +1,13 @@
 //! `AttachmentConfig`: what a class or a claim says about one attachment.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{IfName, Invalid, MacAddr, Quantity};
+use crate::{IfName, Invalid, IpRequest, MacAddr, Quantity};
 
 /// Opaque device configuration of a DeviceClass or a ResourceClaim: how the attachment shall be made.
 ///
@@ -45,45 +43,6 @@ pub struct AttachmentConfig {
 
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "additionalProperties": true})
-}
-
-/// An address, with a prefix length or without.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
-pub enum IpRequest {
-    /// `10.20.0.5`: the plugin knows the prefix length.
-    Address(IpAddr),
-    /// `10.20.0.5/24`
-    Cidr(IpNet),
-}
-
-impl TryFrom<String> for IpRequest {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let wrong = |_| format!("{text:?} is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24");
-        if text.contains('/') {
-            text.parse().map(Self::Cidr).map_err(|_| wrong(()))
-        } else {
-            text.parse().map(Self::Address).map_err(|_| wrong(()))
-        }
-    }
-}
-
-impl fmt::Display for IpRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Cidr(cidr) => cidr.fmt(f),
-        }
-    }
-}
-
-impl From<IpRequest> for String {
-    fn from(ip: IpRequest) -> Self {
-        ip.to_string()
-    }
 }
 
 /// Rates of one attachment in bits per second, seen from the pod.
@@ -135,7 +94,38 @@ pub enum Protocol {
     Sctp,
 }
 
+impl Protocol {
+    /// The name, as the fields `protocol` of this API and of CNI spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
 impl AttachmentConfig {
+    /// Sets what `later` sets: field by field, and maps by key.
+    pub(crate) fn overlay(&mut self, later: &Self) {
+        let Self { if_name, ips, mac, bandwidth, port_mappings, args, parameters } = later.clone();
+        self.if_name = if_name.or_else(|| self.if_name.take());
+        if !ips.is_empty() {
+            self.ips = ips;
+        }
+        self.mac = mac.or(self.mac);
+        if let Some(Bandwidth { ingress, egress }) = bandwidth {
+            let known = self.bandwidth.unwrap_or(Bandwidth { ingress: None, egress: None });
+            self.bandwidth =
+                Some(Bandwidth { ingress: ingress.or(known.ingress), egress: egress.or(known.egress) });
+        }
+        if !port_mappings.is_empty() {
+            self.port_mappings = port_mappings;
+        }
+        self.args.extend(args);
+        self.parameters.extend(parameters);
+    }
+
     /// What decoding cannot see; paths are relative to the config.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();

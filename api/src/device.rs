@@ -10,39 +10,57 @@
 //! eight hex digits of the SHA-256 of its true name, so that two links never share a device name.
 
 use std::fmt;
+use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
 use crate::names::is_dns_label;
-use crate::{IfName, NetworkName};
+use crate::{IfName, Invalid, LinkUse, NetworkName};
 
 /// A device, as the pools of netclaim name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceName {
-    /// The whole link.
-    Nic(IfName),
-    /// A macvlan child of the link.
-    Macvlan(IfName),
-    /// An ipvlan child of the link.
-    Ipvlan(IfName),
+    /// One use of a link, which goes by its [label](link_label): the link's name cannot always be read from it.
+    Link(LinkUse, String),
     /// A Network.
     Network(NetworkName),
+}
+
+impl DeviceName {
+    /// The device for this use of the link.
+    pub fn of_link(link_use: LinkUse, link: &IfName) -> Self {
+        Self::Link(link_use, link_label(link))
+    }
 }
 
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nic(link) => write!(f, "nic-{}", link_label(link)),
-            Self::Macvlan(link) => write!(f, "macvlan-{}", link_label(link)),
-            Self::Ipvlan(link) => write!(f, "ipvlan-{}", link_label(link)),
+            Self::Link(link_use, label) => write!(f, "{link_use}-{label}"),
             Self::Network(network) => write!(f, "net-{network}"),
         }
     }
 }
 
-/// The Network that a device name stands for; `None` for uplinks, whose spelling cannot be reversed.
-pub fn network_of(device: &str) -> Option<NetworkName> {
-    device.strip_prefix("net-")?.parse().ok()
+impl FromStr for DeviceName {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let wrong = || {
+            Invalid::new(
+                "",
+                format!(
+                    "{text:?} is no device of netclaim: nic-LINK, macvlan-LINK, ipvlan-LINK or net-NETWORK"
+                ),
+            )
+        };
+        let (prefix, rest) = text.split_once('-').ok_or_else(wrong)?;
+        if prefix == "net" {
+            return rest.parse().map(Self::Network).map_err(|problem: String| Invalid::new("", problem));
+        }
+        let link_use = prefix.parse().map_err(|_| wrong())?;
+        if is_dns_label(rest) { Ok(Self::Link(link_use, rest.to_owned())) } else { Err(wrong()) }
+    }
 }
 
 /// The counter set and label of a link.
@@ -68,7 +86,7 @@ mod tests {
     use super::*;
 
     fn nic(link: &str) -> String {
-        DeviceName::Nic(link.parse().expect("a link name")).to_string()
+        DeviceName::of_link(LinkUse::Nic, &link.parse().expect("a link name")).to_string()
     }
 
     #[test]
@@ -87,9 +105,16 @@ mod tests {
     }
 
     #[test]
-    fn the_network_of_a_device_is_found() {
-        assert_eq!(network_of("net-storage").map(String::from).as_deref(), Some("storage"));
-        assert_eq!(network_of("nic-eth1"), None);
-        assert_eq!(network_of("net-"), None);
+    fn a_device_name_tells_the_use_of_a_link_or_the_network() {
+        let parsed = |name: &str| name.parse::<DeviceName>().ok();
+        let storage = DeviceName::Network("storage".parse().expect("a name"));
+        assert_eq!(parsed("net-storage"), Some(storage));
+        assert_eq!(parsed("nic-eth1"), Some(DeviceName::Link(LinkUse::Nic, "eth1".to_owned())));
+        for name in ["nic-eth1", "macvlan-eth0-100-1f2e3d4c", "ipvlan-eth1", "net-a-b"] {
+            assert_eq!(parsed(name).map(|name| name.to_string()).as_deref(), Some(name));
+        }
+        for name in ["", "net-", "nic-", "nic", "vlan-eth1", "gpu0", "nic-a.b"] {
+            assert_eq!(parsed(name), None, "{name}");
+        }
     }
 }

@@ -18,15 +18,17 @@ mod allow;
 mod attachment_config;
 pub mod attribute;
 pub mod attributes;
+mod capability;
 mod cni_config;
+pub mod conflist;
 pub mod device;
 mod invalid;
 pub mod labels;
+mod link_use;
 pub mod merge;
 mod names;
 pub mod network;
 pub mod opaque;
-pub mod overlap;
 mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
@@ -39,11 +41,12 @@ pub mod template;
 pub mod uplink_policy;
 
 pub use allow::Allow;
-pub use attachment_config::{AttachmentConfig, Bandwidth, IpRequest, PortMapping, Protocol};
+pub use attachment_config::{AttachmentConfig, Bandwidth, PortMapping, Protocol};
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, shorten};
-pub use names::{MacAddr, NetworkName, is_dns_label};
-pub use netclaim_cni::IfName;
+pub use link_use::LinkUse;
+pub use names::{NetworkName, is_dns_label};
+pub use netclaim_cni::{IfName, IpRequest, MacAddr};
 pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
 

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use netclaim_cni::names::is_hex;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Name of a [`Network`](crate::network::Network): a DNS label of at most 58 bytes, because `net-NAME` is the
@@ -47,49 +45,6 @@ pub fn is_dns_label(text: &str) -> bool {
     bytes.len() <= 63 && bytes.iter().all(|c| inner(*c)) && edge(bytes.first()) && edge(bytes.last())
 }
 
-/// A unicast Ethernet address, written `02:00:5e:10:00:01`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("pattern" = "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$"))]
-pub struct MacAddr([u8; 6]);
-
-impl TryFrom<String> for MacAddr {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let wrong =
-            || format!("{text:?} is not a MAC address: write six hex bytes such as 02:00:5e:10:00:01");
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().filter(|part| is_hex(part, 2)).ok_or_else(wrong)?;
-            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
-        }
-        if parts.next().is_some() {
-            return Err(wrong());
-        }
-        if bytes[0] & 1 == 1 || bytes == [0; 6] {
-            return Err(format!(
-                "{text:?} is not a unicast MAC address: clear the lowest bit of its first byte"
-            ));
-        }
-        Ok(Self(bytes))
-    }
-}
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-impl From<MacAddr> for String {
-    fn from(mac: MacAddr) -> Self {
-        mac.to_string()
-    }
-}
-
 impl fmt::Display for NetworkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -126,23 +81,6 @@ mod tests {
         assert!("a".repeat(58).parse::<NetworkName>().is_ok());
         for bad in ["", "-a", "a-", "a.b", "A", &"a".repeat(59)] {
             assert!(bad.parse::<NetworkName>().is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn mac_addresses_are_unicast_and_lower_case() {
-        let mac = MacAddr::try_from("02:AB:00:00:00:01".to_owned()).expect("valid");
-        assert_eq!(mac.to_string(), "02:ab:00:00:00:01");
-        for bad in [
-            "",
-            "02:00:00:00:00",
-            "02:00:00:00:00:01:02",
-            "01:00:00:00:00:01",
-            "2:0:0:0:0:1",
-            "02:00:00:00:00:+1",
-            "00:00:00:00:00:00",
-        ] {
-            assert!(MacAddr::try_from(bad.to_owned()).is_err(), "{bad:?}");
         }
     }
 }

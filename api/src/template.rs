@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use netclaim_cni::placeholder::{Part, Place, parse};
 use netclaim_cni::validate::{Finding, UnknownPlace, validate_places};
 
-use crate::{Invalid, segmentation};
+use crate::{Allow, Invalid, ParameterRule, segmentation};
 
 /// Values for the places of a configuration, by name.
 pub type Scope = Map<String, Value>;
@@ -39,15 +39,29 @@ pub fn place(name: &str) -> Option<Place> {
     })
 }
 
+/// What is known of a place where claims may choose what `allow` says.
+pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<Place, UnknownPlace> {
+    let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
+    place(name).or_else(parameter).ok_or_else(|| {
+        let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
+        unknown(name, PLACES.map(String::from).into_iter().chain(parameters))
+    })
+}
+
+fn unknown(name: &str, known: impl Iterator<Item = String>) -> UnknownPlace {
+    UnknownPlace {
+        problem: format!("${{{name}}} is unknown"),
+        advice: format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
+    }
+}
+
 /// Everything that is wrong with a configuration of which it is not known what tenants may choose: of a
 /// `${parameters.NAME}` nothing is said but that it is there.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     validate_places(json, &|name| {
         let parameter = name.strip_prefix("parameters.").map(|_| Place::Any);
-        place(name).or(parameter).ok_or_else(|| UnknownPlace {
-            problem: format!("${{{name}}} is unknown"),
-            advice: format!("use one of {}, parameters.NAME", PLACES.join(", ")),
-        })
+        let known = || PLACES.into_iter().chain(["parameters.NAME"]).map(str::to_owned);
+        place(name).or(parameter).ok_or_else(|| unknown(name, known()))
     })
 }
 

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use netclaim_api::merge::{Author, Base, Layer, PlainUse, merge};
+use netclaim_api::LinkUse;
+use netclaim_api::merge::{Author, Base, Layer, merge};
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::opaque::Opaque;
 use serde_json::Value;
@@ -55,8 +56,7 @@ fn the_configurations_of_the_documentation_are_read() {
         let config = Opaque::decode(&parameters.to_string()).unwrap_or_else(|e| panic!("{e}: {parameters}"));
         if matches!(config, Opaque::Cni(_)) {
             let layer = Layer { author: Author::Class, index: 0, config };
-            merge(Base::Uplink(PlainUse::Nic), &[layer], None)
-                .unwrap_or_else(|e| panic!("{e}: {parameters}"));
+            merge(Base::Uplink(LinkUse::Nic), &[layer], None).unwrap_or_else(|e| panic!("{e}: {parameters}"));
         }
     }
 }
@@ -67,15 +67,17 @@ fn the_parameters_of_the_documentation_are_allowed() {
     let is_office = |document: &&Value| document["metadata"]["name"] == "office";
     let office = documents.iter().find(is_office).expect("the Network");
     let spec: NetworkSpec = serde_json::from_value(office["spec"].clone()).expect("decodes");
+    let name = "office".parse().expect("a name");
     let mut found = Vec::new();
     documents.iter().for_each(|document| opaque_parameters(document, &mut found));
     let parameters = found.iter().find(|found| found["parameters"]["team"] == "web").expect("the claim");
     let attached = |parameters: &Value| {
         let config = Opaque::decode(&parameters.to_string()).expect("decodes");
         let layer = Layer { author: Author::Claim, index: 0, config };
-        let merged = merge(Base::Network("office", &spec), &[layer], None).map_err(|e| e.to_string())?;
+        let merged = merge(Base::Network(&name, &spec), &[layer], None).map_err(|e| e.to_string())?;
         let scope = [("uplink.ifName".to_owned(), Value::from("eth1"))].into_iter().collect();
-        merged.resolve("netclaim-office", scope).map_err(|e| e.to_string())
+        let list = merged.resolve("netclaim-office", scope).map_err(|e| e.to_string())?;
+        Ok::<Value, String>(serde_json::from_str(list.raw()).expect("JSON"))
     };
     let resolved = attached(parameters).expect("is allowed");
     let plugin = &resolved["plugins"][0];

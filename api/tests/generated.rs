@@ -19,7 +19,7 @@ fn assert_fresh(path: &str, content: &str) {
 
 #[test]
 fn the_crds_are_fresh() {
-    for (source, crd) in [("network", Network::crd()), ("uplink_policy", UplinkPolicy::crd())] {
+    for (source, crd) in [("network/mod", Network::crd()), ("uplink_policy/mod", UplinkPolicy::crd())] {
         let yaml = serde_saphyr::to_string(&crd).expect("YAML");
         assert_fresh(
             &format!("crds/netclaim.dev_{}.yaml", crd.spec.names.plural),

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
+use crate::capability_args::CapabilityArgs;
 use crate::names::{ContainerId, IfName};
 use crate::request::ValidAttachment;
 use crate::trace::TraceContext;
@@ -25,9 +25,9 @@ pub struct Attachment {
     /// `CNI_ARGS`, in order. `IgnoreUnknown=1` is always sent before them and need not be given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<(String, String)>,
-    /// Capability arguments by name; a plugin gets those it declares in `capabilities`.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub capability_args: Map<String, Value>,
+    /// Capability arguments; a plugin gets those it declares in `capabilities`.
+    #[serde(default, skip_serializing_if = "CapabilityArgs::is_empty")]
+    pub capability_args: CapabilityArgs,
     /// The trace that the plugins' work is part of. Each operation may have another, so it is not stored.
     #[serde(skip)]
     pub trace: Option<TraceContext>,
@@ -36,7 +36,8 @@ pub struct Attachment {
 impl Attachment {
     /// An attachment without arguments.
     pub fn new(container_id: ContainerId, netns: Option<PathBuf>, if_name: IfName) -> Self {
-        Self { container_id, netns, if_name, args: Vec::new(), capability_args: Map::new(), trace: None }
+        let capability_args = CapabilityArgs::default();
+        Self { container_id, netns, if_name, args: Vec::new(), capability_args, trace: None }
     }
 
     /// What identifies it.

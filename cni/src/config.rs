@@ -11,7 +11,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::attachment::Attachment;
 use crate::json::{self, Object};
 use crate::keys::{self, is_reserved, member};
 use crate::names::{NameError, NetworkName, PluginType};
@@ -191,13 +190,6 @@ impl NetworkList {
     /// The JSON text as it was given (a single configuration: as the list it became).
     pub fn raw(&self) -> &str {
         self.raw.get()
-    }
-
-    /// Names of capability arguments of `attachment` that no plugin of the list declares and that therefore would be
-    /// lost.
-    pub fn unused_capabilities<'a>(&self, attachment: &'a Attachment) -> Vec<&'a str> {
-        let declared = |name: &str| self.plugins().any(|plugin| plugin.capabilities.contains(name));
-        attachment.capability_args.keys().map(String::as_str).filter(|name| !declared(name)).collect()
     }
 
     /// The same list that declares `version` only, in its JSON too, so that it is called with that version after it

@@ -38,7 +38,9 @@
 //! neither outlive its deadline nor make us keep more of its output than the stated limits; nothing is deleted
 //! unless asked for ([`Runtime::add`] never calls DEL).
 
+mod address;
 mod attachment;
+mod capability_args;
 mod config;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -58,7 +60,9 @@ mod trace;
 pub mod validate;
 pub mod version;
 
+pub use address::{IpRequest, IpRequestError, MacAddr, MacAddrError};
 pub use attachment::Attachment;
+pub use capability_args::{BandwidthArg, CapabilityArgs, DnsArg, IpRangeArg, PortMappingArg};
 pub use config::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
 pub use request::{Request, RequestError, ValidAttachment, Verb};

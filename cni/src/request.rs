@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::Map;
 
 use crate::attachment::Attachment;
 use crate::config::{NetworkList, PluginConf};
@@ -220,9 +221,10 @@ fn base(list: &NetworkList, plugin: &PluginConf) -> Result<Object, RequestError>
 }
 
 fn runtime_config(plugin: &PluginConf, attachment: &Attachment) -> Result<Object, RequestError> {
+    let args = Map::from(attachment.capability_args.clone());
     let mut config = Object::default();
     for capability in plugin.capabilities() {
-        if let Some(value) = attachment.capability_args.get(capability) {
+        if let Some(value) = args.get(capability) {
             config.set(capability, json::raw(value)?);
         }
     }

@@ -23,7 +23,7 @@ fn cached(network: &str, container: &str) -> Cached {
     let mut attachment =
         Attachment::new(container.parse().unwrap(), Some("/run/netns/a".into()), "net1".parse().unwrap());
     attachment.args.push(("K8S_POD_NAME".into(), "p".into()));
-    attachment.capability_args.insert("ips".into(), json!(["10.1.0.9/24"]));
+    attachment.capability_args.insert("ips", json!(["10.1.0.9/24"]));
     Cached {
         list: NetworkList::parse(list.as_bytes()).unwrap(),
         attachment,
@@ -100,7 +100,7 @@ fn a_file_of_libcni_is_read() {
     let found = load(&cache, &cached("net", "c1")).unwrap().unwrap();
     assert_eq!(found.attachment.args, [("K8S_POD_NAME".to_owned(), "p".to_owned())]);
     assert_eq!(found.attachment.netns.as_deref(), Some("/run/netns/a".as_ref()));
-    assert_eq!(found.attachment.capability_args["mac"], "02:00:00:00:00:01");
+    assert_eq!(found.attachment.capability_args.mac.unwrap().to_string(), "02:00:00:00:00:01");
     assert_eq!((found.list.version(), found.list.plugins().count()), (SpecVersion::V1_1_0, 1));
     assert_eq!(found.outcome.result().unwrap().ips().len(), 1);
 }

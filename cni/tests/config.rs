@@ -160,9 +160,8 @@ fn a_plugin_gets_the_capability_arguments_it_declares() {
     );
     let mut attachment = attachment();
     let args = json!({"mac": "02:00:00:00:00:01", "ips": ["10.0.0.9/24"], "other": 1});
-    attachment.capability_args = args.as_object().unwrap().clone();
+    attachment.capability_args = serde_json::from_value(args).unwrap();
     assert_eq!(stdin(&list, &attachment)["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
-    assert_eq!(list.unused_capabilities(&attachment), ["ips", "other"]);
 }
 
 #[test]
@@ -213,7 +212,7 @@ fn an_argument_that_would_be_read_as_two_is_refused() {
 fn an_attachment_reads_back_as_stored() {
     let mut attachment = attachment();
     attachment.args.push(("K8S_POD_UID".into(), "u".into()));
-    attachment.capability_args.insert("mac".into(), "02:00:00:00:00:01".into());
+    attachment.capability_args.insert("mac", "02:00:00:00:00:01");
     let stored = serde_json::to_string(&attachment).unwrap();
     assert_eq!(serde_json::from_str::<Attachment>(&stored).unwrap(), attachment);
     let bad = stored.replace("\"net1\"", "\"a/b\"");

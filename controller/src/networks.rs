@@ -25,8 +25,8 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource as _};
+use netclaim_api::network::overlap::overlaps;
 use netclaim_api::network::{Network, NetworkStatus};
-use netclaim_api::overlap::overlaps;
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{

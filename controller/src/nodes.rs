@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
-use netclaim_api::device::network_of;
+use netclaim_api::device::DeviceName;
 use netclaim_api::labels::has_all;
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::{NetworkName, Quantity};
@@ -59,7 +59,7 @@ pub(crate) fn resource() -> ApiResource {
 /// Takes off what is of no use here.
 pub(crate) fn strip(slice: &mut DevicesOfSlice) {
     slice.metadata.managed_fields = None;
-    slice.spec.devices.retain(|device| network_of(&device.name).is_some());
+    slice.spec.devices.retain(|device| matches!(device.name.parse(), Ok(DeviceName::Network(_))));
     slice.spec.devices.shrink_to_fit();
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn tally(slices: &[Arc<DevicesOfSlice>]) -> BTreeMap<NetworkName, OnN
     for Devices { node_name, devices } in slices.iter().map(|slice| &slice.spec) {
         let Some(node) = node_name else { continue };
         for device in devices {
-            let Some(network) = network_of(&device.name) else { continue };
+            let Ok(DeviceName::Network(network)) = device.name.parse() else { continue };
             let nodes = networks.entry(network).or_default();
             let bandwidth = device.capacity.bandwidth.as_ref();
             nodes.bandwidth.insert(node.clone(), bandwidth.and_then(|amount| amount.value.parse().ok()));

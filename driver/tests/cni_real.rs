@@ -32,7 +32,7 @@ fn a_bridge_chain_is_added_checked_and_deleted() {
         assert_eq!(list.version(), SpecVersion::V1_1_0);
         let netns = Netns::new();
         let mut attachment = attachment("c1", &netns);
-        attachment.capability_args.insert("mac".into(), "02:00:00:00:00:99".into());
+        attachment.capability_args.insert("mac", "02:00:00:00:00:99");
 
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
         let interface = result.interface_of(&attachment).unwrap();

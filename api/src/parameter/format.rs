@@ -54,7 +54,7 @@ impl Format {
             Self::Ipv6 => (text.parse().is_ok_and(is_ipv6), "an IPv6 address"),
             Self::Cidr => (is_cidr(text), "an address with prefix length"),
             Self::Mac if text.len() == self.example().len() => {
-                return MacAddr::try_from(text.to_owned()).map(drop);
+                return MacAddr::try_from(text.to_owned()).map(drop).map_err(|error| error.to_string());
             }
             Self::Mac => (false, "a MAC address"),
             Self::Hostname => (is_hostname(text), "a DNS name"),

@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use netclaim_cni::{
-    Attachment, Attachments, BinDirError, Cache, ContainerId, IfName, NameError, Runtime, TraceContext,
+    Attachment, Attachments, BinDirError, Cache, CapabilityArgs, ContainerId, IfName, NameError, Runtime,
+    TraceContext,
 };
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha512};
 
 /// With those that the agent brings.
@@ -135,11 +135,11 @@ impl Settings {
         attachment.args = cni_args(self.cni_args.as_deref().unwrap_or_default())?;
         attachment.capability_args = match self.cap_args.as_deref().filter(|json| !json.is_empty()) {
             Some(json) => {
-                let args: Option<Map<String, Value>> =
+                let args: Option<CapabilityArgs> =
                     serde_json::from_str(json).map_err(SettingError::CapArgs)?;
                 args.unwrap_or_default()
             }
-            None => Map::new(),
+            None => CapabilityArgs::default(),
         };
         attachment.trace = TraceContext::from_env();
         Ok(attachment)

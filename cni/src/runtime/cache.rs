@@ -21,13 +21,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::durable::{self, Lasting, Pending};
 use super::file_locks::{self, FileLock};
 use crate::attachment::Attachment;
+use crate::capability_args::CapabilityArgs;
 use crate::config::{ConfError, NetworkList};
 use crate::hex;
 use crate::names::{ContainerId, IfName, NameError, NetworkName};
@@ -242,7 +242,7 @@ struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cni_args: Option<Vec<(String, String)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    capability_args: Option<Map<String, Value>>,
+    capability_args: Option<CapabilityArgs>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

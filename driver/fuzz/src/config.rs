@@ -93,7 +93,7 @@ fn calls(list: &NetworkList, plugin: &PluginConf) {
     assert!(!handed_over(list, plugin, &first, &[]).contains_key("runtimeConfig"));
 
     attachment.args.push(("K8S_POD_NAME".into(), "p".into()));
-    attachment.capability_args.insert("ips".into(), json!(["10.0.0.1/24"]));
+    attachment.capability_args.insert("ips", json!(["10.0.0.1/24"]));
     for capability in plugin.capabilities() {
         attachment.capability_args.insert(capability.clone(), json!({"n": 1}));
     }

@@ -1,6 +1,7 @@
 //! Opaque parameters of claims and classes: what tenants write, and what becomes of it next to the admin's word.
 
-use netclaim_api::merge::{Author, Base, Layer, PlainUse, merge};
+use netclaim_api::LinkUse;
+use netclaim_api::merge::{Author, Base, Layer, merge};
 use netclaim_api::opaque::Opaque;
 use netclaim_api::template;
 use netclaim_cni::validate::{Severity, validate};
@@ -24,7 +25,7 @@ pub fn opaque(data: &[u8]) {
     }
 
     let layer = |author| Layer { author, index: 0, config: config.clone() };
-    for plain in [PlainUse::Nic, PlainUse::Macvlan, PlainUse::Ipvlan] {
+    for plain in LinkUse::ALL {
         // An uplink without a Network allows tenants nothing.
         if let Ok(merged) =
             merge(Base::Uplink(plain), &[layer(Author::Claim)], Some("1G".parse().expect("a rate")))
@@ -32,15 +33,19 @@ pub fn opaque(data: &[u8]) {
             assert!(matches!(config, Opaque::Attachment(_)), "a tenant brought a CNI configuration");
             assert!(merged.args.is_empty() && merged.parameters.is_empty());
             // What was granted.
-            assert!(merged.capability_args.keys().eq(["bandwidth"]));
+            let granted = merged.capability_args.into_iter();
+            assert!(granted.map(|(name, _)| name).eq(["bandwidth"]));
         }
         if let Ok(merged) = merge(Base::Uplink(plain), &[layer(Author::Class)], None) {
             let mut scope = template::Scope::new();
             for place in template::PLACES {
                 scope.insert(place.to_owned(), json!("v"));
             }
-            if let Ok(resolved) = merged.resolve("net", scope) {
-                assert!(resolved.contains_key("name"), "a list without a name");
+            if let Err(refused) = merged.resolve("net", scope) {
+                assert!(
+                    !refused.problem.contains("CNI configuration is invalid"),
+                    "validation missed {refused}"
+                );
             }
         }
     }

@@ -277,7 +277,7 @@ impl Side {
         };
         let attachment = Attachment {
             args: order.args.clone(),
-            capability_args: order.capability_args.clone(),
+            capability_args: order.capability_args.clone().into(),
             ..Attachment::new(container_id, order.netns.clone(), if_name)
         };
         let cache = self.cache();

@@ -18,7 +18,7 @@ use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::{Attacher, CniNetwork, Observer};
 use netclaim_driver::links::Links;
 use nix::sched::{CloneFlags, setns, unshare};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub const LONG: Duration = Duration::from_secs(30);
@@ -246,7 +246,7 @@ impl Host {
         let netns = Netns::new();
         let before = (links(), netns.inside(links));
         let attachment = Attachment {
-            capability_args: capability_args.as_object().cloned().unwrap_or_else(Map::new),
+            capability_args: capability_args.as_object().cloned().unwrap_or_default().into(),
             ..attachment("c1", &netns)
         };
         let result = self.runtime.add(list, &attachment, LONG).await.unwrap();

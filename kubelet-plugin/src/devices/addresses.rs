@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
-use netclaim_api::network::{NetworkSpec, Scope, conflist_name};
+use netclaim_api::network::{NetworkSpec, Scope};
 use netclaim_cni::NetworkName as CniNetworkName;
 use netclaim_cni::ipam::host_local::{HostLocal, reservations};
 use serde_json::Value;
@@ -49,7 +49,7 @@ fn sharing(
     dir: &Path,
     users: Users<'_>,
 ) -> BTreeMap<NetworkName, Sharer> {
-    let list = list_name(name, spec);
+    let list = spec.list_name(name);
     let mut sharing = BTreeMap::from([(name.clone(), Sharer { is_offered: true, attachments: 0 })]);
     for (other, spec) in users.networks {
         if host_locals(other, spec).any(|(others, at)| at == dir && others.overlaps(ipam)) {
@@ -94,13 +94,8 @@ pub fn dirs(name: &NetworkName, spec: &NetworkSpec) -> Vec<PathBuf> {
     host_locals(name, spec).map(|(_, dir)| dir).collect()
 }
 
-fn list_name(name: &NetworkName, spec: &NetworkSpec) -> String {
-    let list_name = spec.cni.get("name").and_then(Value::as_str);
-    list_name.map_or_else(|| conflist_name(name.as_str()), str::to_owned)
-}
-
 fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
-    let list_name = CniNetworkName::try_from(list_name(name, spec)).ok();
+    let list_name = CniNetworkName::try_from(spec.list_name(name)).ok();
     let plugins = spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
     let ipams = plugins.filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     ipams.filter_map(move |ipam| {

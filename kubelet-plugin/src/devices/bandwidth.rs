@@ -14,8 +14,8 @@
 use std::collections::BTreeMap;
 
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::{LinkUse, NetworkSpec};
-use netclaim_api::{IfName, NetworkName, Quantity};
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
 use super::candidate::networks;
 use super::held::Held;
@@ -102,12 +102,9 @@ pub(super) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
             let more = ledger.give(spec.link_use(), asked.value().saturating_sub(granted));
             shares.networks.insert(name.clone(), Quantity::new(granted.saturating_add(more)));
         }
-        let own = [
-            (LinkUse::Macvlan, DeviceName::Macvlan(uplink.name.clone())),
-            (LinkUse::Ipvlan, DeviceName::Ipvlan(uplink.name.clone())),
-        ];
-        for (link_use, device) in own {
-            let all = granted(device).saturating_add(ledger.left(Some(link_use)));
+        for link_use in [LinkUse::Macvlan, LinkUse::Ipvlan] {
+            let all = granted(DeviceName::of_link(link_use, &uplink.name))
+                .saturating_add(ledger.left(Some(link_use)));
             shares.left.insert((uplink.name.clone(), link_use), Quantity::new(all));
         }
     }

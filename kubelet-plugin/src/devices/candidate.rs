@@ -1,9 +1,9 @@
 //! A device before its counters, and the Networks that have one here.
 
 use k8s_openapi::api::resource::v1::Device;
-use netclaim_api::network::{LinkUse, NetworkSpec, Scope};
+use netclaim_api::network::{NetworkSpec, Scope};
 use netclaim_api::taints::Trouble;
-use netclaim_api::{IfName, NetworkName};
+use netclaim_api::{IfName, LinkUse, NetworkName};
 
 use crate::inventory::Inventory;
 

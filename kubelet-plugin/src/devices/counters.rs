@@ -13,9 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{Counter, CounterSet, DeviceCounterConsumption};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use netclaim_api::IfName;
 use netclaim_api::device::link_label;
-use netclaim_api::network::LinkUse;
+use netclaim_api::{IfName, LinkUse};
 
 use super::candidate::Candidate;
 use crate::prepare::exclusion::exclude;
@@ -27,12 +26,12 @@ const K: u64 = 1024;
 const MAX_COUNTERS: usize = 32;
 
 /// Devices of one kind do not exclude each other. A link can be handed away once, so a device that does so is a
-/// kind of its own.
-type Kind = (Option<LinkUse>, Option<String>);
+/// kind of its own, after all others.
+type Kind = (Option<String>, Option<LinkUse>);
 
 fn kind(candidate: &Candidate) -> Kind {
     let link_use = candidate.link_use;
-    (link_use, (link_use == Some(LinkUse::Nic)).then(|| candidate.device.name.clone()))
+    ((link_use == Some(LinkUse::Nic)).then(|| candidate.device.name.clone()), link_use)
 }
 
 /// A counter of a link: its name, what it holds, and who takes how much of it.
@@ -87,7 +86,7 @@ fn uses(on_link: &[&Candidate]) -> Vec<Contest> {
         kinds.entry(kind(candidate)).or_default().push(&candidate.device.name);
     }
     // What takes no receive handler is beside macvlan and beside ipvlan.
-    let of_group = |(link_use, _): &Kind| link_use.is_some_and(|link_use| link_use != LinkUse::Nic);
+    let of_group = |(_, link_use): &Kind| link_use.is_some_and(|link_use| link_use != LinkUse::Nic);
     let beside = kinds.contains_key(&(None, None));
     let candidates = kinds.iter().filter(|(kind, _)| of_group(kind) || !beside);
     let largest =
@@ -95,9 +94,9 @@ fn uses(on_link: &[&Candidate]) -> Vec<Contest> {
     let largest = largest.map(|(kind, _)| kind.clone());
     let mut contests = Vec::new();
     for (kind, devices) in
-        kinds.iter().filter(|(kind, _)| kind.0.is_some() && Some(*kind) != largest.as_ref())
+        kinds.iter().filter(|(kind, _)| kind.1.is_some() && Some(*kind) != largest.as_ref())
     {
-        let excluded = |(other, _): &(&Kind, &Vec<&str>)| *other != kind && exclude(kind.0, other.0);
+        let excluded = |(other, _): &(&Kind, &Vec<&str>)| *other != kind && exclude(kind.1, other.1);
         let others: Vec<&str> =
             kinds.iter().filter(excluded).flat_map(|(_, devices)| devices.iter().copied()).collect();
         if others.is_empty() {

@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
-use netclaim_api::device::network_of;
-use netclaim_api::network::{LinkUse, UplinkSelector, link_use, link_use_of, vlan_of};
+use netclaim_api::conflist::{link_use_of, vlan_of};
+use netclaim_api::device::DeviceName;
+use netclaim_api::network::UplinkSelector;
 use netclaim_api::taints::{Trouble, TroubleKind};
-use netclaim_api::{IfName, NetworkName, attributes};
+use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use netclaim_driver::attach::record::{Plan, Segment};
 use serde_json::{Map, Value};
 
@@ -53,12 +54,17 @@ impl Held {
         };
         // Agents before did not journal what was granted, only what plugins limit.
         let limit = || plan.capability_args.get("bandwidth")?.get("ingressRate")?.as_u64();
+        let (own_use, network) = match device.device.parse() {
+            Ok(DeviceName::Link(link_use, _)) => (Some(link_use), None),
+            Ok(DeviceName::Network(network)) => (None, Some(network)),
+            Err(_) => (None, None),
+        };
         Self {
             device: (device.pool == node).then(|| device.device.clone()),
-            network: network_of(&device.device),
+            network,
             list: plan.network_name().map(str::to_owned),
             attributes: plan.attributes.clone(),
-            link_use: use_by_name(&device.device).or_else(|| link_use_of(plugins())),
+            link_use: own_use.or_else(|| link_use_of(plugins())),
             vlan: vlan_of(plugins()),
             segment: id_of(plan),
             bandwidth: plan.bandwidth.map(|bandwidth| bandwidth.value()).or_else(limit).unwrap_or_default(),
@@ -88,16 +94,6 @@ pub fn id_of(plan: &Plan) -> Option<Segment> {
         Some(Segment { space: space_of_link(link), id: vlan_of(plugins)? })
     };
     plan.segment.clone().or_else(fixed)
-}
-
-/// The use of a link that a device of the uplink itself is for.
-fn use_by_name(device: &str) -> Option<LinkUse> {
-    match device.split_once('-')?.0 {
-        "nic" => Some(LinkUse::Nic),
-        "macvlan" => Some(LinkUse::Macvlan),
-        "ipvlan" => Some(LinkUse::Ipvlan),
-        _ => None,
-    }
 }
 
 /// The inventory with each Network on the link that claims hold it on, for as long as they do.
@@ -165,8 +161,10 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     });
     let published: BTreeMap<String, DeviceAttribute> = decoded.collect();
     let text = |key: &str| held.text(key).unwrap_or_default();
-    let types: Vec<&str> = text(attributes::PLUGIN_TYPES).split(',').collect();
-    let link_use = use_by_name(name).or_else(|| link_use(&types));
+    let link_use = match name.parse() {
+        Ok(DeviceName::Link(link_use, _)) => Some(link_use),
+        _ => text(attributes::PLUGIN_TYPES).split(',').find_map(LinkUse::of_plugin),
+    };
     let in_pod = link_use == Some(LinkUse::Nic);
     let trouble = match &held.network {
         Some(network) if !inventory.networks.contains_key(network) => Trouble::new(

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netclaim_api::NetworkName;
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::{LinkUse, NetworkSpec};
+use netclaim_api::network::NetworkSpec;
 use netclaim_api::published::{self, Amounts, Facts, Segments};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::taints::{Trouble, TroubleKind};
-use netclaim_api::uplink_policy::UplinkMode;
+use netclaim_api::{LinkUse, NetworkName};
 use netclaim_slices::{Placement, Pool};
 use serde_json::{Map, Value};
 
@@ -97,15 +96,15 @@ pub fn pool(
 
 /// What is published of a device, by its name; nothing when the node does not have it.
 pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
-    let candidates: Vec<Candidate> = match netclaim_api::device::network_of(name) {
-        Some(network) => {
+    let candidates: Vec<Candidate> = match name.parse() {
+        Ok(DeviceName::Network(network)) => {
             let network = inventory.networks.get_key_value(&network).into_iter();
             let device = |(name, spec): (&NetworkName, &NetworkSpec)| {
                 network_device(name, spec, inventory.uplink_of(spec), Amounts::default())
             };
             network.map(device).collect()
         }
-        None => {
+        _ => {
             let shares = bandwidth::Shares::default();
             inventory.uplinks.iter().flat_map(|uplink| uplink_devices(uplink, inventory, &shares)).collect()
         }
@@ -119,17 +118,14 @@ pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
 
 fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Shares) -> Vec<Candidate> {
     let name = &uplink.name;
-    let of_mode = |mode: &UplinkMode| match mode {
-        UplinkMode::Nic => Some((DeviceName::Nic(name.clone()), "nic", LinkUse::Nic)),
-        UplinkMode::Macvlan => {
-            inventory.macvlan.then(|| (DeviceName::Macvlan(name.clone()), "macvlan", LinkUse::Macvlan))
-        }
-        UplinkMode::Ipvlan => {
-            inventory.ipvlan.then(|| (DeviceName::Ipvlan(name.clone()), "ipvlan", LinkUse::Ipvlan))
-        }
+    let can = |link_use: &LinkUse| match link_use {
+        LinkUse::Nic => true,
+        LinkUse::Macvlan => inventory.macvlan,
+        LinkUse::Ipvlan => inventory.ipvlan,
     };
-    let candidate = |(device, mode, link_use): (DeviceName, &str, LinkUse)| {
-        let facts = Facts { mode: mode.to_owned(), if_name: name.to_string(), ..link_facts(uplink) };
+    let candidate = |link_use: LinkUse| {
+        let device = DeviceName::of_link(link_use, name);
+        let facts = Facts { mode: link_use.to_string(), if_name: name.to_string(), ..link_facts(uplink) };
         let amounts = Amounts { bandwidth: shares.of_mode(uplink, link_use), ..Amounts::default() };
         Candidate {
             device: published::device(device.to_string(), facts, amounts, link_use != LinkUse::Nic),
@@ -140,7 +136,7 @@ fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Sh
             is_seen: true,
         }
     };
-    uplink.modes.iter().filter_map(of_mode).map(candidate).collect()
+    uplink.modes.iter().copied().filter(can).map(candidate).collect()
 }
 
 fn link_facts(uplink: &Uplink) -> Facts {
@@ -218,7 +214,6 @@ mod tests {
 
     use k8s_openapi::api::resource::v1::Device;
     use netclaim_api::attributes;
-    use netclaim_api::device::network_of;
     use netclaim_driver::attach::record::{Phase, Plan};
     use serde_json::json;
 
@@ -246,7 +241,10 @@ mod tests {
 
     /// What a claim holds that was prepared with this inventory.
     fn held(device: &str, with: &Inventory) -> Held {
-        let plugins = network_of(device).and_then(|network| with.networks.get(&network));
+        let plugins = match device.parse() {
+            Ok(DeviceName::Network(network)) => with.networks.get(&network),
+            _ => None,
+        };
         let (attributes, device) = (attributes(device, with), device.to_owned());
         let mut plan = crate::fixtures::record("c", Phase::Planned).plan;
         plan.device.device = device;

@@ -43,7 +43,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use netclaim_api::network::LinkUse;
+    use netclaim_api::LinkUse;
     use serde_json::json;
 
     use super::super::{Held, Sources, pool};

@@ -59,7 +59,7 @@ impl Strangers {
 
 #[cfg(test)]
 mod tests {
-    use netclaim_api::network::LinkUse;
+    use netclaim_api::LinkUse;
 
     use super::*;
     use crate::inventory::tests::uplink;

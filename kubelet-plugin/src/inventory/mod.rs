@@ -8,8 +8,7 @@ pub mod watch;
 
 use std::collections::BTreeMap;
 
-use netclaim_api::network::{LinkUse, NetworkSpec, UplinkSelector};
-use netclaim_api::uplink_policy::UplinkMode;
+use netclaim_api::network::{NetworkSpec, UplinkSelector};
 use netclaim_api::{IfName, NetworkName};
 
 use crate::inventory::uplinks::Uplink;
@@ -95,9 +94,7 @@ fn serves(uplink: &Uplink, network: &NetworkSpec, is_named: bool) -> bool {
     };
     match (network.link_use(), network.bridge()) {
         (_, Some(bridge)) => uplink.bridge.as_deref() == Some(bridge),
-        (Some(LinkUse::Nic), None) => modes.contains(&UplinkMode::Nic),
-        (Some(LinkUse::Macvlan), None) => modes.contains(&UplinkMode::Macvlan),
-        (Some(LinkUse::Ipvlan), None) => modes.contains(&UplinkMode::Ipvlan),
+        (Some(link_use), None) => modes.contains(&link_use),
         // A VLAN on the link, say, which shares it with every use but the whole.
         (None, None) => uplink.bridge.is_none(),
     }
@@ -105,6 +102,7 @@ fn serves(uplink: &Uplink, network: &NetworkSpec, is_named: bool) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use netclaim_api::LinkUse;
     use netclaim_api::attribute::DeclaredAttributes;
     use netclaim_driver::links::{Link, NodeTraffic, OperState, Relation, Traffic};
     use serde_json::json;
@@ -132,7 +130,7 @@ pub(crate) mod tests {
         let link = link(name);
         Uplink {
             name: name.parse().expect("a name"),
-            modes: [UplinkMode::Nic, UplinkMode::Macvlan, UplinkMode::Ipvlan].into(),
+            modes: LinkUse::ALL.into(),
             when_named: None,
             carries: None,
             stacked: Vec::new(),
@@ -170,7 +168,7 @@ pub(crate) mod tests {
         let carries = |traffic| NodeTraffic { traffic, link: "eth0".into(), relation: Relation::Carries };
         let of_node = |traffic| Uplink {
             modes: [].into(),
-            when_named: Some([UplinkMode::Macvlan, UplinkMode::Ipvlan].into()),
+            when_named: Some([LinkUse::Macvlan, LinkUse::Ipvlan].into()),
             carries: Some(carries(traffic)),
             ..uplink("eth0")
         };
@@ -212,7 +210,7 @@ pub(crate) mod tests {
     #[test]
     fn a_port_is_for_the_networks_of_its_bridge_and_a_mode_for_those_that_use_it() {
         let port = Uplink { bridge: Some("br0".into()), modes: [].into(), ..uplink("eth1") };
-        let shared = Uplink { modes: [UplinkMode::Macvlan].into(), ..uplink("eth2") };
+        let shared = Uplink { modes: [LinkUse::Macvlan].into(), ..uplink("eth2") };
         let inventory = Inventory { uplinks: vec![port, shared], ..Inventory::default() };
         let any = json!({"interfaces": ["eth1", "eth2"]});
         let chosen = |plugin| chosen(&inventory, any.clone(), plugin);

@@ -16,12 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netclaim_api::attribute::DeclaredAttributes;
-use netclaim_api::network::LinkUse;
 use netclaim_api::taints::{Trouble, TroubleKind};
-use netclaim_api::uplink_policy::{
-    LinkFacts, Publish, UplinkCapacity, UplinkMode, UplinkPolicySpec, first_values,
-};
-use netclaim_api::{IfName, Quantity};
+use netclaim_api::uplink_policy::{LinkFacts, Publish, UplinkCapacity, UplinkPolicySpec, first_values};
+use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
 use crate::prepare::exclusion::exclude;
@@ -43,9 +40,9 @@ pub struct Uplink {
     /// Its name, as CNI takes it.
     pub name: IfName,
     /// The ways in which pods may use it by devices of its own.
-    pub modes: BTreeSet<UplinkMode>,
+    pub modes: BTreeSet<LinkUse>,
     /// Of a link that only Networks which name it may use: the ways in which these may.
-    pub when_named: Option<BTreeSet<UplinkMode>>,
+    pub when_named: Option<BTreeSet<LinkUse>>,
     /// The node's own traffic that is on it.
     pub carries: Option<NodeTraffic>,
     /// What other programs have stacked on it.
@@ -140,8 +137,8 @@ pub fn uplinks(
 /// What becomes of a link; see [`Uplink`].
 #[derive(Default)]
 struct Offer {
-    modes: BTreeSet<UplinkMode>,
-    when_named: Option<BTreeSet<UplinkMode>>,
+    modes: BTreeSet<LinkUse>,
+    when_named: Option<BTreeSet<LinkUse>>,
     carries: Option<NodeTraffic>,
 }
 
@@ -157,11 +154,11 @@ fn offer(
         return None;
     }
     let always = policies.iter().any(|policy| policy.publish == Publish::Always);
-    let to_share = BTreeSet::from([UplinkMode::Macvlan, UplinkMode::Ipvlan]);
+    let to_share = BTreeSet::from([LinkUse::Macvlan, LinkUse::Ipvlan]);
     let mut all = to_share.clone();
     // Who takes the card whole takes the wire of its virtual functions.
     if always || link.virtual_functions == 0 {
-        all.insert(UplinkMode::Nic);
+        all.insert(LinkUse::Nic);
     }
     let by_itself = |modes| Offer { modes, ..Offer::default() };
     let mut offer = match verdict {
@@ -262,7 +259,7 @@ mod tests {
 
     /// The uplinks with the first letters of their modes, in brackets where only Networks that name them may use them.
     fn shown(uplinks: Vec<Uplink>) -> Vec<String> {
-        let letters = |modes: &BTreeSet<UplinkMode>| -> String {
+        let letters = |modes: &BTreeSet<LinkUse>| -> String {
             modes.iter().map(|mode| format!("{mode:?}").remove(0)).collect()
         };
         let text = |uplink: Uplink| {

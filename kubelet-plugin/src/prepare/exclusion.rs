@@ -4,8 +4,8 @@
 //! published of a link has changed since a pod got it, nor for Networks of scope `Cluster`, which are in pools of their
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
 
-use netclaim_api::attributes;
-use netclaim_api::network::{LinkUse, link_use_of};
+use netclaim_api::conflist::link_use_of;
+use netclaim_api::{LinkUse, attributes};
 use netclaim_driver::attach::record::Plan;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ impl<'a> Use<'a> {
         };
         let plugins = plan.conflist.get("plugins").and_then(Value::as_array).into_iter().flatten();
         // A whole NIC is its pod's, whatever the class's plugins make of it.
-        let is_nic = attribute(attributes::MODE) == Some("nic");
+        let is_nic = attribute(attributes::MODE) == Some(LinkUse::Nic.as_str());
         Some(Self {
             link: attribute(attributes::UPLINK)?,
             physical_function: attribute(attributes::PHYSICAL_FUNCTION),

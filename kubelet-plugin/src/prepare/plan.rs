@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::merge::{Base, PlainUse, merge};
+use netclaim_api::device::{self, DeviceName};
+use netclaim_api::merge::{Base, merge};
 use netclaim_api::network::{self, NetworkSpec, conflist_name};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::template::Scope;
-use netclaim_api::{IfName, device};
+use netclaim_api::{IfName, NetworkName};
 use netclaim_driver::attach::record::{DeviceRef, Plan, Segment};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
@@ -45,8 +46,10 @@ pub fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
 }
 
 fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Item = &'a NetworkSpec> {
-    let names = claim.devices.iter().filter_map(|allocated| device::network_of(&allocated.device.device));
-    names.filter_map(|name| inventory.networks.get(&name))
+    claim.devices.iter().filter_map(|allocated| match allocated.device.device.parse() {
+        Ok(DeviceName::Network(name)) => inventory.networks.get(&name),
+        _ => None,
+    })
 }
 
 /// The attachments of `claim`, which get nothing that is `taken`.
@@ -126,16 +129,17 @@ fn plan(
             let labels = node.namespace_labels;
             if !spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels)) {
                 return Err(format!(
-                    "Network {name:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector; delete \
+                    "Network {:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector; delete \
                      the pod, which holds what it was allocated until then",
+                    name.as_str(),
                     claim.object.namespace
                 ));
             }
-            (name, segment(name, spec, allocated, node.inventory, &taken.segments)?)
+            (name.as_str(), segment(name, spec, allocated, node.inventory, &taken.segments)?)
         }
         Base::Uplink(_) => (allocated.device.device.as_str(), None),
     };
-    let conflist = merged
+    let list = merged
         .resolve(&conflist_name(network), scope(claim, network, node.name, uplink, segment.as_ref()))
         .map_err(|e| e.to_string())?;
     Ok(Plan {
@@ -147,9 +151,9 @@ fn plan(
         device: allocated.device.clone(),
         network: network.to_owned(),
         if_name,
-        conflist,
+        conflist: serde_json::from_str(list.raw()).map_err(|e| e.to_string())?,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
-        capability_args: merged.capability_args,
+        capability_args: merged.capability_args.into(),
         bandwidth: allocated.bandwidth,
         segment,
         attributes,
@@ -187,67 +191,69 @@ fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, Stri
 
 /// The pool that the device is in, what it is here, and the link that it is on.
 fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), String> {
-    if let Some(network) = device::network_of(name) {
-        let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
-            return Err(format!(
-                "Network {:?} does not exist or is not accepted on node {}: see `kubectl get network {network}`",
-                network.as_str(),
-                node.name
-            ));
-        };
-        let uplink = node.inventory.uplink_of(spec);
-        if spec.uplink.is_some() && uplink.is_none() {
-            return Err(format!(
-                "node {} has none of the uplinks of Network {:?} any more",
-                node.name,
-                name.as_str()
-            ));
-        }
-        let pool = match spec.scope {
-            network::Scope::Node => node.name.to_owned(),
-            network::Scope::Cluster => device::cluster_pool(name),
-        };
-        return Ok((pool, Base::Network(name.as_str(), spec), uplink.map(|uplink| &uplink.link)));
-    }
-    let plain_use = [("nic-", PlainUse::Nic), ("macvlan-", PlainUse::Macvlan), ("ipvlan-", PlainUse::Ipvlan)];
-    let found = plain_use.into_iter().find_map(|(prefix, plain)| {
-        let label = name.strip_prefix(prefix)?;
-        let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
-        node.inventory.uplinks.iter().find(is_it).map(|uplink| (plain, &uplink.link))
-    });
-    match found {
-        Some((plain, link)) => Ok((node.name.to_owned(), Base::Uplink(plain), Some(link))),
-        None => Err(format!(
+    let gone = || {
+        format!(
             "device {name:?} is no longer on node {}: delete the pod to have it scheduled anew",
             node.name
-        )),
+        )
+    };
+    match name.parse().map_err(|_| gone())? {
+        DeviceName::Network(network) => {
+            let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
+                return Err(format!(
+                    "Network {:?} does not exist or is not accepted on node {}: see `kubectl get network {network}`",
+                    network.as_str(),
+                    node.name
+                ));
+            };
+            let uplink = node.inventory.uplink_of(spec);
+            if spec.uplink.is_some() && uplink.is_none() {
+                return Err(format!(
+                    "node {} has none of the uplinks of Network {:?} any more",
+                    node.name,
+                    name.as_str()
+                ));
+            }
+            let pool = match spec.scope {
+                network::Scope::Node => node.name.to_owned(),
+                network::Scope::Cluster => device::cluster_pool(name),
+            };
+            Ok((pool, Base::Network(name, spec), uplink.map(|uplink| &uplink.link)))
+        }
+        DeviceName::Link(link_use, label) => {
+            let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
+            let uplink = node.inventory.uplinks.iter().find(is_it).ok_or_else(gone)?;
+            Ok((node.name.to_owned(), Base::Uplink(link_use), Some(&uplink.link)))
+        }
     }
 }
 
 /// The segmentation id of an attachment, where its Network has any: the one that the claim chose, or the lowest that is
 /// free.
 fn segment(
-    name: &str,
+    name: &NetworkName,
     spec: &NetworkSpec,
     allocated: &AllocatedDevice,
     inventory: &Inventory,
     taken: &BTreeSet<Segment>,
 ) -> Result<Option<Segment>, String> {
-    let (Some(segmentation), Ok(network)) = (&spec.segmentation, name.parse()) else { return Ok(None) };
-    let space = devices::space(&network, spec, inventory);
+    let Some(segmentation) = &spec.segmentation else { return Ok(None) };
+    let space = devices::space(name, spec, inventory);
     let of = |id: u32| Segment { space: space.clone(), id };
     match segmentation.chosen_by {
         ChosenBy::Node => {
-            let ids = devices::segments(inventory, &[]).remove(&network).unwrap_or_default();
+            let ids = devices::segments(inventory, &[]).remove(name).unwrap_or_default();
             let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
-            free.map(Some).ok_or_else(|| format!("no segmentation id of Network {name:?} is free on {space}"))
+            let none = || format!("no segmentation id of Network {:?} is free on {space}", name.as_str());
+            free.map(Some).ok_or_else(none)
         }
         ChosenBy::Claim => {
             let mut chosen = allocated.segments.iter().copied();
             let (Some(id), None) = (chosen.next(), chosen.next()) else {
                 return Err(format!(
-                    "capacity.requests: Network {name:?} wants the claim to choose one segmentation id, of {}: write for \
+                    "capacity.requests: Network {:?} wants the claim to choose one segmentation id, of {}: write for \
                      example segment{}: 1",
+                    name.as_str(),
                     segmentation.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
                     segmentation.ids().first().copied().unwrap_or_default()
                 ));
@@ -311,8 +317,7 @@ pub fn places_of_node(network: &str, node: &str, uplink: Option<&Link>) -> Scope
 mod tests {
     use netclaim_api::merge::{Author, Layer};
     use netclaim_api::opaque::Opaque;
-    use netclaim_api::uplink_policy::UplinkMode;
-    use netclaim_api::{AttachmentConfig, Quantity};
+    use netclaim_api::{AttachmentConfig, LinkUse, Quantity};
     use netclaim_driver::attach::record::ObjectRef;
 
     use super::*;
@@ -491,7 +496,7 @@ mod tests {
             plans(&claim, node(inventory), &Taken { own: own.to_vec(), ..Taken::default() })
         };
         let held = plan(&inventory, &[]).expect("planned");
-        inventory.uplinks[0].modes.remove(&UplinkMode::Nic);
+        inventory.uplinks[0].modes.remove(&LinkUse::Nic);
         let error = plan(&inventory, &[]).expect_err("refused");
         assert!(error.contains("node node0 does not offer device \"nic-eth1\""), "{error}");
         assert_eq!(plan(&inventory, &held[..1]).expect("half of it is journalled"), held);
@@ -500,7 +505,7 @@ mod tests {
         inventory.uplinks.clear();
         assert_eq!(plan(&inventory, &held).expect("held"), held);
         let mut inventory = Inventory { macvlan: false, ..self::inventory() };
-        inventory.uplinks[0].modes.insert(UplinkMode::Macvlan);
+        inventory.uplinks[0].modes.insert(LinkUse::Macvlan);
         let claim = self::claim(&[("macvlan-eth1", None)]);
         plans(&claim, node(&inventory), &Taken::default()).expect_err("the kernel cannot");
     }

@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use netclaim_api::device::{DeviceName, link_label};
 use netclaim_api::published::{Amounts, Facts, device};
-use netclaim_api::{DRIVER_NAME, IfName, Quantity};
+use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
 use netclaim_slices::{Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ fn counter(amount: u64) -> Counter {
 }
 
 fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Option<CounterSet>)> {
-    let (nic, ipvlan) = (DeviceName::Nic(link.clone()), DeviceName::Ipvlan(link.clone()));
+    let named = |link_use| DeviceName::of_link(link_use, link).to_string();
     let facts = |mode: &str| Facts {
         uplink: link.to_string(),
         mode: mode.to_owned(),
@@ -65,15 +65,13 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     };
     let bandwidth = Some(Quantity::new(25_000_000_000));
     let mut devices = Vec::new();
-    for (name, mode) in
-        [(nic.clone(), "nic"), (DeviceName::Macvlan(link.clone()), "macvlan"), (ipvlan.clone(), "ipvlan")]
-    {
-        if uses == Uses::Macvlan && mode != "macvlan" {
+    for link_use in LinkUse::ALL {
+        if uses == Uses::Macvlan && link_use != LinkUse::Macvlan {
             continue;
         }
         let amounts = Amounts { bandwidth, ..Amounts::default() };
-        let facts = Facts { if_name: link.to_string(), ..facts(mode) };
-        devices.push(device(name.to_string(), facts, amounts, mode != "nic"));
+        let facts = Facts { if_name: link.to_string(), ..facts(link_use.as_str()) };
+        devices.push(device(named(link_use), facts, amounts, link_use != LinkUse::Nic));
     }
     for n in 0..NETWORKS {
         let network = network(link.as_str(), n);
@@ -90,7 +88,7 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     if uses == Uses::Macvlan {
         return Ok((devices, None));
     }
-    let owners = [nic.to_string(), ipvlan.to_string()];
+    let owners = [LinkUse::Nic, LinkUse::Ipvlan].map(named);
     let set = link_label(link);
     for device in &mut devices {
         let taken = |owner: &String| (owner.clone(), counter(if *owner == device.name { K } else { 1 }));

@@ -1,154 +1,15 @@
-//! `Network`: what an admin defines once and tenants ask for by claim.
+//! What is wrong with a Network, and what may not be meant as it is written.
 
-use std::collections::BTreeMap;
+use serde_json::Value;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-use crate::attribute::{self, DeclaredAttributes};
-use crate::labels::{LabelSelector, node_selector_problems};
-use crate::segmentation::Segmentation;
-use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, template};
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::Place;
 use netclaim_cni::validate::{Severity, UnknownPlace, validate_places};
 
-/// A network that pods can be attached to: a CNI configuration, where it works, how much there is of it, and
-/// what tenants may set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[cfg_attr(
-    feature = "crd",
-    derive(kube::CustomResource),
-    kube(
-        group = "netclaim.dev",
-        version = "v1alpha1",
-        kind = "Network",
-        plural = "networks",
-        shortname = "netw",
-        category = "netclaim",
-        status = "NetworkStatus",
-        doc = "A network that pods can be attached to by ResourceClaim.",
-        printcolumn = r#"{"name":"Scope","type":"string","jsonPath":".spec.scope"}"#,
-        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
-        printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
-        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"nodes that publish it"}"#,
-        printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
-    )
-)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NetworkSpec {
-    /// `Node`: each node hands out what it has. `Cluster`: one budget for all nodes.
-    #[serde(default)]
-    pub scope: Scope,
-    /// Labels of the nodes that have this network; all nodes by default.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
-    /// Labels of the namespaces whose claims may use the network; all namespaces by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace_selector: Option<LabelSelector>,
-    /// The link of the node that the network goes through; none for networks that live inside the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uplink: Option<UplinkSelector>,
-    /// The CNI conflist, with `${…}` places.
-    #[schemars(schema_with = "conflist")]
-    pub cni: Map<String, Value>,
-    /// How much of it can be handed out.
-    #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
-    pub capacity: NetworkCapacity,
-    /// VLAN ids or VNIs that attachments get, one each, as `${segmentation.id}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub segmentation: Option<Segmentation>,
-    /// Attributes of the network's devices, for selectors and constraints of claims.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub attributes: DeclaredAttributes,
-    /// What claims may set.
-    #[serde(default)]
-    pub allow: Allow,
-}
-
-fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": "object",
-        "x-kubernetes-preserve-unknown-fields": true,
-        "description": "The CNI conflist, with ${…} places.",
-    })
-}
-
-/// Who counts what is handed out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[allow(missing_docs, reason = "described at the field")]
-pub enum Scope {
-    #[default]
-    Node,
-    Cluster,
-}
-
-/// Which link of a node a Network uses: the first that has one of the names and all of the attributes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct UplinkSelector {
-    /// Interface names in order of preference; any by default, in the order of the kernel.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
-    pub interfaces: Vec<IfName>,
-    /// Attributes that an UplinkPolicy, or a file on the node, gave the link.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub attributes: DeclaredAttributes,
-}
-
-/// How much of a Network can be handed out: on each node, or in the whole cluster where the scope is `Cluster`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NetworkCapacity {
-    /// Bits per second that claims can ask for; none by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<Quantity>,
-    /// Interfaces at once; not limited by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interfaces: Option<Quantity>,
-    /// Addresses; by default what the ranges of a `host-local` IPAM hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub addresses: Option<Quantity>,
-}
-
-impl NetworkCapacity {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// What the controller found out about a Network.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NetworkStatus {
-    /// The generation of the spec that this status is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// Nodes that publish the network as a device; not set where the scope is `Cluster`, whose device belongs to no
-    /// node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<i64>,
-    /// `Accepted`: True when pods can claim the network, with the reason `AcceptedWithWarnings` where something in the
-    /// spec may not be meant as it is; else False, with everything that is wrong. `Available`: whether there is a node where
-    /// it can be used now, with those where it cannot, and why; not set where the scope is `Cluster`.
-    #[cfg(feature = "crd")]
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
-}
-
-/// What a link becomes when the plugin uses it. The kernel gives a link one receive handler, so these exclude
-/// each other on one uplink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LinkUse {
-    /// Parent of macvlan children.
-    Macvlan,
-    /// Parent of ipvlan children.
-    Ipvlan,
-    /// Handed away whole.
-    Nic,
-}
+use super::{NetworkSpec, Scope, UplinkSelector, conflist_name};
+use crate::conflist::{Plugin, declares, is_inside_pod};
+use crate::labels::node_selector_problems;
+use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, template};
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
@@ -244,7 +105,7 @@ impl NetworkSpec {
                     problem: "${segmentation.id} needs spec.segmentation".to_owned(),
                     advice: "list the ids there".to_owned(),
                 }),
-                _ => place_of(place, &self.allow),
+                _ => template::place_with(place, &self.allow),
             },
         };
         let findings = validate_places(Value::Object(conflist).to_string().as_bytes(), &place);
@@ -273,7 +134,7 @@ impl NetworkSpec {
             problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
         }
         for (i, plugin) in self.plugins().enumerate() {
-            let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin_type(plugin)) else {
+            let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin.plugin_type()) else {
                 continue;
             };
             if !is_inside_pod(plugin) && plugin.get(*key).and_then(Value::as_str) != Some("${uplink.ifName}")
@@ -304,93 +165,6 @@ impl NetworkSpec {
         }
         problems
     }
-
-    /// The VLAN id that every attachment has on the uplink: the kernel makes one link of an id, so that one pod at a
-    /// time can have it.
-    pub fn fixed_vlan(&self) -> Option<u32> {
-        vlan_of(self.plugins())
-    }
-
-    /// The bridge that the uplink has to be a port of, where the network is a bridge.
-    pub fn bridge(&self) -> Option<&str> {
-        let bridge = self.plugins().find(|plugin| plugin_type(plugin) == "bridge")?;
-        Some(bridge.get("bridge").and_then(Value::as_str).filter(|name| !name.is_empty()).unwrap_or("cni0"))
-    }
-
-    fn plugins(&self) -> impl Iterator<Item = &Map<String, Value>> {
-        self.cni.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
-    }
-
-    /// The types of the plugins, in the order of the chain.
-    pub fn plugin_types(&self) -> Vec<&str> {
-        self.plugins().map(plugin_type).collect()
-    }
-
-    /// How the network uses its uplink, where it does so exclusively.
-    pub fn link_use(&self) -> Option<LinkUse> {
-        link_use_of(self.plugins())
-    }
-
-    /// Whether one attachment at a time takes all of it.
-    pub fn is_exclusive(&self) -> bool {
-        self.link_use() == Some(LinkUse::Nic) || self.fixed_vlan().is_some()
-    }
-}
-
-/// The name that the conflist of a Network gets when it has none: what plugins keep on the node goes by it.
-pub fn conflist_name(network: &str) -> String {
-    format!("netclaim-{network}")
-}
-
-/// What is known of a place where claims may choose what `allow` says.
-pub(crate) fn place_of(name: &str, allow: &Allow) -> Result<Place, UnknownPlace> {
-    let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
-    template::place(name).or_else(parameter).ok_or_else(|| {
-        let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
-        let names: Vec<String> = template::PLACES.map(String::from).into_iter().chain(parameters).collect();
-        UnknownPlace {
-            problem: format!("${{{name}}} is unknown"),
-            advice: format!("use one of {}", names.join(", ")),
-        }
-    })
-}
-
-/// Whether a plugin of the conflist takes this capability.
-pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool {
-    conflist.get("plugins").and_then(Value::as_array).is_some_and(|plugins| {
-        plugins.iter().any(|plugin| plugin["capabilities"][capability] == Value::Bool(true))
-    })
-}
-
-/// How a chain of plugins uses its uplink. One that works on a link in the pod uses none.
-pub fn link_use_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<LinkUse> {
-    let outside = plugins.filter(|plugin| !is_inside_pod(plugin));
-    link_use(&outside.map(plugin_type).collect::<Vec<_>>())
-}
-
-/// The VLAN id that a chain of plugins takes on its uplink, where it is written out.
-pub fn vlan_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<u32> {
-    let mut outside = plugins.filter(|plugin| !is_inside_pod(plugin));
-    outside.find(|plugin| plugin_type(plugin) == "vlan")?.get("vlanId")?.as_u64()?.try_into().ok()
-}
-
-/// How a chain of these plugin types uses its uplink.
-pub fn link_use(plugin_types: &[&str]) -> Option<LinkUse> {
-    plugin_types.iter().find_map(|plugin| match *plugin {
-        "macvlan" => Some(LinkUse::Macvlan),
-        "ipvlan" => Some(LinkUse::Ipvlan),
-        "host-device" => Some(LinkUse::Nic),
-        _ => None,
-    })
-}
-
-/// Whether the plugin works on a link in the pod, and not on one of the node.
-fn is_inside_pod(plugin: &Map<String, Value>) -> bool {
-    plugin.get("linkInContainer") == Some(&Value::Bool(true))
-}
-
-fn plugin_type(plugin: &Map<String, Value>) -> &str {
-    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

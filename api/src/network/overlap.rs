@@ -4,9 +4,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::network::{NetworkSpec, UplinkSelector, conflist_name, vlan_of};
+use super::{NetworkSpec, UplinkSelector};
+use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
 
 /// What tells one Network's addresses from another's.
@@ -54,10 +55,7 @@ fn warning(subnet: IpNet, other: &NetworkName) -> Invalid {
 impl Addresses<'_> {
     /// The subnet of which both hand out addresses without knowing of each other.
     fn common(&self, other: &Self) -> Option<IpNet> {
-        let lists = [self, other].map(|one| {
-            let name = one.spec.cni.get("name").and_then(Value::as_str).map(str::to_owned);
-            name.unwrap_or_else(|| conflist_name(one.name.as_str()))
-        });
+        let lists = [self, other].map(|one| one.spec.list_name(one.name));
         let is_common = |one: &Range<'_>, other: &Range<'_>| {
             let share_leases = lists[0] == lists[1] && one.data_dir == other.data_dir;
             !share_leases
@@ -105,24 +103,16 @@ fn tag(spec: &NetworkSpec) -> Option<u64> {
     if spec.segmentation.is_some() {
         return None;
     }
-    match plugins(spec).find(|plugin| matches!(kind(plugin), "vlan" | "bridge")) {
-        Some(plugin) if kind(plugin) == "vlan" => vlan_of(plugins(spec)).map(u64::from),
+    match spec.plugins().find(|plugin| matches!(plugin.plugin_type(), "vlan" | "bridge")) {
+        Some(plugin) if plugin.plugin_type() == "vlan" => spec.fixed_vlan().map(u64::from),
         Some(plugin) => plugin.get("vlan").map_or(Some(0), Value::as_u64),
         None => Some(0),
     }
 }
 
-fn kind(plugin: &Map<String, Value>) -> &str {
-    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn plugins(spec: &NetworkSpec) -> impl Iterator<Item = &Map<String, Value>> {
-    spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
-}
-
 fn ranges(spec: &NetworkSpec) -> Vec<Range<'_>> {
     let ipams =
-        plugins(spec).filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
+        spec.plugins().filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     let mut found = Vec::new();
     for ipam in ipams {
         let data_dir = ipam["dataDir"].as_str().filter(|dir| !dir.is_empty());

@@ -1,0 +1,76 @@
+//! From the settings of an attachment to CNI's capability arguments.
+
+use netclaim_cni::{BandwidthArg, CapabilityArgs, PortMappingArg};
+use serde_json::{Map, Value};
+
+use crate::conflist::declares;
+use crate::{AttachmentConfig, Bandwidth, Invalid, PortMapping, Quantity};
+
+/// Returns the capability arguments that `config` asks for. `granted` is the bandwidth in bit/s that the scheduler charged
+/// for the device: the most that `config` may ask for, and the limit of a direction for which it asks nothing.
+///
+/// # Errors
+/// Names the first field that no plugin of the conflist takes, or the rate that is more than was granted.
+pub(crate) fn capability_args(
+    config: &AttachmentConfig,
+    conflist: &Map<String, Value>,
+    granted: Option<Quantity>,
+) -> Result<CapabilityArgs, Invalid> {
+    let AttachmentConfig { ips, mac, bandwidth, port_mappings, .. } = config;
+    let needs = |name: &str| {
+        let problem =
+            || format!("no plugin of the network takes it: one needs \"capabilities\": {{{name:?}: true}}");
+        if declares(conflist, name) { Ok(()) } else { Err(Invalid::new(name, problem())) }
+    };
+    let asked =
+        [("ips", !ips.is_empty()), ("mac", mac.is_some()), ("portMappings", !port_mappings.is_empty())];
+    asked.into_iter().filter(|(_, asked)| *asked).try_for_each(|(name, _)| needs(name))?;
+    let limits = match bandwidth {
+        Some(asked) => {
+            within(asked, granted)?;
+            needs("bandwidth")?;
+            Some(Bandwidth { ingress: asked.ingress.or(granted), egress: asked.egress.or(granted) })
+        }
+        None => granted.filter(|_| declares(conflist, "bandwidth")).map(Bandwidth::both),
+    };
+    Ok(CapabilityArgs {
+        bandwidth: limits.map(bandwidth_arg),
+        ips: Some(ips.clone()).filter(|ips| !ips.is_empty()),
+        mac: *mac,
+        port_mappings: Some(port_mappings.iter().map(port_mapping_arg).collect())
+            .filter(|mappings: &Vec<_>| !mappings.is_empty()),
+        ..CapabilityArgs::default()
+    })
+}
+
+fn within(asked: &Bandwidth, granted: Option<Quantity>) -> Result<(), Invalid> {
+    for (field, rate) in [("bandwidth.ingress", asked.ingress), ("bandwidth.egress", asked.egress)] {
+        if let Some((rate, granted)) = rate.zip(granted).filter(|(rate, granted)| rate > granted) {
+            let problem = format!(
+                "{rate} is more than the {granted} that the claim was granted: raise capacity.requests.bandwidth"
+            );
+            return Err(Invalid::new(field, problem));
+        }
+    }
+    Ok(())
+}
+
+/// The bandwidth plugin refuses a rate without a burst, so each rate gets a burst of a tenth of a second. Older versions
+/// of the plugin have 32 bits for it.
+fn bandwidth_arg(limits: Bandwidth) -> BandwidthArg {
+    let rate = |limit: Option<Quantity>| limit.map(Quantity::value).filter(|rate| *rate > 0);
+    let burst = |rate: u64| (rate / 10).clamp(1_000_000, u64::from(u32::MAX) / 2);
+    let (ingress_rate, egress_rate) = (rate(limits.ingress), rate(limits.egress));
+    BandwidthArg {
+        ingress_rate,
+        ingress_burst: ingress_rate.map(burst),
+        egress_rate,
+        egress_burst: egress_rate.map(burst),
+    }
+}
+
+fn port_mapping_arg(mapping: &PortMapping) -> PortMappingArg {
+    let PortMapping { host_port, container_port, protocol, host_ip } = *mapping;
+    let protocol = Some(protocol.as_str().to_owned());
+    PortMappingArg { host_port, container_port, protocol, host_ip }
+}

@@ -1,0 +1,20 @@
+//! What the API server itself refuses of a policy.
+
+use serde_json::{Value, json};
+
+/// What the API server refuses: as much of [`problems`](super::UplinkPolicySpec::problems) as CEL says in a line.
+pub(super) fn admission_rules() -> Value {
+    let selects = ["names", "drivers", "pciIDs", "pciBusIDs", "macs", "addresses", "minSpeed"];
+    let selects = selects.map(|field| format!("has(self.links.{field})")).join(" || ");
+    let shares = "has(self.shareNodeLinks) && self.shareNodeLinks";
+    json!([
+        {"rule": format!("self.publish != 'Always' || {selects}"), "message": ALWAYS_EVERY_LINK},
+        {"rule": format!("self.publish != 'Never' || !({shares})"), "message": NEVER_SHARED},
+        {"rule": format!("!({shares}) || !has(self.modes) || self.modes != ['nic']"), "message": SHARED_WHOLE},
+    ])
+}
+
+pub(super) const ALWAYS_EVERY_LINK: &str =
+    "selects every link, the pods' own included: say which links are to be published Always";
+pub(super) const NEVER_SHARED: &str = "shareNodeLinks has no meaning with publish: Never";
+pub(super) const SHARED_WHOLE: &str = "a link cannot be shared and given away whole: allow macvlan or ipvlan";

@@ -1,0 +1,157 @@
+//! Which links a policy selects.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Quantity;
+
+/// Selects links. Every field that is set must fit, by any of its entries; `*` stands for any characters.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LinkSelector {
+    /// Interface names, alternative ones too: `eth1`, `ens*`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub names: Vec<Pattern>,
+    /// Kernel drivers, or kinds of software links: `mlx5_core`, `bond`, `veth`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub drivers: Vec<Pattern>,
+    /// PCI vendor and device: `8086:1572`, `15b3:*`.
+    #[serde(rename = "pciIDs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub pci_ids: Vec<Pattern>,
+    /// PCI addresses: `0000:3b:00.1`, `0000:3b:*`.
+    #[serde(rename = "pciBusIDs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub pci_bus_ids: Vec<Pattern>,
+    /// MAC addresses: `02:00:00:00:00:01`, `02:00:*`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub macs: Vec<Pattern>,
+    /// Links with an IP address in one of these networks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), with = "Vec<String>")]
+    pub addresses: Vec<IpNet>,
+    /// Links of at least this speed, in bits per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_speed: Option<Quantity>,
+}
+
+/// A text in which `*` stands for any characters, also none. Letters match in either case.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Pattern(String);
+
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let printable = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if text.is_empty() || text.len() > 64 || !printable {
+            return Err(format!(
+                "{text:?} is no pattern: write 1 to 64 printable characters, * for any number of any"
+            ));
+        }
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.0
+    }
+}
+
+impl Pattern {
+    /// Whether `text` is what the pattern says.
+    pub fn fits(&self, text: &str) -> bool {
+        let text = text.to_ascii_lowercase();
+        let mut pieces = self.0.split('*');
+        let first = pieces.next().unwrap_or_default();
+        let Some(mut rest) = text.strip_prefix(first) else { return false };
+        let Some(last) = pieces.next_back() else { return rest.is_empty() };
+        for piece in pieces {
+            let Some((_, after)) = rest.split_once(piece) else { return false };
+            rest = after;
+        }
+        rest.ends_with(last)
+    }
+}
+
+/// What a policy looks at in a link.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "see `LinkSelector`")]
+pub struct LinkFacts<'a> {
+    pub names: &'a [&'a str],
+    pub driver: Option<&'a str>,
+    pub pci_id: Option<&'a str>,
+    pub pci_bus_id: Option<&'a str>,
+    pub mac: Option<&'a str>,
+    pub addresses: &'a [IpAddr],
+    pub speed: Option<u64>,
+}
+
+impl LinkSelector {
+    /// Whether a link is selected.
+    pub fn selects(&self, link: &LinkFacts<'_>) -> bool {
+        let any = |patterns: &[Pattern], text: Option<&str>| {
+            patterns.is_empty() || text.is_some_and(|text| patterns.iter().any(|pattern| pattern.fits(text)))
+        };
+        let named = |name: &&str| self.names.iter().any(|pattern| pattern.fits(name));
+        let within = |address: &IpAddr| self.addresses.iter().any(|network| network.contains(address));
+        (self.names.is_empty() || link.names.iter().any(named))
+            && any(&self.drivers, link.driver)
+            && any(&self.pci_ids, link.pci_id)
+            && any(&self.pci_bus_ids, link.pci_bus_id)
+            && any(&self.macs, link.mac)
+            && (self.addresses.is_empty() || link.addresses.iter().any(within))
+            && self.min_speed.is_none_or(|least| link.speed.is_some_and(|speed| speed >= least.value()))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        let fits =
+            |pattern: &str, text: &str| Pattern::try_from(pattern.to_owned()).expect("a pattern").fits(text);
+        assert!(fits("eth1", "eth1") && fits("eth*", "eth1") && fits("*", "") && fits("15B3:*", "15b3:1017"));
+        assert!(fits("e*s*np0", "enp3s0f0np0") && fits("a*a", "aa"));
+        assert!(
+            !fits("eth1", "eth10") && !fits("*h1", "eth10") && !fits("a*a", "a") && !fits("a*b*c", "acb")
+        );
+    }
+
+    #[test]
+    fn every_field_that_is_set_has_to_fit() {
+        let nic = LinkFacts {
+            names: &["ens1f0", "storage0"],
+            driver: Some("mlx5_core"),
+            pci_id: Some("15b3:1017"),
+            pci_bus_id: Some("0000:3b:00.0"),
+            mac: Some("02:00:00:00:00:01"),
+            addresses: &["10.1.2.3".parse().expect("an address")],
+            speed: Some(25_000_000_000),
+        };
+        let selects =
+            |links: Value| serde_json::from_value::<LinkSelector>(links).expect("a selector").selects(&nic);
+        assert!(selects(json!({})));
+        assert!(selects(json!({"names": ["storage*"], "pciIDs": ["8086:*", "15b3:*"], "minSpeed": "25G"})));
+        assert!(selects(json!({"addresses": ["10.1.0.0/16"], "drivers": ["mlx5_core"]})));
+        assert!(!selects(json!({"names": ["ens1f0"], "minSpeed": "40G"})));
+        assert!(!selects(json!({"addresses": ["fd00::/8"]})));
+    }
+}

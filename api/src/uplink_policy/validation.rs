@@ -1,0 +1,129 @@
+//! What is wrong with a policy, and what nodes do instead of one that they cannot follow.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::admission::{ALWAYS_EVERY_LINK, NEVER_SHARED, SHARED_WHOLE};
+use super::{Publish, UplinkPolicySpec};
+use crate::labels::node_selector_problems;
+use crate::stored::{Stored, read_stored};
+use crate::{Invalid, LinkUse, Quantity, attribute};
+
+impl UplinkPolicySpec {
+    /// Reads the spec of a stored policy that nodes can follow, without fields that this version does not know. Those of
+    /// `links` it has to know: it would select more than is meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(spec: &Value) -> Result<Stored<Self>, Vec<Invalid>> {
+        let stored = read_stored::<Self>(spec).map_err(|problem| vec![problem.within("spec")])?;
+        let of_links = stored.unknown.iter().filter(|path| path.starts_with("links."));
+        let mut problems: Vec<Invalid> =
+            of_links.map(|path| Invalid::new(format!("spec.{path}"), "unknown field")).collect();
+        problems.extend(stored.value.problems());
+        if problems.is_empty() { Ok(stored) } else { Err(problems) }
+    }
+
+    /// What nodes do instead of a policy that they cannot follow: one that publishes less than there would be without it
+    /// becomes one that publishes nothing of what it selects, as far as that can be read, and else nothing at all. `None`
+    /// where it publishes more or only says something of links.
+    pub fn instead_of(spec: &Value) -> Option<Self> {
+        fn readable<T: DeserializeOwned>(spec: &Value, field: &str) -> Option<T> {
+            Some(read_stored(spec.get(field)?).ok()?.value)
+        }
+        let restricts = |field: &str, harmless: &[Value]| {
+            spec.get(field).is_some_and(|value| !value.is_null() && !harmless.contains(value))
+        };
+        let publishes_less = !spec.is_object()
+            || restricts("publish", &[json!("Auto"), json!("Always")])
+            || restricts("modes", &[json!([])]);
+        publishes_less.then(|| Self {
+            node_selector: readable(spec, "nodeSelector")
+                .filter(|labels| node_selector_problems(labels).is_empty())
+                .unwrap_or_default(),
+            links: readable(spec, "links").unwrap_or_default(),
+            publish: Publish::Never,
+            ..Self::default()
+        })
+    }
+
+    /// Every problem at once; empty means that the policy holds.
+    pub fn problems(&self) -> Vec<Invalid> {
+        let mut problems = node_selector_problems(&self.node_selector);
+        if self.publish == Publish::Always && self.links.is_empty() {
+            problems.push(Invalid::new("spec.links", ALWAYS_EVERY_LINK));
+        }
+        if self.publish == Publish::Never && self.share_node_links {
+            problems.push(Invalid::new("spec.shareNodeLinks", NEVER_SHARED));
+        }
+        if self.share_node_links && self.modes.as_slice() == [LinkUse::Nic] {
+            problems.push(Invalid::new("spec.modes", SHARED_WHOLE));
+        }
+        if self.capacity.bandwidth == Some(Quantity::new(0)) {
+            problems.push(Invalid::new("spec.capacity.bandwidth", "is 0: leave it out, or publish Never"));
+        }
+        problems
+            .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(value: Value) -> UplinkPolicySpec {
+        serde_json::from_value(value).expect("a policy")
+    }
+
+    #[test]
+    fn a_policy_of_a_newer_version_is_read_without_what_is_new_unless_that_chooses_links() {
+        let read = UplinkPolicySpec::read(&json!({"links": {"names": ["eth1"]}, "drainFirst": true}));
+        assert_eq!(read.expect("readable").unknown, ["drainFirst"]);
+        let read = UplinkPolicySpec::read(&json!({"links": {"names": ["eth*"], "switches": ["a"]}}));
+        assert_eq!(
+            read.expect_err("it would select more")[0].to_string(),
+            "spec.links.switches: unknown field"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_followed_publishes_no_more_than_it_meant() {
+        let instead = |spec: Value| {
+            assert!(UplinkPolicySpec::read(&spec).is_err(), "{spec}");
+            UplinkPolicySpec::instead_of(&spec)
+        };
+        let never = |rest: Value| {
+            let mut spec = policy(rest);
+            spec.publish = Publish::Never;
+            Some(spec)
+        };
+        let bad = json!({"mtu": {"int": 1}});
+        let eth3 = json!({"names": ["eth3"]});
+        for (field, value) in
+            [("publish", json!("Never")), ("publish", json!("Perhaps")), ("modes", json!(["vdpa"]))]
+        {
+            let mut spec = json!({"links": eth3, "nodeSelector": {"rack": "a"}, "attributes": bad});
+            spec[field] = value;
+            assert_eq!(instead(spec), never(json!({"links": eth3, "nodeSelector": {"rack": "a"}})));
+        }
+        // Where it cannot be read what it selects, it selects everything.
+        let unread = json!({"links": {"names": [7]}, "nodeSelector": {"a b": "c"}, "publish": "Never"});
+        assert_eq!(instead(unread), never(json!({"links": {}})));
+        assert_eq!(instead(Value::Null), never(json!({"links": {}})));
+        // It gives more than there is without it, or says something only.
+        for spec in [json!({"links": {}, "publish": "Always"}), json!({"links": eth3, "attributes": bad})] {
+            assert_eq!(instead(spec), None);
+        }
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_meant_is_refused_by_field() {
+        let fields = |value| policy(value).problems().into_iter().map(|p| p.field).collect::<Vec<_>>();
+        assert_eq!(fields(json!({"links": {}, "publish": "Always"})), ["spec.links"]);
+        assert_eq!(fields(json!({"links": {}, "nodeSelector": {"a b": "c"}})), ["spec.nodeSelector"]);
+        assert_eq!(fields(json!({"links": {}, "attributes": {"mtu": {"int": 1}}})), ["spec.attributes.mtu"]);
+        assert_eq!(fields(json!({"links": {}, "shareNodeLinks": true, "modes": ["nic"]})), ["spec.modes"]);
+        assert!(fields(json!({"links": {"names": ["dummy*"]}, "publish": "Always"})).is_empty());
+    }
+}
