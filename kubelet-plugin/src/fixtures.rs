@@ -1,36 +1,53 @@
 //! Records and sandboxes for the tests of this crate.
 
-use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record, Sandbox};
+use netclaim_cni::{CniResult, NetworkList, SpecVersion};
+use netclaim_driver::attach::{Phase, Sandbox, Spec};
 use netclaim_driver::links::NetnsId;
+use serde_json::{Value, json};
+
+use crate::prepare::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
 
 /// A sandbox of no particular namespace.
 pub(crate) fn sandbox(id: &str) -> Sandbox {
     Sandbox { id: id.into(), netns: "/n".into(), netns_id: NetnsId { dev: 0, ino: 0 }, boot_id: "b".into() }
 }
 
+/// A conflist of these plugins.
+pub(crate) fn conflist(plugins: Value) -> NetworkList {
+    let json = json!({"cniVersion": "1.1.0", "name": "netclaim-storage", "plugins": plugins});
+    NetworkList::parse(json.to_string().as_bytes()).expect("a conflist")
+}
+
+/// The result of an ADD.
+pub(crate) fn result(json: &Value) -> CniResult {
+    CniResult::parse(&json.to_string(), SpecVersion::CURRENT).expect("a result")
+}
+
 /// The one attachment of `claim`, in pod `p`.
 pub(crate) fn record(claim: &str, phase: Phase) -> Record {
     let object = |uid: &str| ObjectRef { namespace: "default".into(), name: uid.into(), uid: uid.into() };
-    let plan = Plan {
+    let owner = Owner {
         claim: object(claim),
-        index: 0,
-        of: 1,
         pod: object("p"),
         pod_claim_name: None,
         device: DeviceRef { request: "net".into(), pool: "n".into(), device: "d".into(), share_id: None },
-        network: "storage".into(),
-        if_name: "net1".parse().expect("a name"),
-        conflist: serde_json::Map::new(),
-        args: Default::default(),
-        capability_args: serde_json::Map::new(),
         bandwidth: None,
         segment: None,
+        link: None,
         attributes: serde_json::Map::new(),
     };
+    let spec = Spec {
+        if_name: "net1".parse().expect("a name"),
+        conflist: conflist(json!([{"type": "noop"}])),
+        args: Default::default(),
+        capability_args: Default::default(),
+    };
+    let plan = Plan { owner, index: 0, of: 1, network: "storage".into(), spec };
     Record { phase, ..Record::new(plan) }
 }
 
 /// The same, attached to a sandbox.
 pub(crate) fn attached(claim: &str, sandbox_id: &str) -> Record {
-    record(claim, Phase::Attached { sandbox: sandbox(sandbox_id), result: serde_json::Value::Null })
+    let result = result(&json!({"cniVersion": "1.1.0"}));
+    record(claim, Phase::Attached { sandbox: sandbox(sandbox_id), result })
 }

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::prepare::owner::PodState;
+use crate::prepare::owner::{Journal, ObjectRef};
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,9 +18,8 @@ use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::{Cache, Runtime, close_inherited_descriptors};
-use netclaim_driver::attach::journal::{Journal, take_turn};
-use netclaim_driver::attach::record::ObjectRef;
-use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
+use netclaim_driver::attach::journal::take_turn;
+use netclaim_driver::attach::{Attacher, CniPlugins, boot_id};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, PluginConfig, SandboxNetwork};
@@ -293,7 +294,7 @@ fn restarts() -> i64 {
 }
 
 /// What runs CNI plugins.
-fn cni_network(args: &Args, mark: &Mark) -> Result<CniNetwork> {
+fn cni_network(args: &Args, mark: &Mark) -> Result<CniPlugins> {
     let own = args.installed_plugins();
     let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
     for (name, value) in &args.cni_env {
@@ -305,7 +306,7 @@ fn cni_network(args: &Args, mark: &Mark) -> Result<CniNetwork> {
         runtime = runtime.in_mount_namespace(path)?;
     }
     let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
-    Ok(CniNetwork::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
+    Ok(CniPlugins::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
 }
 
 /// The agent's tasks by what they do. The end of one is the end of the agent.
@@ -496,7 +497,7 @@ async fn watch_journal(journal: Journal, mut health: watch::Receiver<Option<Stri
 async fn watch_silence(
     mut connected: watch::Receiver<bool>,
     silent: watch::Sender<bool>,
-    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
 ) {
     let set = |now: bool| {
         if silent.send_if_modified(|known| std::mem::replace(known, now) != now) {
@@ -524,7 +525,7 @@ async fn watch_silence(
 /// Keeps the metrics that follow something else, until the runtime is let go of.
 async fn count(
     mut connected: watch::Receiver<bool>,
-    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
     metrics: Arc<Metrics>,
 ) {
     loop {
@@ -539,7 +540,7 @@ async fn count(
 
 /// What waiting hooks are answered from.
 struct GateSource {
-    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
+    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
     pods: LivePods,
     /// The runtime tells of nothing: see [`watch_silence`].
     silent: watch::Receiver<bool>,

@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use netclaim_cni::{IfName, NetworkList};
+use netclaim_cni::{CapabilityArgs, IfName, NetworkList};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 /// For whom an attachment is made. The driver stores it, shows it in logs, and reads only what is here.
 ///
@@ -35,7 +34,7 @@ pub struct Spec {
     /// CNI_ARGS of the user's making.
     pub args: BTreeMap<String, String>,
     /// Capability arguments by capability.
-    pub capability_args: Map<String, Value>,
+    pub capability_args: CapabilityArgs,
 }
 
 /// One attachment of a group.
@@ -74,8 +73,8 @@ struct PlanFile<O> {
     conflist: NetworkList,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     args: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    capability_args: Map<String, Value>,
+    #[serde(default, skip_serializing_if = "CapabilityArgs::is_empty")]
+    capability_args: CapabilityArgs,
 }
 
 impl<O> From<PlanFile<O>> for Plan<O> {

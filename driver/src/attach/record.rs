@@ -228,7 +228,7 @@ pub(crate) mod tests {
             if_name: if_name.parse().expect("a name"),
             conflist: list(conflist),
             args: BTreeMap::new(),
-            capability_args: Map::new(),
+            capability_args: Default::default(),
         }
     }
 

@@ -386,11 +386,7 @@ mod tests {
             };
             match &step {
                 Step::Add(sandbox) => {
-                    prop_assert!(
-                        self.owed.is_empty(),
-                        "ADD for {key} while DELs are owed: {:?}",
-                        self.due()
-                    );
+                    prop_assert!(self.due().is_empty(), "ADD for {key} while DELs are due: {:?}", self.due());
                     prop_assert!(!wanted.is_released(record.plan.owner.group()));
                     record.phase = moved(Event::AddDue(sandbox.clone()))?;
                     self.owed.insert(key.clone(), sandbox.id.clone());

@@ -19,7 +19,7 @@ use netclaim_api::network::{NetworkSpec, conflist_name};
 use netclaim_api::taints::{Trouble, TroubleKind};
 use netclaim_api::template;
 use netclaim_cni::{BinChanges, NetworkList, PluginType};
-use netclaim_driver::attach::{CniNetwork, Status};
+use netclaim_driver::attach::{CniPlugins, Status};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -47,7 +47,7 @@ const WORDS: Duration = Duration::from_secs(60);
 /// What looks after the Networks of a node.
 pub struct Availability {
     /// What runs plugins.
-    pub plugins: Arc<CniNetwork>,
+    pub plugins: Arc<CniPlugins>,
     /// The Node object's name.
     pub node: String,
     /// How often plugins are asked; zero is never.
@@ -138,7 +138,7 @@ struct Changes {
 
 impl Changes {
     /// Watches, where nothing does. Returns when to look again without a change.
-    fn subscribe(&mut self, plugins: &CniNetwork) -> Duration {
+    fn subscribe(&mut self, plugins: &CniPlugins) -> Duration {
         if self.subscription.is_none() {
             match plugins.bin_changes() {
                 Ok(changes) => self.subscription = Some(changes),
@@ -171,7 +171,7 @@ struct Chain {
     /// Every one of them.
     plugins: Vec<PluginType>,
     /// What they are asked with by STATUS, where that can be.
-    conflist: Option<Arc<Map<String, Value>>>,
+    conflist: Option<Arc<NetworkList>>,
 }
 
 fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
@@ -200,15 +200,15 @@ fn conflist(
     spec: &NetworkSpec,
     node: &str,
     uplink: Option<&Link>,
-) -> Option<Map<String, Value>> {
+) -> Option<NetworkList> {
     let scope = places_of_node(name.as_str(), node, uplink);
     let mut conflist = Map::new();
     for (key, value) in &spec.cni {
         conflist.insert(key.clone(), template::resolve(value, &scope).ok()?);
     }
     conflist.entry("name").or_insert_with(|| json!(conflist_name(name.as_str())));
-    let list = NetworkList::parse(Value::Object(conflist.clone()).to_string().as_bytes()).ok()?;
-    list.version().has_gc_and_status().then_some(conflist)
+    let list = NetworkList::parse(Value::Object(conflist).to_string().as_bytes()).ok()?;
+    Some(list).filter(|list| list.version().has_gc_and_status())
 }
 
 /// What is known of the node's Networks.
@@ -280,7 +280,7 @@ impl Networks {
     }
 
     /// The one that is to be asked now.
-    fn next(&mut self, now: Instant) -> Option<(NetworkName, Arc<Map<String, Value>>)> {
+    fn next(&mut self, now: Instant) -> Option<(NetworkName, Arc<NetworkList>)> {
         let due = self.due().filter(|due| *due <= now);
         let (name, seen) = self.seen.iter_mut().find(|(_, seen)| due.is_some() && seen.due() == due)?;
         seen.due = None;
@@ -291,7 +291,7 @@ impl Networks {
     fn said(
         &mut self,
         name: &NetworkName,
-        conflist: &Arc<Map<String, Value>>,
+        conflist: &Arc<NetworkList>,
         status: Status,
         now: Instant,
         chance: f64,
@@ -385,6 +385,7 @@ mod tests {
         let plugins: Vec<&str> = chain.plugins.iter().map(PluginType::as_str).collect();
         assert_eq!(plugins, ["macvlan", "host-local"]);
         let conflist = chain.conflist.unwrap();
+        let conflist: Value = serde_json::from_str(conflist.raw()).unwrap();
         assert_eq!(conflist["name"], "netclaim-a");
         assert_eq!(
             conflist["plugins"][0],
@@ -484,7 +485,7 @@ mod tests {
         fn new(dirs: &[&Path], networks: &[(&str, Value)]) -> Self {
             let cache = tempfile::tempdir().unwrap();
             let runtime = Runtime::new(dirs.iter().map(|dir| (*dir).to_owned()).collect()).unwrap();
-            let plugins = CniNetwork::new(runtime, Cache::new(cache.path()), Links::new("/sys"), PERIOD);
+            let plugins = CniPlugins::new(runtime, Cache::new(cache.path()), Links::new("/sys"), PERIOD);
             let metrics = Arc::new(Metrics::default());
             let availability = Availability {
                 plugins: Arc::new(plugins),

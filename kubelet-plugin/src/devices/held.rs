@@ -10,18 +10,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::prepare::owner::{Plan, Segment};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{link_use_of, vlan_of};
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::UplinkSelector;
 use netclaim_api::taints::{Trouble, TroubleKind};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
-use netclaim_driver::attach::record::{Plan, Segment};
 use serde_json::{Map, Value};
 
 use super::candidate::Candidate;
 use super::segments::space_of_link;
 use crate::inventory::Inventory;
+use crate::prepare::exclusion::link_of;
 
 /// One attachment that a claim holds, as far as devices depend on it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -47,13 +48,10 @@ pub struct Held {
 impl Held {
     /// What `plan` holds, on the node of this name.
     pub fn of(plan: &Plan, node: &str) -> Self {
-        let device = &plan.device;
-        let plugins = || {
-            let plugins = plan.conflist.get("plugins").and_then(Value::as_array).into_iter().flatten();
-            plugins.filter_map(Value::as_object)
-        };
+        let device = &plan.owner.device;
+        let plugins = || plan.spec.conflist.plugins();
         // Agents before did not journal what was granted, only what plugins limit.
-        let limit = || plan.capability_args.get("bandwidth")?.get("ingressRate")?.as_u64();
+        let limit = || plan.spec.capability_args.bandwidth?.ingress_rate;
         let (own_use, network) = match device.device.parse() {
             Ok(DeviceName::Link(link_use, _)) => (Some(link_use), None),
             Ok(DeviceName::Network(network)) => (None, Some(network)),
@@ -62,12 +60,17 @@ impl Held {
         Self {
             device: (device.pool == node).then(|| device.device.clone()),
             network,
-            list: plan.network_name().map(str::to_owned),
-            attributes: plan.attributes.clone(),
+            list: Some(plan.spec.conflist.name().to_string()),
+            attributes: plan.owner.attributes.clone(),
             link_use: own_use.or_else(|| link_use_of(plugins())),
             vlan: vlan_of(plugins()),
             segment: id_of(plan),
-            bandwidth: plan.bandwidth.map(|bandwidth| bandwidth.value()).or_else(limit).unwrap_or_default(),
+            bandwidth: plan
+                .owner
+                .bandwidth
+                .map(|bandwidth| bandwidth.value())
+                .or_else(limit)
+                .unwrap_or_default(),
         }
     }
 
@@ -89,11 +92,10 @@ impl Held {
 /// The id that an attachment has alone: the one that it was given, or the one that its Network fixes.
 pub fn id_of(plan: &Plan) -> Option<Segment> {
     let fixed = || {
-        let plugins = plan.conflist.get("plugins")?.as_array()?.iter().filter_map(Value::as_object);
-        let link = plan.attributes.get(attributes::UPLINK)?.get("string")?.as_str()?;
-        Some(Segment { space: space_of_link(link), id: vlan_of(plugins)? })
+        let link = link_of(plan)?;
+        Some(Segment { space: space_of_link(link.name.as_str()), id: vlan_of(plan.spec.conflist.plugins())? })
     };
-    plan.segment.clone().or_else(fixed)
+    plan.owner.segment.clone().or_else(fixed)
 }
 
 /// The inventory with each Network on the link that claims hold it on, for as long as they do.

@@ -214,10 +214,11 @@ mod tests {
 
     use k8s_openapi::api::resource::v1::Device;
     use netclaim_api::attributes;
-    use netclaim_driver::attach::record::{Phase, Plan};
+    use netclaim_driver::attach::record::Phase;
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures::{conflist, record};
     use crate::inventory::tests::uplink;
 
     fn network(plugin: &str) -> NetworkSpec {
@@ -246,10 +247,13 @@ mod tests {
             _ => None,
         };
         let (attributes, device) = (attributes(device, with), device.to_owned());
-        let mut plan = crate::fixtures::record("c", Phase::Planned).plan;
-        plan.device.device = device;
-        plan.conflist = plugins.map(|spec| spec.cni.clone()).unwrap_or_default();
-        Held::of(&Plan { attributes, ..plan }, "n")
+        let mut plan = record("c", Phase::Planned).plan;
+        plan.owner.device.device = device;
+        if let Some(spec) = plugins {
+            plan.spec.conflist = conflist(spec.cni["plugins"].clone());
+        }
+        plan.owner.attributes = attributes;
+        Held::of(&plan, "n")
     }
 
     /// The VLAN network of this id on `eth1`.

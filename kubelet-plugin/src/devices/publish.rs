@@ -14,7 +14,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::taints::Trouble;
 use netclaim_cni::dir_changes::DirChanges;
 use netclaim_cni::error_chain;
-use netclaim_driver::attach::{Attacher, Network, Observer};
+use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_driver::links::Links;
 use netclaim_slices::{Fault, Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
 use tokio::sync::watch;
@@ -30,6 +30,7 @@ use crate::devices::server_features::Teller;
 use crate::devices::{Held, Sources, Stray, strays};
 use crate::inventory::Inventory;
 use crate::inventory::foreign_use::Strangers;
+use crate::prepare::owner::Owner;
 use crate::process::metrics::Metrics;
 
 /// How long what pods bring about is gathered.
@@ -64,10 +65,10 @@ pub struct Devices {
 
 impl Devices {
     /// Publishes what the node has, and how well it is, until `cancel`.
-    pub async fn publish<N: Network, O: Observer>(
+    pub async fn publish<A: Attach, O: Observer<Owner = Owner>>(
         self,
         mut news: News,
-        attacher: Arc<Attacher<N, O>>,
+        attacher: Arc<Attacher<A, O>>,
         health: watch::Sender<Arc<Vec<DeviceHealth>>>,
         cancel: CancellationToken,
     ) {
@@ -135,12 +136,12 @@ impl Devices {
     }
 
     /// Looks now and then for what other programs have on the node's links, until that is something else.
-    async fn look_for<N: Network, O: Observer>(
+    async fn look_for<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         strangers: &mut Strangers,
         look: &mut Interval,
         inventory: &watch::Receiver<Option<Arc<Inventory>>>,
-        attacher: &Attacher<N, O>,
+        attacher: &Attacher<A, O>,
     ) {
         loop {
             look.tick().await;
@@ -163,16 +164,16 @@ impl Devices {
     }
 
     /// The pool as it is now; `None` when the agent ends.
-    async fn look<N: Network, O: Observer>(
+    async fn look<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         inventory: Arc<Inventory>,
         unavailable: Arc<BTreeMap<NetworkName, Trouble>>,
-        attacher: &Attacher<N, O>,
+        attacher: &Attacher<A, O>,
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours) = (self.node.clone(), attacher.sandbox_ids());
         let held = attacher.plans(|plan| Held::of(plan, &node));
         let lost =
-            attacher.strays(|plan, link, _| Stray { link: link.clone(), lent_as: plan.if_name.clone() });
+            attacher.strays(|plan, link, _| Stray { link: link.clone(), lent_as: plan.spec.if_name.clone() });
         // It reads the folders of leases.
         let made = tokio::task::spawn_blocking(move || {
             let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };

@@ -53,7 +53,7 @@ pub fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, B
 mod tests {
     use serde_json::{Value, json};
 
-    use netclaim_driver::attach::record::Segment;
+    use crate::prepare::owner::Segment;
 
     use super::*;
     use crate::inventory::tests::uplink;

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netclaim_driver::attach::record::Plan;
+use crate::prepare::owner::Plan;
 use serde_json::json;
 
 use crate::process::files;
@@ -42,7 +42,7 @@ pub struct Spec {
 impl Spec {
     /// For the claim of a plan.
     pub fn new(plan: &Plan, form: Form) -> Self {
-        Self { form, pod_uid: plan.pod.uid.clone(), refusal: of_another_pod(plan) }
+        Self { form, pod_uid: plan.owner.pod.uid.clone(), refusal: of_another_pod(plan) }
     }
 }
 
@@ -163,7 +163,7 @@ pub fn of_another_pod(plan: &Plan) -> String {
     format!(
         "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so wait until that pod has ended, or give \
          each pod its own claim, for example by resourceClaimTemplateName",
-        plan.claim, plan.pod.name
+        plan.owner.claim, plan.owner.pod.name
     )
 }
 

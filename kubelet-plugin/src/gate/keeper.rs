@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netclaim_driver::attach::record::{Plan, Record};
-use netclaim_driver::attach::{Gate, Observer, PodState};
+use crate::prepare::owner::PodState;
+use crate::prepare::owner::{Owner, Plan, Record};
+use netclaim_driver::attach::{Failure, Gate, Observer};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{mpsc, watch};
 
@@ -62,7 +63,7 @@ impl GateKeeper {
     ) -> io::Result<Self> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
-            let state = states.entry(&record.plan.pod.uid).or_default();
+            let state = states.entry(&record.plan.owner.pod.uid).or_default();
             state.records.push(record.clone());
             state.sandbox = record.phase.sandbox().filter(|sandbox| sandbox.boot_id == boot_id).cloned();
         }
@@ -206,7 +207,7 @@ impl OnDisk {
     fn wanted(state: &PodState, waiting: Waiting) -> Self {
         let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
         let specs = |form| {
-            let spec = |record: &Record| (record.plan.claim.uid.clone(), Spec::new(&record.plan, form));
+            let spec = |record: &Record| (record.plan.owner.claim.uid.clone(), Spec::new(&record.plan, form));
             state.records.iter().map(spec).collect()
         };
         let Some(sandbox) = &state.sandbox else {
@@ -221,13 +222,15 @@ impl OnDisk {
 }
 
 impl Observer for GateKeeper {
+    type Owner = Owner;
+
     /// A few small files, most of them on a file system in memory.
-    async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), String> {
+    async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), Failure> {
         let _ = self.news.send(News::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
         // Without its files the gate stays shut, which is the safe side.
         self.put_on_disk(pod_uid, state).map_err(|error| {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write what the pod's containers need: the pod waits");
-            format!("cannot write what the pod's containers need: {error}")
+            Failure::new(format!("cannot write what the pod's containers need: {error}"))
         })
     }
 
@@ -360,7 +363,7 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         let error = keeper.observe("p", &state(attached("a", "s1"))).await.unwrap_err();
-        assert!(error.contains("a_net.json"), "{error}");
+        assert!(error.message.contains("a_net.json"), "{error}");
         assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json"], "no marker");
         std::fs::remove_dir(&file).unwrap();
         std::fs::write(&file, "").unwrap();
@@ -377,7 +380,7 @@ mod tests {
         let file =
             |claim: &str| std::fs::read_to_string(dir.path().join(format!("metadata/{claim}_net.json")));
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
-        adding.plan.pod.uid = "q".into();
+        adding.plan.owner.pod.uid = "q".into();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["attached", "adding", "gone"] {
             earlier.metadata.provide(&record(claim, Phase::Planned).plan).unwrap();
@@ -436,7 +439,7 @@ mod tests {
         }
         earlier.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
-        adding.plan.pod.uid = "q".into();
+        adding.plan.owner.pod.uid = "q".into();
         keeper(dir.path(), &[attached("attached", "s1"), adding]);
         assert_eq!(files(dir.path()), ["netclaim.dev-claim_attached.json", "s1"]);
     }

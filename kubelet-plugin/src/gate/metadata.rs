@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use netclaim_driver::attach::record::{Phase, Plan, Record};
+use crate::prepare::owner::{Owner, Plan, Record};
+use netclaim_driver::attach::record::Phase;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ pub struct RequestKey(String);
 impl RequestKey {
     /// The request that a plan is for.
     pub fn of(plan: &Plan) -> Self {
-        Self(format!("{}_{}", plan.claim.uid, plan.device.main_request()))
+        Self(format!("{}_{}", plan.owner.claim.uid, plan.owner.device.main_request()))
     }
 }
 
@@ -46,11 +47,11 @@ pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
 /// Where the containers that name the plan's request find their file. A claim from a template has another name in each
 /// pod, so its file is where the pod's own name for it leads.
 pub fn path_in_container(driver: &str, plan: &Plan) -> String {
-    let claim = match &plan.pod_claim_name {
+    let claim = match &plan.owner.pod_claim_name {
         Some(name) => format!("resourceclaimtemplates/{name}"),
-        None => format!("resourceclaims/{}", plan.claim.name),
+        None => format!("resourceclaims/{}", plan.owner.claim.name),
     };
-    format!("{CONTAINER_DIR}/{claim}/{}/{driver}-metadata.json", plan.device.main_request())
+    format!("{CONTAINER_DIR}/{claim}/{}/{driver}-metadata.json", plan.owner.device.main_request())
 }
 
 /// The file for `records`, which are all of one request. `generation` is to grow with each change.
@@ -60,14 +61,14 @@ pub fn file(driver: &str, records: &[&Record], generation: u64) -> String {
     let mut object = json!({
         "kind": "DeviceMetadata",
         "metadata": {
-            "name": plan.claim.name,
-            "namespace": plan.claim.namespace,
-            "uid": plan.claim.uid,
+            "name": plan.owner.claim.name,
+            "namespace": plan.owner.claim.namespace,
+            "uid": plan.owner.claim.uid,
             "generation": generation,
         },
-        "requests": [{"name": plan.device.request, "devices": devices}],
+        "requests": [{"name": plan.owner.device.request, "devices": devices}],
     });
-    if let Some(name) = &plan.pod_claim_name {
+    if let Some(name) = &plan.owner.pod_claim_name {
         object["podClaimName"] = json!(name);
     }
     let version = |version| {
@@ -78,7 +79,7 @@ pub fn file(driver: &str, records: &[&Record], generation: u64) -> String {
 }
 
 fn device(driver: &str, record: &Record) -> Value {
-    let Plan { device, attributes, .. } = &record.plan;
+    let Owner { device, attributes, .. } = &record.plan.owner;
     let mut entry = json!({"driver": driver, "pool": device.pool, "name": device.device});
     if !attributes.is_empty() {
         entry["attributes"] = json!(attributes);
@@ -106,25 +107,21 @@ pub fn generation(file: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{record, sandbox};
+    use crate::fixtures::{record, result, sandbox};
 
     /// Two devices of one request, attached.
     fn attached() -> [Record; 2] {
         [("net1", "02:00:00:00:00:01", "10.20.0.2/24"), ("net2", "02:00:00:00:00:02", "10.20.0.3/24")].map(
             |(name, mac, ip)| {
-                let result = json!({
+                let result = result(&json!({
                     "cniVersion": "1.0.0",
                     "interfaces": [{"name": name, "mac": mac, "sandbox": "/n"}],
                     "ips": [{"address": ip, "interface": 0}],
-                });
+                }));
                 let mut record = record("c", Phase::Attached { sandbox: sandbox("s1"), result });
-                record.plan.if_name = name.parse().unwrap();
-                record.plan.device.request = "net/fast".into();
-                record.plan.conflist = serde_json::from_value(
-                    json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "macvlan"}]}),
-                )
-                .unwrap();
-                record.plan.attributes = serde_json::from_value(json!({"mtu": {"int": 1500}})).unwrap();
+                record.plan.spec.if_name = name.parse().unwrap();
+                record.plan.owner.device.request = "net/fast".into();
+                record.plan.owner.attributes = serde_json::from_value(json!({"mtu": {"int": 1500}})).unwrap();
                 record
             },
         )
@@ -162,7 +159,7 @@ mod tests {
         );
         let [mut record, _] = attached();
         assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
-        record.plan.pod_claim_name = Some("lan".into());
+        record.plan.owner.pod_claim_name = Some("lan".into());
         assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
     }
 
@@ -173,7 +170,7 @@ mod tests {
             path_in_container("netclaim.dev", &record.plan),
             "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/net/netclaim.dev-metadata.json"
         );
-        record.plan.pod_claim_name = Some("lan".into());
+        record.plan.owner.pod_claim_name = Some("lan".into());
         assert_eq!(
             path_in_container("netclaim.dev", &record.plan),
             "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/lan/net/netclaim.dev-metadata.json"

@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use netclaim_driver::attach::record::{Plan, Record};
+use crate::prepare::owner::{Plan, Record};
 use serde_json::json;
 
 use crate::gate::metadata::{self, RequestKey};
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(metadata::generation(&text), Some(generation));
         }
         let mut renamed = attached("u1", "s2");
-        renamed.plan.if_name = "n".parse().unwrap();
+        renamed.plan.spec.if_name = "n".parse().unwrap();
         files.provide(&renamed.plan).unwrap();
         files.write_all(std::slice::from_ref(&renamed)).unwrap();
         let text = fs::read_to_string(&mounted).unwrap();

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::prepare::owner::PodState;
 use netclaim_cni::ContainerId;
-use netclaim_driver::attach::{Gate, PodState};
+use netclaim_driver::attach::Gate;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -83,7 +84,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
             if state.closing {
                 return gone("its ResourceClaims are being released");
             }
-            state.records.first().map(|record| record.plan.pod.clone())
+            state.records.first().map(|record| record.plan.owner.pod.clone())
         };
         tokio::select! {
             changed = state.changed() => if changed.is_err() {
@@ -106,7 +107,8 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    use netclaim_driver::attach::record::{Phase, Record};
+    use crate::prepare::owner::Record;
+    use netclaim_driver::attach::record::Phase;
 
     use super::*;
     use crate::fixtures::{attached, record};

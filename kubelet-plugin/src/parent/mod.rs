@@ -22,8 +22,8 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::prepare::owner::Journal;
 use anyhow::{Context as _, Result};
-use netclaim_driver::attach::journal::Journal;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};

@@ -11,22 +11,21 @@ use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use netclaim_cni::error_chain;
-use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Plan};
-use netclaim_driver::attach::{Attacher, CniNetwork, Failure, Network};
+use netclaim_cni::{NetworkList, error_chain};
+use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
+use super::claim::{Claim, ReadError, reserved_for};
+use super::exclusion::{self, Excluded};
+use super::owner::{DeviceRef, ObjectRef, Owner, Plan};
+use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, plans};
 use crate::devices::{self, Held};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
-use crate::prepare::claim::{Claim, ClaimError, Refusal, reserved_for};
-use crate::prepare::exclusion;
-use crate::prepare::plan::{Node, Taken, asks_for_namespace, is_offered, plans};
-use crate::process::metrics;
-use crate::process::metrics::Metrics;
+use crate::process::metrics::{self, Metrics};
 use crate::runtime::sandboxes::{Listed, Sandboxes};
 use crate::status::News;
 
@@ -41,17 +40,81 @@ const LINK_PATIENCE: Duration = Duration::from_secs(5);
 const END_PATIENCE: Duration = Duration::from_secs(30);
 const END_PAUSE: Duration = Duration::from_millis(250);
 
+/// Why a claim is not prepared. Its text, with its sources, becomes an event of the pod.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// It cannot be read, or makes no sense.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It cannot be served here, or not now.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Its CNI plugins cannot carry it out.
+    #[error("request {request:?} of ResourceClaim {claim}, network {network}, node {node}")]
+    Plugins {
+        /// The request.
+        request: String,
+        /// The claim.
+        claim: ObjectRef,
+        /// The network.
+        network: String,
+        /// This node.
+        node: String,
+        /// What they say.
+        source: Failure,
+    },
+    /// Another attachment has the link.
+    #[error(transparent)]
+    Excluded(#[from] Excluded),
+    /// It cannot be journalled.
+    #[error(transparent)]
+    Journal(Failure),
+    /// What its earlier pod had is still there.
+    #[error("ResourceClaim {claim}")]
+    Release {
+        /// The claim.
+        claim: ObjectRef,
+        /// Why.
+        source: Failure,
+    },
+    /// Its earlier pod runs.
+    #[error(
+        "ResourceClaim {claim} was that of pod {pod} (UID {}), which has not ended on node {node}: the next pod gets it then",
+        pod.uid
+    )]
+    NotEnded {
+        /// The claim.
+        claim: ObjectRef,
+        /// The earlier pod.
+        pod: ObjectRef,
+        /// This node.
+        node: String,
+    },
+    /// The kubelet has unprepared it since.
+    #[error("ResourceClaim {0} was unprepared meanwhile: try again")]
+    Unprepared(ObjectRef),
+    /// The agent ends.
+    #[error("the agent is stopping: try again")]
+    Stopping,
+    /// The kubelet would not wait longer.
+    #[error("node {node}: not ready within {} s, trying again", PATIENCE.as_secs())]
+    Late {
+        /// This node.
+        node: String,
+    },
+}
+
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// What a Prepare needs of the CNI plugins.
-pub trait Plugins: Network {
-    /// Looks whether a plan can be carried out, and settles what its plugins decide.
-    fn settle(&self, plan: Plan) -> impl Future<Output = Result<Plan, Failure>> + Send;
+pub trait Plugins: Attach {
+    /// Looks whether a configuration can be carried out, and settles what its plugins decide.
+    fn settle(&self, list: &NetworkList) -> impl Future<Output = Result<NetworkList, Failure>> + Send;
 }
 
-impl Plugins for CniNetwork {
-    async fn settle(&self, plan: Plan) -> Result<Plan, Failure> {
-        Self::settle(self, plan).await
+impl Plugins for CniPlugins {
+    async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Failure> {
+        Self::settle(self, list).await
     }
 }
 
@@ -88,7 +151,7 @@ pub struct NodeAgent<N> {
 /// What another pod has that excludes a plan, and why that is refused if it stays.
 struct Obstacle {
     plan: Plan,
-    refusal: String,
+    refusal: Excluded,
 }
 
 /// Whether a pod has ended.
@@ -169,12 +232,8 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
                 continue;
             };
             *result = match tokio::time::timeout_at(deadline, self.prepare_one(claim)).await {
-                Ok(result) => result,
-                Err(_) => Err(format!(
-                    "node {}: not ready within {} s, trying again",
-                    self.node_name,
-                    PATIENCE.as_secs()
-                )),
+                Ok(result) => result.map_err(|error| error_chain(&error)),
+                Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }.to_string()),
             };
             self.metrics.call(metrics::Call::Prepare, result.is_ok());
             if let Err(error) = result {
@@ -199,17 +258,21 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
 }
 
 impl<N: Plugins> NodeAgent<N> {
-    async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, String> {
+    async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, PrepareError> {
         let call = self.calls.begin(&claim.uid);
-        let known = self.attacher.plans_of_claim(&claim.uid);
+        let known = self.attacher.plans_of(&claim.uid);
         self.prepare_from(claim, known, &call).await
     }
 
     /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for no
     /// Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
     pub async fn left_behind(&self) -> HashMap<ObjectRef, String> {
-        let named =
-            |plan: &Plan| plan.pod_claim_name.is_none().then(|| (plan.claim.clone(), plan.pod.uid.clone()));
+        let named = |plan: &Plan| {
+            plan.owner
+                .pod_claim_name
+                .is_none()
+                .then(|| (plan.owner.claim.clone(), plan.owner.pod.uid.clone()))
+        };
         let mut claims: HashMap<ObjectRef, String> =
             self.attacher.plans(named).into_iter().flatten().collect();
         let mut ended = HashMap::new();
@@ -227,20 +290,20 @@ impl<N: Plugins> NodeAgent<N> {
     ///
     /// # Errors
     /// Why the other pod cannot have it yet. The claim is still that of the first pod then.
-    pub async fn hand_over(&self, claim: &ObjectRef, from: &str) -> Result<bool, String> {
+    pub async fn hand_over(&self, claim: &ObjectRef, from: &str) -> Result<bool, PrepareError> {
         let ObjectRef { namespace, name, uid } = claim.clone();
         let claim = ClaimRef { namespace, name, uid };
         let call = self.calls.begin(&claim.uid);
-        let known = self.attacher.plans_of_claim(&claim.uid);
-        if known.first().is_none_or(|plan| plan.pod.uid != from) {
+        let known = self.attacher.plans_of(&claim.uid);
+        if known.first().is_none_or(|plan| plan.owner.pod.uid != from) {
             return Ok(false);
         }
-        let pods = self.read_once(&claim, reserved_for).await.map_err(|error| error.to_string())?;
+        let pods = self.read_once(&claim, reserved_for).await?;
         if pods.contains(from) || !pods.iter().any(|uid| self.sandboxes.has(uid)) {
             return Ok(false);
         }
         self.prepare_from(&claim, known, &call).await?;
-        Ok(self.attacher.plans_of_claim(&claim.uid).first().is_some_and(|plan| plan.pod.uid != from))
+        Ok(self.attacher.plans_of(&claim.uid).first().is_some_and(|plan| plan.owner.pod.uid != from))
     }
 
     /// Prepares a claim of which the plans `known` are journalled.
@@ -249,45 +312,42 @@ impl<N: Plugins> NodeAgent<N> {
         claim: &ClaimRef,
         mut known: Vec<Plan>,
         call: &UnderWay<'_>,
-    ) -> Result<Vec<PreparedDevice>, String> {
+    ) -> Result<Vec<PreparedDevice>, PrepareError> {
         if let Some(first) = known.first() {
             // Without an answer the claim is its pod's: the containers of another one are refused all the same.
             let pods = self.read_once(claim, reserved_for).await;
-            let is_its = pods.map_or(true, |pods| pods.contains(&first.pod.uid));
+            let is_its = pods.map_or(true, |pods| pods.contains(&first.owner.pod.uid));
             // Half a claim may be left of a write that failed: it is completed.
             match (is_its, known.len() == first.of as usize) {
                 (true, true) => return Ok(self.prepared(&known, &[])),
                 (true, false) => {}
                 (false, _) => {
                     if self.wait_for_end(first).await? == End::Owing {
-                        self.attacher.release(&claim.uid).await.map_err(|failure| failure.message)?;
+                        self.attacher.release(&claim.uid).await.map_err(PrepareError::Journal)?;
                         known.clear();
                     }
                 }
             }
         }
         let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
-        let claim = self.read(claim, read).await.map_err(|error| self.report(error))?;
-        let refuse = |message| self.report(ClaimError::Final(Box::new(claim.refuse(message))));
+        let claim = self.read(claim, read).await.inspect_err(|error| self.report(error))?;
+        let refuse = |error: PrepareError| self.refuse(&claim, error);
         let deadline = Instant::now() + LINK_PATIENCE;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
-        let labels = self.namespace_labels(&claim, &inventory).await.map_err(|error| self.report(error))?;
+        let labels = self.namespace_labels(&claim, &inventory).await?;
         loop {
-            let made = self.plan(&claim, &inventory, &labels).map_err(refuse)?;
+            let made = self.plan(&claim, &inventory, &labels).map_err(|error| refuse(error.into()))?;
             let settled = self.settle(made.clone()).await.map_err(refuse)?;
             let other = {
                 let _turn = self.turn.lock().await;
-                if call.is_over() || self.attacher.plans_of_claim(&claim.object.uid) != known {
-                    return Err(format!(
-                        "ResourceClaim {} was unprepared meanwhile: try again",
-                        claim.object
-                    ));
+                if call.is_over() || self.attacher.plans_of(&claim.object.uid) != known {
+                    return Err(PrepareError::Unprepared(claim.object.clone()));
                 }
                 // Others may have got something since.
-                if self.plan(&claim, &inventory, &labels).map_err(refuse)? != made {
+                if self.plan(&claim, &inventory, &labels).map_err(|error| refuse(error.into()))? != made {
                     continue;
                 }
-                match self.obstacle(&settled).map_err(refuse)? {
+                match self.obstacle(&settled).map_err(|error| refuse(error.into()))? {
                     None => {
                         self.journal(&claim, &known, settled.clone()).await?;
                         return Ok(self.prepared(&settled, &claim.observed));
@@ -295,26 +355,23 @@ impl<N: Plugins> NodeAgent<N> {
                     Some(other) => other,
                 }
             };
-            self.wait_for_release(other, deadline).await.map_err(refuse)?;
+            self.wait_for_release(other, deadline).await.map_err(|error| refuse(error.into()))?;
             inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         }
     }
 
-    /// Has the claim's plans be `made`, instead of those that are `known`.
-    async fn journal(&self, claim: &Claim, known: &[Plan], made: Vec<Plan>) -> Result<(), String> {
-        if known.iter().any(|plan| plan.pod.uid != claim.pod.uid) {
+    /// Replaces the claim's plans, which are `known`, by those that are `made`.
+    async fn journal(&self, claim: &Claim, known: &[Plan], made: Vec<Plan>) -> Result<(), PrepareError> {
+        if known.iter().any(|plan| plan.owner.pod.uid != claim.pod.uid) {
             let released = self.attacher.release(&claim.object.uid);
+            let late = || Failure::new("what its earlier pod had is not released yet: try again");
             let released = tokio::time::timeout(LINK_PATIENCE, released).await;
             released
-                .unwrap_or_else(|_| {
-                    Err(Failure::new("what its earlier pod had is not released yet: try again"))
-                })
-                .map_err(|failure| format!("ResourceClaim {}: {}", claim.object, failure.message))?;
+                .unwrap_or_else(|_| Err(late()))
+                .map_err(|source| PrepareError::Release { claim: claim.object.clone(), source })?;
         }
-        self.attacher
-            .prepare(made)
-            .await
-            .map_err(|failure| self.report(ClaimError::Final(Box::new(claim.refuse(failure.message)))))?;
+        let journalled = self.attacher.prepare(made).await;
+        journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
         Failpoint::Planned.reach();
         // The pod of a claim that is handed over has its sandbox already.
         match self.sandboxes.look_at(&claim.pod.uid, &self.boot_id) {
@@ -346,18 +403,16 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     /// Waits until the pod of `plan` has ended, for which the claim is reserved no more.
-    async fn wait_for_end(&self, plan: &Plan) -> Result<End, String> {
+    async fn wait_for_end(&self, plan: &Plan) -> Result<End, PrepareError> {
         let deadline = Instant::now() + END_PATIENCE;
         loop {
-            let end = self.end_of(&plan.pod.uid).await;
+            let end = self.end_of(&plan.owner.pod.uid).await;
             if end != End::NotYet {
                 return Ok(end);
             }
             if Instant::now() >= deadline {
-                return Err(format!(
-                    "ResourceClaim {} was that of pod {} (UID {}), which has not ended on node {}: the next pod gets it then",
-                    plan.claim, plan.pod, plan.pod.uid, self.node_name
-                ));
+                let Owner { claim, pod, .. } = plan.owner.clone();
+                return Err(PrepareError::NotEnded { claim, pod, node: self.node_name.clone() });
             }
             tokio::time::sleep(END_PAUSE).await;
         }
@@ -367,28 +422,23 @@ impl<N: Plugins> NodeAgent<N> {
     async fn read<T>(
         &self,
         claim: &ClaimRef,
-        understand: impl Fn(&str, &str) -> Result<T, ClaimError>,
-    ) -> Result<T, ClaimError> {
+        understand: impl Fn(&str, &str) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
         let read = || self.read_once(claim, &understand);
-        read.retry(pauses()).when(|error| matches!(error, ClaimError::NotYet(_))).await
+        read.retry(pauses()).when(|error| !matches!(error, ReadError::Refused(_))).await
     }
 
     async fn read_once<T>(
         &self,
         claim: &ClaimRef,
-        understand: impl Fn(&str, &str) -> Result<T, ClaimError>,
-    ) -> Result<T, ClaimError> {
+        understand: impl Fn(&str, &str) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
         let url =
             Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace).resource_url().to_owned();
+        let object = || format!("ResourceClaim {}/{}", claim.namespace, claim.name);
         let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
-        let request = request.map_err(|error| ClaimError::NotYet(error.to_string()))?;
-        let name = format!("{}/{}", claim.namespace, claim.name);
-        let text = tokio::time::timeout(READ_TIMEOUT, self.client.request_text(request)).await;
-        let text = text.map_err(|_| format!("no answer in {} s", READ_TIMEOUT.as_secs()));
-        let text = text.and_then(|text| text.map_err(|error| error_chain(&error)));
-        let text = text.map_err(|error| {
-            ClaimError::NotYet(format!("cannot read ResourceClaim {name} from the API server: {error}"))
-        })?;
+        let request = request.map_err(|source| ReadError::Request { object: object(), source })?;
+        let text = answer(self.client.request_text(request), object).await?;
         understand(&text, &claim.uid)
     }
 
@@ -399,11 +449,10 @@ impl<N: Plugins> NodeAgent<N> {
         claim: &Claim,
         new: bool,
         deadline: Instant,
-    ) -> Result<Arc<Inventory>, String> {
+    ) -> Result<Arc<Inventory>, PrepareError> {
         let mut inventory = self.inventory.clone();
-        let stopping = || "the agent is stopping: try again".to_owned();
         let known = inventory.wait_for(Option::is_some).await.ok().and_then(|known| known.clone());
-        let known = self.settled(&known.ok_or_else(stopping)?);
+        let known = self.settled(&known.ok_or(PrepareError::Stopping)?);
         if !new {
             return Ok(known);
         }
@@ -414,9 +463,9 @@ impl<N: Plugins> NodeAgent<N> {
         };
         match tokio::time::timeout_at(deadline, inventory.wait_for(offers)).await {
             Ok(Ok(offering)) => {
-                offering.as_ref().map(|inventory| self.settled(inventory)).ok_or_else(stopping)
+                offering.as_ref().map(|inventory| self.settled(inventory)).ok_or(PrepareError::Stopping)
             }
-            Ok(Err(_)) => Err(stopping()),
+            Ok(Err(_)) => Err(PrepareError::Stopping),
             // What is not offered is refused by name.
             Err(_) => Ok(known),
         }
@@ -440,22 +489,14 @@ impl<N: Plugins> NodeAgent<N> {
         &self,
         claim: &Claim,
         inventory: &Inventory,
-    ) -> Result<BTreeMap<String, String>, ClaimError> {
+    ) -> Result<BTreeMap<String, String>, ReadError> {
         if !asks_for_namespace(claim, inventory) {
             return Ok(BTreeMap::new());
         }
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let name = &claim.object.namespace;
-        let read = || async {
-            let found = tokio::time::timeout(READ_TIMEOUT, namespaces.get_metadata(name)).await;
-            let found = found.map_err(|_| format!("no answer in {} s", READ_TIMEOUT.as_secs()));
-            found.and_then(|found| found.map_err(|error| error_chain(&error)))
-        };
-        let found = read.retry(pauses()).await;
-        let found = found.map_err(|error| {
-            ClaimError::NotYet(format!("cannot read Namespace {name} from the API server: {error}"))
-        })?;
-        Ok(found.metadata.labels.unwrap_or_default())
+        let read = || answer(namespaces.get_metadata(name), || format!("Namespace {name}"));
+        Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
     /// What the claim would get if it were journalled now.
@@ -464,48 +505,50 @@ impl<N: Plugins> NodeAgent<N> {
         claim: &Claim,
         inventory: &Inventory,
         namespace_labels: &BTreeMap<String, String>,
-    ) -> Result<Vec<Plan>, String> {
+    ) -> Result<Vec<Plan>, PlanError> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
         let of_pod = state.records.into_iter().map(|record| record.plan);
         let (own, others): (Vec<Plan>, Vec<Plan>) =
-            of_pod.partition(|plan| plan.claim.uid == claim.object.uid);
-        let of_others = |plan: &Plan| devices::id_of(plan).filter(|_| plan.claim.uid != claim.object.uid);
+            of_pod.partition(|plan| plan.owner.claim.uid == claim.object.uid);
+        let of_others =
+            |plan: &Plan| devices::id_of(plan).filter(|_| plan.owner.claim.uid != claim.object.uid);
         let taken = Taken {
             own,
-            names: others.into_iter().map(|plan| plan.if_name).collect(),
+            names: others.into_iter().map(|plan| plan.spec.if_name).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
         plans(claim, self.node(inventory, namespace_labels), &taken)
     }
 
-    async fn settle(&self, plans: Vec<Plan>) -> Result<Vec<Plan>, String> {
-        let mut settled = Vec::new();
-        for plan in plans {
-            let whose = format!(
-                "request {:?} of ResourceClaim {}, network {}, node {}",
-                plan.device.request, plan.claim, plan.network, self.node_name
-            );
-            let plan = self.plugins.settle(plan).await;
-            settled.push(plan.map_err(|failure| format!("{whose}: {}", failure.message))?);
+    async fn settle(&self, mut plans: Vec<Plan>) -> Result<Vec<Plan>, PrepareError> {
+        for plan in &mut plans {
+            let settled = self.plugins.settle(&plan.spec.conflist).await;
+            plan.spec.conflist = settled.map_err(|source| PrepareError::Plugins {
+                request: plan.owner.device.request.clone(),
+                claim: plan.owner.claim.clone(),
+                network: plan.network.clone(),
+                node: self.node_name.clone(),
+                source,
+            })?;
         }
-        Ok(settled)
+        Ok(plans)
     }
 
     /// What has a link of `plans` in a use that excludes theirs.
     ///
     /// # Errors
     /// When the plans exclude each other.
-    fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, String> {
+    fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, Excluded> {
         let others = self.attacher.plans(Plan::clone);
         // Of the claim itself only what comes before: the other way round it would be said twice.
         let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
-            let others = others.iter().filter(|other| other.claim.uid != plan.claim.uid);
+            let others = others.iter().filter(|other| other.owner.claim.uid != plan.owner.claim.uid);
             Some((plan, exclusion::obstacle(plan, others.chain(plans.iter().take(index)))?))
         });
         let Some((plan, other)) = obstacle else { return Ok(None) };
-        let refusal = exclusion::refusal(plan, other);
-        if other.claim.uid == plan.claim.uid {
+        let refusal = Excluded::by(plan, other);
+        if other.owner.claim.uid == plan.owner.claim.uid {
             return Err(refusal);
         }
         Ok(Some(Obstacle { plan: other.clone(), refusal }))
@@ -519,8 +562,8 @@ impl<N: Plugins> NodeAgent<N> {
         &self,
         Obstacle { plan, refusal }: Obstacle,
         deadline: Instant,
-    ) -> Result<(), String> {
-        let Some(mut state) = self.attacher.watch(&plan.pod.uid) else { return Ok(()) };
+    ) -> Result<(), Excluded> {
+        let Some(mut state) = self.attacher.watch(&plan.owner.pod.uid) else { return Ok(()) };
         let released = state.wait_for(|state| state.records.iter().all(|record| record.plan != plan));
         // Its task ends with the last plan of a pod.
         tokio::time::timeout_at(deadline, released).await.map(drop).map_err(|_| refusal)
@@ -536,90 +579,96 @@ impl<N: Plugins> NodeAgent<N> {
         };
         let attached = plans.iter().map(|plan| {
             // The kubelet shows one health for each first one, so it is the request's and not the claim's.
-            let cdi = vec![self.gate.metadata().device(plan), self.gate.specs().device(&plan.claim.uid)];
-            device(&plan.device, cdi)
+            let cdi =
+                vec![self.gate.metadata().device(plan), self.gate.specs().device(&plan.owner.claim.uid)];
+            device(&plan.owner.device, cdi)
         });
         attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()
     }
 
-    /// Notes a refusal in the claim's status; returns what the kubelet is told.
-    fn report(&self, error: ClaimError) -> String {
-        let message = error.to_string();
-        if let ClaimError::Final(refusal) = error {
-            let refusal: Box<Refusal> = refusal;
-            let _ = self.news.send(News::Refused(refusal));
+    /// Has a refusal noted in the claim's status.
+    fn refuse(&self, claim: &Claim, error: PrepareError) -> PrepareError {
+        let _ = self.news.send(News::Refused(Box::new(claim.refuse(&error))));
+        error
+    }
+
+    fn report(&self, error: &ReadError) {
+        if let ReadError::Refused(refusal) = error {
+            let _ = self.news.send(News::Refused(refusal.clone()));
         }
-        message
+    }
+}
+
+/// What the API server says of an object, within the time that one answer may take.
+async fn answer<T>(
+    request: impl Future<Output = kube::Result<T>>,
+    object: impl Fn() -> String,
+) -> Result<T, ReadError> {
+    match tokio::time::timeout(READ_TIMEOUT, request).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(source)) => Err(ReadError::Api { object: object(), source: Box::new(source) }),
+        Err(_) => Err(ReadError::Timeout { object: object(), limit: READ_TIMEOUT }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use http::{Request, Response, StatusCode};
     use kube::client::Body;
-    use netclaim_driver::attach::journal::Journal;
-    use netclaim_driver::attach::record::Sandbox;
-    use netclaim_driver::attach::{Checked, Undone};
+    use netclaim_cni::{CniResult, ContainerId, IfName};
+    use netclaim_driver::attach::{AddFailure, Checked, Del, DelOutcome, Sandbox, Spec};
     use netclaim_driver::links::HostLink;
-    use netclaim_driver::nri::{Sandbox as Told, SandboxNetwork};
+    use netclaim_driver::nri::{Sandbox as PodSandbox, SandboxNetwork};
     use serde_json::{Value, json};
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::fixtures::result;
     use crate::gate::cdi::{CdiSpecs, HookCommand};
     use crate::gate::markers::Markers;
     use crate::gate::metadata_files::MetadataFiles;
     use crate::inventory::tests::uplink;
+    use crate::prepare::owner::Journal;
 
     /// A fake of the plugins: all is well, as soon as plans may be settled.
     struct Fake(Semaphore);
 
     impl Plugins for Fake {
-        async fn settle(&self, plan: Plan) -> Result<Plan, Failure> {
+        async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Failure> {
             self.0.acquire().await.expect("open").forget();
-            Ok(plan)
+            Ok(list.clone())
         }
     }
 
-    impl Network for Fake {
-        async fn lends(&self, _: &Plan) -> Result<Option<HostLink>, Failure> {
+    impl Attach for Fake {
+        async fn link_to_move(&self, _: &Spec) -> Result<Option<HostLink>, Failure> {
             Ok(None)
         }
 
-        async fn index_in_pod(&self, _: &Plan, _: &Sandbox) -> Option<u32> {
+        async fn index_in_pod(&self, _: &Spec, _: &Sandbox) -> Option<u32> {
             None
         }
 
-        async fn give_back(&self, _: &Plan, _: &HostLink) -> Result<Undone, Failure> {
-            Ok(Undone::All)
+        async fn give_back(&self, _: &Spec, _: &HostLink) -> Result<DelOutcome, Failure> {
+            Ok(DelOutcome::Clean)
         }
 
-        async fn add(&self, _: &Plan, _: &Sandbox) -> Result<Value, Failure> {
-            Ok(json!({}))
+        async fn add(&self, _: &Spec, _: &Sandbox) -> Result<CniResult, AddFailure> {
+            Ok(result(&json!({})))
         }
 
-        async fn del(
-            &self,
-            _: &Plan,
-            _: &str,
-            _: Option<&Path>,
-            _: Option<&Value>,
-            _: Option<&HostLink>,
-            _: u32,
-        ) -> Result<Undone, Failure> {
-            Ok(Undone::All)
+        async fn del(&self, _: &Spec, _: Del<'_>) -> Result<DelOutcome, Failure> {
+            Ok(DelOutcome::Clean)
         }
 
-        async fn check(&self, _: &Plan, _: &Sandbox, _: &Value) -> Checked {
+        async fn check(&self, _: &Spec, _: &Sandbox, _: &CniResult) -> Checked {
             Checked::Fine
         }
 
         async fn collect(
             &self,
-            _: &Plan,
-            _: impl Fn() -> Vec<(String, netclaim_api::IfName)> + Send,
+            _: &Spec,
+            _: impl Fn() -> Vec<(ContainerId, IfName)> + Send,
         ) -> Result<usize, Failure> {
             Ok(0)
         }
@@ -711,11 +760,11 @@ mod tests {
 
         /// The pods of what is journalled for the claim.
         fn pods(&self, claim: &ClaimRef) -> Vec<String> {
-            self.node.attacher.plans_of_claim(&claim.uid).into_iter().map(|plan| plan.pod.uid).collect()
+            self.node.attacher.plans_of(&claim.uid).into_iter().map(|plan| plan.owner.pod.uid).collect()
         }
 
         fn sandbox_up(&self, pod: &str) {
-            self.node.sandboxes.up(&Told {
+            self.node.sandboxes.up(&PodSandbox {
                 id: format!("sandbox-of-{pod}"),
                 uid: pod.into(),
                 name: pod.into(),
@@ -787,18 +836,18 @@ mod tests {
         let [(object, from)] = left.as_slice() else { panic!("{left:?}") };
         assert_eq!((object.uid.as_str(), from.as_str()), ("c", "old"));
         let hand_over = || agent.node.hand_over(object, from);
-        assert_eq!(hand_over().await, Ok(false), "it is the old pod's");
+        assert!(!hand_over().await.unwrap(), "it is the old pod's");
         agent.claim("c", "nic-eth1", &["old", "new"]);
         agent.sandbox_up("new");
-        assert_eq!(hand_over().await, Ok(false), "it is the old pod's, too");
+        assert!(!hand_over().await.unwrap(), "it is the old pod's, too");
         assert_eq!(agent.prepare(&claim).await, Ok(()), "the old pod is asked for again");
         agent.claim("c", "nic-eth1", &["elsewhere"]);
-        assert_eq!(hand_over().await, Ok(false), "the next pod is on another node");
+        assert!(!hand_over().await.unwrap(), "the next pod is on another node");
         assert_eq!(agent.pods(&claim), ["old"]);
         agent.claim("c", "nic-eth1", &["new"]);
-        assert_eq!(hand_over().await, Ok(true));
+        assert!(hand_over().await.unwrap());
         assert_eq!(agent.pods(&claim), ["new"]);
-        assert_eq!(hand_over().await, Ok(false), "it is done");
+        assert!(!hand_over().await.unwrap(), "it is done");
     }
 
     #[tokio::test(start_paused = true)]
@@ -809,7 +858,7 @@ mod tests {
         agent.claim("c", "ipvlan-eth1", &["new"]);
         agent.sandbox_up("new");
         let object = ObjectRef { namespace: "default".into(), name: "c".into(), uid: "c".into() };
-        let error = agent.node.hand_over(&object, "old").await.expect_err("no such device");
+        let error = error_chain(&agent.node.hand_over(&object, "old").await.expect_err("no such device"));
         assert!(error.contains("does not offer device \"ipvlan-eth1\""), "{error}");
         assert_eq!(agent.pods(&claim), ["old"], "it is tried again");
     }

@@ -4,27 +4,92 @@
 //! dropped one of them silently.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use netclaim_api::merge::{Author, Layer};
 use netclaim_api::opaque::Opaque;
-use netclaim_api::{Quantity, attributes, is_dns_label};
-use netclaim_driver::attach::record::{DeviceRef, ObjectRef};
+use netclaim_api::{Invalid, Quantity, attributes, is_dns_label};
+use netclaim_cni::error_chain;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use super::owner::{DeviceRef, ObjectRef};
 
 /// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a template.
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// Why a claim cannot be prepared.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClaimError {
-    /// What is read is not yet what the kubelet has seen: reading it again may help.
-    #[error("{0}")]
-    NotYet(String),
+/// Why a claim cannot be read. Reading it again may help, but for [`ReadError::Refused`].
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The API server gave no answer.
+    #[error("cannot read {object} from the API server: no answer in {} s", limit.as_secs())]
+    Timeout {
+        /// Kind, namespace and name.
+        object: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// The API server answered with an error.
+    #[error("cannot read {object} from the API server")]
+    Api {
+        /// Kind, namespace and name.
+        object: String,
+        /// What it said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// No request can be made for it.
+    #[error("cannot ask for {object}")]
+    Request {
+        /// Kind, namespace and name.
+        object: String,
+        /// Why not.
+        #[source]
+        source: kube::core::request::Error,
+    },
+    /// The answer is no ResourceClaim.
+    #[error("the API server's ResourceClaim cannot be read")]
+    Json(#[from] serde_json::Error),
+    /// Another claim has the name now.
+    #[error("ResourceClaim {claim} was replaced: it has UID {}, the pod's had {wanted}", claim.uid)]
+    Replaced {
+        /// The claim that is there.
+        claim: ObjectRef,
+        /// The UID of the one that the kubelet asks for.
+        wanted: String,
+    },
+    /// Nothing is allocated.
+    #[error("ResourceClaim {0} is not allocated")]
+    NotAllocated(ObjectRef),
+    /// No pod may use it.
+    #[error("ResourceClaim {0} is not reserved for any pod")]
+    NotReserved(ObjectRef),
     /// Reading it again will not help.
     #[error("{}", .0.message)]
-    Final(Box<Refusal>),
+    Refused(Box<Refusal>),
+}
+
+/// What is wrong with a claim that has been read.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum ClaimError {
+    #[error("ResourceClaim {claim} is reserved for {resource} {name:?}: an attachment belongs to one pod")]
+    NoPod { claim: ObjectRef, resource: String, name: String },
+    #[error(
+        "ResourceClaim {claim} is shared by pods {pods}: an attachment belongs to one pod, so give each pod its own claim, \
+         for example by resourceClaimTemplateName"
+    )]
+    Shared { claim: ObjectRef, pods: String },
+    #[error("ResourceClaim {claim}: an allocation config has the unknown source {source_:?}")]
+    Source { claim: ObjectRef, source_: String },
+    #[error("ResourceClaim {claim}")]
+    Config {
+        claim: ObjectRef,
+        #[source]
+        source: Invalid,
+    },
+    #[error("consumedCapacity.bandwidth of ResourceClaim {claim}: {problem}")]
+    Bandwidth { claim: ObjectRef, problem: String },
 }
 
 /// A claim that is refused, with what is needed to say so in its status.
@@ -145,24 +210,19 @@ struct OpaqueEntry {
 ///
 /// # Errors
 /// When `text` is not that claim.
-pub fn reserved_for(text: &str, uid: &str) -> Result<BTreeSet<String>, ClaimError> {
+pub fn reserved_for(text: &str, uid: &str) -> Result<BTreeSet<String>, ReadError> {
     let (_, _, status) = Document::read(text, uid)?;
     let pods = status.reserved_for.into_iter().filter(|consumer| consumer.resource == "pods");
     Ok(pods.map(|pod| pod.uid).collect())
 }
 
 impl Document {
-    fn read(text: &str, uid: &str) -> Result<(ObjectRef, BTreeMap<String, String>, Status), ClaimError> {
-        let document: Self = serde_json::from_str(text)
-            .map_err(|e| ClaimError::NotYet(format!("the API server's ResourceClaim cannot be read: {e}")))?;
+    fn read(text: &str, uid: &str) -> Result<(ObjectRef, BTreeMap<String, String>, Status), ReadError> {
+        let document: Self = serde_json::from_str(text)?;
         let Metadata { namespace, name, uid: found, annotations } = document.metadata;
         let object = ObjectRef { namespace, name, uid: found };
         if object.uid != uid {
-            let message = format!(
-                "ResourceClaim {object} was replaced: it has UID {}, the pod's had {uid}",
-                object.uid
-            );
-            return Err(ClaimError::NotYet(message));
+            return Err(ReadError::Replaced { claim: object, wanted: uid.to_owned() });
         }
         Ok((object, annotations, document.status))
     }
@@ -172,14 +232,14 @@ impl Claim {
     /// Reads the claim that the kubelet calls `uid` from `text`, keeping what is `driver`'s.
     ///
     /// # Errors
-    /// See [`ClaimError`]; every message says which object and field it is about.
-    pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ClaimError> {
+    /// See [`ReadError`]; every message says which object and field it is about.
+    pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ReadError> {
         let (object, mut annotations, status) = Document::read(text, uid)?;
         let Some(Allocation { mut devices, node_selector }) = status.allocation else {
-            return Err(ClaimError::NotYet(format!("ResourceClaim {object} is not allocated")));
+            return Err(ReadError::NotAllocated(object));
         };
         if status.reserved_for.is_empty() {
-            return Err(ClaimError::NotYet(format!("ResourceClaim {object} is not reserved for any pod")));
+            return Err(ReadError::NotReserved(object));
         }
         devices.results.retain(|result| result.driver == driver);
         let observed = devices.results.extract_if(.., |result| result.admin_access);
@@ -189,8 +249,9 @@ impl Claim {
         let pod_claim_name = annotations.remove(POD_CLAIM_NAME).filter(|name| is_dns_label(name));
         match Self::understand(&object, status.reserved_for, devices, driver) {
             Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, node_selector, devices, observed }),
-            Err(message) => {
-                Err(ClaimError::Final(Box::new(Refusal { claim: object, devices: refs, message })))
+            Err(error) => {
+                let message = error_chain(&error);
+                Err(ReadError::Refused(Box::new(Refusal { claim: object, devices: refs, message })))
             }
         }
     }
@@ -200,10 +261,9 @@ impl Claim {
         reserved_for: Vec<Consumer>,
         devices: Devices,
         driver: &str,
-    ) -> Result<(ObjectRef, Vec<AllocatedDevice>), String> {
+    ) -> Result<(ObjectRef, Vec<AllocatedDevice>), ClaimError> {
         let pod = one_pod(object, reserved_for)?;
-        let layers =
-            layers(devices.config, driver).map_err(|problem| format!("ResourceClaim {object}: {problem}"))?;
+        let layers = layers(object, devices.config, driver)?;
         let devices = devices
             .results
             .iter()
@@ -213,9 +273,9 @@ impl Claim {
     }
 
     /// A refusal of this claim.
-    pub fn refuse(&self, message: String) -> Refusal {
+    pub fn refuse(&self, error: &dyn std::error::Error) -> Refusal {
         let devices = self.devices.iter().map(|allocated| allocated.device.clone()).collect();
-        Refusal { claim: self.object.clone(), devices, message }
+        Refusal { claim: self.object.clone(), devices, message: error_chain(error) }
     }
 }
 
@@ -231,23 +291,16 @@ impl ResultEntry {
     }
 }
 
-fn one_pod(claim: &ObjectRef, reserved_for: Vec<Consumer>) -> Result<ObjectRef, String> {
-    match reserved_for.as_slice() {
-        [consumer] if consumer.resource == "pods" => {
-            let Consumer { name, uid, .. } = consumer;
-            Ok(ObjectRef { namespace: claim.namespace.clone(), name: name.clone(), uid: uid.clone() })
+fn one_pod(claim: &ObjectRef, reserved_for: Vec<Consumer>) -> Result<ObjectRef, ClaimError> {
+    let owner = claim.clone();
+    match <[Consumer; 1]>::try_from(reserved_for) {
+        Ok([Consumer { resource, name, uid }]) if resource == "pods" => {
+            Ok(ObjectRef { namespace: owner.namespace, name, uid })
         }
-        [consumer] => Err(format!(
-            "ResourceClaim {claim} is reserved for {} {:?}: an attachment belongs to one pod",
-            consumer.resource, consumer.name
-        )),
-        several => {
+        Ok([Consumer { resource, name, .. }]) => Err(ClaimError::NoPod { claim: owner, resource, name }),
+        Err(several) => {
             let names: Vec<&str> = several.iter().map(|consumer| consumer.name.as_str()).collect();
-            Err(format!(
-                "ResourceClaim {claim} is shared by pods {}: an attachment belongs to one pod, so give each pod its \
-                 own claim, for example by resourceClaimTemplateName",
-                names.join(", ")
-            ))
+            Err(ClaimError::Shared { claim: owner, pods: names.join(", ") })
         }
     }
 }
@@ -258,14 +311,16 @@ struct Selected {
 }
 
 /// The configurations for `driver`, numbered as their author wrote them.
-fn layers(entries: Vec<ConfigEntry>, driver: &str) -> Result<Vec<Selected>, String> {
+fn layers(claim: &ObjectRef, entries: Vec<ConfigEntry>, driver: &str) -> Result<Vec<Selected>, ClaimError> {
     let (mut classes, mut claims) = (0.., 0..);
     let mut selected = Vec::new();
     for entry in entries {
         let (author, numbers) = match entry.source.as_str() {
             "FromClass" => (Author::Class, &mut classes),
             "FromClaim" => (Author::Claim, &mut claims),
-            other => return Err(format!("an allocation config has the unknown source {other:?}")),
+            other => {
+                return Err(ClaimError::Source { claim: claim.clone(), source_: other.to_owned() });
+            }
         };
         let index = numbers.next().unwrap_or_default();
         let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == driver) else {
@@ -276,7 +331,10 @@ fn layers(entries: Vec<ConfigEntry>, driver: &str) -> Result<Vec<Selected>, Stri
         let config = decoded.map_err(|e| {
             // Only the author and the number are needed to name the place.
             let place = layer(Opaque::Attachment(netclaim_api::AttachmentConfig::default())).place();
-            e.within(&format!("{place}.opaque.parameters")).to_string()
+            ClaimError::Config {
+                claim: claim.clone(),
+                source: e.within(&format!("{place}.opaque.parameters")),
+            }
         })?;
         selected.push(Selected { requests: entry.requests, layer: layer(config) });
     }
@@ -287,7 +345,7 @@ fn allocated(
     claim: &ObjectRef,
     result: &ResultEntry,
     layers: &[Selected],
-) -> Result<AllocatedDevice, String> {
+) -> Result<AllocatedDevice, ClaimError> {
     let main = result.request.split('/').next().unwrap_or_default();
     let applies =
         |s: &&Selected| s.requests.is_empty() || s.requests.iter().any(|r| *r == result.request || r == main);
@@ -297,8 +355,7 @@ fn allocated(
         .get(attributes::BANDWIDTH)
         .map(|text| Quantity::rounded_up(text))
         .transpose();
-    let bandwidth =
-        bandwidth.map_err(|e| format!("consumedCapacity.bandwidth of ResourceClaim {claim}: {e}"))?;
+    let bandwidth = bandwidth.map_err(|problem| ClaimError::Bandwidth { claim: claim.clone(), problem })?;
     let chosen = |(name, text): (&String, &String)| {
         let taken = Quantity::rounded_up(text).is_ok_and(|amount| amount.value() > 0);
         attributes::id_of_segment(name).filter(|_| taken)
@@ -335,7 +392,7 @@ mod tests {
         })
     }
 
-    fn read(claim: &Value) -> Result<Claim, ClaimError> {
+    fn read(claim: &Value) -> Result<Claim, ReadError> {
         Claim::read(&claim.to_string(), "u1", "netclaim.dev")
     }
 
@@ -400,10 +457,10 @@ mod tests {
     fn what_may_still_change_is_not_final() {
         let mut unallocated = claim();
         unallocated["status"] = json!({});
-        assert!(matches!(read(&unallocated), Err(ClaimError::NotYet(_))));
+        assert!(matches!(read(&unallocated), Err(ReadError::NotAllocated(_))));
         let mut replaced = claim();
         replaced["metadata"]["uid"] = json!("u2");
-        assert!(matches!(read(&replaced), Err(ClaimError::NotYet(_))));
+        assert!(matches!(read(&replaced), Err(ReadError::Replaced { .. })));
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! published of a link has changed since a pod got it, nor for Networks of scope `Cluster`, which are in pools of their
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
 
+use std::borrow::Cow;
+
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::{LinkUse, attributes};
-use netclaim_driver::attach::record::Plan;
-use serde_json::Value;
+
+use super::owner::{OnLink, Owner, Plan};
 
 /// Whether two uses of one link exclude each other; `None` is what is stacked on the link without taking its receive
 /// handler, such as a VLAN, or what passes through it as a port. It goes with the link when that is handed away.
@@ -21,57 +23,54 @@ pub fn exclude(one: Option<LinkUse>, other: Option<LinkUse>) -> bool {
 
 /// The first of `others` that excludes `plan`.
 pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
-    let own = Use::of(plan)?;
-    others.find(|other| Use::of(other).is_some_and(|other| own.excludes(&other)))
+    let own = link_of(plan)?;
+    others.find(|other| link_of(other).is_some_and(|other| links_exclude(&own, &other)))
 }
 
-/// Why `plan` has to wait for `other`, for the user.
-pub fn refusal(plan: &Plan, other: &Plan) -> String {
-    let link = Use::of(plan).map(|its| its.link).unwrap_or_default();
-    format!(
-        "request {:?} of ResourceClaim {}: link {link} is in another use by pod {} (device {:?} of ResourceClaim {}), which \
-         excludes device {:?}: the pod starts when that one is gone; delete it to have it scheduled anew",
-        plan.device.request, plan.claim, other.pod, other.device.device, other.claim, plan.device.device
-    )
+/// An attachment has to wait for another one on its link.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "request {:?} of ResourceClaim {}: link {link} is in another use by pod {} (device {:?} of ResourceClaim {}), which \
+     excludes device {:?}: the pod starts when that one is gone; delete it to have it scheduled anew",
+    own.device.request, own.claim, other.pod, other.device.device, other.claim, own.device.device
+)]
+pub struct Excluded {
+    link: String,
+    own: Box<Owner>,
+    other: Box<Owner>,
 }
 
-/// What an attachment makes of a link.
-struct Use<'a> {
-    link: &'a str,
-    /// Where the link is a virtual function: its physical one.
-    physical_function: Option<&'a str>,
-    link_use: Option<LinkUse>,
-}
-
-impl<'a> Use<'a> {
-    /// `None` for what is on no link.
-    fn of(plan: &'a Plan) -> Option<Self> {
-        let attribute = |name: &str| {
-            let text = plan.attributes.get(name)?.get("string")?.as_str()?;
-            Some(text).filter(|text| !text.is_empty())
-        };
-        let plugins = plan.conflist.get("plugins").and_then(Value::as_array).into_iter().flatten();
-        // A whole NIC is its pod's, whatever the class's plugins make of it.
-        let is_nic = attribute(attributes::MODE) == Some(LinkUse::Nic.as_str());
-        Some(Self {
-            link: attribute(attributes::UPLINK)?,
-            physical_function: attribute(attributes::PHYSICAL_FUNCTION),
-            link_use: if is_nic {
-                Some(LinkUse::Nic)
-            } else {
-                link_use_of(plugins.filter_map(Value::as_object))
-            },
-        })
+impl Excluded {
+    /// Why `plan` has to wait for `other`.
+    pub fn by(plan: &Plan, other: &Plan) -> Self {
+        let link = link_of(plan).map(|link| link.name.to_string()).unwrap_or_default();
+        Self { link, own: Box::new(plan.owner.clone()), other: Box::new(other.owner.clone()) }
     }
+}
 
-    fn excludes(&self, other: &Self) -> bool {
-        let is_above = |one: &Self, other: &Self| {
-            other.link_use == Some(LinkUse::Nic) && one.physical_function == Some(other.link)
-        };
-        (self.link == other.link && exclude(self.link_use, other.link_use))
-            || is_above(self, other)
-            || is_above(other, self)
-    }
+fn links_exclude(one: &OnLink, other: &OnLink) -> bool {
+    let is_above = |one: &OnLink, other: &OnLink| {
+        other.link_use == Some(LinkUse::Nic) && one.physical_function.as_ref() == Some(&other.name)
+    };
+    (one.name == other.name && exclude(one.link_use, other.link_use))
+        || is_above(one, other)
+        || is_above(other, one)
+}
+
+/// The link of the node that an attachment is on; `None` for one on no link.
+pub fn link_of(plan: &Plan) -> Option<Cow<'_, OnLink>> {
+    plan.owner.link.as_ref().map(Cow::Borrowed).or_else(|| link_by_attributes(plan).map(Cow::Owned))
+}
+
+/// The link of a plan that an earlier agent journalled without it.
+fn link_by_attributes(plan: &Plan) -> Option<OnLink> {
+    let text = |name: &str| plan.owner.attributes.get(name)?.get("string")?.as_str();
+    let is_nic = text(attributes::MODE) == Some(LinkUse::Nic.as_str());
+    Some(OnLink {
+        name: text(attributes::UPLINK)?.parse().ok()?,
+        physical_function: text(attributes::PHYSICAL_FUNCTION).and_then(|name| name.parse().ok()),
+        link_use: is_nic.then_some(LinkUse::Nic).or_else(|| link_use_of(plan.spec.conflist.plugins())),
+    })
 }
 
 #[cfg(test)]
@@ -80,16 +79,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::record;
+    use crate::fixtures::{conflist, record};
 
     fn plan(link: &str, mode: &str) -> Plan {
         let mut plan = record(mode, Phase::Planned).plan;
-        plan.attributes = json!({"uplink": {"string": link}, "mode": {"string": mode}})
-            .as_object()
-            .cloned()
-            .unwrap_or_default();
+        let attributes = json!({"uplink": {"string": link}, "mode": {"string": mode}});
+        plan.owner.attributes = attributes.as_object().cloned().unwrap_or_default();
         let plugin = if mode == "nic" { "host-device" } else { mode };
-        plan.conflist.insert("plugins".into(), json!([{"type": plugin}, {"type": "tuning"}]));
+        plan.spec.conflist = conflist(json!([{"type": plugin}, {"type": "tuning"}]));
         plan
     }
 
@@ -114,10 +111,9 @@ mod tests {
         for (one, other) in exclusive {
             let (one, other) = (plan("eth1", one), plan("eth1", other));
             assert_eq!(obstacle(&one, [&other].into_iter()), Some(&other));
-            assert_eq!(
-                obstacle(&one, [&Plan { attributes: plan("eth2", "x").attributes, ..other }].into_iter()),
-                None
-            );
+            let mut on_eth2 = other.clone();
+            on_eth2.owner.attributes = plan("eth2", "x").owner.attributes;
+            assert_eq!(obstacle(&one, [&on_eth2].into_iter()), None);
         }
     }
 
@@ -125,7 +121,7 @@ mod tests {
     fn a_card_that_is_given_away_whole_excludes_its_virtual_functions() {
         let card = plan("eth1", "nic");
         let mut function = plan("eth7", "nic");
-        function.attributes.insert("physicalFunction".into(), json!({"string": "eth1"}));
+        function.owner.attributes.insert("physicalFunction".into(), json!({"string": "eth1"}));
         assert!(obstacle(&card, [&function].into_iter()).is_some());
         assert!(obstacle(&function, [&card].into_iter()).is_some());
         assert!(obstacle(&function, [&plan("eth1", "macvlan")].into_iter()).is_none());
@@ -133,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_link_pod_and_the_way_out() {
-        let text = refusal(&plan("eth1", "nic"), &plan("eth1", "macvlan"));
+        let text = Excluded::by(&plan("eth1", "nic"), &plan("eth1", "macvlan")).to_string();
         for words in ["link eth1", "pod default/p", "ResourceClaim default/macvlan", "delete it"] {
             assert!(text.contains(words), "{text}");
         }

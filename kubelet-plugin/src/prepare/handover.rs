@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use netclaim_cni::error_chain;
 use tokio::time::Instant;
 
 use crate::prepare::call::{NodeAgent, Plugins};
@@ -46,7 +47,7 @@ pub async fn run<N: Plugins>(node: Arc<NodeAgent<N>>) {
             Ok(true) => tracing::info!(%claim, claim.uid, from, "the next pod has the claim now"),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%claim, claim.uid, from, error, "the next pod cannot have the claim yet")
+                tracing::warn!(%claim, claim.uid, from, error = error_chain(&error), "the next pod cannot have the claim yet")
             }
         }))
         .await;

@@ -2,21 +2,97 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::{Base, merge};
 use netclaim_api::network::{self, NetworkSpec, conflist_name};
-use netclaim_api::segmentation::ChosenBy;
+use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
-use netclaim_api::{IfName, NetworkName};
-use netclaim_driver::attach::record::{DeviceRef, Plan, Segment};
+use netclaim_api::{IfName, Invalid, LinkUse, NetworkName};
+use netclaim_driver::attach::Spec;
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
+use super::claim::{AllocatedDevice, Claim};
+use super::node_selector;
+use super::owner::{DeviceRef, ObjectRef, OnLink, Owner, Plan, Segment};
 use crate::devices;
 use crate::inventory::Inventory;
 use crate::inventory::uplinks::Uplink;
-use crate::prepare::claim::{AllocatedDevice, Claim};
-use crate::prepare::node_selector;
+
+/// What to do with a claim of another node.
+const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
+                         for the claim to be allocated anew";
+
+/// Why a claim cannot be planned. Its text, with its sources, is for the user.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The allocation is for other nodes.
+    #[error("ResourceClaim {claim}: status.allocation.nodeSelector does not select node {node}: {ELSEWHERE}")]
+    OtherNode {
+        /// The claim.
+        claim: ObjectRef,
+        /// This node.
+        node: String,
+    },
+    /// More devices than can be counted.
+    #[error("ResourceClaim {0} has too many devices")]
+    TooManyDevices(ObjectRef),
+    /// One of the claim's devices cannot be attached.
+    #[error("request {request:?} of ResourceClaim {claim}")]
+    Device {
+        /// The request that it was allocated for.
+        request: String,
+        /// The claim.
+        claim: ObjectRef,
+        /// Why not.
+        #[source]
+        source: DeviceError,
+    },
+}
+
+/// Why a device cannot be attached for a claim.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DeviceError {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error(
+        "device {device:?} was allocated from pool {found:?}, but node {node} has it in pool {pool:?}: {ELSEWHERE}"
+    )]
+    OtherPool { device: String, found: String, node: String, pool: String },
+    #[error(
+        "node {node} does not offer device {device:?}: its UplinkPolicies or its kernel leave out this way to use the link; \
+         see its ResourceSlices, and delete every pod of the claim for another device to be allocated"
+    )]
+    NotOffered { node: String, device: String },
+    #[error(
+        "Network {network:?} does not exist or is not accepted on node {node}: see `kubectl get network {network}`"
+    )]
+    NoNetwork { network: String, node: String },
+    #[error("node {node} has none of the uplinks of Network {network:?} any more")]
+    NoUplink { node: String, network: String },
+    #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
+    Gone { device: String, node: String },
+    #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
+    IfNameTaken(String),
+    #[error("ifName: no free interface name is left")]
+    NoIfName,
+    #[error(
+        "Network {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector; delete \
+         the pod, which holds what it was allocated until then"
+    )]
+    Namespace { network: String, namespace: String },
+    #[error("no segmentation id of Network {network:?} is free on {space}")]
+    NoSegment { network: String, space: String },
+    #[error(
+        "capacity.requests: Network {network:?} wants the claim to choose one segmentation id, of {ids}: write for \
+         example segment{example}: 1"
+    )]
+    NoSegmentChosen { network: String, ids: String, example: u32 },
+    #[error("segmentation id {id} is taken on {space}: choose another one")]
+    SegmentTaken { id: u32, space: String },
+}
 
 /// What every plan on this node is made with.
 #[derive(Debug, Clone, Copy)]
@@ -56,20 +132,21 @@ fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Ite
 ///
 /// # Errors
 /// The first problem with the field or object and what to do, as the user shall read it.
-pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, String> {
+pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, PlanError> {
     is_for_node(claim, node)?;
     let mut taken = taken.clone();
     let mut plans: Vec<Plan> = Vec::new();
-    let of = u32::try_from(claim.devices.len()).map_err(|_| "too many devices in one claim".to_owned())?;
+    let of =
+        u32::try_from(claim.devices.len()).map_err(|_| PlanError::TooManyDevices(claim.object.clone()))?;
     for (index, device) in (0..of).zip(&claim.devices) {
-        let known = taken.own.iter().find(|plan| plan.index == index && plan.device == device.device);
+        let known = taken.own.iter().find(|plan| plan.index == index && plan.owner.device == device.device);
         let plan = match known.cloned() {
             Some(known) => known,
             None => plan(claim, device, index, node, &taken)
-                .map_err(|problem| in_request(claim, device, &problem))?,
+                .map_err(|source| in_request(claim, device, source))?,
         };
-        taken.names.insert(plan.if_name.clone());
-        taken.segments.extend(plan.segment.clone());
+        taken.names.insert(plan.spec.if_name.clone());
+        taken.segments.extend(plan.owner.segment.clone());
         plans.push(Plan { of, ..plan });
     }
     Ok(plans)
@@ -79,30 +156,23 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, 
 ///
 /// # Errors
 /// The first that is not, as the user shall read it. The kubelet asks for any claim that is reserved for its pod.
-pub fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), String> {
+pub fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     is_for_node(claim, node)?;
     claim.devices.iter().try_for_each(|device| {
-        offer(&device.device, node).map(drop).map_err(|problem| in_request(claim, device, &problem))
+        offer(&device.device, node).map(drop).map_err(|source| in_request(claim, device, source))
     })
 }
 
-fn is_for_node(claim: &Claim, node: Node<'_>) -> Result<(), String> {
+fn is_for_node(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     let selects = |selector| node_selector::selects(selector, node.name, &node.inventory.labels);
     if claim.node_selector.as_ref().is_none_or(selects) {
         return Ok(());
     }
-    Err(format!(
-        "ResourceClaim {}: status.allocation.nodeSelector does not select node {}: {ELSEWHERE}",
-        claim.object, node.name
-    ))
+    Err(PlanError::OtherNode { claim: claim.object.clone(), node: node.name.to_owned() })
 }
 
-/// What to do with a claim of another node.
-const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
-                         for the claim to be allocated anew";
-
-fn in_request(claim: &Claim, allocated: &AllocatedDevice, problem: &str) -> String {
-    format!("request {:?} of ResourceClaim {}: {problem}", allocated.device.request, claim.object)
+fn in_request(claim: &Claim, allocated: &AllocatedDevice, source: DeviceError) -> PlanError {
+    PlanError::Device { request: allocated.device.request.clone(), claim: claim.object.clone(), source }
 }
 
 fn plan(
@@ -111,16 +181,11 @@ fn plan(
     index: u32,
     node: Node<'_>,
     taken: &Taken,
-) -> Result<Plan, String> {
+) -> Result<Plan, DeviceError> {
     let Offer { base, uplink, attributes } = offer(&allocated.device, node)?;
-    let merged = merge(base, &allocated.layers, allocated.bandwidth).map_err(|e| e.to_string())?;
+    let merged = merge(base, &allocated.layers, allocated.bandwidth)?;
     let if_name = match &merged.if_name {
-        Some(name) if taken.names.contains(name) => {
-            return Err(format!(
-                "ifName: {name:?} is taken by another claim of the pod: choose another name",
-                name = name.as_str()
-            ));
-        }
+        Some(name) if taken.names.contains(name) => return Err(DeviceError::IfNameTaken(name.to_string())),
         Some(name) => name.clone(),
         None => free_name(&taken.names)?,
     };
@@ -128,36 +193,42 @@ fn plan(
         Base::Network(name, spec) => {
             let labels = node.namespace_labels;
             if !spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels)) {
-                return Err(format!(
-                    "Network {:?} is not for namespace {:?}: its admin says for which in spec.namespaceSelector; delete \
-                     the pod, which holds what it was allocated until then",
-                    name.as_str(),
-                    claim.object.namespace
-                ));
+                let (network, namespace) = (name.to_string(), claim.object.namespace.clone());
+                return Err(DeviceError::Namespace { network, namespace });
             }
             (name.as_str(), segment(name, spec, allocated, node.inventory, &taken.segments)?)
         }
         Base::Uplink(_) => (allocated.device.device.as_str(), None),
     };
-    let list = merged
-        .resolve(&conflist_name(network), scope(claim, network, node.name, uplink, segment.as_ref()))
-        .map_err(|e| e.to_string())?;
-    Ok(Plan {
+    let scope = scope(claim, network, node.name, uplink, segment.as_ref());
+    let conflist = merged.resolve(&conflist_name(network), scope)?;
+    let link_use = match base {
+        // A whole NIC is its pod's, whatever the class's plugins make of it.
+        Base::Uplink(LinkUse::Nic) => Some(LinkUse::Nic),
+        _ => link_use_of(conflist.plugins()),
+    };
+    let owner = Owner {
         claim: claim.object.clone(),
-        index,
-        of: 1,
         pod: claim.pod.clone(),
         pod_claim_name: claim.pod_claim_name.clone(),
         device: allocated.device.clone(),
-        network: network.to_owned(),
-        if_name,
-        conflist: serde_json::from_str(list.raw()).map_err(|e| e.to_string())?,
-        args: merged.args.into_iter().chain(pod_args(claim)).collect(),
-        capability_args: merged.capability_args.into(),
         bandwidth: allocated.bandwidth,
         segment,
+        link: uplink.and_then(|link| on_link(link, link_use)),
         attributes,
-    })
+    };
+    let spec = Spec {
+        if_name,
+        conflist,
+        args: merged.args.into_iter().chain(pod_args(claim)).collect(),
+        capability_args: merged.capability_args,
+    };
+    Ok(Plan { owner, index, of: 1, network: network.to_owned(), spec })
+}
+
+fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
+    let physical_function = link.physical_function.as_ref().and_then(|name| name.parse().ok());
+    Some(OnLink { name: link.name.parse().ok()?, physical_function, link_use })
 }
 
 /// A device that the node offers.
@@ -170,49 +241,33 @@ struct Offer<'a> {
 }
 
 /// What the allocated device is here.
-fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, String> {
+fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
     let (pool, base, uplink) = base(&allocated.device, node)?;
+    let (device, node_name) = (&allocated.device, node.name.to_owned());
     if allocated.pool != pool {
-        return Err(format!(
-            "device {:?} was allocated from pool {:?}, but node {} has it in pool {pool:?}: {ELSEWHERE}",
-            allocated.device, allocated.pool, node.name
-        ));
+        let (device, found) = (device.clone(), allocated.pool.clone());
+        return Err(DeviceError::OtherPool { device, found, node: node_name, pool });
     }
-    let attributes = devices::attributes(&allocated.device, node.inventory);
+    let attributes = devices::attributes(device, node.inventory);
     if attributes.is_empty() {
-        return Err(format!(
-            "node {} does not offer device {:?}: its UplinkPolicies or its kernel leave out this way to use the link; \
-             see its ResourceSlices, and delete every pod of the claim for another device to be allocated",
-            node.name, allocated.device
-        ));
+        return Err(DeviceError::NotOffered { node: node_name, device: device.clone() });
     }
     Ok(Offer { base, uplink, attributes })
 }
 
 /// The pool that the device is in, what it is here, and the link that it is on.
-fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), String> {
-    let gone = || {
-        format!(
-            "device {name:?} is no longer on node {}: delete the pod to have it scheduled anew",
-            node.name
-        )
-    };
+fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), DeviceError> {
+    let gone = || DeviceError::Gone { device: name.to_owned(), node: node.name.to_owned() };
     match name.parse().map_err(|_| gone())? {
         DeviceName::Network(network) => {
             let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
-                return Err(format!(
-                    "Network {:?} does not exist or is not accepted on node {}: see `kubectl get network {network}`",
-                    network.as_str(),
-                    node.name
-                ));
+                let (network, node) = (network.to_string(), node.name.to_owned());
+                return Err(DeviceError::NoNetwork { network, node });
             };
             let uplink = node.inventory.uplink_of(spec);
             if spec.uplink.is_some() && uplink.is_none() {
-                return Err(format!(
-                    "node {} has none of the uplinks of Network {:?} any more",
-                    node.name,
-                    name.as_str()
-                ));
+                let (network, node) = (network.to_string(), node.name.to_owned());
+                return Err(DeviceError::NoUplink { node, network });
             }
             let pool = match spec.scope {
                 network::Scope::Node => node.name.to_owned(),
@@ -236,7 +291,7 @@ fn segment(
     allocated: &AllocatedDevice,
     inventory: &Inventory,
     taken: &BTreeSet<Segment>,
-) -> Result<Option<Segment>, String> {
+) -> Result<Option<Segment>, DeviceError> {
     let Some(segmentation) = &spec.segmentation else { return Ok(None) };
     let space = devices::space(name, spec, inventory);
     let of = |id: u32| Segment { space: space.clone(), id };
@@ -244,26 +299,26 @@ fn segment(
         ChosenBy::Node => {
             let ids = devices::segments(inventory, &[]).remove(name).unwrap_or_default();
             let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
-            let none = || format!("no segmentation id of Network {:?} is free on {space}", name.as_str());
-            free.map(Some).ok_or_else(none)
+            let network = name.to_string();
+            free.map(Some).ok_or_else(|| DeviceError::NoSegment { network, space: space.clone() })
         }
         ChosenBy::Claim => {
             let mut chosen = allocated.segments.iter().copied();
             let (Some(id), None) = (chosen.next(), chosen.next()) else {
-                return Err(format!(
-                    "capacity.requests: Network {:?} wants the claim to choose one segmentation id, of {}: write for \
-                     example segment{}: 1",
-                    name.as_str(),
-                    segmentation.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                    segmentation.ids().first().copied().unwrap_or_default()
-                ));
+                return Err(none_chosen(name, segmentation));
             };
             if taken.contains(&of(id)) {
-                return Err(format!("segmentation id {id} is taken on {space}: choose another one"));
+                return Err(DeviceError::SegmentTaken { id, space });
             }
             Ok(Some(of(id)))
         }
     }
+}
+
+fn none_chosen(network: &NetworkName, segmentation: &Segmentation) -> DeviceError {
+    let ids = segmentation.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let example = segmentation.ids().first().copied().unwrap_or_default();
+    DeviceError::NoSegmentChosen { network: network.to_string(), ids, example }
 }
 
 /// What CNI plugins are used to be told of a pod; the runtime adds the sandbox.
@@ -274,11 +329,11 @@ fn pod_args(claim: &Claim) -> [(String, String); 3] {
 }
 
 /// `net1`, `net2` …: the first that no other attachment of the pod has.
-fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, String> {
+fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, DeviceError> {
     (1..=taken.len() + 1)
         .filter_map(|n| format!("net{n}").parse::<IfName>().ok())
         .find(|name| !taken.contains(name))
-        .ok_or_else(|| "ifName: no free interface name is left".to_owned())
+        .ok_or(DeviceError::NoIfName)
 }
 
 fn scope(
@@ -318,7 +373,7 @@ mod tests {
     use netclaim_api::merge::{Author, Layer};
     use netclaim_api::opaque::Opaque;
     use netclaim_api::{AttachmentConfig, LinkUse, Quantity};
-    use netclaim_driver::attach::record::ObjectRef;
+    use netclaim_cni::error_chain;
 
     use super::*;
     use crate::inventory::tests::uplink;
@@ -378,7 +433,18 @@ mod tests {
         }
     }
 
-    fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, String> {
+    /// The configuration of the first plugin.
+    fn plugin(plan: &Plan) -> Value {
+        let mut list: Value = serde_json::from_str(plan.spec.conflist.raw()).expect("JSON");
+        list["plugins"][0].take()
+    }
+
+    /// What the user reads.
+    fn refusal<T: std::fmt::Debug>(result: Result<T, PlanError>) -> String {
+        error_chain(&result.expect_err("refused"))
+    }
+
+    fn planned(devices: &[(&str, Option<&str>)], taken: &[&str]) -> Result<Vec<Plan>, PlanError> {
         let names = taken.iter().map(|name| name.parse().expect("a name")).collect();
         plans(&claim(devices), node(&inventory()), &Taken { names, ..Taken::default() })
     }
@@ -386,18 +452,21 @@ mod tests {
     #[test]
     fn a_network_is_resolved_for_this_node_and_told_of_the_pod() {
         let plan = planned(&[("net-storage", Some("data0"))], &[]).expect("planned").remove(0);
-        assert_eq!(plan.if_name.as_str(), "data0");
-        assert_eq!(plan.conflist["name"], "netclaim-storage");
-        assert_eq!(plan.conflist["plugins"][0]["master"], "eth1", "the first of its interfaces that is here");
-        assert_eq!(plan.conflist["plugins"][0]["node"], "node0");
-        assert_eq!(plan.capability_args["bandwidth"]["ingressRate"], 1_000_000_000);
-        assert_eq!(plan.args["K8S_POD_UID"], "p-uid");
-        assert_eq!(plan.attributes["network"], json!({"string": "storage"}));
-        assert_eq!(plan.attributes["uplink"], json!({"string": "eth1"}));
+        assert_eq!(plan.spec.if_name.as_str(), "data0");
+        assert_eq!(plan.spec.conflist.name().as_str(), "netclaim-storage");
+        assert_eq!(plugin(&plan)["master"], "eth1", "the first of its interfaces that is here");
+        assert_eq!(plugin(&plan)["node"], "node0");
+        assert_eq!(
+            plan.spec.capability_args.bandwidth.and_then(|limits| limits.ingress_rate),
+            Some(1_000_000_000)
+        );
+        assert_eq!(plan.spec.args["K8S_POD_UID"], "p-uid");
+        assert_eq!(plan.owner.attributes["network"], json!({"string": "storage"}));
+        assert_eq!(plan.owner.attributes["uplink"], json!({"string": "eth1"}));
     }
 
     #[test]
-    fn what_a_plugin_would_refuse_is_told_with_claim_request_network_and_place() {
+    fn a_value_that_a_plugin_would_refuse_is_named_with_claim_request_network_and_field() {
         let mut inventory = inventory();
         let vlan: NetworkSpec = serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth1"]},
@@ -408,8 +477,7 @@ mod tests {
         .expect("a network");
         assert_eq!(vlan.problems("vlan"), [], "what claims may choose is not known before");
         inventory.networks.insert("vlan".parse().expect("a name"), vlan);
-        let error =
-            plans(&claim(&[("net-vlan", None)]), node(&inventory), &Taken::default()).expect_err("refused");
+        let error = refusal(plans(&claim(&[("net-vlan", None)]), node(&inventory), &Taken::default()));
         assert_eq!(
             error,
             "request \"net\" of ResourceClaim default/c: Network \"vlan\": spec.cni.plugins[0].vlanId: 5000 is out of range; \
@@ -420,7 +488,7 @@ mod tests {
     #[test]
     fn an_uplink_without_a_class_configuration_is_attached_plainly() {
         let plans = planned(&[("nic-eth1", None), ("macvlan-eth1", None)], &[]).expect("planned");
-        let types: Vec<_> = plans.iter().map(|plan| plan.conflist["plugins"][0]["type"].clone()).collect();
+        let types: Vec<_> = plans.iter().map(|plan| plugin(plan)["type"].clone()).collect();
         assert_eq!(types, ["host-device", "macvlan"]);
     }
 
@@ -431,9 +499,9 @@ mod tests {
             &["net1"],
         );
         let names: Vec<String> =
-            plans.expect("planned").into_iter().map(|plan| plan.if_name.to_string()).collect();
+            plans.expect("planned").into_iter().map(|plan| plan.spec.if_name.to_string()).collect();
         assert_eq!(names, ["net2", "net3", "net4"]);
-        let error = planned(&[("net-storage", Some("net1"))], &["net1"]).expect_err("taken");
+        let error = refusal(planned(&[("net-storage", Some("net1"))], &["net1"]));
         assert_eq!(
             error,
             "request \"net\" of ResourceClaim default/c: ifName: \"net1\" is taken by another claim of the pod: choose another name"
@@ -441,13 +509,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_from_the_node_is_named_with_the_way_out() {
-        let error = planned(&[("net-backup", None)], &[]).expect_err("unknown");
+    fn a_device_that_is_gone_from_the_node_is_named_with_the_way_out() {
+        let error = refusal(planned(&[("net-backup", None)], &[]));
         assert!(
             error.contains("Network \"backup\" does not exist or is not accepted on node node0"),
             "{error}"
         );
-        let error = planned(&[("nic-eth7", None)], &[]).expect_err("unknown");
+        let error = refusal(planned(&[("nic-eth7", None)], &[]));
         assert!(error.contains("device \"nic-eth7\" is no longer on node node0: delete the pod"), "{error}");
     }
 
@@ -458,7 +526,7 @@ mod tests {
         let refused = |claim: &Claim, inventory: &Inventory| {
             let refused = plans(claim, node(inventory), &Taken::default()).map(drop);
             assert_eq!(refused, is_offered(claim, node(inventory)), "what is waited for is what is refused");
-            refused.expect_err("refused")
+            refusal(refused)
         };
         for device in ["nic-eth1", "net-storage"] {
             for pool in ["node1", "networks/storage", ""] {
@@ -497,7 +565,7 @@ mod tests {
         };
         let held = plan(&inventory, &[]).expect("planned");
         inventory.uplinks[0].modes.remove(&LinkUse::Nic);
-        let error = plan(&inventory, &[]).expect_err("refused");
+        let error = refusal(plan(&inventory, &[]));
         assert!(error.contains("node node0 does not offer device \"nic-eth1\""), "{error}");
         assert_eq!(plan(&inventory, &held[..1]).expect("half of it is journalled"), held);
         // In the pod: the node has the link no more.
@@ -524,12 +592,12 @@ mod tests {
         Inventory { networks: BTreeMap::from([("seg".parse().expect("a name"), network)]), ..inventory() }
     }
 
-    fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, String> {
+    fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, PlanError> {
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
         let node = Node { name: "node0", inventory, namespace_labels: &labels };
         let segments = taken.iter().map(|id| Segment { space: "uplink eth1".into(), id: *id }).collect();
         let plans = plans(claim, node, &Taken { segments, ..Taken::default() })?;
-        Ok(plans.iter().map(|plan| plan.conflist["plugins"][0]["vlanId"].clone()).collect())
+        Ok(plans.iter().map(|plan| plugin(plan)["vlanId"].clone()).collect())
     }
 
     #[test]
@@ -539,7 +607,7 @@ mod tests {
         assert_eq!(segments(&inventory, &one, &[]), Ok(vec![json!(100)]));
         assert_eq!(segments(&inventory, &one, &[100]), Ok(vec![json!(101)]));
         assert_eq!(segments(&inventory, &two, &[]), Ok(vec![json!(100), json!(101)]));
-        let error = segments(&inventory, &two, &[100]).expect_err("one is left");
+        let error = refusal(segments(&inventory, &two, &[100]));
         assert!(error.contains("no segmentation id of Network \"seg\" is free on uplink eth1"), "{error}");
     }
 
@@ -547,7 +615,7 @@ mod tests {
     fn a_claim_that_has_to_choose_gets_the_id_that_it_was_charged_for() {
         let inventory = segmented("Claim");
         let mut claim = claim(&[("net-seg", None)]);
-        let error = segments(&inventory, &claim, &[]).expect_err("nothing chosen");
+        let error = refusal(segments(&inventory, &claim, &[]));
         assert!(error.contains("write for example segment100: 1"), "{error}");
         claim.devices[0].segments = BTreeSet::from([101]);
         assert_eq!(segments(&inventory, &claim, &[100]), Ok(vec![json!(101)]));
@@ -556,8 +624,7 @@ mod tests {
     #[test]
     fn a_claim_of_another_namespace_is_refused() {
         let inventory = segmented("Node");
-        let error =
-            plans(&claim(&[("net-seg", None)]), node(&inventory), &Taken::default()).expect_err("refused");
+        let error = refusal(plans(&claim(&[("net-seg", None)]), node(&inventory), &Taken::default()));
         assert!(error.contains("Network \"seg\" is not for namespace \"default\""), "{error}");
     }
 }

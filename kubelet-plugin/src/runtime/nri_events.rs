@@ -7,7 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use netclaim_driver::attach::{Attacher, Gate, Network, PodState};
+use crate::prepare::owner::PodState;
+use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox};
 use tokio::task::AbortHandle;
@@ -56,7 +57,7 @@ fn is_on_its_way(state: &PodState) -> bool {
     waits && !state.closing && !state.records.is_empty()
 }
 
-impl<N: Network, P: Pods> RuntimeEvents<N, P> {
+impl<N: Attach, P: Pods> RuntimeEvents<N, P> {
     /// Tells `attacher` and `sandboxes` about sandboxes of this boot, and gates containers with `hook`.
     pub fn new(
         attacher: Arc<Attacher<N, GateKeeper>>,
@@ -146,8 +147,8 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
     /// Why a container may not have what it names. Where the runtime does not tell the container's CDI devices, the
     /// hook says it.
     fn claim_of_another_pod(&self, sandbox: &Sandbox, container: &Container) -> Option<String> {
-        let mut plans = self.claims_of(container).flat_map(|uid| self.attacher.plans_of_claim(uid));
-        let plan = plans.find(|plan| plan.pod.uid != sandbox.uid)?;
+        let mut plans = self.claims_of(container).flat_map(|uid| self.attacher.plans_of(uid));
+        let plan = plans.find(|plan| plan.owner.pod.uid != sandbox.uid)?;
         Some(of_another_pod(&plan))
     }
 
@@ -176,7 +177,7 @@ impl<N: Network, P: Pods> RuntimeEvents<N, P> {
     }
 }
 
-impl<N: Network, P: Pods> Handler for RuntimeEvents<N, P> {
+impl<N: Attach, P: Pods> Handler for RuntimeEvents<N, P> {
     fn configured(&self, runtime: &RuntimeInfo) {
         tracing::info!(name = runtime.name, version = runtime.version, timeout = ?runtime.request_timeout, "container runtime");
     }

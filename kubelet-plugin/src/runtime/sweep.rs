@@ -9,9 +9,12 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netclaim_driver::attach::record::{ObjectRef, Phase, Plan};
+use crate::prepare::owner::ObjectRef;
+use crate::prepare::owner::{Owner, PodState};
+use netclaim_cni::NetworkName;
+use netclaim_driver::attach::record::Phase;
 use netclaim_driver::attach::sweep::{Beat, Orphans, Sighting};
-use netclaim_driver::attach::{Attacher, Checked, Network, Observer, PodState};
+use netclaim_driver::attach::{Attach, Attacher, Checked, Observer, Spec};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +43,7 @@ pub trait Pods: Send + Sync + 'static {
 }
 
 /// The sweep of a node.
-pub struct Sweep<N, O, P> {
+pub struct Sweep<N, O: Observer<Owner = Owner>, P> {
     /// What is attached.
     pub attacher: Arc<Attacher<N, O>>,
     /// Where pods are looked up.
@@ -53,7 +56,7 @@ pub struct Sweep<N, O, P> {
     pub metrics: Arc<Metrics>,
 }
 
-impl<N: Network, O: Observer, P: Pods> Sweep<N, O, P> {
+impl<N: Attach, O: Observer<Owner = Owner>, P: Pods> Sweep<N, O, P> {
     /// Sweeps until `cancel`.
     pub async fn run(self, cancel: CancellationToken) {
         let beats = async { tokio::join!(self.collect(), self.check(), self.find_orphans()) };
@@ -63,21 +66,21 @@ impl<N: Network, O: Observer, P: Pods> Sweep<N, O, P> {
 
     async fn collect(&self) {
         let Some(mut beat) = beat(self.periods.gc) else { return };
-        let mut seen: BTreeMap<String, Plan> = BTreeMap::new();
+        let mut seen: BTreeMap<NetworkName, Spec> = BTreeMap::new();
         loop {
             let network = turn(&mut beat, || {
                 seen.extend(self.attacher.networks());
                 seen.keys().cloned().collect()
             });
             let network = network.await;
-            let Some(plan) = seen.get(&network) else { continue };
-            match self.attacher.collect(plan).await {
+            let Some(spec) = seen.get(&network) else { continue };
+            match self.attacher.collect(spec).await {
                 Ok(released) => {
-                    tracing::debug!(network, released, "gc");
+                    tracing::debug!(%network, released, "gc");
                     self.metrics.sweep(Kind::Gc, SweepResult::Ok);
                 }
                 Err(failure) => {
-                    tracing::warn!(network, error = failure.message, "gc failed");
+                    tracing::warn!(%network, error = failure.message, "gc failed");
                     self.metrics.sweep(Kind::Gc, SweepResult::Error);
                 }
             }
@@ -118,9 +121,11 @@ impl<N: Network, O: Observer, P: Pods> Sweep<N, O, P> {
             let Some(state) = self.attacher.watch(&pod_uid).map(|state| state.borrow().clone()) else {
                 continue;
             };
-            let Some(pod) = state.records.first().map(|record| record.plan.pod.clone()) else { continue };
+            let Some(pod) = state.records.first().map(|record| record.plan.owner.pod.clone()) else {
+                continue;
+            };
             let claims: BTreeSet<String> =
-                state.records.iter().map(|record| record.plan.claim.uid.clone()).collect();
+                state.records.iter().map(|record| record.plan.owner.claim.uid.clone()).collect();
             if !orphans.seen(&pod_uid, self.look(&pod, state).await, Instant::now()) {
                 continue;
             }

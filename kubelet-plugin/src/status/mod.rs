@@ -6,12 +6,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use crate::prepare::owner::PodState;
+use crate::prepare::owner::{DeviceRef, ObjectRef, Plan, Record};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
-use netclaim_cni::error_chain;
-use netclaim_driver::attach::record::{DeviceRef, ObjectRef, Phase, Plan, Record, Sandbox};
-use netclaim_driver::attach::{PodState, made};
+use netclaim_cni::{CniResult, error_chain};
+use netclaim_driver::attach::Interface;
+use netclaim_driver::attach::record::{Phase, Sandbox};
 use netclaim_driver::failpoint::Failpoint;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -143,7 +145,7 @@ impl StatusWriter {
     async fn attachments(&mut self, pod_uid: &str, state: &PodState) {
         let mut by_claim: HashMap<&str, Vec<&Record>> = HashMap::new();
         for record in &state.records {
-            by_claim.entry(&record.plan.claim.uid).or_default().push(record);
+            by_claim.entry(&record.plan.owner.claim.uid).or_default().push(record);
         }
         let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
         let before = self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default();
@@ -158,7 +160,7 @@ impl StatusWriter {
             let Some(entries) = records.iter().map(|record| entry(record)).collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            let claim = records.first().map(|record| record.plan.claim.clone());
+            let claim = records.first().map(|record| record.plan.owner.claim.clone());
             let known_broken =
                 self.work.get(uid).is_some_and(|work| work.entries.iter().any(Entry::is_broken));
             if let Some(claim) = claim
@@ -224,12 +226,12 @@ impl StatusWriter {
         let pod = k8s_openapi::api::core::v1::ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
-            namespace: Some(plan.pod.namespace.clone()),
-            name: Some(plan.pod.name.clone()),
-            uid: Some(plan.pod.uid.clone()),
+            namespace: Some(plan.owner.pod.namespace.clone()),
+            name: Some(plan.owner.pod.name.clone()),
+            uid: Some(plan.owner.pod.uid.clone()),
             ..Default::default()
         };
-        let (recorder, pod_name) = (self.recorder.clone(), plan.pod.to_string());
+        let (recorder, pod_name) = (self.recorder.clone(), plan.owner.pod.to_string());
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &pod).await {
                 tracing::debug!(pod = pod_name, %error, "the event was lost");
@@ -324,19 +326,21 @@ fn entry(record: &Record) -> Option<Entry> {
     let outcome = match (&record.phase, &record.error) {
         (Phase::Attached { sandbox, result }, _) => Outcome::Attached {
             network: network_data(&record.plan, sandbox, result),
-            data: Some(result.clone()).filter(|data| data.is_object() && data.to_string().len() <= MAX_DATA),
+            data: Some(result.raw())
+                .filter(|data| data.len() <= MAX_DATA)
+                .and_then(|data| serde_json::from_str(data).ok()),
             broken: record.check.clone(),
         },
         (_, Some(error)) => Outcome::NotReady { reason: "AttachFailed", message: error.clone() },
         (_, None) => return None,
     };
-    Some(Entry { device: record.plan.device.clone(), outcome })
+    Some(Entry { device: record.plan.owner.device.clone(), outcome })
 }
 
 /// What became of a plan in a sandbox, as the API's `NetworkDeviceData`.
-pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &Value) -> Value {
-    let made = made(plan, sandbox, result);
-    let mut network = json!({"interfaceName": plan.if_name});
+pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -> Value {
+    let made = Interface::made(&plan.spec, sandbox, result);
+    let mut network = json!({"interfaceName": plan.spec.if_name});
     if let Some(mac) = made.mac {
         network["hardwareAddress"] = json!(mac);
     }

@@ -1,0 +1,125 @@
+//! For whom an attachment is made: the claim, its pod and the allocated device. The driver stores it with the plan.
+
+use std::fmt;
+
+use netclaim_api::{IfName, LinkUse, Quantity};
+use netclaim_driver::attach;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A plan of a claim's attachment.
+pub type Plan = attach::Plan<Owner>;
+/// What is journalled of it.
+pub type Record = attach::Record<Owner>;
+/// What is known of a pod.
+pub type PodState = attach::PodState<Owner>;
+/// The node's journal.
+pub type Journal = attach::journal::Journal<Owner>;
+
+/// A named object with a UID.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ObjectRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The allocated device that an attachment serves; together with the claim it is unique.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceRef {
+    /// The request (`main` or `main/sub`) that it was allocated for.
+    pub request: String,
+    /// Name of the pool.
+    pub pool: String,
+    /// Name in the pool.
+    pub device: String,
+    /// Which share of a shared device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_id: Option<String>,
+}
+
+impl DeviceRef {
+    /// The request that containers name: of `main/sub` it is `main`.
+    pub fn main_request(&self) -> &str {
+        self.request.split('/').next().unwrap_or_default()
+    }
+}
+
+/// A segmentation id (VLAN id, VNI) that an attachment has alone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Segment {
+    /// Among what there is only one of the id: an uplink, or a network without one.
+    pub space: String,
+    /// The id.
+    pub id: u32,
+}
+
+/// The link of the node that an attachment is on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OnLink {
+    /// Its name.
+    pub name: IfName,
+    /// The physical function, where the link is a virtual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physical_function: Option<IfName>,
+    /// How it is used; `None` for what is stacked on it or passes through it as a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_use: Option<LinkUse>,
+}
+
+/// The claim, its pod and the device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// The claim that asked for it.
+    pub claim: ObjectRef,
+    /// The pod that gets it.
+    pub pod: ObjectRef,
+    /// The name by which the pod's specification calls the claim, where it was made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_claim_name: Option<String>,
+    /// What was allocated.
+    pub device: DeviceRef,
+    /// Bits per second that the claim was granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Quantity>,
+    /// The segmentation id that the network handed out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Segment>,
+    /// The link of the node that it is on. Plans of earlier agents lack it: read it by
+    /// [`link_of`](super::exclusion::link_of).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<OnLink>,
+    /// Attributes of the device as it is published, for the pod to read.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub attributes: Map<String, Value>,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResourceClaim {} of pod {}", self.claim, self.pod)
+    }
+}
+
+impl attach::Owner for Owner {
+    fn pod_uid(&self) -> &str {
+        &self.pod.uid
+    }
+
+    fn group(&self) -> &str {
+        &self.claim.uid
+    }
+
+    fn group_name(&self) -> &str {
+        &self.claim.name
+    }
+}
