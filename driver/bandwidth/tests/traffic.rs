@@ -40,8 +40,8 @@ fn network(host: &Host, plugin: Value) -> NetworkList {
     let ipam = host.ipam(json!([[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]]));
     let mut plugin = plugin;
     plugin["ipam"] = ipam;
-    let shaper = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
-    host.list("limited", json!([plugin, shaper]))
+    let bandwidth = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
+    host.list("limited", json!([plugin, bandwidth]))
 }
 
 fn macvlan(host: &Host) -> NetworkList {
