@@ -719,8 +719,6 @@ mod tests {
                 uid: pod.into(),
                 name: pod.into(),
                 namespace: "default".into(),
-                annotations: BTreeMap::new(),
-                runtime_handler: String::new(),
                 network: SandboxNetwork::Unknown,
             });
         }
