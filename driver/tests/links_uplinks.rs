@@ -2,10 +2,10 @@
 
 #[cfg(test)]
 mod links {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use netclaim_driver::links::{
-        Link, LinkAddress, NodeTraffic, NotUplink, OperState, Relation, Snapshot, Traffic, classify, uplinks,
+        Link, LinkAddress, NodeTraffic, NotUplink, OperState, Relation, Snapshot, Traffic, classify,
     };
 
     /// A link that is up.
@@ -48,7 +48,9 @@ mod links {
     }
 
     fn names(links: &[Link], default_routes: &[u32]) -> Vec<String> {
-        uplinks(&snapshot(links, default_routes)).into_iter().map(|link| link.name.clone()).collect()
+        let snapshot = snapshot(links, default_routes);
+        let uplinks = classify(&snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
+        uplinks.map(|(link, _)| link.name.clone()).collect()
     }
 
     fn verdict_of(snapshot: &Snapshot, node_address: Option<&str>, name: &str) -> Result<(), NotUplink> {

@@ -9,6 +9,7 @@
 
 mod plugin_host;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
@@ -67,7 +68,8 @@ async fn snapshot() -> links::Snapshot {
 async fn functions() -> Vec<Link> {
     let snapshot = snapshot().await;
     let is_function = |link: &&Link| link.driver.as_deref() == Some("igbvf");
-    let mut found: Vec<Link> = snapshot.uplinks().into_iter().filter(is_function).cloned().collect();
+    let uplinks = links::classify(&snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
+    let mut found: Vec<Link> = uplinks.map(|(link, _)| link).filter(is_function).cloned().collect();
     assert_eq!(snapshot.links.iter().filter(is_function).count(), found.len(), "each is an uplink");
     found.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
     found

@@ -1,17 +1,17 @@
-//! What only sysfs knows about a link: its speed and the device behind it.
+//! Reads from sysfs what netlink does not report of a link: its speed and its device.
 //!
-//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links are renamed at any time. So
-//! an entry counts only if it carries the index we ask about; otherwise nothing is known.
+//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links may be renamed at any time. So an entry counts
+//! only if it has the expected index; otherwise nothing is known.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Every PCI function of the machine, in whatever namespace its links are.
+/// Every PCI function of the machine, regardless of the namespace of its links.
 const FUNCTIONS: &str = "bus/pci/devices";
 
-/// What sysfs says about a link; every part may be unknown.
+/// The data of a link in sysfs; every part may be unknown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Hardware {
     pub(super) speed: Option<u64>,
@@ -24,7 +24,7 @@ pub(super) struct Hardware {
     pub(super) virtual_functions: u32,
 }
 
-/// Reads what `sysfs` (usually `/sys`) says about the link `name` with that index. Blocks.
+/// Reads the data of the link `name` with that index from `sysfs` (usually `/sys`). Blocks.
 pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
     let entry = sysfs.join("class/net").join(name);
     if read::<u32>(&entry.join("ifindex")) != Some(index) {
@@ -35,8 +35,7 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
         .filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit))
         .and_then(|mbit| u64::try_from(mbit).ok())
         .map(|mbit| mbit * 1_000_000);
-    // The path of the device runs through everything it hangs on: a virtio NIC's leads through the PCI
-    // function that the outside world knows.
+    // The path of the device contains the devices above it: that of a virtio NIC contains its PCI function.
     let Ok(device) = fs::canonicalize(entry.join("device")) else {
         return Hardware { speed, ..Hardware::default() };
     };
@@ -55,13 +54,13 @@ pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
     }
 }
 
-/// What a PCI function is told by from another that has its address later: the inode of its directory, which Linux
-/// gives once only (since 5.5).
+/// Returns the identity of a PCI function, by which another function with the same address later differs: the inode of its
+/// directory, which Linux never reuses (since 5.5).
 pub(super) fn identity(sysfs: &Path, pci_bus_id: &str) -> io::Result<u64> {
     Ok(fs::metadata(sysfs.join(FUNCTIONS).join(pci_bus_id))?.ino())
 }
 
-/// Whether the PCI function is gone from the machine, whatever namespace its links were in.
+/// Whether the PCI function was removed from the machine, regardless of the namespace of its links.
 pub(super) fn is_removed(sysfs: &Path, pci_bus_id: &str, noted: Option<u64>) -> bool {
     match identity(sysfs, pci_bus_id) {
         Ok(now) => noted.is_some_and(|noted| noted != now),
@@ -86,8 +85,8 @@ fn pci_id(function: &Path) -> Option<String> {
     Some(format!("{}:{}", hex("vendor")?, hex("device")?))
 }
 
-/// What the function is a virtual one of; see [`super::Link::physical_function`]. Of several links of the physical
-/// function the first by name: the others are mostly representors of virtual functions, whose names go on from there.
+/// Returns the physical function of a virtual one; see [`super::Link::physical_function`]. If the physical function has
+/// several links, the first by name: the others are usually representors of virtual functions, with longer names.
 fn physical_function(function: &Path) -> Option<String> {
     let physical = fs::canonicalize(function.join("physfn")).ok()?;
     let links = fs::read_dir(physical.join("net")).into_iter().flatten().filter_map(Result::ok);
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_function_is_that_of_a_link_or_where_this_is_away_of_a_pci_function() {
+    fn a_virtual_function_names_the_link_of_its_physical_function_or_its_pci_address() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:10.2");
         let root = sysfs.path().join("devices/pci0000:3a");
         fs::create_dir_all(root.join("0000:3b:00.1/net/ens1f1")).unwrap();
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_removed_when_there_is_none_or_another_at_its_address() {
+    fn a_function_is_removed_if_its_address_has_none_or_another() {
         let sysfs = tempfile::tempdir().unwrap();
         let removed = |id, noted| is_removed(sysfs.path(), id, noted);
         assert!(!removed("0000:3b:10.2", Some(7)), "nothing is known of functions");
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtio_card_is_the_pci_function_it_hangs_on() {
+    fn a_virtio_card_has_the_address_of_its_pci_function() {
         let sysfs = sysfs_with_eth0("pci0000:00/0000:00:03.0/virtio0");
         fs::write(sysfs.path().join("devices/pci0000:00/0000:00:03.0/numa_node"), "-1\n").unwrap();
         let found = hardware(sysfs.path(), "eth0", 2);
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_on_another_bus_has_a_driver_only() {
+    fn a_card_on_another_bus_has_only_a_driver() {
         let sysfs = sysfs_with_eth0("platform/1a22000.virtio_mmio/virtio1");
         let found = hardware(sysfs.path(), "eth0", 2);
         assert_eq!(found.driver.as_deref(), Some("mlx5_core"));
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_the_driver_does_not_know_is_none() {
+    fn a_speed_that_the_driver_does_not_know_is_none() {
         for unknown in ["-1\n", "4294967295\n", "0\n", ""] {
             let sysfs = sysfs_with_eth0("virtual");
             fs::write(sysfs.path().join("class/net/eth0/speed"), unknown).unwrap();
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namesake_in_another_namespace_is_not_believed() {
+    fn a_link_of_the_same_name_in_another_namespace_is_ignored() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:00.1");
         assert_eq!(hardware(sysfs.path(), "eth0", 7), Hardware::default());
         assert_eq!(hardware(sysfs.path(), "eth9", 2), Hardware::default());
