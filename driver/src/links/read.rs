@@ -98,15 +98,7 @@ pub(super) fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<V
     let mut links = socket.links()?;
     // Reading a speed takes the rtnl lock: not for the host ends of hundreds of pods.
     for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name)) {
-        let hardware = sysfs::hardware(sysfs, &link.name, link.index);
-        link.speed = hardware.speed;
-        link.driver = hardware.driver;
-        link.pci_id = hardware.pci_id;
-        link.pci_bus_id = hardware.pci_bus_id;
-        link.pcie_root = hardware.pcie_root;
-        link.numa_node = hardware.numa_node;
-        link.physical_function = hardware.physical_function;
-        link.virtual_functions = hardware.virtual_functions;
+        sysfs::read_into(link, sysfs);
     }
     Ok(links)
 }

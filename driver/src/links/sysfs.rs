@@ -8,50 +8,37 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::link::Link;
+
 /// Every PCI function of the machine, regardless of the namespace of its links.
 const FUNCTIONS: &str = "bus/pci/devices";
 
-/// The data of a link in sysfs; every part may be unknown.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Hardware {
-    pub(super) speed: Option<u64>,
-    pub(super) driver: Option<String>,
-    pub(super) pci_id: Option<String>,
-    pub(super) pci_bus_id: Option<String>,
-    pub(super) pcie_root: Option<String>,
-    pub(super) numa_node: Option<i64>,
-    pub(super) physical_function: Option<String>,
-    pub(super) virtual_functions: u32,
-}
-
-/// Reads the data of the link `name` with that index from `sysfs` (usually `/sys`). Blocks.
-pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
-    let entry = sysfs.join("class/net").join(name);
-    if read::<u32>(&entry.join("ifindex")) != Some(index) {
-        return Hardware::default();
+/// Reads the link's data from `sysfs` (usually `/sys`). Blocks.
+pub(super) fn read_into(link: &mut Link, sysfs: &Path) {
+    // Netlink names the function only if nothing is between it and the link.
+    link.pci_bus_id = None;
+    let entry = sysfs.join("class/net").join(&link.name);
+    if read::<u32>(&entry.join("ifindex")) != Some(link.index) {
+        return;
     }
     // In Mbit/s; a driver that does not know says -1, as i32 or u32.
-    let speed = read::<i64>(&entry.join("speed"))
+    link.speed = read::<i64>(&entry.join("speed"))
         .filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit))
         .and_then(|mbit| u64::try_from(mbit).ok())
         .map(|mbit| mbit * 1_000_000);
     // The path of the device contains the devices above it: that of a virtio NIC contains its PCI function.
-    let Ok(device) = fs::canonicalize(entry.join("device")) else {
-        return Hardware { speed, ..Hardware::default() };
+    let Ok(device) = fs::canonicalize(entry.join("device")) else { return };
+    let driver = fs::read_link(device.join("driver")).ok();
+    link.driver = driver.and_then(|target| file_name(&target).map(str::to_owned));
+    let Some(function) = device.ancestors().find(|dir| file_name(dir).is_some_and(is_pci_bus_id)) else {
+        return;
     };
-    let function = device.ancestors().find(|dir| file_name(dir).is_some_and(is_pci_bus_id));
-    Hardware {
-        speed,
-        driver: fs::read_link(device.join("driver"))
-            .ok()
-            .and_then(|target| file_name(&target).map(str::to_owned)),
-        pci_id: function.and_then(pci_id),
-        pci_bus_id: function.and_then(file_name).map(str::to_owned),
-        pcie_root: function.and_then(pcie_root),
-        numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
-        physical_function: function.and_then(physical_function),
-        virtual_functions: function.and_then(|dir| read(&dir.join("sriov_numvfs"))).unwrap_or_default(),
-    }
+    link.pci_id = pci_id(function);
+    link.pci_bus_id = file_name(function).map(str::to_owned);
+    link.pcie_root = pcie_root(function);
+    link.numa_node = read(&function.join("numa_node")).filter(|node| *node >= 0);
+    link.physical_function = physical_function(function);
+    link.virtual_functions = read(&function.join("sriov_numvfs")).unwrap_or_default();
 }
 
 /// Returns the identity of a PCI function, by which another function with the same address later differs: the inode of its
@@ -128,6 +115,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
+    /// What sysfs says of the link with this name and index.
+    fn hardware(sysfs: &Path, name: &str, index: u32) -> Link {
+        let mut link = Link { name: name.to_owned(), index, ..Link::default() };
+        read_into(&mut link, sysfs);
+        link
+    }
+
     /// A sysfs with one link, `eth0` with index 2, whose device is at `device` below `devices/`.
     fn sysfs_with_eth0(device: &str) -> tempfile::TempDir {
         let sysfs = tempfile::tempdir().unwrap();
@@ -155,7 +149,9 @@ mod tests {
         }
         assert_eq!(
             hardware(sysfs.path(), "eth0", 2),
-            Hardware {
+            Link {
+                index: 2,
+                name: "eth0".to_owned(),
                 speed: Some(25_000_000_000),
                 driver: Some("mlx5_core".to_owned()),
                 pci_id: Some("15b3:1017".to_owned()),
@@ -164,6 +160,7 @@ mod tests {
                 numa_node: Some(1),
                 physical_function: None,
                 virtual_functions: 8,
+                ..Link::default()
             }
         );
     }
@@ -223,7 +220,9 @@ mod tests {
     #[test]
     fn a_link_of_the_same_name_in_another_namespace_is_ignored() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:00.1");
-        assert_eq!(hardware(sysfs.path(), "eth0", 7), Hardware::default());
-        assert_eq!(hardware(sysfs.path(), "eth9", 2), Hardware::default());
+        for (name, index) in [("eth0", 7), ("eth9", 2)] {
+            let unknown = Link { index, name: name.to_owned(), ..Link::default() };
+            assert_eq!(hardware(sysfs.path(), name, index), unknown);
+        }
     }
 }
