@@ -1,5 +1,4 @@
-//! Links and namespaces of a real kernel. Each test works in a network namespace of its own, which
-//! ends with the test. Needs root and iproute2.
+//! Links and namespaces of a real kernel. Each test has a network namespace of its own. Needs root and iproute2.
 
 #[cfg(test)]
 mod links {
@@ -16,8 +15,7 @@ mod links {
     use nix::sched::{CloneFlags, unshare};
     use tokio::time::timeout;
 
-    /// Runs `test` in a fresh network namespace: on a thread that has entered one, and from which all of
-    /// the test's threads and commands come.
+    /// Runs `test` on a thread in a new network namespace, which its threads and commands inherit.
     fn in_fresh_netns<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
         thread::scope(|scope| {
             let body = || {
@@ -30,7 +28,7 @@ mod links {
         });
     }
 
-    /// A namespace that somebody else made, and has left by now.
+    /// A namespace that another thread made and left.
     fn another_netns() -> Netns {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).expect("needs root");
@@ -77,12 +75,12 @@ mod links {
     }
 
     const LONG: Duration = Duration::from_secs(5);
-    /// Longer than changes are held back to be one tick.
+    /// Longer than the time within which changes become one tick.
     const QUIET: Duration = Duration::from_millis(200);
 
     #[test]
     #[ignore = "needs root"]
-    fn a_snapshot_shows_what_ip_made() {
+    fn a_snapshot_shows_the_links_that_ip_made() {
         in_fresh_netns(async || {
             ip("link set lo up");
             ip("link add eth1 address 02:00:00:00:00:0a mtu 1400 type veth peer name sw1");
@@ -143,7 +141,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_peer_in_another_namespace_is_not_taken_for_a_link_of_ours() {
+    fn a_peer_in_another_namespace_is_not_confused_with_a_link_of_this_one() {
         in_fresh_netns(async || {
             let pod = another_netns();
             ip("link add veth7 type veth peer name pod7");
@@ -159,7 +157,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_link_with_an_address_of_its_own_is_the_nodes_unless_the_address_is_link_local() {
+    fn a_link_with_an_address_carries_the_nodes_traffic_unless_the_address_is_link_local() {
         in_fresh_netns(async || {
             for n in 1..5 {
                 ip(&format!("link add eth{n} type veth peer name sw{n}"));
@@ -180,7 +178,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_macvlan_in_another_namespace_is_known_by_its_address_and_one_beside_its_link_is_not() {
+    fn only_a_macvlan_in_another_namespace_adds_an_address_elsewhere() {
         in_fresh_netns(async || {
             for n in 1..3 {
                 ip(&format!("link add eth{n} type veth peer name sw{n}"));
@@ -259,7 +257,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn the_kernel_has_veth_and_macvlan_and_not_nonsense_and_asking_leaves_nothing_behind() {
+    fn the_kernel_supports_veth_but_not_nonsense_and_asking_makes_no_link() {
         in_fresh_netns(async || {
             let before = snapshot().await;
             for kind in ["veth", "bridge", "macvlan", "ifb", "vxlan"] {
@@ -276,7 +274,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_change_ticks_once_and_quiet_does_not() {
+    fn a_change_ticks_once() {
         in_fresh_netns(async || {
             let mut changes = links().changes().unwrap();
             ip("link add eth1 type veth peer name sw1");
@@ -304,7 +302,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_tick_that_was_cancelled_comes_to_the_next_who_waits() {
+    fn the_next_caller_gets_a_cancelled_tick() {
         in_fresh_netns(async || {
             let mut changes = links().changes().unwrap();
             ip("link add eth1 type veth peer name sw1");
@@ -315,7 +313,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn an_overrun_ticks_and_the_subscription_lives_on() {
+    fn an_overrun_ticks_and_the_subscription_goes_on() {
         in_fresh_netns(async || {
             ip("link add eth1 type veth peer name sw1");
             let mut changes = links().changes().unwrap();
@@ -333,7 +331,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn no_link_is_missing_from_a_list_taken_while_others_come_and_go() {
+    fn a_list_taken_while_links_come_and_go_misses_no_other_link() {
         in_fresh_netns(async || {
             const STABLE: usize = 100;
             let batch = |lines: Vec<String>| {
@@ -384,7 +382,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_pinned_namespace_outlives_its_path_and_does_not_hold_it() {
+    fn a_pinned_namespace_outlives_its_path_and_does_not_keep_it_busy() {
         in_fresh_netns(async || {
             let pod = another_netns();
             let directory = tempfile::tempdir().unwrap();
@@ -409,14 +407,14 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn the_process_knows_its_own_namespace_from_a_pods() {
+    fn the_process_recognizes_its_own_namespace() {
         assert!(Netns::open("/proc/self/ns/net").unwrap().is_own().unwrap());
         assert!(!another_netns().is_own().unwrap());
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn work_in_a_namespace_leaves_no_thread_of_ours_behind_in_it() {
+    fn work_in_a_namespace_leaves_no_thread_in_it() {
         in_fresh_netns(async || {
             let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             let before = here();
@@ -430,7 +428,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn alternative_names_are_taken_too() {
+    fn alternative_names_count_as_taken() {
         in_fresh_netns(async || {
             let here = Netns::open("/proc/thread-self/ns/net").unwrap();
             ip("link add eth1 type veth peer name sw1");
@@ -442,7 +440,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn what_is_not_a_network_namespace_cannot_be_pinned() {
+    fn a_file_that_is_not_a_network_namespace_cannot_be_pinned() {
         assert!(matches!(Netns::open("/proc/self/ns/mnt"), Err(Error::NotANetns { .. })));
         assert!(matches!(Netns::open("/dev/null"), Err(Error::NotANetns { .. })));
         assert!(matches!(Netns::open("/nowhere"), Err(Error::NetnsOpen { .. })));
