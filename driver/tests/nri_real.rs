@@ -9,9 +9,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use netclaim_driver::nri::{
-    Adjustment, Container, Handler, Hook, PluginConfig, RuntimeInfo, Sandbox, SandboxNetwork, run,
-};
+use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork, run};
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -214,10 +212,9 @@ impl Plugin {
     fn start(dir: &TempDir) -> Self {
         let (sender, calls) = mpsc::unbounded_channel();
         let handler = Arc::new(Scripted { script: Mutex::default(), calls: sender });
-        let config = PluginConfig::new(dir.path().join("nri.sock"), "netclaim.dev", 0).unwrap();
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
-        tokio::spawn(run(config, Arc::clone(&handler), connected, cancel.clone()));
+        tokio::spawn(run(dir.path().join("nri.sock"), Arc::clone(&handler), connected, cancel.clone()));
         Self { handler, calls, connected: watched, _cancel: cancel.drop_guard() }
     }
 

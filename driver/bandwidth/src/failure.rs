@@ -16,7 +16,6 @@ pub(crate) enum Failure {
     /// The configuration has an unknown key.
     #[error("unknown key {key:?} in the configuration: remove it; rates and bursts are {}", known.join(", "))]
     UnknownKey {
-        /// The key.
         key: String,
         /// The plugin's own keys.
         known: &'static [&'static str],
@@ -24,7 +23,6 @@ pub(crate) enum Failure {
     /// An environment variable of the protocol is missing or wrong.
     #[error("{name}: {problem}")]
     Environment {
-        /// Its name.
         name: &'static str,
         /// What is wrong and what to do.
         problem: String,
@@ -38,29 +36,21 @@ pub(crate) enum Failure {
     /// A value of the configuration is wrong.
     #[error("{field}: {problem}")]
     Config {
-        /// The key.
         field: String,
         /// What is wrong and what to do.
         problem: String,
     },
     /// The container's network namespace cannot be entered.
     #[error("cannot enter the network namespace at {path}")]
-    Namespace {
-        /// Its path.
-        path: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Namespace { path: String, source: io::Error },
     /// The kernel refused a request.
     #[error("{interface}: cannot {action}{}", needs(.module))]
     Kernel {
-        /// The container's interface.
         interface: String,
         /// What the request was to do.
         action: &'static str,
         /// The kernel module that it needs.
         module: Option<&'static str>,
-        /// The kernel's error.
         source: io::Error,
     },
     /// CHECK found something else than ADD made.
@@ -68,7 +58,6 @@ pub(crate) enum Failure {
         "{interface}: {direction} is not limited as it was: {found}; a process in the container's network namespace has changed it"
     )]
     Differs {
-        /// The container's interface.
         interface: String,
         /// `ingress` or `egress`.
         direction: &'static str,

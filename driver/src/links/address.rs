@@ -23,7 +23,7 @@ pub(super) fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// An IP address of a link with all that somebody configured of it.
+/// An IP address of a link with its configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
@@ -48,7 +48,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The flags that somebody configures. The kernel sets the others.
+    /// The flags that can be configured. The kernel sets the others.
     const CONFIGURED: u32 = libc::IFA_F_NODAD
         | libc::IFA_F_HOMEADDRESS
         | libc::IFA_F_MANAGETEMPADDR

@@ -9,7 +9,7 @@ pub struct Link {
     pub name: String,
     /// Alternative names (`ip link property add … altname`). They share one namespace with `name`.
     pub alt_names: Vec<String>,
-    /// Free text that somebody set (`ip link set … alias`).
+    /// Free text (`ip link set … alias`).
     pub alias: Option<String>,
     /// rtnetlink kind (`veth`, `bridge`, `macvlan`, `bond`, `vlan` …); `None` for a device that a driver
     /// made, such as a NIC or a VF.
@@ -20,7 +20,7 @@ pub struct Link {
     pub permanent_mac: Option<String>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Somebody has set the link up (`IFF_UP`).
+    /// The link was set up (`IFF_UP`).
     pub admin_up: bool,
     /// RFC 2863 operational state.
     pub oper: OperState,

@@ -114,7 +114,7 @@ pub enum NotUplink {
         master: String,
     },
     /// A veth without a NIC's name, which is probably the host end of a pod's.
-    #[error("is a veth without a network card's name, as pods have them on the host")]
+    #[error("is a veth without a network card's name, probably the host end of a pod's link")]
     PodEnd,
     /// A kind of link that does not lead out of the node.
     #[error("is a link of kind {kind}")]

@@ -18,7 +18,6 @@
 //! Events are hints. The runtime drops those that occur while no plugin is connected, and some others: containerd does
 //! not report the end of sandboxes that are older than its own process.
 
-mod config;
 mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -32,7 +31,6 @@ mod session;
 mod tests;
 mod ttrpc;
 
-pub use config::{DEFAULT_SOCKET, InvalidPluginConfig, PluginConfig};
 pub use handler::{Adjustment, Handler, Hook, RuntimeInfo};
-pub use plugin::run;
+pub use plugin::{DEFAULT_SOCKET, run};
 pub use sandbox::{Container, Sandbox, SandboxNetwork};

@@ -1,5 +1,6 @@
 //! Keeps the plugin connected to the runtime.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,10 +8,12 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::config::PluginConfig;
 use super::events::Events;
 use super::handler::Handler;
 use super::session::{self, SessionEnd};
+
+/// Default path of the runtime's NRI socket.
+pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
 /// Shortest delay before reconnecting. Jitter adds up to as much again, so that the agents of a rack that lost power do
 /// not reconnect at once.
@@ -19,12 +22,12 @@ const MIN_DELAY: Duration = Duration::from_millis(50);
 /// Longest delay before reconnecting; with jitter 5 s.
 const MAX_DELAY: Duration = Duration::from_millis(2500);
 
-/// Keeps the plugin connected and passes events to `handler`, until `cancel`.
+/// Keeps the plugin connected to `socket` and passes events to `handler`, until `cancel`.
 ///
 /// `connected` is true while the runtime reports everything: from the end of the synchronization until the connection
 /// ends. Reconnects for ever, with delays of 50 ms to 5 s. Handlers that still run when this returns go on.
 pub async fn run<H: Handler>(
-    config: PluginConfig,
+    socket: PathBuf,
     handler: Arc<H>,
     connected: watch::Sender<bool>,
     cancel: CancellationToken,
@@ -33,10 +36,10 @@ pub async fn run<H: Handler>(
     let mut reported = false;
     loop {
         let events = Arc::new(Events::new(Arc::clone(&handler)));
-        let ended = cancel.run_until_cancelled(session::attend(&config, &events, &connected)).await;
+        let ended = cancel.run_until_cancelled(session::attend(&socket, &events, &connected)).await;
         let was_connected = connected.send_replace(false);
         let Some(error) = ended else { return };
-        report(&config, &error, was_connected, reported);
+        report(&socket, &error, was_connected, reported);
         reported = true;
         if was_connected {
             delays = self::delays();
@@ -49,8 +52,8 @@ pub async fn run<H: Handler>(
 }
 
 /// Logs once per change of state: a runtime may be away for hours.
-fn report(config: &PluginConfig, error: &SessionEnd, was_connected: bool, reported: bool) {
-    let (socket, error) = (config.socket.display(), error as &dyn std::error::Error);
+fn report(socket: &Path, error: &SessionEnd, was_connected: bool, reported: bool) {
+    let (socket, error) = (socket.display(), error as &dyn std::error::Error);
     if was_connected {
         tracing::warn!(%socket, error, "lost the container runtime, connecting to it again");
     } else if !reported {

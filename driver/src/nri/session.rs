@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::config::PluginConfig;
 use super::events::Events;
 use super::handler::Handler;
 use super::mux::{self, Connection, Demultiplexer};
@@ -21,6 +20,11 @@ use super::{proto, ttrpc};
 
 /// Full name of the runtime's service.
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+
+/// The plugin's name, and its place among the node's plugins: runtimes call them in this order, and skip those after one
+/// that answers with an error.
+const NAME: &str = "netclaim";
+const INDEX: &str = "00";
 
 /// How long to wait for the runtime's answer to the registration. It registers plugins one after another and gives each
 /// 5 s by default: enough for a node with many slow plugins.
@@ -63,44 +67,42 @@ pub(super) enum SessionEnd {
 /// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true after the
 /// synchronization. The caller makes it false, and may drop this future at any time.
 pub(super) async fn attend<H: Handler>(
-    config: &PluginConfig,
+    socket: &Path,
     events: &Arc<Events<H>>,
     connected: &watch::Sender<bool>,
 ) -> SessionEnd {
-    match serve(config, events, connected).await {
+    match serve(socket, events, connected).await {
         Ok(never) => match never {},
         Err(end) => end,
     }
 }
 
 async fn serve<H: Handler>(
-    config: &PluginConfig,
+    socket: &Path,
     events: &Arc<Events<H>>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
-    let stream = UnixStream::connect(&config.socket)
+    let stream = UnixStream::connect(socket)
         .await
-        .map_err(|source| SessionEnd::Connect { path: config.socket.clone(), source })?;
+        .map_err(|source| SessionEnd::Connect { path: socket.to_owned(), source })?;
     let (reader, writer) = stream.into_split();
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
     let registered = Notify::new();
     tokio::select! {
         end = read(reader, events, &outbox, &registered) => end,
         end = write(writer, outgoing) => end,
-        end = establish(config, &outbox, &registered, events, connected) => end,
+        end = establish(&outbox, &registered, events, connected) => end,
     }
 }
 
 /// Registers, and sets `connected` after the synchronization.
 async fn establish<H: Handler>(
-    config: &PluginConfig,
     outbox: &mpsc::Sender<Vec<u8>>,
     registered: &Notify,
     events: &Events<H>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
-    let plugin =
-        proto::RegisterPluginRequest { plugin_name: config.name.clone(), plugin_idx: config.index.clone() };
+    let plugin = proto::RegisterPluginRequest { plugin_name: NAME.to_owned(), plugin_idx: INDEX.to_owned() };
     // The number is free: the plugin makes no other call.
     let request =
         ttrpc::request(1, RUNTIME_SERVICE, "RegisterPlugin", plugin.encode_to_vec(), REGISTRATION_TIMEOUT)?;

@@ -325,10 +325,9 @@ impl Plugin {
     fn start(runtime: &FakeRuntime) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let handler = Arc::new(Scripted { script: Mutex::default(), events: sender, release: Notify::new() });
-        let config = PluginConfig::new(&runtime.socket, "netclaim", 0).unwrap();
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(run(config, Arc::clone(&handler), connected, cancel.clone()));
+        let task = tokio::spawn(run(runtime.socket.clone(), Arc::clone(&handler), connected, cancel.clone()));
         Self { handler, events, connected: watched, cancel, task }
     }
 

@@ -36,7 +36,7 @@ pub struct HostLink {
     pub mac: Option<String>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Somebody had set the link up.
+    /// The link was set up (`IFF_UP`).
     pub up: bool,
     /// Its static addresses, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
