@@ -1,4 +1,4 @@
-//! Attachments while somebody sets the wall clock: every deadline, pause and beat is by the clock that nobody sets.
+//! Attachments while the wall clock is set: deadlines, retries and intervals ignore it.
 //!
 //! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a machine of its own, which `NETCLAIM_OWN_CLOCK`
 //! says it has: `make test-qemu`.
@@ -32,13 +32,13 @@ const OWN_CLOCK: Feature = Feature {
 
 const BOOT: &str = "boot";
 
-/// What a chain may take for one operation.
+/// The deadline of a chain's operation.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// How much later than it should something may happen on a processor that is emulated.
+/// How late something may happen on an emulated processor, in seconds.
 const SLACK: f64 = 6.0;
 
-/// For what is waited for.
+/// How long the test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 const DAY: i64 = 24 * 3600;
@@ -179,7 +179,7 @@ async fn attached(agent: &Agent, pod: &str) {
     timeout(PATIENCE, state.wait_for(is)).await.expect("not attached").unwrap();
 }
 
-/// Whether something took about so long. A plugin is slow to begin, too.
+/// Asserts that something took about that many seconds. A plugin takes time to start, too.
 fn about(seconds: f64, from: f64, to: f64) {
     let took = to - from;
     assert!((seconds - 0.5..seconds + SLACK).contains(&took), "took {took} s, and should {seconds}");
@@ -187,7 +187,7 @@ fn about(seconds: f64, from: f64, to: f64) {
 
 #[test]
 #[ignore = "needs root, NETCLAIM_CNI_BIN and a clock of its own"]
-fn nothing_is_lost_or_done_twice_or_too_soon_when_the_clock_is_set() {
+fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
     on_a_host(&[OWN_CLOCK], async |host| {
         let mut node = Node::new(host);
         let (agent, settle) = (node.agent(), node.network());
@@ -236,7 +236,7 @@ fn nothing_is_lost_or_done_twice_or_too_soon_when_the_clock_is_set() {
             about(DEADLINE.as_secs_f64(), adds[try_], dels[try_]);
         }
 
-        // The next agent takes up what there is.
+        // The next agent continues.
         let pods: Vec<String> = node.pods.keys().cloned().collect();
         let known = agent.pods();
         agent.drain().await;
@@ -255,7 +255,7 @@ fn nothing_is_lost_or_done_twice_or_too_soon_when_the_clock_is_set() {
         assert_eq!(node.host.reserved("netclaim-n").len(), pods.len());
         assert_eq!(node.cache().attachments().unwrap().0.len(), pods.len());
 
-        // While everything is taken down.
+        // While everything is detached.
         let set_back = async {
             node.called("DEL", "a", 1).await;
             jump(-2 * DAY);
@@ -276,7 +276,7 @@ fn nothing_is_lost_or_done_twice_or_too_soon_when_the_clock_is_set() {
             };
             assert_eq!(verbs, ["ADD", "DEL"].repeat(times), "{pod}: {calls:?}");
         }
-        // Asked once, however old the clock says the file is.
+        // Cached, regardless of the file's age by the wall clock.
         assert_eq!(node.times("VERSION", "").len(), 1);
         assert_eq!(node.host.reserved("netclaim-n"), [""; 0]);
         assert!(node.journal().load().unwrap().records.is_empty());

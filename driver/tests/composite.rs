@@ -1,6 +1,5 @@
-//! A claim of four devices, of which the later are made of the earlier: two whole links, a bond of the two, and a VLAN on
-//! the bond. By the real plugins but for the bond's, whose stand-in (`plugin_host/bin/bond`) says why, in network
-//! namespaces of this test's own.
+//! A claim of four devices that build on each other: two whole links, a bond of the two, and a VLAN on the bond. In network
+//! namespaces of the tests' own, with the real plugins except for `bond`: its stand-in (`plugin_host/bin/bond`) says why.
 //!
 //! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a kernel with bonds and VLANs: `make test-qemu`.
 
@@ -25,11 +24,11 @@ use plugin_host::{BOND, Feature, Host, LONG, Netns, VLAN, links, on_a_host, run,
 const NEEDS: &[Feature] = &[BOND, VLAN];
 const POD: &str = "p-uid";
 const CLAIM: &str = "c-uid";
-/// Four networks, one after the other, where the processor is emulated.
+/// For four networks, one after the other, on an emulated processor.
 const VERY_LONG: Duration = LONG.saturating_mul(4);
 const LINKS: [&str; 2] = ["up0", "up1"];
 
-/// Two NICs that differ in all that a bond makes the same.
+/// Two NICs that differ in everything that a bond makes equal.
 fn nics() {
     run("ip link add up0 address 02:00:00:00:00:0a mtu 1450 type veth peer name sw0");
     run("ip link add up1 address 02:00:00:00:00:0b mtu 1480 type veth peer name sw1");
@@ -39,14 +38,14 @@ fn nics() {
     run("ip address add 10.9.0.1/24 dev up0");
 }
 
-/// What went wrong, whether it was tried again or given up.
+/// Collects all errors, and what is given up.
 #[derive(Default)]
-struct Told {
+struct Reports {
     errors: Mutex<BTreeSet<String>>,
     given_up: Mutex<Vec<String>>,
 }
 
-impl Observer for Told {
+impl Observer for Reports {
     async fn observe(&self, _: &str, state: &PodState) -> Result<(), String> {
         self.errors.lock().unwrap().extend(state.records.iter().filter_map(|record| record.error.clone()));
         Ok(())
@@ -57,8 +56,8 @@ impl Observer for Told {
     }
 }
 
-impl Told {
-    fn nothing(&self) {
+impl Reports {
+    fn are_empty(&self) {
         assert_eq!(*self.errors.lock().unwrap(), BTreeSet::new());
         assert_eq!(*self.given_up.lock().unwrap(), [""; 0]);
     }
@@ -67,8 +66,8 @@ impl Told {
 /// A node with one pod, whose claim is prepared.
 struct Node {
     host: Host,
-    agent: Arc<Attacher<CniNetwork, Told>>,
-    told: Arc<Told>,
+    agent: Arc<Attacher<CniNetwork, Reports>>,
+    told: Arc<Reports>,
     netns: Netns,
     before: [Value; 2],
 }
@@ -77,14 +76,14 @@ impl Node {
     /// A node whose bonds are configured so.
     async fn new(host: Host, bonds: Value) -> Self {
         nics();
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Reports::default());
         let (agent, netns) = (Self::agent(&host, &told), Netns::new());
         symlink(netns.path(), Self::name_of_netns(&host)).unwrap();
         agent.prepare(plans(&host, bonds)).await.unwrap();
         Self { host, agent, told, netns, before: LINKS.map(state) }
     }
 
-    fn agent(host: &Host, told: &Arc<Told>) -> Arc<Attacher<CniNetwork, Told>> {
+    fn agent(host: &Host, told: &Arc<Reports>) -> Arc<Attacher<CniNetwork, Reports>> {
         let bin = PathBuf::from(std::env::var_os("NETCLAIM_CNI_BIN").unwrap());
         let own = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin_host/bin").into();
         host.agent(vec![own, bin], VERY_LONG, told)
@@ -210,7 +209,7 @@ fn a_bond_of_two_links_and_a_vlan_on_it_are_made_and_the_links_come_back_as_they
         // The DEL of the bond succeeds only while its links are there.
         node.agent.release(CLAIM).await.unwrap();
         assert_eq!(LINKS.map(state), node.before);
-        node.told.nothing();
+        node.told.are_empty();
         node.nothing_is_left();
     });
 }
@@ -243,14 +242,14 @@ fn links_that_the_kernel_took_out_of_a_bond_get_their_own_names_and_addresses() 
         assert!(links().contains("net1") && links().contains("net2"));
         node.agent.release(CLAIM).await.unwrap();
         assert_eq!(LINKS.map(state), node.before);
-        node.told.nothing();
+        node.told.are_empty();
         node.nothing_is_left();
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_bond_that_ended_with_its_namespace_holds_nobody_up() {
+fn a_bond_that_ended_with_its_namespace_does_not_block_the_release() {
     on_a_host(NEEDS, async |host| {
         let node = Node::new(host, json!({"mode": "active-backup"})).await;
         node.sandbox_up();
@@ -271,7 +270,7 @@ fn a_bond_that_ended_with_its_namespace_holds_nobody_up() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_bond_that_was_never_made_says_why_and_lets_its_links_go() {
+fn a_bond_that_cannot_be_made_reports_why_and_releases_its_links() {
     on_a_host(NEEDS, async |host| {
         let node = Node::new(host, json!({"mode": "no-such-mode"})).await;
         node.sandbox_up();
@@ -288,7 +287,7 @@ fn a_bond_that_was_never_made_says_why_and_lets_its_links_go() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_bond_without_an_address_is_taken_apart_and_made_again_when_there_is_one() {
+fn a_bond_without_an_address_is_removed_and_made_again_when_there_is_one() {
     on_a_host(NEEDS, async |host| {
         let data = host.data.path().join("netclaim-bond0");
         std::fs::create_dir(&data).unwrap();

@@ -1,4 +1,4 @@
-//! Links of the host that a pod has had, by the real `host-device`, in network namespaces of this test's own.
+//! Host links that the real `host-device` moves into a pod, in network namespaces of the tests' own.
 //!
 //! Needs root, and `NETCLAIM_CNI_BIN`, the directory of the plugins.
 
@@ -7,16 +7,18 @@
 
 mod plugin_host;
 
-use netclaim_cni::{Cache, Runtime};
-use netclaim_driver::attach::record::{Plan, Sandbox};
-use netclaim_driver::attach::{CniNetwork, Failure, Network as _, Undone};
+use std::time::{Duration, Instant};
+
+use netclaim_cni::{Cache, CniResult, Runtime};
+use netclaim_driver::attach::retry::Attempt;
+use netclaim_driver::attach::{AddFailure, Attach as _, CniPlugins, Del, DelOutcome, Failure, Sandbox, Spec};
 use netclaim_driver::links::{HostLink, Links};
 use serde_json::{Value, json};
 
 use plugin_host::{Host, LONG, Netns, links, on_a_host, run, state};
 
-/// A link with everything that can be lost: `up0`, the plugged-in end of a veth.
-fn nic() {
+/// Makes `up0`, the host's end of a veth, with everything that a link can lose.
+fn make_up0() {
     run("ip link add up0 address 02:00:00:00:00:0a mtu 1450 type veth peer name sw0");
     run("ip link set sw0 up");
     run("ip link set up0 alias storage-card up");
@@ -28,85 +30,111 @@ fn nic() {
     run("ip address add fd08::1/64 nodad dev up0");
 }
 
-/// What the kernel routes to the link by its addresses.
+/// The routes that the kernel makes for the addresses of `up0`.
 fn routes() -> Vec<String> {
-    ["ip -4 route show dev up0", "ip -6 route show dev up0"]
-        .iter()
-        .flat_map(|command| {
-            run(command).lines().map(|line| line.trim().replace(" linkdown", "")).collect::<Vec<_>>()
-        })
-        .collect()
+    let shown = ["ip -4 route show dev up0", "ip -6 route show dev up0"].map(run).concat();
+    shown.lines().map(|line| line.trim().replace(" linkdown", "")).collect()
 }
 
+/// A pod that gets `up0` as `net1`, and an address from a range of one.
 struct Pod {
-    network: CniNetwork,
-    plan: Plan,
-    netns: Netns,
+    host: Host,
+    plugins: CniPlugins,
+    spec: Spec,
+    /// `None` after the namespace has ended.
+    netns: Option<Netns>,
+    /// The journal's record of the link.
+    noted: Option<HostLink>,
+    /// The link as it was before the ADD.
+    before: Value,
+}
+
+/// Runs a test on a host with a pod that has `up0`.
+fn with_up0_in_a_pod<F: Future>(test: impl FnOnce(Pod) -> F + Send + 'static) {
+    on_a_host(&[], async |host| {
+        make_up0();
+        test(Pod::new(host).with_link().await).await;
+    });
 }
 
 impl Pod {
-    /// A pod that gets `up0` as `net1`, and an address from a range of one.
-    fn new(host: &Host) -> Self {
+    fn new(host: Host) -> Self {
         let ipam =
             host.ipam(json!([[{"subnet": "10.9.0.0/24", "rangeStart": "10.9.0.2", "rangeEnd": "10.9.0.2"}]]));
-        let object = |name: &str| json!({"namespace": "default", "name": name, "uid": format!("{name}-uid")});
-        let plan = json!({
-            "claim": object("c"), "index": 0, "of": 1, "pod": object("p"), "network": "n", "ifName": "net1",
-            "device": {"request": "net", "pool": "node0", "device": "nic-up0"},
-            "conflist": {"cniVersion": "1.0.0", "name": "h", "plugins": [{"type": "host-device", "device": "up0", "ipam": ipam}]}
-        });
+        let plugin = json!({"type": "host-device", "device": "up0", "ipam": ipam});
+        let spec = Spec {
+            if_name: "net1".parse().unwrap(),
+            conflist: host.list("h", json!([plugin])),
+            args: Default::default(),
+            capability_args: Default::default(),
+        };
         let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
         let runtime = Runtime::new(vec![bin.into()]).unwrap();
         let cache = Cache::new(host.data.path().join("cache"));
-        let network = CniNetwork::new(runtime, cache, Links::new("/sys"), LONG);
-        Self { network, plan: serde_json::from_value(plan).unwrap(), netns: Netns::new() }
+        let plugins = CniPlugins::new(runtime, cache, Links::new("/sys"), LONG);
+        Self { host, plugins, spec, netns: Some(Netns::new()), noted: None, before: Value::Null }
+    }
+
+    fn netns(&self) -> &Netns {
+        self.netns.as_ref().unwrap()
     }
 
     fn sandbox(&self) -> Sandbox {
         let value =
-            json!({"id": "s1", "netns": self.netns.path(), "netnsId": {"dev": 4, "ino": 1}, "bootId": "b"});
+            json!({"id": "s1", "netns": self.netns().path(), "netnsId": {"dev": 4, "ino": 1}, "bootId": "b"});
         serde_json::from_value(value).unwrap()
     }
 
-    async fn note(&self) -> HostLink {
-        // As it comes back from the journal of an agent that was killed.
-        let lent = self.network.lends(&self.plan).await.unwrap().expect("up0 is lent");
-        serde_json::from_str(&serde_json::to_string(&lent).unwrap()).unwrap()
+    async fn add(&self) -> Result<CniResult, AddFailure> {
+        self.plugins.add(&self.spec, &self.sandbox()).await
     }
 
-    /// What the journal has of the link once the ADD has succeeded.
-    async fn noted_in_pod(&self, lent: HostLink) -> HostLink {
-        let index_in_pod = self.network.index_in_pod(&self.plan, &self.sandbox()).await;
+    async fn del(&self, failures: u32) -> Result<DelOutcome, Failure> {
+        let netns = self.netns.as_ref().map(Netns::path);
+        let (netns, moved_link, attempt) = (netns.as_deref(), self.noted.as_ref(), Attempt(failures));
+        self.plugins.del(&self.spec, Del { sandbox_id: "s1", netns, result: None, moved_link, attempt }).await
+    }
+
+    /// Notes the link in the journal, and runs ADD.
+    async fn with_link(mut self) -> Self {
+        let noted = self.plugins.link_to_move(&self.spec).await.unwrap().expect("up0 is noted");
+        self.before = state("up0");
+        self.add().await.unwrap();
+        let index_in_pod = self.plugins.index_in_pod(&self.spec, &self.sandbox()).await;
         assert!(index_in_pod.is_some());
-        HostLink { index_in_pod, ..lent }
+        let journal = serde_json::to_string(&HostLink { index_in_pod, ..noted }).unwrap();
+        self.noted = serde_json::from_str(&journal).unwrap();
+        self
     }
 
-    async fn add(&self) -> Result<Value, Failure> {
-        self.network.add(&self.plan, &self.sandbox()).await
+    /// Runs commands in the pod's network namespace, as a pod with `NET_ADMIN` can.
+    fn in_pod(&self, commands: &[&str]) {
+        self.netns().inside(|| commands.iter().for_each(|command| drop(run(command))));
     }
 
-    async fn del(&self, lent: Option<&HostLink>) -> Result<(), Failure> {
-        let undone = self.network.del(&self.plan, "s1", Some(&self.netns.path()), None, lent, 0).await?;
-        assert_eq!(undone, Undone::All);
-        Ok(())
-    }
-
-    /// A pod that has the link; with what was noted of it, and how it was.
-    async fn with_link(host: &Host) -> (Self, HostLink, Value) {
-        let (pod, before) = (Self::new(host), state("up0"));
-        let lent = pod.note().await;
-        pod.add().await.unwrap();
-        let lent = pod.noted_in_pod(lent).await;
-        (pod, lent, before)
-    }
-
-    /// Does what a pod with `NET_ADMIN` may.
+    /// Changes all that a pod with `NET_ADMIN` can change of its link.
     fn spoil(&self) {
-        self.netns.inside(|| {
-            run("ip link set net1 down");
-            run("ip link set net1 address 02:ff:ff:ff:ff:ff mtu 1280");
-            run("ip link set net1 up");
-        });
+        self.in_pod(&["ip link set net1 down", "ip link set net1 address 02:ff:ff:ff:ff:ff mtu 1280 up"]);
+    }
+
+    /// Ends the pod's network namespace. Moves the link to the host before, as the kernel does with hardware.
+    fn lose_netns_of_hardware(&mut self) {
+        let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
+        self.in_pod(&[&format!("ip link set net1 netns {here}")]);
+        self.netns = None;
+    }
+
+    fn is_restored(&self, del: Result<DelOutcome, Failure>) {
+        assert_eq!(del, Ok(DelOutcome::Clean));
+        assert_eq!(state("up0"), self.before);
+        assert_eq!(self.host.reserved("h"), [""; 0]);
+    }
+
+    /// Expects that DEL gives the link up, and frees the address.
+    async fn is_given_up(&self) {
+        let undone = self.del(0).await.unwrap();
+        assert!(matches!(&undone, DelOutcome::GivenUp(why) if why.contains("link up0 is gone")), "{undone:?}");
+        assert_eq!(self.host.reserved("h"), [""; 0]);
     }
 }
 
@@ -114,15 +142,13 @@ impl Pod {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_link_comes_back_with_all_that_it_had_and_the_pod_changed() {
     on_a_host(&[], async |host| {
-        nic();
+        make_up0();
         let routed = routes();
-        let (pod, lent, before) = Pod::with_link(&host).await;
-        assert!(!links().contains("up0") && pod.netns.has_link("net1"));
+        let pod = Pod::new(host).with_link().await;
+        assert!(!links().contains("up0") && pod.netns().has_link("net1"));
         pod.spoil();
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
+        pod.is_restored(pod.del(0).await);
         assert_eq!(routes(), routed);
-        assert_eq!(host.reserved("h"), [""; 0]);
     });
 }
 
@@ -130,212 +156,172 @@ fn a_link_comes_back_with_all_that_it_had_and_the_pod_changed() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_link_that_was_down_comes_back_down() {
     on_a_host(&[], async |host| {
-        nic();
+        make_up0();
         run("ip link set up0 down");
-        let (pod, lent, before) = Pod::with_link(&host).await;
+        let pod = Pod::new(host).with_link().await;
         pod.spoil();
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
+        pod.is_restored(pod.del(0).await);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_a_killed_agent_has_not_given_back_the_next_one_does() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, before) = Pod::with_link(&host).await;
+fn the_next_agent_restores_a_link_that_a_killed_agent_has_not() {
+    with_up0_in_a_pod(async |mut pod| {
         pod.spoil();
-        // The plugin's DEL was all that was done.
-        pod.del(None).await.unwrap();
-        assert_ne!(state("up0"), before);
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
-        // And once more, with nothing to do.
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
+        // The killed agent only ran the plugin's DEL.
+        let noted = pod.noted.take();
+        assert_eq!(pod.del(0).await, Ok(DelOutcome::Clean));
+        assert_ne!(state("up0"), pod.before);
+        pod.noted = noted;
+        pod.is_restored(pod.del(0).await);
+        // Again, with nothing to do.
+        pod.is_restored(pod.del(0).await);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_link_that_came_back_under_the_pods_name_gets_its_own() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, before) = Pod::with_link(&host).await;
+    with_up0_in_a_pod(async |mut pod| {
         pod.spoil();
-        // What the kernel does with hardware when its namespace ends.
-        let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
-        pod.netns.inside(|| run(&format!("ip link set net1 netns {here}")));
+        pod.lose_netns_of_hardware();
         assert!(links().contains("net1"));
-        pod.network.del(&pod.plan, "s1", None, None, Some(&lent), 0).await.unwrap();
-        assert_eq!(state("up0"), before);
+        pod.is_restored(pod.del(0).await);
         assert!(!links().contains("net1"));
-        assert_eq!(host.reserved("h"), [""; 0]);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_virtual_link_that_ended_with_its_namespace_holds_nobody_up() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (mut pod, lent, _) = Pod::with_link(&host).await;
-        pod.netns = Netns::new();
-        // The kernel takes a namespace apart in its own time, and the other end with it.
-        let end = std::time::Instant::now() + LONG;
-        while links().contains("sw0") && std::time::Instant::now() < end {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+fn a_virtual_link_that_ended_with_its_namespace_does_not_block_the_release() {
+    with_up0_in_a_pod(async |mut pod| {
+        pod.netns = None;
+        // The kernel takes some time to end a namespace, and the other end of the veth with it.
+        let end = Instant::now() + LONG;
+        while links().contains("sw0") && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
         }
-        // Somebody else's of that name is not touched.
+        // A new link of the same name.
         run("ip link add up0 mtu 1300 type veth peer name sw0");
         let other = state("up0");
-        let undone = pod.network.del(&pod.plan, "s1", None, None, Some(&lent), 0).await.unwrap();
-        assert!(matches!(undone, Undone::GivenUp(why) if why.contains("link up0 is gone")));
+        pod.is_given_up().await;
         assert_eq!(state("up0"), other);
-        assert_eq!(host.reserved("h"), [""; 0]);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn hardware_that_is_not_back_yet_is_waited_for() {
+fn a_release_waits_for_hardware_that_is_not_back_yet() {
     on_a_host(&[], async |host| {
-        let pod = Pod::new(&host);
-        let lent =
+        let noted =
             json!({"index": 3, "name": "up0", "permanentMac": "02:00:00:00:00:0a", "mtu": 1500, "up": true});
-        let lent: HostLink = serde_json::from_value(lent).unwrap();
-        let del = async |tries| pod.network.del(&pod.plan, "s1", None, None, Some(&lent), tries).await;
-        let error = del(0).await.unwrap_err().message;
+        let noted = serde_json::from_value(noted).unwrap();
+        let pod = Pod { netns: None, noted, ..Pod::new(host) };
+        let error = pod.del(0).await.unwrap_err().message;
         assert!(error.contains("link up0 that the pod had is not back on the node"), "{error}");
-        assert!(matches!(del(100).await, Ok(Undone::Stray(why)) if why == error));
+        assert_eq!(pod.del(100).await, Ok(DelOutcome::Stray(error)));
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn an_add_that_failed_before_it_took_the_link_can_be_undone_and_tried_again() {
+fn an_add_that_failed_before_it_moved_the_link_can_be_undone_and_retried() {
     on_a_host(&[], async |host| {
-        let pod = Pod::new(&host);
-        assert_eq!(pod.network.lends(&pod.plan).await.unwrap(), None, "there is no link to lend yet");
+        let pod = Pod::new(host);
+        assert_eq!(pod.plugins.link_to_move(&pod.spec).await, Ok(None), "there is no link yet");
         pod.add().await.unwrap_err();
-        pod.del(None).await.unwrap();
-        nic();
-        let (before, lent) = (state("up0"), pod.note().await);
-        pod.add().await.unwrap();
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
+        assert_eq!(pod.del(0).await, Ok(DelOutcome::Clean));
+        make_up0();
+        let mut pod = pod.with_link().await;
+        // As if the agent had ended before the ADD reported the index.
+        pod.noted = pod.noted.map(|noted| HostLink { index_in_pod: None, ..noted });
+        pod.is_restored(pod.del(0).await);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_pod_cannot_keep_a_link_by_a_name_that_the_host_has() {
-    on_a_host(&[], async |host| {
-        nic();
+    with_up0_in_a_pod(async |pod| {
         run("ip link add eth1 type veth peer name sw1");
-        let (pod, lent, before) = Pod::with_link(&host).await;
-        pod.netns.inside(|| run("ip link property add dev net1 altname eth1"));
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
-        assert!(!pod.netns.has_link("net1"));
-        assert_eq!(host.reserved("h"), [""; 0]);
+        pod.in_pod(&["ip link property add dev net1 altname eth1"]);
+        pod.is_restored(pod.del(0).await);
+        assert!(!pod.netns().has_link("net1"));
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_pod_does_not_choose_what_its_link_is_called_on_the_host() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, before) = Pod::with_link(&host).await;
-        let links_before = links();
-        pod.netns.inside(|| {
-            run("ip link set net1 down");
-            run("ip link property add dev net1 altname eth1");
-            run("ip link set net1 name x alias eth0 up");
-        });
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
-        assert_eq!(&links() - &links_before, ["up0".to_owned()].into());
-        assert_eq!(host.reserved("h"), [""; 0]);
-    });
-}
-
-#[test]
-#[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_link_of_the_pods_making_is_not_taken_for_the_hosts() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, before) = Pod::with_link(&host).await;
-        let links_before = links();
-        pod.netns.inside(|| {
-            run("ip link set net1 down");
-            run("ip link set net1 name x up");
-            run("ip link add net1 type veth peer name other");
-            run("ip link set net1 alias eth1 up");
-        });
-        pod.del(Some(&lent)).await.unwrap();
-        assert_eq!(state("up0"), before);
-        assert_eq!(&links() - &links_before, ["up0".to_owned()].into());
-        assert!(pod.netns.has_link("other"), "what is the pod's stays in the pod");
-    });
-}
-
-#[test]
-#[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_a_pod_has_put_in_the_place_of_a_link_that_it_removed_stays_in_the_pod() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, _) = Pod::with_link(&host).await;
-        pod.netns.inside(|| {
-            run("ip link del net1");
-            run("ip link add net1 index 77 type veth peer name other");
-            run("ip link set net1 alias up0");
-        });
+fn a_pod_does_not_choose_the_name_of_its_link_on_the_host() {
+    with_up0_in_a_pod(async |pod| {
         let before = links();
-        let undone = pod.network.del(&pod.plan, "s1", Some(&pod.netns.path()), None, Some(&lent), 0).await;
-        let undone = format!("{undone:?}");
-        assert!(undone.contains("GivenUp") && undone.contains("link up0 is gone"), "{undone}");
+        pod.in_pod(&[
+            "ip link set net1 down",
+            "ip link property add dev net1 altname eth1",
+            "ip link set net1 name x alias eth0 up",
+        ]);
+        pod.is_restored(pod.del(0).await);
+        assert_eq!(&links() - &before, ["up0".to_owned()].into());
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_of_the_pods_own_is_not_confused_with_the_hosts() {
+    with_up0_in_a_pod(async |pod| {
+        let before = links();
+        pod.in_pod(&[
+            "ip link set net1 down",
+            "ip link set net1 name x up",
+            "ip link add net1 type veth peer name other",
+            "ip link set net1 alias eth1 up",
+        ]);
+        pod.is_restored(pod.del(0).await);
+        assert_eq!(&links() - &before, ["up0".to_owned()].into());
+        assert!(pod.netns().has_link("other"), "the pod's own links stay in the pod");
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_that_the_pod_made_in_place_of_a_removed_one_stays_in_the_pod() {
+    with_up0_in_a_pod(async |pod| {
+        pod.in_pod(&[
+            "ip link del net1",
+            "ip link add net1 index 77 type veth peer name other",
+            "ip link set net1 alias up0",
+        ]);
+        let before = links();
+        pod.is_given_up().await;
         assert_eq!(links(), before);
-        assert_eq!(host.reserved("h"), [""; 0]);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn names_that_a_pod_gave_a_link_do_not_outlive_its_namespace() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, before) = Pod::with_link(&host).await;
-        // As the kernel brings hardware back.
-        let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
-        pod.netns.inside(|| {
-            run("ip link property add dev net1 altname eth7");
-            run("ip link property add dev net1 altname up0");
-            run(&format!("ip link set net1 netns {here}"));
-        });
-        pod.network.del(&pod.plan, "s1", None, None, Some(&lent), 0).await.unwrap();
-        assert_eq!(state("up0"), before);
+    with_up0_in_a_pod(async |mut pod| {
+        for name in ["eth7", "up0"] {
+            pod.in_pod(&[&format!("ip link property add dev net1 altname {name}")]);
+        }
+        pod.lose_netns_of_hardware();
+        pod.is_restored(pod.del(0).await);
     });
 }
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_link_whose_name_another_has_is_a_stray_until_the_name_is_free() {
-    on_a_host(&[], async |host| {
-        nic();
-        let (pod, lent, before) = Pod::with_link(&host).await;
-        let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
-        pod.netns.inside(|| run(&format!("ip link set net1 netns {here}")));
+fn a_link_whose_name_is_taken_is_a_stray_until_the_name_is_free() {
+    with_up0_in_a_pod(async |mut pod| {
+        pod.lose_netns_of_hardware();
         run("ip link add up0 type veth peer name sw1");
-        let del = async |tries| pod.network.del(&pod.plan, "s1", None, None, Some(&lent), tries).await;
-        let error = del(0).await.unwrap_err().message;
+        let error = pod.del(0).await.unwrap_err().message;
         assert!(error.contains("cannot rename it to up0"), "{error}");
-        assert!(matches!(del(100).await, Ok(Undone::Stray(why)) if why == error));
-        assert!(pod.network.give_back(&pod.plan, &lent).await.is_err());
+        assert_eq!(pod.del(100).await, Ok(DelOutcome::Stray(error)));
+        let noted = pod.noted.as_ref().unwrap();
+        pod.plugins.give_back(&pod.spec, noted).await.unwrap_err();
         run("ip link del up0");
-        assert_eq!(pod.network.give_back(&pod.plan, &lent).await, Ok(Undone::All));
-        assert_eq!(state("up0"), before);
+        pod.is_restored(pod.plugins.give_back(&pod.spec, noted).await);
     });
 }

@@ -1,5 +1,4 @@
-//! Links and namespaces of a real kernel. Each test works in a network namespace of its own, which
-//! ends with the test. Needs root and iproute2.
+//! Links and namespaces of a real kernel. Each test has a network namespace of its own. Needs root and iproute2.
 
 #[cfg(test)]
 mod links {
@@ -12,12 +11,11 @@ mod links {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use netclaim_driver::links::{Error, Link, Links, Netns, OperState, Snapshot};
+    use netclaim_driver::links::{Changes, Error, Link, Links, Netns, OperState, Snapshot, classify};
     use nix::sched::{CloneFlags, unshare};
     use tokio::time::timeout;
 
-    /// Runs `test` in a fresh network namespace: on a thread that has entered one, and from which all of
-    /// the test's threads and commands come.
+    /// Runs `test` on a thread in a new network namespace, which its threads and commands inherit.
     fn in_fresh_netns<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
         thread::scope(|scope| {
             let body = || {
@@ -30,7 +28,7 @@ mod links {
         });
     }
 
-    /// A namespace that somebody else made, and has left by now.
+    /// A namespace that another thread made and left.
     fn another_netns() -> Netns {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).expect("needs root");
@@ -66,17 +64,23 @@ mod links {
         snapshot.links.iter().filter(is_routed).map(|link| link.name.as_str()).collect()
     }
 
-    async fn ticks_within(changes: &mut netclaim_driver::links::Changes, time: Duration) -> bool {
+    /// The names of the links that are uplinks by default.
+    fn uplinks(snapshot: &Snapshot) -> Vec<&str> {
+        let uplinks = classify(snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
+        uplinks.map(|(link, _)| link.name.as_str()).collect()
+    }
+
+    async fn ticks_within(changes: &mut Changes, time: Duration) -> bool {
         timeout(time, changes.tick()).await.map(Result::unwrap).is_ok()
     }
 
     const LONG: Duration = Duration::from_secs(5);
-    /// Longer than changes are held back to be one tick.
+    /// Longer than the time within which changes become one tick.
     const QUIET: Duration = Duration::from_millis(200);
 
     #[test]
     #[ignore = "needs root"]
-    fn a_snapshot_shows_what_ip_made() {
+    fn a_snapshot_shows_the_links_that_ip_made() {
         in_fresh_netns(async || {
             ip("link set lo up");
             ip("link add eth1 address 02:00:00:00:00:0a mtu 1400 type veth peer name sw1");
@@ -137,7 +141,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_peer_in_another_namespace_is_not_taken_for_a_link_of_ours() {
+    fn a_peer_in_another_namespace_is_not_confused_with_a_link_of_this_one() {
         in_fresh_netns(async || {
             let pod = another_netns();
             ip("link add veth7 type veth peer name pod7");
@@ -146,14 +150,14 @@ mod links {
             let veth7 = find(&snapshot, "veth7");
             assert!(veth7.peer_in_other_netns);
             assert_eq!(veth7.parent, None);
-            assert!(snapshot.uplinks().is_empty());
+            assert_eq!(uplinks(&snapshot), [""; 0]);
             assert!(pod.link_names().await.unwrap().contains("pod7"));
         });
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn a_link_with_an_address_of_its_own_is_the_nodes_unless_the_address_is_link_local() {
+    fn a_link_with_an_address_carries_the_nodes_traffic_unless_the_address_is_link_local() {
         in_fresh_netns(async || {
             for n in 1..5 {
                 ip(&format!("link add eth{n} type veth peer name sw{n}"));
@@ -163,21 +167,18 @@ mod links {
             ip("address add 169.254.7.1/16 dev eth1");
             ip("address add 10.0.2.1/24 dev eth2");
             ip("-6 address add 2001:db8::1/64 dev eth3 nodad");
-            let names = |snapshot: &Snapshot| {
-                snapshot.uplinks().into_iter().map(|link| link.name.clone()).collect::<Vec<_>>()
-            };
-            assert_eq!(names(&snapshot().await), ["eth1", "eth4"]);
+            assert_eq!(uplinks(&snapshot().await), ["eth1", "eth4"]);
             ip("route add 10.99.0.0/16 dev eth4");
-            assert_eq!(names(&snapshot().await), ["eth1"]);
+            assert_eq!(uplinks(&snapshot().await), ["eth1"]);
             ip("route del 10.99.0.0/16 dev eth4");
             ip("address del 10.0.2.1/24 dev eth2");
-            assert_eq!(names(&snapshot().await), ["eth1", "eth2", "eth4"]);
+            assert_eq!(uplinks(&snapshot().await), ["eth1", "eth2", "eth4"]);
         });
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn a_macvlan_in_another_namespace_is_known_by_its_address_and_one_beside_its_link_is_not() {
+    fn only_a_macvlan_in_another_namespace_adds_an_address_elsewhere() {
         in_fresh_netns(async || {
             for n in 1..3 {
                 ip(&format!("link add eth{n} type veth peer name sw{n}"));
@@ -233,7 +234,7 @@ mod links {
             ip("route add default metric 50 nexthop via 10.0.3.2 nexthop via 10.0.4.2");
             let all = snapshot().await;
             assert_eq!(routed(&all), ["eth0", "eth1", "eth2", "eth3", "eth4"]);
-            assert!(all.uplinks().is_empty(), "all have addresses");
+            assert_eq!(uplinks(&all), [""; 0], "all have addresses");
         });
     }
 
@@ -256,7 +257,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn the_kernel_has_veth_and_macvlan_and_not_nonsense_and_asking_leaves_nothing_behind() {
+    fn the_kernel_supports_veth_but_not_nonsense_and_asking_makes_no_link() {
         in_fresh_netns(async || {
             let before = snapshot().await;
             for kind in ["veth", "bridge", "macvlan", "ifb", "vxlan"] {
@@ -273,7 +274,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_change_ticks_once_and_quiet_does_not() {
+    fn a_change_ticks_once() {
         in_fresh_netns(async || {
             let mut changes = links().changes().unwrap();
             ip("link add eth1 type veth peer name sw1");
@@ -301,7 +302,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_tick_that_was_cancelled_comes_to_the_next_who_waits() {
+    fn the_next_caller_gets_a_cancelled_tick() {
         in_fresh_netns(async || {
             let mut changes = links().changes().unwrap();
             ip("link add eth1 type veth peer name sw1");
@@ -312,7 +313,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn an_overrun_ticks_and_the_subscription_lives_on() {
+    fn an_overrun_ticks_and_the_subscription_goes_on() {
         in_fresh_netns(async || {
             ip("link add eth1 type veth peer name sw1");
             let mut changes = links().changes().unwrap();
@@ -330,7 +331,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn no_link_is_missing_from_a_list_taken_while_others_come_and_go() {
+    fn a_list_taken_while_links_come_and_go_misses_no_other_link() {
         in_fresh_netns(async || {
             const STABLE: usize = 100;
             let batch = |lines: Vec<String>| {
@@ -381,42 +382,39 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_pinned_namespace_outlives_its_path_and_does_not_hold_it() {
+    fn a_pinned_namespace_outlives_its_path_and_does_not_keep_it_busy() {
         in_fresh_netns(async || {
             let pod = another_netns();
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("cni-1");
             std::fs::write(&path, "").unwrap();
             assert!(matches!(Netns::open(&path), Err(Error::NotANetns { .. })));
-            assert!(!pod.still_at(&path).unwrap());
-            assert!(!pod.still_at(directory.path().join("nowhere")).unwrap());
 
             let mount =
                 Command::new("mount").arg("--bind").arg(pod.path_for_plugins()).arg(&path).status().unwrap();
             assert!(mount.success());
             let again = Netns::open(&path).unwrap();
             assert_eq!(again.id(), pod.id());
-            assert!(pod.still_at(&path).unwrap());
-            assert!(!another_netns().still_at(&path).unwrap());
+            assert_ne!(again.id(), another_netns().id());
             // Not `umount -l`: a pin must not make the mount busy.
             assert!(Command::new("umount").arg(&path).status().unwrap().success());
 
-            assert!(!pod.still_at(&path).unwrap());
-            assert!(again.still_at(again.path_for_plugins()).unwrap());
+            assert!(matches!(Netns::open(&path), Err(Error::NotANetns { .. })));
+            assert_eq!(Netns::open(again.path_for_plugins()).unwrap().id(), pod.id());
             assert_eq!(again.link_names().await.unwrap(), BTreeSet::from(["lo".to_owned()]));
         });
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn the_process_knows_its_own_namespace_from_a_pods() {
+    fn the_process_recognizes_its_own_namespace() {
         assert!(Netns::open("/proc/self/ns/net").unwrap().is_own().unwrap());
         assert!(!another_netns().is_own().unwrap());
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn work_in_a_namespace_leaves_no_thread_of_ours_behind_in_it() {
+    fn work_in_a_namespace_leaves_no_thread_in_it() {
         in_fresh_netns(async || {
             let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             let before = here();
@@ -430,7 +428,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn alternative_names_are_taken_too() {
+    fn alternative_names_count_as_taken() {
         in_fresh_netns(async || {
             let here = Netns::open("/proc/thread-self/ns/net").unwrap();
             ip("link add eth1 type veth peer name sw1");
@@ -442,7 +440,7 @@ mod links {
 
     #[test]
     #[ignore = "needs root"]
-    fn what_is_not_a_network_namespace_cannot_be_pinned() {
+    fn a_file_that_is_not_a_network_namespace_cannot_be_pinned() {
         assert!(matches!(Netns::open("/proc/self/ns/mnt"), Err(Error::NotANetns { .. })));
         assert!(matches!(Netns::open("/dev/null"), Err(Error::NotANetns { .. })));
         assert!(matches!(Netns::open("/nowhere"), Err(Error::NetnsOpen { .. })));

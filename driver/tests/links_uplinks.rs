@@ -1,11 +1,11 @@
-//! Which links are uplinks, by tables of links as nodes really have them.
+//! Which links are uplinks, for the links of real nodes.
 
 #[cfg(test)]
 mod links {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use netclaim_driver::links::{
-        Link, LinkAddress, NodeTraffic, NotUplink, OperState, Relation, Snapshot, Traffic, classify, uplinks,
+        Link, LinkAddress, NodeTraffic, NotUplink, OperState, Relation, Snapshot, Traffic, classify,
     };
 
     /// A link that is up.
@@ -48,17 +48,19 @@ mod links {
     }
 
     fn names(links: &[Link], default_routes: &[u32]) -> Vec<String> {
-        uplinks(&snapshot(links, default_routes)).into_iter().map(|link| link.name.clone()).collect()
+        let snapshot = snapshot(links, default_routes);
+        let uplinks = classify(&snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
+        uplinks.map(|(link, _)| link.name.clone()).collect()
     }
 
-    fn verdict_of(snapshot: &Snapshot, node_address: Option<&str>, name: &str) -> Result<(), NotUplink> {
+    fn reason_of(snapshot: &Snapshot, node_address: Option<&str>, name: &str) -> Result<(), NotUplink> {
         let node_addresses = node_address.map(|ip| ip.parse().unwrap()).into_iter().collect();
-        let mut verdicts = classify(snapshot, &node_addresses);
-        verdicts.find(|(link, _)| link.name == name).map(|(_, verdict)| verdict).unwrap()
+        let mut reasons = classify(snapshot, &node_addresses);
+        reasons.find(|(link, _)| link.name == name).map(|(_, reason)| reason).unwrap()
     }
 
-    fn verdict(links: &[Link], default_routes: &[u32], name: &str) -> Result<(), NotUplink> {
-        verdict_of(&snapshot(links, default_routes), None, name)
+    fn reason(links: &[Link], default_routes: &[u32], name: &str) -> Result<(), NotUplink> {
+        reason_of(&snapshot(links, default_routes), None, name)
     }
 
     fn carries(traffic: Traffic, link: &str) -> Result<(), NotUplink> {
@@ -80,7 +82,8 @@ mod links {
     }
 
     #[test]
-    fn a_link_with_a_global_address_or_a_route_is_the_nodes_and_one_with_a_link_local_address_is_not() {
+    fn a_link_with_a_global_address_or_a_route_carries_the_nodes_traffic_and_one_with_a_link_local_address_does_not()
+     {
         let links = [lo(), nic(2, "eth0"), nic(3, "eth1"), nic(4, "eth2"), nic(5, "eth3")];
         let mut snapshot = with_addresses(
             &links,
@@ -92,17 +95,17 @@ mod links {
             ],
         );
         snapshot.routes.insert(5, "10.99.0.0/16".parse().unwrap());
-        let verdict = |name| verdict_of(&snapshot, Some("10.0.0.1"), name);
-        assert_eq!(verdict("eth0"), carries(Traffic::NodeAddress("10.0.0.1".parse().unwrap()), "eth0"));
-        assert_eq!(verdict("eth1"), Ok(()));
-        assert_eq!(verdict("eth2"), carries(Traffic::Address("2001:db8::1".parse().unwrap()), "eth2"));
-        assert_eq!(verdict("eth3"), carries(Traffic::Route("10.99.0.0/16".parse().unwrap()), "eth3"));
-        let text = verdict("eth3").unwrap_err().to_string();
+        let reason = |name| reason_of(&snapshot, Some("10.0.0.1"), name);
+        assert_eq!(reason("eth0"), carries(Traffic::NodeAddress("10.0.0.1".parse().unwrap()), "eth0"));
+        assert_eq!(reason("eth1"), Ok(()));
+        assert_eq!(reason("eth2"), carries(Traffic::Address("2001:db8::1".parse().unwrap()), "eth2"));
+        assert_eq!(reason("eth3"), carries(Traffic::Route("10.99.0.0/16".parse().unwrap()), "eth3"));
+        let text = reason("eth3").unwrap_err().to_string();
         assert_eq!(text, "carries the node's own traffic: the route to 10.99.0.0/16 leads through eth3");
     }
 
     #[test]
-    fn what_lies_under_an_address_is_the_nodes_and_so_is_what_is_stacked_on_it() {
+    fn links_below_and_above_a_link_with_an_address_are_the_nodes() {
         let links = [
             port_of(4, nic(2, "eth1")),
             port_of(4, nic(3, "eth2")),
@@ -113,25 +116,25 @@ mod links {
             of(7, link(8, "shim0", Some("macvlan"))),
         ];
         let snapshot = with_addresses(&links, &[(5, "10.1.0.1", true), (8, "10.2.0.1", true)]);
-        let verdict = |name| verdict_of(&snapshot, None, name);
+        let reason = |name| reason_of(&snapshot, None, name);
         let of_vlan = Traffic::Address("10.1.0.1".parse().unwrap());
         for name in ["eth1", "bond0", "bond0.100"] {
-            assert_eq!(verdict(name), carries(of_vlan, "bond0.100"), "{name}");
+            assert_eq!(reason(name), carries(of_vlan, "bond0.100"), "{name}");
         }
-        assert_eq!(verdict("bond0.200"), above(of_vlan, "bond0.100"));
+        assert_eq!(reason("bond0.200"), above(of_vlan, "bond0.100"));
         // A program on the node talks to its pods by a macvlan of its own.
-        assert_eq!(verdict("eth3"), carries(Traffic::Address("10.2.0.1".parse().unwrap()), "shim0"));
-        assert_eq!(verdict("shim0"), Err(NotUplink::Virtual { kind: "macvlan".to_owned() }));
+        assert_eq!(reason("eth3"), carries(Traffic::Address("10.2.0.1".parse().unwrap()), "shim0"));
+        assert_eq!(reason("shim0"), Err(NotUplink::Virtual { kind: "macvlan".to_owned() }));
     }
 
     #[test]
-    fn only_what_the_node_is_lost_without_can_never_be_given_away() {
+    fn only_a_vital_link_can_never_be_given_away() {
         let links = [nic(2, "eth0"), of(2, link(3, "eth0.7", Some("vlan"))), nic(4, "eth1")];
         let mut snapshot = with_addresses(&links, &[(4, "10.1.0.1", true)]);
         snapshot.default_route_links.insert(2);
-        let dispensable = |name, node: Option<&str>| match verdict_of(&snapshot, node, name) {
+        let dispensable = |name, node: Option<&str>| match reason_of(&snapshot, node, name) {
             Err(NotUplink::NodeTraffic(traffic)) => traffic.is_dispensable(),
-            verdict => panic!("{verdict:?}"),
+            reason => panic!("{reason:?}"),
         };
         assert!(!dispensable("eth0", None) && dispensable("eth0.7", None));
         assert!(dispensable("eth1", None) && !dispensable("eth1", Some("10.1.0.1")));
@@ -164,7 +167,7 @@ mod links {
             nic(5, "eth2"),
         ];
         assert_eq!(names(&links, &[4]), ["eth2"]);
-        assert_eq!(verdict(&links, &[4], "eth0"), carries(Traffic::DefaultRoute, "bond0"));
+        assert_eq!(reason(&links, &[4], "eth0"), carries(Traffic::DefaultRoute, "bond0"));
     }
 
     #[test]
@@ -177,7 +180,7 @@ mod links {
             link(5, "bond1", Some("bond")),
         ];
         assert_eq!(names(&links, &[2]), ["bond1"]);
-        assert_eq!(verdict(&links, &[2], "eth2"), Err(NotUplink::Enslaved { master: "bond1".to_owned() }));
+        assert_eq!(reason(&links, &[2], "eth2"), Err(NotUplink::Enslaved { master: "bond1".to_owned() }));
     }
 
     #[test]
@@ -191,15 +194,15 @@ mod links {
             of(4, link(6, "bond0.200", Some("vlan"))),
         ];
         assert_eq!(names(&links, &[5]), [""; 0]);
-        assert_eq!(verdict(&links, &[5], "bond0.200"), above(Traffic::DefaultRoute, "bond0.100"));
-        assert_eq!(verdict(&links, &[5], "eth1"), carries(Traffic::DefaultRoute, "bond0.100"));
+        assert_eq!(reason(&links, &[5], "bond0.200"), above(Traffic::DefaultRoute, "bond0.100"));
+        assert_eq!(reason(&links, &[5], "eth1"), carries(Traffic::DefaultRoute, "bond0.100"));
     }
 
     #[test]
     fn a_vlan_above_the_nodes_card_is_not_taken_by_itself() {
         let links = [lo(), nic(2, "eth0"), of(2, link(3, "eth0.100", Some("vlan")))];
         assert_eq!(names(&links, &[2]), [""; 0]);
-        assert_eq!(verdict(&links, &[2], "eth0.100"), above(Traffic::DefaultRoute, "eth0"));
+        assert_eq!(reason(&links, &[2], "eth0.100"), above(Traffic::DefaultRoute, "eth0"));
     }
 
     #[test]
@@ -213,7 +216,7 @@ mod links {
             nic(6, "eth1"),
         ];
         assert_eq!(names(&links, &[4]), ["eth1"]);
-        assert_eq!(verdict(&links, &[4], "eth0"), carries(Traffic::DefaultRoute, "br0"));
+        assert_eq!(reason(&links, &[4], "eth0"), carries(Traffic::DefaultRoute, "br0"));
     }
 
     #[test]
@@ -263,8 +266,8 @@ mod links {
             link(24, "new0", Some("a-kind-of-tomorrow")),
         ];
         assert_eq!(names(&links, &[2]), [""; 0]);
-        assert_eq!(verdict(&links, &[2], "cali0123456789a"), Err(NotUplink::PodEnd));
-        assert_eq!(verdict(&links, &[2], "wg0"), Err(NotUplink::Virtual { kind: "wireguard".to_owned() }));
+        assert_eq!(reason(&links, &[2], "cali0123456789a"), Err(NotUplink::PodEnd));
+        assert_eq!(reason(&links, &[2], "wg0"), Err(NotUplink::Virtual { kind: "wireguard".to_owned() }));
     }
 
     #[test]
@@ -283,7 +286,7 @@ mod links {
             "eni1a2b3c4d5e6",
             "net1",
         ] {
-            assert_eq!(verdict(&[veth(2, name)], &[], name), Err(NotUplink::PodEnd), "{name}");
+            assert_eq!(reason(&[veth(2, name)], &[], name), Err(NotUplink::PodEnd), "{name}");
         }
     }
 
@@ -295,14 +298,14 @@ mod links {
     }
 
     #[test]
-    fn a_route_through_a_link_that_is_gone_does_no_harm() {
+    fn a_route_through_a_missing_link_is_ignored() {
         assert_eq!(names(&[nic(2, "eth0")], &[99]), ["eth0"]);
         let orphan = [port_of(98, nic(3, "eth1"))];
-        assert_eq!(verdict(&orphan, &[], "eth1"), Err(NotUplink::Enslaved { master: "#98".to_owned() }));
+        assert_eq!(reason(&orphan, &[], "eth1"), Err(NotUplink::Enslaved { master: "#98".to_owned() }));
     }
 
     #[test]
-    fn links_that_point_at_each_other_do_not_go_round_for_ever() {
+    fn links_that_point_at_each_other_do_not_cause_an_endless_loop() {
         let links = [of(3, link(2, "a", Some("vlan"))), port_of(2, of(2, link(3, "b", Some("vlan"))))];
         assert_eq!(names(&links, &[2]), [""; 0]);
     }

@@ -1,5 +1,5 @@
-//! Virtual functions of real network cards: made, lent to pods by the real `host-device`, and destroyed, also while a pod
-//! has them.
+//! Virtual functions of real network cards: made, moved into pods by the real `host-device`, and destroyed, even while a
+//! pod has them.
 //!
 //! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a machine whose cards are this test's to change,
 //! which `NETCLAIM_OWN_CARDS` says: `make test-qemu`. The machine of `tests/qemu/vm.sh` has two (Intel 82576), on one wire.
@@ -9,6 +9,7 @@
 
 mod plugin_host;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
@@ -34,7 +35,7 @@ const NEEDS: &[Feature] = &[
     },
 ];
 
-/// The card whose functions are lent, below a PCIe root of NUMA node 1.
+/// The card whose functions are moved into pods, below a PCIe root of NUMA node 1.
 const CARD: &str = "eth1";
 /// The card at the other end of the wire, below a PCIe root of no node.
 const OTHER: &str = "eth0";
@@ -54,7 +55,7 @@ fn on_the_cards<F: Future, T: FnOnce(Host) -> F + Send + 'static>(test: T) {
     on_the_machine(NEEDS, test);
 }
 
-/// Makes a card have so many virtual functions. A number other than 0 is taken by a card that has none.
+/// Sets the number of a card's virtual functions. A number other than 0 needs a card that has none.
 fn set_functions(card: &str, number: u32) {
     fs::write(format!("/sys/class/net/{card}/device/sriov_numvfs"), number.to_string()).unwrap();
 }
@@ -63,17 +64,18 @@ async fn snapshot() -> links::Snapshot {
     Links::new("/sys").snapshot().await.unwrap()
 }
 
-/// The links of virtual functions that the node can see, as uplinks that it offers, by PCI address.
+/// The virtual functions in the node's namespace, ordered by PCI address. Asserts that each is an uplink.
 async fn functions() -> Vec<Link> {
     let snapshot = snapshot().await;
     let is_function = |link: &&Link| link.driver.as_deref() == Some("igbvf");
-    let mut found: Vec<Link> = snapshot.uplinks().into_iter().filter(is_function).cloned().collect();
+    let uplinks = links::classify(&snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
+    let mut found: Vec<Link> = uplinks.map(|(link, _)| link).filter(is_function).cloned().collect();
     assert_eq!(snapshot.links.iter().filter(is_function).count(), found.len(), "each is an uplink");
     found.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
     found
 }
 
-/// What a watch of the links shows once it has told that there are so many virtual functions.
+/// Waits until a watch of the links shows that many virtual functions, and returns them.
 async fn watch_for(changes: &mut Changes, number: usize) -> Vec<Link> {
     let watch = async {
         loop {
@@ -84,7 +86,7 @@ async fn watch_for(changes: &mut Changes, number: usize) -> Vec<Link> {
             }
         }
     };
-    tokio::time::timeout(LONG, watch).await.expect("the watch tells")
+    tokio::time::timeout(LONG, watch).await.expect("the watch reports them")
 }
 
 /// Two virtual functions of the card.
@@ -97,11 +99,11 @@ async fn one_link(name: &str) -> Link {
     snapshot().await.links.into_iter().find(|link| link.name == name).unwrap()
 }
 
-/// What went wrong for good.
+/// Collects what is given up.
 #[derive(Default)]
-struct Told(Mutex<Vec<String>>);
+struct GivenUp(Mutex<Vec<String>>);
 
-impl Observer for Told {
+impl Observer for GivenUp {
     async fn observe(&self, _: &str, _: &PodState) -> Result<(), String> {
         Ok(())
     }
@@ -114,8 +116,8 @@ impl Observer for Told {
 /// An agent, and pods that each want a whole link.
 struct Node {
     host: Host,
-    agent: Arc<Attacher<CniNetwork, Told>>,
-    told: Arc<Told>,
+    agent: Arc<Attacher<CniNetwork, GivenUp>>,
+    told: Arc<GivenUp>,
 }
 
 impl Node {
@@ -124,7 +126,7 @@ impl Node {
         Self { agent: Self::agent(&host, &told), host, told }
     }
 
-    fn agent(host: &Host, told: &Arc<Told>) -> Arc<Attacher<CniNetwork, Told>> {
+    fn agent(host: &Host, told: &Arc<GivenUp>) -> Arc<Attacher<CniNetwork, GivenUp>> {
         let bin = PathBuf::from(std::env::var_os("NETCLAIM_CNI_BIN").unwrap());
         host.agent(vec![bin], LONG, told)
     }
@@ -229,7 +231,7 @@ fn virtual_functions_are_uplinks_from_when_they_are_made_until_they_are_destroye
 
 #[test]
 #[ignore = "needs root, NETCLAIM_CNI_BIN and NETCLAIM_OWN_CARDS"]
-fn one_pod_has_a_virtual_function_at_a_time_and_gives_it_back_as_it_was() {
+fn a_virtual_function_is_in_one_pod_at_a_time_and_comes_back_as_it_was() {
     on_the_cards(async |host| {
         let [link, beside] = two_functions().await;
         let node = Node::new(host);
@@ -265,7 +267,7 @@ fn one_pod_has_a_virtual_function_at_a_time_and_gives_it_back_as_it_was() {
 
 #[test]
 #[ignore = "needs root, NETCLAIM_CNI_BIN and NETCLAIM_OWN_CARDS"]
-fn what_a_pod_sends_by_its_virtual_function_reaches_the_other_end_of_the_wire() {
+fn traffic_of_a_virtual_function_reaches_the_other_end_of_the_wire() {
     on_the_cards(async |host| {
         let [link, _] = two_functions().await;
         // Both cards are of one node here: only the one that has the address answers for it.
@@ -322,7 +324,7 @@ fn a_virtual_function_whose_pod_ended_without_a_del_gets_its_name_back() {
 
 #[test]
 #[ignore = "needs root, NETCLAIM_CNI_BIN and NETCLAIM_OWN_CARDS"]
-fn a_virtual_function_that_is_destroyed_under_a_pod_holds_nobody_up_and_can_be_had_again() {
+fn a_virtual_function_that_is_destroyed_in_a_pod_blocks_no_release_and_can_be_used_again() {
     on_the_cards(async |host| {
         let mut node = Node::new(host);
         let gone = |link: &Link| {
@@ -358,7 +360,7 @@ fn a_virtual_function_that_is_destroyed_under_a_pod_holds_nobody_up_and_can_be_h
 
 #[test]
 #[ignore = "needs root, NETCLAIM_CNI_BIN and NETCLAIM_OWN_CARDS"]
-fn virtual_functions_of_a_card_that_is_in_a_pod_say_its_pci_address() {
+fn virtual_functions_of_a_card_that_is_in_a_pod_report_its_pci_address() {
     on_the_cards(async |host| {
         let [link, _] = two_functions().await;
         let node = Node::new(host);

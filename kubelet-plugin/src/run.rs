@@ -22,7 +22,7 @@ use netclaim_driver::attach::journal::take_turn;
 use netclaim_driver::attach::{Attacher, CniPlugins, boot_id};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
-use netclaim_driver::nri::{self, PluginConfig, SandboxNetwork};
+use netclaim_driver::nri::{self, SandboxNetwork};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -231,9 +231,10 @@ async fn run(args: Args) -> Result<()> {
         &boot,
         Arc::clone(&metrics),
     );
-    let config = PluginConfig::new(&args.nri_socket, "netclaim", 0)?;
-    parts
-        .spawn("hearing from the runtime", nri::run(config, Arc::new(events), nri_connected, cancel.clone()));
+    parts.spawn(
+        "hearing from the runtime",
+        nri::run(args.nri_socket.clone(), Arc::new(events), nri_connected, cancel.clone()),
+    );
     let node = Arc::new(NodeAgent {
         client,
         driver: args.driver_name.clone(),

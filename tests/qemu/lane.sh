@@ -16,7 +16,7 @@ netclaim-driver links_uplinks
 netclaim-driver cni_real NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver cni_plugins NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver composite NETCLAIM_CNI_BIN=$plugins_bin
-netclaim-shaper traffic NETCLAIM_CNI_BIN=$plugins_bin ipvlan
+netclaim-bandwidth traffic NETCLAIM_CNI_BIN=$plugins_bin ipvlan
 netclaim-driver libcni_conformance NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_LIBCNI=$work/libcni rare_links
 netclaim-driver clock NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CLOCK=1
 netclaim-driver sriov NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CARDS=1

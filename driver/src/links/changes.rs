@@ -1,4 +1,4 @@
-//! When to take a new snapshot.
+//! Reports when to read a new snapshot.
 
 use std::fmt;
 use std::io;
@@ -10,20 +10,21 @@ use nix::errno::Errno;
 use nix::libc;
 use tokio::time::Instant;
 
-use super::{Error, netlink};
+use super::error::Error;
+use super::netlink;
 
-/// One `ip link add` is several messages, and so is a carrier that comes up: they become one tick.
+/// One `ip link add` or one carrier that comes up is several messages, which become one tick.
 const COALESCE: Duration = Duration::from_millis(50);
 
 /// A subscription to the changes of a namespace's links, their addresses and the node's routes.
 ///
-/// It tells that something changed since it was opened, never what. Whoever opens it before the first
-/// snapshot, and takes another after every tick, misses nothing: not even when the kernel drops messages,
-/// since an overrun (`ENOBUFS`; the subscription outlives it) ticks too.
+/// It reports that something changed since it was opened, never what. A caller that opens it before the first snapshot and
+/// reads another after every tick misses nothing. If the kernel drops messages (`ENOBUFS`), the subscription ticks, too,
+/// and goes on.
 pub struct Changes {
     socket: TokioSocket,
     buffer: Vec<u8>,
-    /// When the tick for what has been read falls due.
+    /// When the next tick is due, if a change was read.
     due: Option<Instant>,
 }
 
@@ -49,10 +50,10 @@ impl Changes {
 
     /// Waits for the next change. Changes within 50 ms of the first are one tick.
     ///
-    /// Cancel safe: a tick that nobody waited for is delivered to the next call.
+    /// Cancel safe: the next call returns a tick that a cancelled call did not.
     ///
     /// # Errors
-    /// [`Error::Socket`] when the socket is broken; open another, and take a snapshot.
+    /// [`Error::Socket`] if the socket failed: open another subscription and read a snapshot.
     pub async fn tick(&mut self) -> Result<(), Error> {
         let due = loop {
             if let Some(due) = self.due {
@@ -66,7 +67,7 @@ impl Changes {
             }
         };
         tokio::time::sleep_until(due).await;
-        // What came meanwhile is covered by the snapshot that follows this tick.
+        // The snapshot that follows this tick includes all changes until now.
         loop {
             match netlink::receive(self.socket.socket_ref(), &mut self.buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -84,7 +85,7 @@ impl fmt::Debug for Changes {
     }
 }
 
-/// Whether what was received, or was lost for want of room, can change a snapshot.
+/// Whether the received messages, or those that the kernel dropped, can change a snapshot.
 fn is_change(received: io::Result<()>, datagram: &[u8]) -> io::Result<bool> {
     match received {
         Ok(()) => Ok(netlink::messages(datagram).any(|message| netlink::is_change(&message))),

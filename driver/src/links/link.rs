@@ -1,44 +1,41 @@
-//! A network link as the kernel describes it: plain data, compared to find out what changed.
+//! A network link as the kernel describes it: plain data that can be compared.
 
-use std::fmt;
-
-/// One network link (interface) of a network namespace at one moment. The default is one of which nothing is known.
+/// A network link (interface) of a network namespace at one moment. In the default nothing is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// Interface index: unique within the namespace, for as long as the link lives there.
     pub index: u32,
     /// Interface name.
     pub name: String,
-    /// Alternative names (`ip link property add … altname`). They share one name space with `name`.
+    /// Alternative names (`ip link property add … altname`). They share one namespace with `name`.
     pub alt_names: Vec<String>,
-    /// Free text that somebody gave the link (`ip link set … alias`).
+    /// Free text (`ip link set … alias`).
     pub alias: Option<String>,
     /// rtnetlink kind (`veth`, `bridge`, `macvlan`, `bond`, `vlan` …); `None` for a device that a driver
     /// made, such as a NIC or a VF.
     pub kind: Option<String>,
     /// Hardware address, lower-case and colon-separated; `None` if the link has none or it is all zeros.
     pub mac: Option<String>,
-    /// The hardware address that the device came with, where a driver tells; written like `mac`.
+    /// The hardware address that the device came with, if its driver reports it; written like `mac`.
     pub permanent_mac: Option<String>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Somebody has set the link up (`IFF_UP`).
+    /// The link was set up (`IFF_UP`).
     pub admin_up: bool,
     /// RFC 2863 operational state.
     pub oper: OperState,
-    /// The lower layer has a signal. Also true of many virtual links while they are down.
+    /// The lower layer has a signal. Also true for many virtual links while they are down.
     pub carrier: bool,
     /// Index of the bridge, bond, team, VRF or Open vSwitch datapath the link is enslaved to.
     pub master: Option<u32>,
-    /// Index of the link this one is built on (VLAN, macvlan …), or of the other end of a veth, if that
-    /// one is in the same namespace (`IFLA_LINK`).
+    /// Index of the link below (VLAN, macvlan …), or of the other end of a veth, if it is in the same namespace
+    /// (`IFLA_LINK`).
     pub parent: Option<u32>,
-    /// The link below, or the other end of the veth, is in another network namespace
-    /// (`IFLA_LINK_NETNSID`).
+    /// The link below, or the other end of the veth, is in another network namespace (`IFLA_LINK_NETNSID`).
     pub peer_in_other_netns: bool,
     /// A loopback device.
     pub loopback: bool,
-    /// Speed in bit/s, as the driver reports it now; `None` when unknown, mostly because the link is down.
+    /// Speed in bit/s, as the driver reports it now; `None` if unknown, usually because the link is down.
     pub speed: Option<u64>,
     /// Name of the device's kernel driver.
     pub driver: Option<String>,
@@ -49,32 +46,38 @@ pub struct Link {
     /// The PCIe root complex above that function, such as `pci0000:3a`: the value of the standard
     /// attribute `resource.kubernetes.io/pcieRoot`.
     pub pcie_root: Option<String>,
-    /// NUMA node of the device; `None` where the platform has no say.
+    /// NUMA node of the device; `None` if the platform does not say.
     pub numa_node: Option<i64>,
-    /// Of an SR-IOV virtual function: name of the physical function's link, or that one's PCI address while the
-    /// link is in another network namespace, a pod's for example. `None` for what is no virtual function.
+    /// For an SR-IOV virtual function: the name of the physical function's link, or the physical function's PCI address
+    /// while that link is in another network namespace, such as a pod's.
     pub physical_function: Option<String>,
-    /// How many SR-IOV virtual functions the device has now; they are on the wire through it.
+    /// How many SR-IOV virtual functions the device has now.
     pub virtual_functions: u32,
 }
 
 impl Link {
-    /// Whether frames can pass: set up, with a carrier, and no state that says otherwise. Many drivers
-    /// leave the operational state at `unknown` for good, so that one counts as up.
+    /// Whether frames can pass: the link is set up, has a carrier, and no state that says otherwise. The state `unknown`
+    /// counts as up, because many drivers never report another one.
     pub fn is_up(&self) -> bool {
         self.admin_up && self.carrier && matches!(self.oper, OperState::Up | OperState::Unknown)
     }
 
-    /// Whether the link answers to `name`, be it its own or an alternative one.
+    /// Whether `name` is the link's name or one of its alternative names.
     pub fn is_named(&self, name: &str) -> bool {
         self.name == name || self.alt_names.iter().any(|alt| alt == name)
+    }
+
+    /// Index of the link below. The `parent` of a link that comes in pairs is the other end instead.
+    pub(super) fn below(&self) -> Option<u32> {
+        let is_pair = matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"));
+        self.parent.filter(|_| !is_pair)
     }
 }
 
 /// RFC 2863 operational state (`IFLA_OPERSTATE`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OperState {
-    /// The driver does not keep a state.
+    /// The driver does not report a state.
     #[default]
     Unknown,
     /// The device is missing a part.
@@ -85,14 +88,14 @@ pub enum OperState {
     LowerLayerDown,
     /// In a test mode.
     Testing,
-    /// Waiting for something outside, such as 802.1X.
+    /// Waiting for an external event, such as 802.1X.
     Dormant,
     /// Up.
     Up,
 }
 
 impl From<u8> for OperState {
-    /// From the kernel's `IF_OPER_*`; a number not known here becomes [`OperState::Unknown`].
+    /// Converts the kernel's `IF_OPER_*`; other numbers become [`OperState::Unknown`].
     fn from(value: u8) -> Self {
         match value {
             1 => Self::NotPresent,
@@ -103,20 +106,5 @@ impl From<u8> for OperState {
             6 => Self::Up,
             _ => Self::Unknown,
         }
-    }
-}
-
-impl fmt::Display for OperState {
-    /// The word that sysfs and `ip -j` use, in lower case.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "unknown",
-            Self::NotPresent => "notpresent",
-            Self::Down => "down",
-            Self::LowerLayerDown => "lowerlayerdown",
-            Self::Testing => "testing",
-            Self::Dormant => "dormant",
-            Self::Up => "up",
-        })
     }
 }

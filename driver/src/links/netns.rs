@@ -1,4 +1,4 @@
-//! A network namespace held by a descriptor, so that it can neither vanish nor be mistaken for another.
+//! A network namespace held by a descriptor, so that it can neither end nor be confused with another.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,15 +16,17 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{Error, Link, netlink};
+use super::error::Error;
+use super::link::Link;
+use super::netlink;
 
 /// The namespace of the process: that of its first thread, which never leaves it.
 const OF_PROCESS: &str = "/proc/self/ns/net";
 /// The namespace of the calling thread.
 const OF_THREAD: &str = "/proc/thread-self/ns/net";
 
-/// Identity of a namespace. The kernel gives the number to another one once the namespace is gone: two
-/// identities taken at different times say something only if a [`Netns`] was held in between.
+/// Identity of a namespace. The kernel reuses the number after the namespace has ended: compare identities of different
+/// times only if a [`Netns`] was held in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
     /// Device number of the namespace file system.
@@ -35,8 +37,7 @@ pub struct NetnsId {
 
 /// A pinned network namespace; clones share the pin.
 ///
-/// While any clone lives, so do the namespace and the links in it, even after the pod is gone: let go as
-/// soon as the last DEL is done.
+/// While any clone exists, so do the namespace and its links, even after the pod has ended: drop it after the last DEL.
 #[derive(Debug, Clone)]
 pub struct Netns {
     fd: Arc<OwnedFd>,
@@ -47,16 +48,16 @@ impl Netns {
     /// Pins the network namespace at `path`: a bind mount such as `/run/netns/cni-…`, or
     /// `/proc/<pid>/ns/net`. Blocks for as long as it takes to start a thread.
     ///
-    /// The path is let go again: an open file on a bind mount would make the runtime's `umount` fail with
+    /// The pin does not keep the path open: an open file on a bind mount would make the runtime's `umount` fail with
     /// `EBUSY`.
     ///
     /// # Errors
-    /// [`Error::NetnsOpen`] (`CAP_SYS_ADMIN` is needed); [`Error::NotANetns`] for anything else than a
-    /// network namespace, above all the empty file that stays behind when a bind mount is undone.
+    /// [`Error::NetnsOpen`] (`CAP_SYS_ADMIN` is needed). [`Error::NotANetns`] for any other file, such as the empty file
+    /// that unmounting a bind mount leaves.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let failed = |source| Error::NetnsOpen { path: path.to_owned(), source };
-        // O_NONBLOCK: a FIFO in its place must not stop us.
+        // O_NONBLOCK: opening a FIFO at the path must not block.
         let mounted =
             OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let file_system = fstatfs(&mounted).map_err(|errno| failed(errno.into()))?;
@@ -79,7 +80,7 @@ impl Netns {
         self.id
     }
 
-    /// Whether this is the namespace this process runs in, as with a pod on the host's network.
+    /// Whether this is the namespace that this process runs in, as for a pod on the host's network.
     ///
     /// # Errors
     /// [`Error::NetnsOpen`] if procfs cannot be read.
@@ -89,32 +90,17 @@ impl Netns {
         Ok(id(&own) == self.id)
     }
 
-    /// Whether `path` still leads to this namespace. A path that leads nowhere does not.
-    ///
-    /// # Errors
-    /// [`Error::NetnsOpen`] if that cannot be told, for want of permission for example.
-    pub fn still_at(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
-        let path = path.as_ref();
-        match fs::metadata(path) {
-            Ok(found) => Ok(id(&found) == self.id),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(false)
-            }
-            Err(source) => Err(Error::NetnsOpen { path: path.to_owned(), source }),
-        }
-    }
-
-    /// A path to hand to CNI plugins as `CNI_NETNS`: it leads to this namespace for as long as this pin (or
-    /// a clone of it) and this process live, even after the runtime has removed its own.
+    /// Returns a path for CNI plugins (`CNI_NETNS`). It is valid while this pin or a clone of it and this process exist,
+    /// even after the runtime has removed its own path.
     pub fn path_for_plugins(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
-    /// Runs `work` inside the namespace, on a thread of its own that ends with it: a thread that has
-    /// been elsewhere must never run anything else. `work` may block.
+    /// Runs `work` inside the namespace, on a new thread that ends afterwards: a thread that has entered a namespace must
+    /// not run anything else. `work` may block.
     ///
     /// # Errors
-    /// [`Error::NetnsEnter`] if no thread can be had or it cannot enter (`CAP_SYS_ADMIN` is needed);
+    /// [`Error::NetnsEnter`] if no thread can be started or it cannot enter (`CAP_SYS_ADMIN` is needed).
     /// [`Error::NetnsPanic`] if `work` panicked.
     pub async fn run<T: Send + 'static>(
         &self,
@@ -124,7 +110,7 @@ impl Netns {
         let fd = Arc::clone(&self.fd);
         let enter_and_work = move || {
             let entered = setns(fd.as_fd(), CloneFlags::CLONE_NEWNET);
-            // Nobody listens when the caller has been cancelled.
+            // Fails if the caller was cancelled.
             let _ = done.send(entered.map(|()| work()));
         };
         let failed = |source| Error::NetnsEnter { ino: self.id.ino, source };
@@ -135,16 +121,15 @@ impl Netns {
         }
     }
 
-    /// The links in the namespace, without what sysfs knows.
+    /// Reads the links in the namespace, without the data of sysfs.
     ///
     /// # Errors
-    /// As [`Netns::run`], and what a dump of links can fail with.
+    /// As of [`Netns::run`] and of a dump of links.
     pub async fn links(&self) -> Result<Vec<Link>, Error> {
         self.run(|| netlink::Socket::open()?.links()).await?
     }
 
-    /// The names taken in the namespace, alternative names included: none of them can be given to a new
-    /// interface.
+    /// Reads all names of links in the namespace, alternative names included. A new interface can have none of them.
     ///
     /// # Errors
     /// As of [`Netns::links`].
@@ -154,7 +139,7 @@ impl Netns {
     }
 }
 
-/// Opens the same namespace by way of a thread that has entered it, and so on the kernel's own mount.
+/// Opens the same namespace from a thread that has entered it, and so on the kernel's own mount.
 fn off_its_mount(mounted: &File) -> io::Result<File> {
     let enter_and_open = || {
         setns(mounted, CloneFlags::CLONE_NEWNET)?;
@@ -174,7 +159,7 @@ fn id(metadata: &fs::Metadata) -> NetnsId {
 
 #[cfg(test)]
 impl Netns {
-    /// A pin of nothing, for tests that only pass it around: opening a real one takes root.
+    /// A pin of no namespace, for tests that only pass it on: a real one needs root.
     pub(crate) fn fake(id: NetnsId) -> Self {
         let file = fs::File::open("/dev/null").expect("/dev/null");
         Self { fd: Arc::new(file.into()), id }

@@ -1,67 +1,53 @@
-//! What only sysfs knows about a link: its speed and the device behind it.
+//! Reads from sysfs what netlink does not report of a link: its speed and its device.
 //!
-//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links are renamed at any time. So
-//! an entry counts only if it carries the index we ask about; otherwise nothing is known.
+//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links may be renamed at any time. So an entry counts
+//! only if it has the expected index; otherwise nothing is known.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Every PCI function of the machine, in whatever namespace its links are.
+use super::link::Link;
+
+/// Every PCI function of the machine, regardless of the namespace of its links.
 const FUNCTIONS: &str = "bus/pci/devices";
 
-/// What sysfs says about a link; every part may be unknown.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Hardware {
-    pub(super) speed: Option<u64>,
-    pub(super) driver: Option<String>,
-    pub(super) pci_id: Option<String>,
-    pub(super) pci_bus_id: Option<String>,
-    pub(super) pcie_root: Option<String>,
-    pub(super) numa_node: Option<i64>,
-    pub(super) physical_function: Option<String>,
-    pub(super) virtual_functions: u32,
-}
-
-/// Reads what `sysfs` (usually `/sys`) says about the link `name` with that index. Blocks.
-pub(super) fn hardware(sysfs: &Path, name: &str, index: u32) -> Hardware {
-    let entry = sysfs.join("class/net").join(name);
-    if read::<u32>(&entry.join("ifindex")) != Some(index) {
-        return Hardware::default();
+/// Reads the link's data from `sysfs` (usually `/sys`). Blocks.
+pub(super) fn read_into(link: &mut Link, sysfs: &Path) {
+    // Netlink names the function only if nothing is between it and the link.
+    link.pci_bus_id = None;
+    let entry = sysfs.join("class/net").join(&link.name);
+    if read::<u32>(&entry.join("ifindex")) != Some(link.index) {
+        return;
     }
     // In Mbit/s; a driver that does not know says -1, as i32 or u32.
-    let speed = read::<i64>(&entry.join("speed"))
+    link.speed = read::<i64>(&entry.join("speed"))
         .filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit))
         .and_then(|mbit| u64::try_from(mbit).ok())
         .map(|mbit| mbit * 1_000_000);
-    // The path of the device runs through everything it hangs on: a virtio NIC's leads through the PCI
-    // function that the outside world knows.
-    let Ok(device) = fs::canonicalize(entry.join("device")) else {
-        return Hardware { speed, ..Hardware::default() };
+    // The path of the device contains the devices above it: that of a virtio NIC contains its PCI function.
+    let Ok(device) = fs::canonicalize(entry.join("device")) else { return };
+    let driver = fs::read_link(device.join("driver")).ok();
+    link.driver = driver.and_then(|target| file_name(&target).map(str::to_owned));
+    let Some(function) = device.ancestors().find(|dir| file_name(dir).is_some_and(is_pci_bus_id)) else {
+        return;
     };
-    let function = device.ancestors().find(|dir| file_name(dir).is_some_and(is_pci_bus_id));
-    Hardware {
-        speed,
-        driver: fs::read_link(device.join("driver"))
-            .ok()
-            .and_then(|target| file_name(&target).map(str::to_owned)),
-        pci_id: function.and_then(pci_id),
-        pci_bus_id: function.and_then(file_name).map(str::to_owned),
-        pcie_root: function.and_then(pcie_root),
-        numa_node: function.and_then(|dir| read(&dir.join("numa_node"))).filter(|node| *node >= 0),
-        physical_function: function.and_then(physical_function),
-        virtual_functions: function.and_then(|dir| read(&dir.join("sriov_numvfs"))).unwrap_or_default(),
-    }
+    link.pci_id = pci_id(function);
+    link.pci_bus_id = file_name(function).map(str::to_owned);
+    link.pcie_root = pcie_root(function);
+    link.numa_node = read(&function.join("numa_node")).filter(|node| *node >= 0);
+    link.physical_function = physical_function(function);
+    link.virtual_functions = read(&function.join("sriov_numvfs")).unwrap_or_default();
 }
 
-/// What a PCI function is told by from another that has its address later: the inode of its directory, which Linux
-/// gives once only (since 5.5).
+/// Returns the identity of a PCI function, by which another function with the same address later differs: the inode of its
+/// directory, which Linux never reuses (since 5.5).
 pub(super) fn identity(sysfs: &Path, pci_bus_id: &str) -> io::Result<u64> {
     Ok(fs::metadata(sysfs.join(FUNCTIONS).join(pci_bus_id))?.ino())
 }
 
-/// Whether the PCI function is gone from the machine, whatever namespace its links were in.
+/// Whether the PCI function was removed from the machine, regardless of the namespace of its links.
 pub(super) fn is_removed(sysfs: &Path, pci_bus_id: &str, noted: Option<u64>) -> bool {
     match identity(sysfs, pci_bus_id) {
         Ok(now) => noted.is_some_and(|noted| noted != now),
@@ -86,8 +72,8 @@ fn pci_id(function: &Path) -> Option<String> {
     Some(format!("{}:{}", hex("vendor")?, hex("device")?))
 }
 
-/// What the function is a virtual one of; see [`super::Link::physical_function`]. Of several links of the physical
-/// function the first by name: the others are mostly representors of virtual functions, whose names go on from there.
+/// Returns the physical function of a virtual one; see [`super::Link::physical_function`]. If the physical function has
+/// several links, the first by name: the others are usually representors of virtual functions, with longer names.
 fn physical_function(function: &Path) -> Option<String> {
     let physical = fs::canonicalize(function.join("physfn")).ok()?;
     let links = fs::read_dir(physical.join("net")).into_iter().flatten().filter_map(Result::ok);
@@ -129,6 +115,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
+    /// What sysfs says of the link with this name and index.
+    fn hardware(sysfs: &Path, name: &str, index: u32) -> Link {
+        let mut link = Link { name: name.to_owned(), index, ..Link::default() };
+        read_into(&mut link, sysfs);
+        link
+    }
+
     /// A sysfs with one link, `eth0` with index 2, whose device is at `device` below `devices/`.
     fn sysfs_with_eth0(device: &str) -> tempfile::TempDir {
         let sysfs = tempfile::tempdir().unwrap();
@@ -156,7 +149,9 @@ mod tests {
         }
         assert_eq!(
             hardware(sysfs.path(), "eth0", 2),
-            Hardware {
+            Link {
+                index: 2,
+                name: "eth0".to_owned(),
                 speed: Some(25_000_000_000),
                 driver: Some("mlx5_core".to_owned()),
                 pci_id: Some("15b3:1017".to_owned()),
@@ -165,12 +160,13 @@ mod tests {
                 numa_node: Some(1),
                 physical_function: None,
                 virtual_functions: 8,
+                ..Link::default()
             }
         );
     }
 
     #[test]
-    fn a_virtual_function_is_that_of_a_link_or_where_this_is_away_of_a_pci_function() {
+    fn a_virtual_function_names_the_link_of_its_physical_function_or_its_pci_address() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:10.2");
         let root = sysfs.path().join("devices/pci0000:3a");
         fs::create_dir_all(root.join("0000:3b:00.1/net/ens1f1")).unwrap();
@@ -184,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_removed_when_there_is_none_or_another_at_its_address() {
+    fn a_function_is_removed_if_its_address_has_none_or_another() {
         let sysfs = tempfile::tempdir().unwrap();
         let removed = |id, noted| is_removed(sysfs.path(), id, noted);
         assert!(!removed("0000:3b:10.2", Some(7)), "nothing is known of functions");
@@ -195,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtio_card_is_the_pci_function_it_hangs_on() {
+    fn a_virtio_card_has_the_address_of_its_pci_function() {
         let sysfs = sysfs_with_eth0("pci0000:00/0000:00:03.0/virtio0");
         fs::write(sysfs.path().join("devices/pci0000:00/0000:00:03.0/numa_node"), "-1\n").unwrap();
         let found = hardware(sysfs.path(), "eth0", 2);
@@ -205,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_on_another_bus_has_a_driver_only() {
+    fn a_card_on_another_bus_has_only_a_driver() {
         let sysfs = sysfs_with_eth0("platform/1a22000.virtio_mmio/virtio1");
         let found = hardware(sysfs.path(), "eth0", 2);
         assert_eq!(found.driver.as_deref(), Some("mlx5_core"));
@@ -213,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_the_driver_does_not_know_is_none() {
+    fn a_speed_that_the_driver_does_not_know_is_none() {
         for unknown in ["-1\n", "4294967295\n", "0\n", ""] {
             let sysfs = sysfs_with_eth0("virtual");
             fs::write(sysfs.path().join("class/net/eth0/speed"), unknown).unwrap();
@@ -222,9 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn a_namesake_in_another_namespace_is_not_believed() {
+    fn a_link_of_the_same_name_in_another_namespace_is_ignored() {
         let sysfs = sysfs_with_eth0("pci0000:3a/0000:3b:00.1");
-        assert_eq!(hardware(sysfs.path(), "eth0", 7), Hardware::default());
-        assert_eq!(hardware(sysfs.path(), "eth9", 2), Hardware::default());
+        for (name, index) in [("eth0", 7), ("eth9", 2)] {
+            let unknown = Link { index, name: name.to_owned(), ..Link::default() };
+            assert_eq!(hardware(sysfs.path(), name, index), unknown);
+        }
     }
 }

@@ -1,29 +1,29 @@
-//! Which links a pod may be attached to or through, when nobody has said otherwise.
+//! Decides which links pods may be attached to by default.
 //!
-//! A link is an uplink when none of these holds, tried in this order:
+//! A link is an uplink unless one of these holds, in this order:
 //!
 //! 1. it is a loopback device;
-//! 2. it carries the node's own traffic. That is a link that
-//!    * a default route leads through, or that has an address of the Node object; else, if it is of a kind that leads out
-//!    * has an address of more than link-local scope, or a route other than to the subnets of its addresses;
-//!
-//!    with the links that it is made of (`eth0` and `eth1` of a `bond0`, the `bond0` of a `bond0.100`) or is enslaved together
-//!    with, and with those stacked on any of these (`bond0.200`, which takes nothing with it when it goes, but is on the
-//!    node's wire);
-//! 3. it is enslaved: its frames belong to its master, and its one rx_handler is taken;
-//! 4. its kind is not one that leads out of the node:
+//! 2. it carries the node's own traffic, that is:
+//!    * a default route leads through it, or it has an address of the Node object;
+//!    * or its kind leads out of the node, and it has an address of more than link-local scope, or a route other than to
+//!      the subnets of its addresses;
+//!    * or such a link is made of it (`eth0` and `eth1` of a `bond0`, the `bond0` of a `bond0.100`), or is enslaved
+//!      together with it;
+//!    * or it is stacked on any of these (`bond0.200`: the node does not need it, but it is on the node's wire);
+//! 3. it is enslaved: its frames belong to its master, which has its only rx_handler;
+//! 4. its kind does not lead out of the node:
 //!
 //! | kind | uplink |
 //! |---|---|
 //! | none: NIC, VF | yes |
 //! | `bond`, `team`, `vlan` | yes |
-//! | `veth` | when its name is a NIC's: `eth` and a number, or a systemd name (`eno1`, `enp3s0`, `enx…`) without a hyphen |
-//! | any other, and any to come: `bridge`, `macvlan`, `ipvlan`, `netkit`, `tun`, `vxlan`, `geneve`, IP tunnels, `wireguard`, `ifb`, `dummy`, `vrf`, `openvswitch` … | no |
+//! | `veth` | if it has a NIC's name: `eth` and a number, or a systemd name (`eno1`, `enp3s0`, `enx…`) without a hyphen |
+//! | any other, and any new one: `bridge`, `macvlan`, `ipvlan`, `netkit`, `tun`, `vxlan`, `geneve`, IP tunnels, `wireguard`, `ifb`, `dummy`, `vrf`, `openvswitch` … | no |
 //!
-//! The veth rule tells the NIC of a node that is itself a container (kind, a test's namespace) from the
-//! host end of a pod's veth. Nothing but the name differs, and other CNI plugins keep clear of NICs' names:
-//! `veth…`, `cali…`, `lxc…`, `gke…`, `azv…`, `eni…` (AWS; which is why `eni` is no such name),
-//! `<pod>-<hash>` (Antrea; hence no hyphen: a tenant names pods).
+//! The veth rule distinguishes the NIC of a node that is itself a container (kind, a test's namespace) from the host end of
+//! a pod's veth. Only the name differs, and other CNI plugins avoid the names of NICs: `veth…`, `cali…`, `lxc…`, `gke…`,
+//! `azv…`, `eni…` (AWS; so `eni` is not a NIC's name), `<pod>-<hash>` (Antrea; so hyphens are not allowed: tenants choose
+//! the names of pods).
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -32,26 +32,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Link, Snapshot};
+use super::link::Link;
+use super::snapshot::Snapshot;
 
-/// An IP address of a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// It is good for more than the link: of universal or site scope, and not link-local.
-    pub global: bool,
-}
-
-/// Whether an address is good on its link only, whatever its scope is said to be.
-pub(super) fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-/// What the node itself uses a link for; of several, the first of these.
+/// What the node itself uses a link for. If several apply, the first of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Traffic {
     /// A default route.
@@ -60,13 +44,13 @@ pub enum Traffic {
     NodeAddress(IpAddr),
     /// Another address of more than link-local scope.
     Address(IpAddr),
-    /// A route to this network, which is no subnet of the link's addresses.
+    /// A route to this network, which is not a subnet of the link's addresses.
     Route(IpNet),
 }
 
 impl Traffic {
-    /// Whether the node is lost without it, so that no policy can give the link away.
-    pub fn is_vital(self) -> bool {
+    /// Whether the node is unreachable without it, so that no policy can give the link to pods.
+    fn is_vital(self) -> bool {
         matches!(self, Self::DefaultRoute | Self::NodeAddress(_))
     }
 }
@@ -80,19 +64,19 @@ pub enum Relation {
     Above,
 }
 
-/// Why a link is on the way of the node's own traffic.
+/// The node's own traffic that a link carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTraffic {
-    /// What the traffic is.
+    /// The traffic.
     pub traffic: Traffic,
     /// Name of the link that has the route or the address; often the link itself.
     pub link: String,
-    /// How the link in question stands to it.
+    /// How the link relates to that one.
     pub relation: Relation,
 }
 
 impl NodeTraffic {
-    /// Whether the node can do without the link, so that a policy may give it away whole.
+    /// Whether the node stays reachable without the link, so that a policy may give the whole link to a pod.
     pub fn is_dispensable(&self) -> bool {
         self.relation == Relation::Above || !self.traffic.is_vital()
     }
@@ -120,7 +104,7 @@ pub enum NotUplink {
     /// A loopback device.
     #[error("is a loopback device")]
     Loopback,
-    /// The link is on the way of the node's own traffic.
+    /// The link carries the node's own traffic.
     #[error("{0}")]
     NodeTraffic(NodeTraffic),
     /// The link is a port of another one.
@@ -129,8 +113,8 @@ pub enum NotUplink {
         /// Name of the bridge, bond, team or VRF.
         master: String,
     },
-    /// A veth without a NIC's name: taken for the host end of a pod's.
-    #[error("is a veth without a network card's name, as pods have them on the host")]
+    /// A veth without a NIC's name, which is probably the host end of a pod's.
+    #[error("is a veth without a network card's name, probably the host end of a pod's link")]
     PodEnd,
     /// A kind of link that does not lead out of the node.
     #[error("is a link of kind {kind}")]
@@ -140,25 +124,18 @@ pub enum NotUplink {
     },
 }
 
-/// The links of a node that are uplinks by default, in the order given, as far as the links themselves tell: the addresses
-/// of the Node object are among those of links. See the module's rules.
-pub fn uplinks(snapshot: &Snapshot) -> Vec<&Link> {
-    let none = BTreeSet::new();
-    classify(snapshot, &none).filter_map(|(link, verdict)| verdict.is_ok().then_some(link)).collect()
-}
-
-/// Every link with its verdict: what a policy overrules, and what a person who misses a link wants to read.
+/// Returns every link, and why it is not an uplink by default. Policies may overrule that.
 /// `node_addresses` are those of the Node object.
 pub fn classify<'a>(
     snapshot: &'a Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
-) -> impl Iterator<Item = (&'a Link, Result<(), NotUplink>)> {
+) -> impl Iterator<Item = (&'a Link, Result<(), NotUplink>)> + use<'a> {
     let links = &snapshot.links;
     let names: BTreeMap<u32, &str> = links.iter().map(|link| (link.index, link.name.as_str())).collect();
     let node_traffic = node_traffic(links, own_traffic(snapshot, node_addresses));
     let name =
         move |index: u32| names.get(&index).map_or_else(|| format!("#{index}"), |name| (*name).to_owned());
-    let verdict = move |link: &Link| {
+    let judge = move |link: &Link| {
         if link.loopback {
             return Err(NotUplink::Loopback);
         }
@@ -168,16 +145,16 @@ pub fn classify<'a>(
             link: name(through),
             relation,
         });
-        // A bridge with an address, say, is what it is for its kind.
+        // A bridge with an address, for example, is refused for its kind.
         if let Some(traffic) = traffic.filter(|traffic| kind.is_ok() || !traffic.is_dispensable()) {
             return Err(NotUplink::NodeTraffic(traffic));
         }
         link.master.map_or(kind, |master| Err(NotUplink::Enslaved { master: name(master) }))
     };
-    links.iter().map(move |link| (link, verdict(link)))
+    links.iter().map(move |link| (link, judge(link)))
 }
 
-/// What the node uses each link itself for, where it does.
+/// What the node itself uses each link for, by index.
 fn own_traffic(snapshot: &Snapshot, node_addresses: &BTreeSet<IpAddr>) -> BTreeMap<u32, Traffic> {
     let mut own = BTreeMap::new();
     for link in snapshot.links.iter().filter(|link| !link.loopback) {
@@ -198,8 +175,8 @@ fn own_traffic(snapshot: &Snapshot, node_addresses: &BTreeSet<IpAddr>) -> BTreeM
     own
 }
 
-/// The links on the way of the node's traffic: which traffic, the link that has it, and how they stand to it. A link is
-/// named for its own traffic, unless that of one above it is vital and its own is not.
+/// The links that carry the node's traffic, by index: the traffic, the link that has it, and how they relate. A link's own
+/// traffic comes first, unless only that of a link above is vital.
 fn node_traffic(links: &[Link], own: BTreeMap<u32, Traffic>) -> BTreeMap<u32, (Traffic, u32, Relation)> {
     let by_index: BTreeMap<u32, &Link> = links.iter().map(|link| (link.index, link)).collect();
     let (mut ports, mut above) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeMap::<u32, Vec<u32>>::new());
@@ -208,13 +185,13 @@ fn node_traffic(links: &[Link], own: BTreeMap<u32, Traffic>) -> BTreeMap<u32, (T
             ports.entry(master).or_default().push(link.index);
             above.entry(link.index).or_default().push(master);
         }
-        if let Some(parent) = parent(link) {
-            above.entry(parent).or_default().push(link.index);
+        if let Some(below) = link.below() {
+            above.entry(below).or_default().push(link.index);
         }
     }
     let around = |index: u32| {
         let link = by_index.get(&index);
-        let (below, master) = (link.and_then(|link| parent(link)), link.and_then(|link| link.master));
+        let (below, master) = (link.and_then(|link| link.below()), link.and_then(|link| link.master));
         let ports = ports.get(&index).into_iter().flatten().copied();
         below.into_iter().chain(master).chain(ports).collect::<Vec<u32>>()
     };
@@ -234,7 +211,7 @@ fn node_traffic(links: &[Link], own: BTreeMap<u32, Traffic>) -> BTreeMap<u32, (T
     found
 }
 
-/// Adds what is not there yet, and everything that `around` leads to from there, for the same reason.
+/// Adds the links of `from` that are missing, and all links that `around` reaches from them, for the same reason.
 fn spread<T: Copy>(found: &mut BTreeMap<u32, T>, from: Vec<(u32, T)>, around: impl Fn(u32) -> Vec<u32>) {
     let is_new = |found: &mut BTreeMap<u32, T>, index: u32, reason: T| match found.entry(index) {
         Entry::Vacant(entry) => {
@@ -251,17 +228,7 @@ fn spread<T: Copy>(found: &mut BTreeMap<u32, T>, from: Vec<(u32, T)>, around: im
     }
 }
 
-/// Index of the link below.
-pub(super) fn parent(link: &Link) -> Option<u32> {
-    link.parent.filter(|_| !is_pair(link))
-}
-
-/// Links that come in pairs: their "parent" is the other end, not a link below.
-fn is_pair(link: &Link) -> bool {
-    matches!(link.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
-}
-
-/// Whether the link's kind is one that leads out of the node, whatever the link is used for.
+/// Whether the link's kind leads out of the node, regardless of what the link is used for.
 ///
 /// # Errors
 /// [`NotUplink::PodEnd`] and [`NotUplink::Virtual`].
@@ -274,7 +241,7 @@ pub fn leads_out(link: &Link) -> Result<(), NotUplink> {
     }
 }
 
-/// Whether a pod's network plugin made this link as the pod's end on the host; there may be very many.
+/// Whether the link is the host end of a pod's. A node may have very many.
 pub(super) fn is_pod_end(kind: Option<&str>, name: &str) -> bool {
     kind == Some("netkit") || (kind == Some("veth") && !is_nic_name(name))
 }

@@ -1,4 +1,4 @@
-//! What the runtime's calls do: from the wire to the handler and back, in time.
+//! Serves the runtime's calls: decodes each, passes it to the handler, and answers in time.
 
 use std::fmt;
 use std::future::Future;
@@ -9,53 +9,41 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 
-use super::plugin::{Adjustment, Handler, Hook, RuntimeInfo};
+use super::handler::{Adjustment, Handler, Hook, RuntimeInfo};
 use super::proto::{self, Event};
 use super::sandbox::{Container, InvalidObject, Moment, Sandbox};
 use super::ttrpc::{Code, Service, Status};
 
-/// Of what the runtime grants a call, how much the handler is told that it has, in percent.
+/// The handler's budget, in percent of the time that the runtime grants a call.
 const BUDGET: u32 = 60;
 
-/// Of what the runtime grants a call, when it is answered without the handler, in percent. Later than the handler's
-/// budget, so that one that used all of it still has its say; early enough for a busy node to get the answer out.
+/// When a call is answered without the handler, in percent of the time that the runtime grants. Later than the budget, so
+/// that a handler that used all of it still decides; early enough for a busy node to send the answer.
 const ANSWER: u32 = 70;
 
-/// What runtimes grant unless configured otherwise; those before NRI 0.8 do not tell.
+/// What runtimes grant by default; those before NRI 0.8 do not say.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest text of an error, in bytes. Far below the 1 MiB at which the runtime's end of the connection may overflow,
-/// and far above what anybody reads.
+/// Longest text of an error, in bytes: far below the 1 MiB at which the runtime's end of the connection may overflow.
 const MAX_TEXT: usize = 16 << 10;
 
-const SUBSCRIBED: [Event; 6] = [
-    Event::RunPodSandbox,
-    Event::StopPodSandbox,
-    Event::RemovePodSandbox,
-    Event::CreateContainer,
-    Event::StopContainer,
-    Event::RemoveContainer,
-];
+/// The runtime calls the plugin for each of these, for every pod of the node: no more than the handler needs.
+const SUBSCRIBED: [Event; 4] =
+    [Event::RunPodSandbox, Event::StopPodSandbox, Event::RemovePodSandbox, Event::CreateContainer];
 
 /// Serves the runtime's calls on one connection.
 #[derive(Debug)]
 pub(super) struct Events<H> {
     handler: Arc<H>,
     request_timeout: OnceLock<Duration>,
-    /// What the messages of a split synchronisation have listed so far.
-    listed: Mutex<Listed>,
+    /// Sandboxes that the messages of a split synchronization have listed so far.
+    listed: Mutex<Vec<Sandbox>>,
     synchronized: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Listed {
-    sandboxes: Vec<Sandbox>,
-    containers: Vec<Container>,
-}
-
-/// Why a handler had no say.
+/// Why a call is answered without its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoSay {
+enum Unanswered {
     Late,
     Panicked,
 }
@@ -70,7 +58,7 @@ impl<H: Handler> Events<H> {
         }
     }
 
-    /// Waits until the handler knows what there was at the start of the connection.
+    /// Waits until the handler knows the sandboxes that existed at the start of the connection.
     pub(super) async fn synchronized(&self) {
         self.synchronized.notified().await;
     }
@@ -99,29 +87,21 @@ impl<H: Handler> Events<H> {
         let mut listed = self.listed.lock().await;
         for pod in request.pods {
             match Sandbox::parse(Some(pod), Moment::Later) {
-                Ok(sandbox) => listed.sandboxes.extend(sandbox),
-                Err(error) => pass_over(&"Synchronize", &error),
-            }
-        }
-        for container in request.containers {
-            match Container::parse(Some(container)) {
-                Ok(container) => listed.containers.push(container),
-                Err(error) => pass_over(&"Synchronize", &error),
+                Ok(sandbox) => listed.extend(sandbox),
+                Err(error) => skip(&"Synchronize", &error),
             }
         }
         if !request.more {
-            let Listed { sandboxes, containers } = std::mem::take(&mut *listed);
+            let sandboxes = std::mem::take(&mut *listed);
             let handler = Arc::clone(&self.handler);
-            let _ = in_time(&"Synchronize", deadline, async move {
-                handler.synchronize(sandboxes, containers).await;
-            })
-            .await;
+            let work = async move { handler.synchronize(sandboxes).await };
+            let _ = in_time(&"Synchronize", deadline, work).await;
             self.synchronized.notify_one();
         }
         proto::SynchronizeResponse { more: request.more }.encode_to_vec()
     }
 
-    /// An event in the life of a sandbox or a container.
+    /// Passes an event of a sandbox or a container to the handler.
     async fn lifecycle(
         &self,
         event: Event,
@@ -135,48 +115,40 @@ impl<H: Handler> Events<H> {
                 return Err(Status::new(Code::InvalidArgument, error.to_string()));
             }
             Err(error) => {
-                pass_over(&event.as_str_name(), &error);
+                skip(&event.as_str_name(), &error);
                 return Ok(Vec::new());
             }
         };
         let (handler, budget) = (Arc::clone(&self.handler), deadline.budget);
-        let what = subject.to_string();
+        let call = subject.to_string();
         match subject {
             Subject::Run(sandbox) => {
                 let work = async move { handler.run_pod_sandbox(sandbox, budget).await };
-                if let Ok(Err(text)) = in_time(&what, deadline, work).await {
+                if let Ok(Err(text)) = in_time(&call, deadline, work).await {
                     return Err(refusal(text));
                 }
             }
             Subject::Create(sandbox, container) => {
                 let work = async move { handler.create_container(sandbox, container, budget).await };
-                return match in_time(&what, deadline, work).await {
+                return match in_time(&call, deadline, work).await {
                     Ok(Ok(adjustment)) => Ok(adjustment.encode()),
                     Ok(Err(text)) => Err(refusal(text)),
-                    Err(NoSay::Late) => Err(refusal(format!(
-                        "{what}: the node's network agent had no answer within {:?}; this is tried again",
+                    Err(Unanswered::Late) => Err(refusal(format!(
+                        "{call}: the node's network agent did not answer within {:?}; the kubelet retries",
                         deadline.answer
                     ))),
-                    Err(NoSay::Panicked) => Err(refusal(format!(
-                        "{what}: the node's network agent failed, see its log; this is tried again"
+                    Err(Unanswered::Panicked) => Err(refusal(format!(
+                        "{call}: the node's network agent failed, see its log; the kubelet retries"
                     ))),
                 };
             }
-            Subject::StopContainer(sandbox, container) => {
-                let work = async move { handler.stop_container(sandbox, container, budget).await };
-                let _ = in_time(&what, deadline, work).await;
-            }
-            Subject::RemoveContainer(sandbox, container) => {
-                let work = async move { handler.remove_container(sandbox, container, budget).await };
-                let _ = in_time(&what, deadline, work).await;
-            }
             Subject::Stop(sandbox) => {
                 let work = async move { handler.stop_pod_sandbox(sandbox, budget).await };
-                let _ = in_time(&what, deadline, work).await;
+                let _ = in_time(&call, deadline, work).await;
             }
             Subject::Remove(sandbox) => {
                 let work = async move { handler.remove_pod_sandbox(sandbox, budget).await };
-                let _ = in_time(&what, deadline, work).await;
+                let _ = in_time(&call, deadline, work).await;
             }
         }
         Ok(Vec::new())
@@ -194,7 +166,7 @@ impl<H: Handler> Service for Events<H> {
             "Synchronize" => return Ok(self.synchronize(decode(payload)?, deadline).await),
             // The connection ends by itself when the runtime does.
             "Shutdown" => return Ok(Vec::new()),
-            // Runtimes with an NRI before 0.12 tell the simple events so.
+            // Runtimes with an NRI before 0.12 report the simple events this way.
             "StateChange" => {
                 let change: proto::StateChangeEvent = decode(payload)?;
                 let (event, request) =
@@ -205,8 +177,6 @@ impl<H: Handler> Service for Events<H> {
             "StopPodSandbox" => Event::StopPodSandbox,
             "RemovePodSandbox" => Event::RemovePodSandbox,
             "CreateContainer" => Event::CreateContainer,
-            "StopContainer" => Event::StopContainer,
-            "RemoveContainer" => Event::RemoveContainer,
             _ => {
                 return Err(Status::new(Code::Unimplemented, format!("method {method} is not served here")));
             }
@@ -215,12 +185,10 @@ impl<H: Handler> Service for Events<H> {
     }
 }
 
-/// An event that concerns us, with what it happens to.
+/// An event that the handler gets, with its sandbox and container.
 enum Subject {
     Run(Sandbox),
     Create(Sandbox, Container),
-    StopContainer(Sandbox, Container),
-    RemoveContainer(Sandbox, Container),
     Stop(Sandbox),
     Remove(Sandbox),
 }
@@ -231,23 +199,17 @@ impl Subject {
             Event::Unknown => return Ok(None),
             Event::RunPodSandbox => Moment::Run,
             Event::CreateContainer => Moment::Later,
-            Event::StopPodSandbox
-            | Event::RemovePodSandbox
-            | Event::StopContainer
-            | Event::RemoveContainer => Moment::End,
+            Event::StopPodSandbox | Event::RemovePodSandbox => Moment::End,
         };
         let Some(sandbox) = Sandbox::parse(request.pod, moment)? else {
             return Ok(None);
         };
-        let container = || Container::parse(request.container);
         Ok(Some(match event {
             Event::Unknown => return Ok(None),
             Event::RunPodSandbox => Self::Run(sandbox),
-            Event::CreateContainer => Self::Create(sandbox, container()?),
+            Event::CreateContainer => Self::Create(sandbox, Container::parse(request.container)?),
             Event::StopPodSandbox => Self::Stop(sandbox),
             Event::RemovePodSandbox => Self::Remove(sandbox),
-            Event::StopContainer => Self::StopContainer(sandbox, container()?),
-            Event::RemoveContainer => Self::RemoveContainer(sandbox, container()?),
         }))
     }
 }
@@ -259,8 +221,6 @@ impl fmt::Display for Subject {
             Self::Stop(sandbox) => ("StopPodSandbox", sandbox, None),
             Self::Remove(sandbox) => ("RemovePodSandbox", sandbox, None),
             Self::Create(sandbox, container) => ("CreateContainer", sandbox, Some(container)),
-            Self::StopContainer(sandbox, container) => ("StopContainer", sandbox, Some(container)),
-            Self::RemoveContainer(sandbox, container) => ("RemoveContainer", sandbox, Some(container)),
         };
         write!(f, "{event} of pod {}/{}", sandbox.namespace, sandbox.name)?;
         if let Some(container) = container {
@@ -270,7 +230,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The time of one call.
+/// When one call's handler should be done, and when the call is answered without it.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     budget: Duration,
@@ -285,25 +245,25 @@ impl Deadline {
 
 /// Waits for a handler until the call must be answered. The handler is a task of its own and goes on after that.
 async fn in_time<T: Send + 'static>(
-    what: &(impl fmt::Display + ?Sized),
+    call: &(impl fmt::Display + ?Sized),
     deadline: Deadline,
     handler: impl Future<Output = T> + Send + 'static,
-) -> Result<T, NoSay> {
+) -> Result<T, Unanswered> {
     match tokio::time::timeout(deadline.answer, tokio::spawn(handler)).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(panic)) => {
-            tracing::error!(call = %what, error = &panic as &dyn std::error::Error, "the handler failed");
-            Err(NoSay::Panicked)
+            tracing::error!(%call, error = &panic as &dyn std::error::Error, "the handler failed");
+            Err(Unanswered::Panicked)
         }
         Err(_) => {
-            tracing::warn!(call = %what, after = ?deadline.answer, "answered without the handler, which goes on");
-            Err(NoSay::Late)
+            tracing::warn!(%call, after = ?deadline.answer, "answered without the handler, which goes on");
+            Err(Unanswered::Late)
         }
     }
 }
 
-fn pass_over(what: &(impl fmt::Display + ?Sized), error: &InvalidObject) {
-    tracing::warn!(call = %what, error = error as &dyn std::error::Error, "passed over what the runtime sent");
+fn skip(call: &(impl fmt::Display + ?Sized), error: &InvalidObject) {
+    tracing::warn!(%call, error = error as &dyn std::error::Error, "skipped an invalid object of the runtime");
 }
 
 fn refusal(mut text: String) -> Status {

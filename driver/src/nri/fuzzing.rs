@@ -1,11 +1,11 @@
-//! What comes off a trunk, for the fuzz targets. See [`crate::fuzzing`].
+//! Reads the messages of a trunk for the fuzz targets. See [`crate::fuzzing`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::Events;
+use super::handler::{Adjustment, Handler, RuntimeInfo};
 use super::mux::{Connection, Demultiplexer};
-use super::plugin::{Adjustment, Handler, RuntimeInfo};
 use super::sandbox::{Container, Sandbox};
 use super::ttrpc::{self, Decoder, Message};
 
@@ -56,7 +56,7 @@ impl Heard {
                     answers.push(ttrpc::answer(&events, message).await);
                 }
                 Connection::Plugin => {}
-                // An error is the session's end, and nothing more.
+                // An error only ends the session.
                 Connection::Runtime => drop(ttrpc::outcome(message)),
             }
         }
@@ -69,7 +69,7 @@ struct Agreeing;
 impl Handler for Agreeing {
     fn configured(&self, _: &RuntimeInfo) {}
 
-    async fn synchronize(&self, _: Vec<Sandbox>, _: Vec<Container>) {}
+    async fn synchronize(&self, _: Vec<Sandbox>) {}
 
     async fn run_pod_sandbox(&self, _: Sandbox, _: Duration) -> Result<(), String> {
         Ok(())
@@ -78,10 +78,6 @@ impl Handler for Agreeing {
     async fn create_container(&self, _: Sandbox, _: Container, _: Duration) -> Result<Adjustment, String> {
         Ok(Adjustment::default())
     }
-
-    async fn stop_container(&self, _: Sandbox, _: Container, _: Duration) {}
-
-    async fn remove_container(&self, _: Sandbox, _: Container, _: Duration) {}
 
     async fn stop_pod_sandbox(&self, _: Sandbox, _: Duration) {}
 

@@ -1,22 +1,27 @@
-//! The container runtime's events, by NRI, its plugin protocol.
+//! The container runtime's events, through the plugin protocol NRI.
 //!
-//! [`run`] keeps this process connected to the runtime as a plugin and tells a [`Handler`] what happens to pods'
-//! sandboxes and containers. What has to hold, and is kept here for every handler:
+//! ```text
+//!   runtime ── socket ── session ── events ──> Handler
+//!                 │         │
+//!                mux      ttrpc           plugin: reconnects when a session ends
+//! ```
 //!
-//! * The runtime's call is answered in time whatever the handler does. A plugin that lets a call pass its deadline is
-//!   cut off, the pod of that call starts as if nothing had been asked, and so does every other pod until the plugin
-//!   is back.
-//! * A handler is never interrupted. When its call is answered without it, it goes on, and its result is dropped.
-//! * A container is created only after the handler has agreed: an error, a panic or no answer in time refuse it.
-//!   All the other events are answered with success when the handler is late, since an error would do harm and no
-//!   good: the runtime does not repeat them.
+//! [`run`] keeps this process connected to the runtime as a plugin and passes the events of pods' sandboxes and containers
+//! to a [`Handler`]. It guarantees for every handler:
 //!
-//! Events are hints. The runtime drops those of the time when nobody is connected, and some others: containerd does
-//! not tell the end of sandboxes that are older than its own process.
+//! * The runtime gets its answer in time, even if the handler is late. The runtime disconnects a plugin that misses a
+//!   deadline. The pod of that call, and every other pod until the plugin is back, then starts without being checked.
+//! * A handler is never interrupted. If it is late, it goes on, and its result is dropped.
+//! * A container is created only after the handler has agreed: an error, a panic or a missing answer refuses it. For all
+//!   other events a late handler counts as success, because the runtime does not repeat them.
+//!
+//! Events are hints. The runtime drops those that occur while no plugin is connected, and some others: containerd does
+//! not report the end of sandboxes that are older than its own process.
 
 mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod handler;
 mod mux;
 mod plugin;
 mod proto;
@@ -26,7 +31,6 @@ mod session;
 mod tests;
 mod ttrpc;
 
-pub use plugin::{
-    Adjustment, DEFAULT_SOCKET, Handler, Hook, InvalidPluginConfig, PluginConfig, RuntimeInfo, run,
-};
-pub use sandbox::{Container, ContainerState, Sandbox, SandboxNetwork};
+pub use handler::{Adjustment, Handler, Hook, RuntimeInfo};
+pub use plugin::{DEFAULT_SOCKET, run};
+pub use sandbox::{Container, Sandbox, SandboxNetwork};

@@ -1,14 +1,12 @@
 //! NRI's trunk: two virtual connections over one socket, without IO.
 //!
-//! A frame is a connection number and a payload length, both 32 bit big endian, then the payload. Frames are
-//! not messages: one message may come in many frames and one frame may hold many messages, so payload is handed
-//! on in whatever pieces it arrives, and nothing of it is buffered here.
+//! A frame is a connection number and a payload length, both 32 bit big endian, then the payload. Frames are not messages:
+//! a message may have many frames, and a frame many messages. So payload is passed on as it arrives, and not buffered.
 //! Source: `pkg/net/multiplex` of github.com/containerd/nri.
 
 use super::ttrpc;
 
-/// Longest frame that we send, header included. The Go peer reads through a buffer of this size and takes a longer
-/// frame for an error that ends the connection.
+/// Longest frame to send, header included. The Go peer has a buffer of this size, and ends the connection on a longer frame.
 const MAX_SENT: usize = 4096;
 
 /// Longest payload that the protocol allows in a frame.
@@ -16,12 +14,12 @@ const MAX_PAYLOAD: usize = ttrpc::HEADER + ttrpc::MAX_PAYLOAD;
 
 const HEADER: usize = 8;
 
-/// The virtual connections of the trunk.
+/// A virtual connection of the trunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connection {
-    /// The runtime calls us.
+    /// The runtime calls the plugin.
     Plugin,
-    /// We call the runtime.
+    /// The plugin calls the runtime.
     Runtime,
 }
 
@@ -38,7 +36,7 @@ impl Connection {
     }
 }
 
-/// A frame longer than the protocol allows: the stream is not what we take it for.
+/// A frame longer than the protocol allows: the stream is not NRI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the runtime sent an NRI frame of {length} bytes for connection {connection}, more than the {MAX_PAYLOAD} allowed"
@@ -48,7 +46,7 @@ pub(super) struct OversizedFrame {
     length: usize,
 }
 
-/// Cuts a message into frames for the trunk, back to back.
+/// Encodes a message as frames for the trunk.
 pub(super) fn frames(connection: Connection, message: &[u8]) -> Vec<u8> {
     let payloads = message.chunks(MAX_SENT - HEADER);
     let mut trunk = Vec::with_capacity(message.len() + payloads.len() * HEADER);
@@ -61,23 +59,23 @@ pub(super) fn frames(connection: Connection, message: &[u8]) -> Vec<u8> {
     trunk
 }
 
-/// Sorts what comes off the trunk by connection.
+/// Separates the trunk's bytes by connection.
 #[derive(Debug, Default)]
 pub(super) struct Demultiplexer {
     header: [u8; HEADER],
     /// Bytes of `header` that have arrived.
     filled: usize,
-    /// Whose payload follows; nobody's is dropped.
+    /// The connection of the payload that follows. Payload of unknown connections is dropped.
     connection: Option<Connection>,
     /// Bytes of payload still to come.
     remaining: usize,
 }
 
 impl Demultiplexer {
-    /// Takes the next piece of payload off the front of `input`; `None` once all of it is used up.
+    /// Removes the next piece of payload from the front of `input`. `None` after all of it is read.
     ///
     /// # Errors
-    /// On a frame longer than the protocol allows; the trunk is of no use after that.
+    /// On a frame longer than the protocol allows. The trunk is unusable after that.
     pub(super) fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -131,7 +129,7 @@ mod tests {
         frame
     }
 
-    /// Feeds `trunk` in pieces of the given lengths, in turn; returns what came out for each connection.
+    /// Reads `trunk` in pieces of the given lengths, in turn. Returns the payload of each connection.
     fn demultiplex(trunk: &[u8], pieces: &[usize]) -> Result<(Vec<u8>, Vec<u8>), OversizedFrame> {
         let mut demultiplexer = Demultiplexer::default();
         let (mut plugin, mut runtime) = (Vec::new(), Vec::new());
@@ -154,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn payload_arrives_whole_and_in_order_however_the_trunk_is_cut(
+        fn payload_arrives_whole_and_in_order_in_any_pieces(
             sent in prop::collection::vec((0u32..5, prop::collection::vec(any::<u8>(), 0..300)), 0..20),
             pieces in prop::collection::vec(1usize..50, 1..10),
         ) {
@@ -166,7 +164,7 @@ mod tests {
         }
 
         #[test]
-        fn what_we_cut_into_frames_comes_back_together(
+        fn a_message_survives_the_split_into_frames(
             message in prop::collection::vec(any::<u8>(), 0..20_000),
             pieces in prop::collection::vec(1usize..6000, 1..10),
         ) {
@@ -175,7 +173,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_makes_it_panic(
+        fn no_input_causes_a_panic(
             trunk in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..2000),
             pieces in prop::collection::vec(1usize..50, 1..10),
         ) {
@@ -184,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn no_frame_that_we_send_is_longer_than_the_peer_can_read() {
+    fn no_sent_frame_is_longer_than_the_peer_can_read() {
         let trunk = frames(Connection::Plugin, &[7; 10_000]);
         let mut rest = trunk.as_slice();
         let mut lengths = Vec::new();
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_too_long_is_an_error_as_soon_as_its_header_is_there() {
+    fn a_frame_that_is_too_long_is_an_error_after_its_header() {
         let length = (4 << 20) + 11;
         let mut header = 9u32.to_be_bytes().to_vec();
         header.extend((length as u32).to_be_bytes());

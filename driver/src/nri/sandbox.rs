@@ -1,17 +1,16 @@
-//! Pods' sandboxes and containers as the runtime tells them, checked once at the edge.
+//! Pods' sandboxes and containers as the runtime reports them, validated once.
 //!
-//! Identifiers end up in file names and in a plugin's environment; nothing that could leave a directory or inject a
-//! line gets past here. What the runtime does not know any more is `Unknown`, never guessed.
+//! Identifiers become parts of file names and of a plugin's environment: those that could leave a directory or inject a
+//! line are refused. What the runtime no longer knows is `Unknown`, never guessed.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::proto;
 
-/// A pod's sandbox. A pod has a new one, with a new id, whenever the old one dies.
+/// A pod's sandbox. When it dies, the pod gets another one with a new id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Id of the sandbox, the runtime's choice; a valid `CNI_CONTAINERID`.
+    /// Id of the sandbox, chosen by the runtime; a valid `CNI_CONTAINERID`.
     pub id: String,
     /// UID of the pod. Not always a UUID: static pods have a hash.
     pub uid: String,
@@ -19,72 +18,49 @@ pub struct Sandbox {
     pub name: String,
     /// Namespace of the pod.
     pub namespace: String,
-    /// Annotations of the pod, as they were when the sandbox was made.
-    pub annotations: BTreeMap<String, String>,
-    /// Name of the runtime class's handler; empty for the default.
-    pub runtime_handler: String,
-    /// The network that the sandbox lives in.
+    /// The network that the sandbox uses.
     pub network: SandboxNetwork,
 }
 
-/// The network that a sandbox lives in.
+/// The network that a sandbox uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SandboxNetwork {
     /// A namespace of its own, at this path. The path may be gone: CRI-O stops a sandbox after removing it.
     Namespace(PathBuf),
-    /// The node's.
+    /// The node's (`hostNetwork: true`).
     Host,
-    /// The runtime does not say. Usual once the sandbox has stopped; containerd lists such sandboxes until they
-    /// are removed.
+    /// The runtime does not say. Usual after the sandbox has stopped; containerd lists such sandboxes until they are
+    /// removed.
     Unknown,
 }
 
 /// A container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Id of the container, the runtime's choice; every try to create it has a new one.
+    /// Id of the container, chosen by the runtime; every attempt to create it has a new one.
     pub id: String,
-    /// Id of the sandbox that it belongs to.
-    pub sandbox_id: String,
     /// Name in the pod's spec.
     pub name: String,
-    /// How far it has got.
-    pub state: ContainerState,
-    /// Fully qualified names of the CDI devices that it asks for. containerd up to 2.2 and CRI-O up to 1.36 do not
-    /// tell them: an empty list proves nothing.
+    /// Fully qualified names of the CDI devices that it requests. containerd up to 2.2 and CRI-O up to 1.36 do not
+    /// report them: an empty list proves nothing.
     pub cdi_devices: Vec<String>,
 }
 
-/// How far a container has got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContainerState {
-    /// The runtime does not say; usual for one that failed to be created.
-    Unknown,
-    /// Created, not yet started; its `createRuntime` hooks may be running.
-    Created,
-    /// Frozen.
-    Paused,
-    /// Running.
-    Running,
-    /// Ended.
-    Stopped,
-}
-
-/// What is wrong with a sandbox or container that the runtime told us of.
+/// Why a sandbox or container of the runtime is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidObject {
-    /// There is none in the message.
+    /// The message lacks it.
     #[error("the runtime sent no {0}")]
     Missing(&'static str),
-    /// It cannot be a name.
+    /// An identifier is not a name.
     #[error(
         "the runtime sent the {field} {value:?}: not 1 to {MAX_NAME} letters, digits or `-_.` that begin with a \
          letter or digit"
     )]
     Name {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// Its beginning.
+        /// The beginning of its value.
         value: String,
     },
     /// The network namespace's path is not absolute.
@@ -106,19 +82,19 @@ fn name(field: &'static str, value: String) -> Result<String, InvalidObject> {
     }
 }
 
-/// When the runtime told us of a sandbox; decides what a missing network namespace means.
+/// When the runtime reported a sandbox; decides what a missing network namespace means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// It has just been made: what it has not now, it never has.
+    /// The sandbox was just made: a namespace that it lacks now, it never gets.
     Run,
-    /// It is alive, or has stopped and the runtime has forgotten part of it.
+    /// The sandbox runs, or has stopped and the runtime has forgotten part of it.
     Later,
-    /// It is ending.
+    /// The sandbox is ending.
     End,
 }
 
 impl Sandbox {
-    /// Parses a sandbox. One without a pod UID was not made by a kubelet, has no claims and is `None`.
+    /// Parses a sandbox. `None` for one without a pod UID: no kubelet made it, so it has no claims.
     pub(super) fn parse(
         pod: Option<proto::PodSandbox>,
         moment: Moment,
@@ -134,24 +110,13 @@ impl Sandbox {
             uid: name("pod uid", pod.uid)?,
             name: name("pod name", pod.name)?,
             namespace: name("pod namespace", pod.namespace)?,
-            annotations: pod.annotations,
-            runtime_handler: pod.runtime_handler,
         }))
-    }
-
-    /// Path of the network namespace, if the sandbox has one of its own and the runtime knows it.
-    #[must_use]
-    pub fn netns(&self) -> Option<&Path> {
-        match &self.network {
-            SandboxNetwork::Namespace(path) => Some(path),
-            SandboxNetwork::Host | SandboxNetwork::Unknown => None,
-        }
     }
 }
 
 impl SandboxNetwork {
-    /// A pod on the node's network has namespaces, but none of type `network`. So has a sandbox of any pod after it
-    /// stopped; what tells them apart then is the `uts` namespace or an address, which the former never has.
+    /// A pod on the node's network has namespaces, but none of type `network`. The same is true of any sandbox after it
+    /// has stopped. Only the latter can have a `uts` namespace or an address.
     fn parse(
         namespaces: &[proto::LinuxNamespace],
         ips: &[String],
@@ -176,15 +141,7 @@ impl Container {
     pub(super) fn parse(container: Option<proto::Container>) -> Result<Self, InvalidObject> {
         let container = container.ok_or(InvalidObject::Missing("container"))?;
         Ok(Self {
-            state: match container.state() {
-                proto::ContainerState::Unknown => ContainerState::Unknown,
-                proto::ContainerState::Created => ContainerState::Created,
-                proto::ContainerState::Paused => ContainerState::Paused,
-                proto::ContainerState::Running => ContainerState::Running,
-                proto::ContainerState::Stopped => ContainerState::Stopped,
-            },
             id: name("container id", container.id)?,
-            sandbox_id: name("container's sandbox id", container.pod_sandbox_id)?,
             name: name("container name", container.name)?,
             cdi_devices: container.cdi_devices.into_iter().map(|device| device.name).collect(),
         })
@@ -193,6 +150,8 @@ impl Container {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -223,7 +182,7 @@ mod tests {
     const MOMENTS: [Moment; 3] = [Moment::Run, Moment::Later, Moment::End];
 
     #[test]
-    fn a_network_namespace_is_known_whenever_the_runtime_tells_its_path() {
+    fn a_network_namespace_is_known_whenever_the_runtime_reports_its_path() {
         for moment in MOMENTS {
             let pod = pod(&[("pid", ""), ("network", "/run/netns/a")]);
             assert_eq!(network(pod, moment), SandboxNetwork::Namespace("/run/netns/a".into()));
@@ -262,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_no_kubelet_made_is_passed_over() {
+    fn a_sandbox_that_no_kubelet_made_is_skipped() {
         let pod = proto::PodSandbox { uid: String::new(), ..pod(&[]) };
         assert_eq!(Sandbox::parse(Some(pod), Moment::Run), Ok(None));
     }
@@ -288,14 +247,11 @@ mod tests {
     fn a_container_keeps_the_names_of_its_cdi_devices() {
         let container = Container::parse(Some(proto::Container {
             id: "c1".to_owned(),
-            pod_sandbox_id: "s1".to_owned(),
             name: "app".to_owned(),
-            state: proto::ContainerState::Created.into(),
             cdi_devices: vec![proto::CdiDevice { name: "netclaim.dev/claim=1".to_owned() }],
         }))
         .unwrap();
         assert_eq!(container.cdi_devices, ["netclaim.dev/claim=1"]);
-        assert_eq!(container.state, ContainerState::Created);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,27 +14,32 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::events::Events;
+use super::handler::Handler;
 use super::mux::{self, Connection, Demultiplexer};
-use super::plugin::{Handler, PluginConfig};
 use super::{proto, ttrpc};
 
 /// Full name of the runtime's service.
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-/// How long we wait for the runtime to take us in. It takes plugins one after another and gives each 5 s by default,
-/// so this leaves room for a node full of slow ones.
+/// The plugin's name, and its place among the node's plugins: runtimes call them in this order, and skip those after one
+/// that answers with an error.
+const NAME: &str = "netclaim";
+const INDEX: &str = "00";
+
+/// How long to wait for the runtime's answer to the registration. It registers plugins one after another and gives each
+/// 5 s by default: enough for a node with many slow plugins.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Answers that may wait for the socket. The runtime makes its calls one by one, so this is never reached.
+/// How many answers may wait for the socket. The runtime makes its calls one by one and never needs as many.
 const OUTBOX: usize = 16;
 
-/// How much is read from the socket at once; an event fits, a synchronisation comes in pieces.
+/// How much is read from the socket at once. An event fits; a synchronization comes in pieces.
 const READ: usize = 16 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionEnd {
-    /// The socket is not there, or nobody listens on it.
+    /// The socket does not exist, or no runtime listens on it.
     #[error("cannot connect to the container runtime's NRI socket {}", path.display())]
     Connect {
         /// The socket.
@@ -42,7 +47,7 @@ pub(super) enum SessionEnd {
         #[source]
         source: io::Error,
     },
-    /// The runtime ended the connection: it was stopped, or we were late.
+    /// The runtime closed the connection: it was stopped, or the plugin answered late.
     #[error("the container runtime closed the NRI connection")]
     Closed,
     #[error("cannot read from the NRI connection")]
@@ -60,47 +65,45 @@ pub(super) enum SessionEnd {
 }
 
 /// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true after the
-/// synchronisation; making it false is left to the caller, who may also drop this half way.
+/// synchronization. The caller makes it false, and may drop this future at any time.
 pub(super) async fn attend<H: Handler>(
-    config: &PluginConfig,
+    socket: &Path,
     events: &Arc<Events<H>>,
     connected: &watch::Sender<bool>,
 ) -> SessionEnd {
-    match serve(config, events, connected).await {
+    match serve(socket, events, connected).await {
         Ok(never) => match never {},
         Err(end) => end,
     }
 }
 
 async fn serve<H: Handler>(
-    config: &PluginConfig,
+    socket: &Path,
     events: &Arc<Events<H>>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
-    let stream = UnixStream::connect(&config.socket)
+    let stream = UnixStream::connect(socket)
         .await
-        .map_err(|source| SessionEnd::Connect { path: config.socket.clone(), source })?;
+        .map_err(|source| SessionEnd::Connect { path: socket.to_owned(), source })?;
     let (reader, writer) = stream.into_split();
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
     let registered = Notify::new();
     tokio::select! {
         end = read(reader, events, &outbox, &registered) => end,
         end = write(writer, outgoing) => end,
-        end = establish(config, &outbox, &registered, events, connected) => end,
+        end = establish(&outbox, &registered, events, connected) => end,
     }
 }
 
-/// Registers, and says so when the connection is of use.
+/// Registers, and sets `connected` after the synchronization.
 async fn establish<H: Handler>(
-    config: &PluginConfig,
     outbox: &mpsc::Sender<Vec<u8>>,
     registered: &Notify,
     events: &Events<H>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
-    let plugin =
-        proto::RegisterPluginRequest { plugin_name: config.name.clone(), plugin_idx: config.index.clone() };
-    // The only call that we ever make, hence the number.
+    let plugin = proto::RegisterPluginRequest { plugin_name: NAME.to_owned(), plugin_idx: INDEX.to_owned() };
+    // The number is free: the plugin makes no other call.
     let request =
         ttrpc::request(1, RUNTIME_SERVICE, "RegisterPlugin", plugin.encode_to_vec(), REGISTRATION_TIMEOUT)?;
     // Cannot fail: the receiving end lives as long as this future.
@@ -150,10 +153,10 @@ async fn read<H: Handler>(
     }
 }
 
-/// A task of its own: whatever becomes of the connection, what the runtime asked for is done.
+/// Runs as a task of its own: the handler goes on even if the connection ends.
 async fn answer<H: Handler>(call: ttrpc::Message, events: Arc<Events<H>>, outbox: mpsc::Sender<Vec<u8>>) {
     let response = ttrpc::answer(&*events, call).await;
-    // Nobody waits for the answer any more once the connection has ended.
+    // Fails once the connection has ended; then no runtime waits for the answer.
     let _ = outbox.send(mux::frames(Connection::Plugin, &response)).await;
 }
 

@@ -1,5 +1,5 @@
-//! The plugin against a fake runtime in the same process, made from the same codecs: what it shows is behaviour. That
-//! the bytes are right is for the test `nri_real`, which has the real other end.
+//! The plugin against a fake runtime in the same process, which uses the same codecs. So these tests show behaviour; the
+//! test `nri_real` checks the bytes against NRI's own code.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,19 +19,19 @@ use super::proto::{self, Event};
 use super::ttrpc::{self, CallError, Code, Status};
 use super::*;
 
-/// More than anything here takes; only a failing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than any test waits unless it fails.
+const LONG: Duration = Duration::from_secs(10);
 
-/// What a fake runtime grants a call that is meant to be late.
+/// What the fake runtime grants a call whose answer is to be late.
 const GRANTED: Duration = Duration::from_secs(1);
 
 const PLUGIN: &str = "nri.pkg.api.v1alpha1.Plugin";
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("did not happen in time")
+    tokio::time::timeout(LONG, future).await.expect("did not happen in time")
 }
 
-/// Listens where a runtime would.
+/// Listens as a runtime does.
 struct FakeRuntime {
     listener: Option<UnixListener>,
     socket: PathBuf,
@@ -66,12 +66,12 @@ impl FakeRuntime {
         }
     }
 
-    /// Takes a plugin in all the way, with nothing to synchronise.
+    /// Registers a plugin and synchronizes it with no sandboxes.
     async fn connect(&self) -> FakeConnection {
         let mut connection = self.accept().await;
         connection.register().await;
         connection.configure(Duration::from_secs(2)).await;
-        connection.synchronize(Vec::new(), Vec::new(), false).await;
+        connection.synchronize(Vec::new(), false).await;
         connection
     }
 }
@@ -87,7 +87,7 @@ struct FakeConnection {
 }
 
 impl FakeConnection {
-    /// The next message, `None` when the plugin has closed the connection.
+    /// Returns the next message, `None` after the plugin has closed the connection.
     async fn receive(&mut self) -> Option<(Connection, ttrpc::Message)> {
         let mut buffer = vec![0; 700];
         while self.arrived.is_empty() {
@@ -148,19 +148,14 @@ impl FakeConnection {
             runtime_version: "1.2.3".to_owned(),
             request_timeout: request_timeout.as_millis() as i64,
         };
-        let response = self.call("Configure", request.encode_to_vec(), PATIENCE).await.unwrap();
+        let response = self.call("Configure", request.encode_to_vec(), LONG).await.unwrap();
         proto::ConfigureResponse::decode(response).unwrap()
     }
 
-    /// Returns what the plugin answered for `more`.
-    async fn synchronize(
-        &mut self,
-        pods: Vec<proto::PodSandbox>,
-        containers: Vec<proto::Container>,
-        more: bool,
-    ) -> bool {
-        let request = proto::SynchronizeRequest { pods, containers, more };
-        let response = self.call("Synchronize", request.encode_to_vec(), PATIENCE).await.unwrap();
+    /// Returns the plugin's `more`.
+    async fn synchronize(&mut self, pods: Vec<proto::PodSandbox>, more: bool) -> bool {
+        let request = proto::SynchronizeRequest { pods, more };
+        let response = self.call("Synchronize", request.encode_to_vec(), LONG).await.unwrap();
         proto::SynchronizeResponse::decode(response).unwrap().more
     }
 
@@ -177,7 +172,7 @@ impl FakeConnection {
     }
 }
 
-/// What plugins call in a runtime.
+/// The service that plugins call in a runtime.
 #[derive(Default)]
 struct RuntimeService {
     refuses: bool,
@@ -215,12 +210,7 @@ fn pod(id: &str) -> proto::PodSandbox {
 }
 
 fn container(id: &str) -> proto::Container {
-    proto::Container {
-        id: id.to_owned(),
-        pod_sandbox_id: "s1".to_owned(),
-        name: "app".to_owned(),
-        ..Default::default()
-    }
+    proto::Container { id: id.to_owned(), name: "app".to_owned(), ..Default::default() }
 }
 
 fn of_pod() -> proto::Lifecycle {
@@ -231,7 +221,7 @@ fn of_container() -> proto::Lifecycle {
     proto::Lifecycle { pod: Some(pod("s1")), container: Some(container("c1")) }
 }
 
-/// What the scripted handler does when an event comes.
+/// What the scripted handler does on an event.
 #[derive(Clone, Default)]
 enum Script {
     #[default]
@@ -246,16 +236,16 @@ enum Script {
     Panic,
 }
 
-/// Says what it was told, and does what it was scripted to.
+/// Reports its events to the test, and does what it was scripted to.
 struct Scripted {
     script: Mutex<Script>,
-    told: mpsc::UnboundedSender<String>,
+    events: mpsc::UnboundedSender<String>,
     release: Notify,
 }
 
 impl Scripted {
-    fn tell(&self, what: impl Into<String>) {
-        self.told.send(what.into()).unwrap();
+    fn report(&self, event: impl Into<String>) {
+        self.events.send(event.into()).unwrap();
     }
 
     fn script(&self, script: Script) {
@@ -263,7 +253,7 @@ impl Scripted {
     }
 
     async fn play(&self, event: &str, budget: Duration) -> Result<Adjustment, String> {
-        self.tell(event);
+        self.report(event);
         let script = self.script.lock().unwrap().clone();
         match script {
             Script::Agree => Ok(Adjustment::default()),
@@ -282,7 +272,7 @@ impl Scripted {
             }
             Script::Wait => {
                 self.release.notified().await;
-                self.tell("released");
+                self.report("released");
                 Err("too late".to_owned())
             }
             Script::Panic => panic!("as scripted"),
@@ -292,13 +282,12 @@ impl Scripted {
 
 impl Handler for Scripted {
     fn configured(&self, runtime: &RuntimeInfo) {
-        self.tell(format!("configured {} {} {:?}", runtime.name, runtime.version, runtime.request_timeout));
+        self.report(format!("configured {} {} {:?}", runtime.name, runtime.version, runtime.request_timeout));
     }
 
-    async fn synchronize(&self, sandboxes: Vec<Sandbox>, containers: Vec<Container>) {
+    async fn synchronize(&self, sandboxes: Vec<Sandbox>) {
         let sandboxes: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
-        let containers: Vec<_> = containers.into_iter().map(|container| container.id).collect();
-        self.tell(format!("synchronize {} {}", sandboxes.join(","), containers.join(",")));
+        self.report(format!("synchronize {}", sandboxes.join(",")));
     }
 
     async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
@@ -314,14 +303,6 @@ impl Handler for Scripted {
         self.play(&format!("create {}", container.id), budget).await
     }
 
-    async fn stop_container(&self, _: Sandbox, container: Container, budget: Duration) {
-        let _ = self.play(&format!("stop container {}", container.id), budget).await;
-    }
-
-    async fn remove_container(&self, _: Sandbox, container: Container, budget: Duration) {
-        let _ = self.play(&format!("remove container {}", container.id), budget).await;
-    }
-
     async fn stop_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) {
         let _ = self.play(&format!("stop {}", sandbox.id), budget).await;
     }
@@ -334,7 +315,7 @@ impl Handler for Scripted {
 /// A plugin that runs.
 struct Plugin {
     handler: Arc<Scripted>,
-    told: mpsc::UnboundedReceiver<String>,
+    events: mpsc::UnboundedReceiver<String>,
     connected: watch::Receiver<bool>,
     cancel: CancellationToken,
     task: tokio::task::JoinHandle<()>,
@@ -342,23 +323,23 @@ struct Plugin {
 
 impl Plugin {
     fn start(runtime: &FakeRuntime) -> Self {
-        let (sender, told) = mpsc::unbounded_channel();
-        let handler = Arc::new(Scripted { script: Mutex::default(), told: sender, release: Notify::new() });
-        let config = PluginConfig::new(&runtime.socket, "netclaim", 0).unwrap();
+        let (sender, events) = mpsc::unbounded_channel();
+        let handler = Arc::new(Scripted { script: Mutex::default(), events: sender, release: Notify::new() });
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(run(config, Arc::clone(&handler), connected, cancel.clone()));
-        Self { handler, told, connected: watched, cancel, task }
+        let task = tokio::spawn(run(runtime.socket.clone(), Arc::clone(&handler), connected, cancel.clone()));
+        Self { handler, events, connected: watched, cancel, task }
     }
 
-    async fn told(&mut self) -> String {
-        soon(self.told.recv()).await.unwrap()
+    /// Returns the handler's next event.
+    async fn event(&mut self) -> String {
+        soon(self.events.recv()).await.unwrap()
     }
 
-    /// Passes over what every connection begins with.
-    async fn told_of_connection(&mut self) {
-        assert!(self.told().await.starts_with("configured"));
-        assert!(self.told().await.starts_with("synchronize"));
+    /// Expects the events with which every connection begins.
+    async fn is_synchronized(&mut self) {
+        assert!(self.event().await.starts_with("configured"));
+        assert!(self.event().await.starts_with("synchronize"));
     }
 
     async fn is_connected(&mut self, wanted: bool) {
@@ -372,114 +353,117 @@ async fn connected(script: Script) -> (FakeRuntime, FakeConnection, Plugin) {
     let mut plugin = Plugin::start(&runtime);
     plugin.handler.script(script);
     let connection = runtime.connect().await;
-    plugin.told_of_connection().await;
+    plugin.is_synchronized().await;
     (runtime, connection, plugin)
 }
 
 #[tokio::test]
-async fn the_plugin_registers_is_configured_and_is_connected_once_it_is_synchronised() {
+async fn the_plugin_registers_is_configured_and_is_connected_once_it_is_synchronized() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
     assert_eq!(connection.register().await, ("netclaim".to_owned(), "00".to_owned()));
     let subscribed = connection.configure(Duration::from_secs(7)).await;
-    assert_eq!(subscribed.events, 0x60f);
-    assert_eq!(plugin.told().await, "configured fake 1.2.3 7s");
+    assert_eq!(subscribed.events, 0x0f, "the events of sandboxes, and the creation of containers");
+    assert_eq!(plugin.event().await, "configured fake 1.2.3 7s");
     assert!(!*plugin.connected.borrow());
-    connection.synchronize(vec![pod("s1")], vec![container("c1")], false).await;
-    assert_eq!(plugin.told().await, "synchronize s1 c1");
+    connection.synchronize(vec![pod("s1")], false).await;
+    assert_eq!(plugin.event().await, "synchronize s1");
     plugin.is_connected(true).await;
 }
 
 #[tokio::test]
-async fn a_runtime_that_does_not_tell_its_request_timeout_has_the_default_one() {
+async fn a_runtime_that_does_not_report_its_request_timeout_gets_the_default() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(Duration::ZERO).await;
-    assert_eq!(plugin.told().await, "configured fake 1.2.3 2s");
+    assert_eq!(plugin.event().await, "configured fake 1.2.3 2s");
 }
 
 #[tokio::test]
-async fn a_split_synchronisation_reaches_the_handler_in_one_piece() {
+async fn a_split_synchronization_reaches_the_handler_in_one_piece() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(Duration::from_secs(2)).await;
-    assert!(connection.synchronize(vec![pod("s1"), pod("s2")], vec![container("c1")], true).await);
-    assert!(connection.synchronize(vec![pod("s3")], Vec::new(), true).await);
-    assert!(!connection.synchronize(Vec::new(), vec![container("c2")], false).await);
-    plugin.told().await;
-    assert_eq!(plugin.told().await, "synchronize s1,s2,s3 c1,c2");
+    assert!(connection.synchronize(vec![pod("s1"), pod("s2")], true).await);
+    assert!(connection.synchronize(vec![pod("s3")], true).await);
+    assert!(!connection.synchronize(vec![pod("s4")], false).await);
+    plugin.event().await;
+    assert_eq!(plugin.event().await, "synchronize s1,s2,s3,s4");
 }
 
 #[tokio::test]
-async fn a_sandbox_that_cannot_be_understood_does_not_spoil_the_synchronisation() {
+async fn an_invalid_sandbox_does_not_spoil_the_synchronization() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(Duration::from_secs(2)).await;
-    connection.synchronize(vec![pod("../s1"), pod("s2")], Vec::new(), false).await;
-    plugin.told().await;
-    assert_eq!(plugin.told().await, "synchronize s2 ");
+    connection.synchronize(vec![pod("../s1"), pod("s2")], false).await;
+    plugin.event().await;
+    assert_eq!(plugin.event().await, "synchronize s2");
 }
 
 #[tokio::test]
 async fn every_event_reaches_the_handler_by_its_own_call_and_by_state_change() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Agree).await;
-    for (method, event, told) in [
+    for (method, event, expected) in [
         ("RunPodSandbox", Event::RunPodSandbox, "run s1"),
-        ("StopContainer", Event::StopContainer, "stop container c1"),
-        ("RemoveContainer", Event::RemoveContainer, "remove container c1"),
         ("StopPodSandbox", Event::StopPodSandbox, "stop s1"),
         ("RemovePodSandbox", Event::RemovePodSandbox, "remove s1"),
     ] {
-        connection.call(method, of_container().encode_to_vec(), PATIENCE).await.unwrap();
-        assert_eq!(plugin.told().await, told);
+        connection.call(method, of_container().encode_to_vec(), LONG).await.unwrap();
+        assert_eq!(plugin.event().await, expected);
         let proto::Lifecycle { pod, container } = of_container();
         let change = proto::StateChangeEvent { event: event.into(), pod, container };
-        connection.call("StateChange", change.encode_to_vec(), PATIENCE).await.unwrap();
-        assert_eq!(plugin.told().await, told);
+        connection.call("StateChange", change.encode_to_vec(), LONG).await.unwrap();
+        assert_eq!(plugin.event().await, expected);
     }
-    connection.create_container(PATIENCE).await.unwrap();
-    assert_eq!(plugin.told().await, "create c1");
+    connection.create_container(LONG).await.unwrap();
+    assert_eq!(plugin.event().await, "create c1");
 }
 
 #[tokio::test]
-async fn a_state_change_that_nobody_subscribed_to_is_ignored() {
+async fn a_state_change_without_a_subscription_is_ignored() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Agree).await;
-    let change = proto::StateChangeEvent { event: 7, pod: Some(pod("s1")), container: None };
-    connection.call("StateChange", change.encode_to_vec(), PATIENCE).await.unwrap();
-    connection.run_pod_sandbox(PATIENCE).await.unwrap();
-    assert_eq!(plugin.told().await, "run s1");
+    // PostCreateContainer, StopContainer and RemoveContainer.
+    for event in [7, 10, 11] {
+        let proto::Lifecycle { pod, container } = of_container();
+        let change = proto::StateChangeEvent { event, pod, container };
+        connection.call("StateChange", change.encode_to_vec(), LONG).await.unwrap();
+    }
+    connection.run_pod_sandbox(LONG).await.unwrap();
+    assert_eq!(plugin.event().await, "run s1");
 }
 
 #[tokio::test]
 async fn a_call_that_is_not_served_is_unimplemented_so_that_the_runtime_falls_back() {
     let (_runtime, mut connection, _plugin) = connected(Script::Agree).await;
-    let refused = connection.call("PostStartContainer", of_container().encode_to_vec(), PATIENCE).await;
-    assert!(refused.unwrap_err().is(Code::Unimplemented));
-}
-
-#[tokio::test]
-async fn a_slow_handler_of_a_sandbox_is_answered_for_in_time_and_goes_on() {
-    let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
-    for method in ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer"]
-    {
-        let called = Instant::now();
-        connection.call(method, of_container().encode_to_vec(), GRANTED).await.unwrap();
-        assert!(called.elapsed() < GRANTED, "{method} was answered after {:?}", called.elapsed());
-        plugin.told().await;
-        plugin.handler.release.notify_one();
-        assert_eq!(plugin.told().await, "released");
+    for method in ["PostStartContainer", "StopContainer", "RemoveContainer"] {
+        let refused = connection.call(method, of_container().encode_to_vec(), LONG).await;
+        assert!(refused.unwrap_err().is(Code::Unimplemented), "{method}");
     }
 }
 
 #[tokio::test]
-async fn a_slow_handler_of_a_container_has_it_refused_in_time_and_goes_on() {
+async fn a_sandbox_call_is_answered_in_time_and_its_slow_handler_goes_on() {
+    let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
+    for method in ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"] {
+        let called = Instant::now();
+        connection.call(method, of_container().encode_to_vec(), GRANTED).await.unwrap();
+        assert!(called.elapsed() < GRANTED, "{method} was answered after {:?}", called.elapsed());
+        plugin.event().await;
+        plugin.handler.release.notify_one();
+        assert_eq!(plugin.event().await, "released");
+    }
+}
+
+#[tokio::test]
+async fn a_container_is_refused_in_time_and_its_slow_handler_goes_on() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
     let called = Instant::now();
     let refused = connection.create_container(GRANTED).await.unwrap_err();
@@ -488,31 +472,31 @@ async fn a_slow_handler_of_a_container_has_it_refused_in_time_and_goes_on() {
         refused,
         Status::new(
             Code::Unknown,
-            "CreateContainer of pod shop/web-0, container app: the node's network agent had no answer within 700ms; \
-             this is tried again"
+            "CreateContainer of pod shop/web-0, container app: the node's network agent did not answer within 700ms; \
+             the kubelet retries"
         )
     );
-    plugin.told().await;
+    plugin.event().await;
     plugin.handler.release.notify_one();
-    assert_eq!(plugin.told().await, "released");
+    assert_eq!(plugin.event().await, "released");
 }
 
 #[tokio::test]
-async fn a_handler_that_uses_its_whole_budget_still_has_its_say() {
+async fn a_handler_that_uses_its_whole_budget_still_decides() {
     let (_runtime, mut connection, _plugin) = connected(Script::UseTheBudget).await;
     let refused = connection.create_container(Duration::from_secs(2)).await.unwrap_err();
     assert_eq!(refused, Status::new(Code::Unknown, "the budget is used up"));
 }
 
 #[tokio::test]
-async fn a_call_without_a_deadline_has_the_configured_one() {
+async fn a_call_without_a_deadline_gets_the_configured_one() {
     let runtime = FakeRuntime::start();
     let plugin = Plugin::start(&runtime);
     plugin.handler.script(Script::Wait);
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(GRANTED).await;
-    connection.synchronize(Vec::new(), Vec::new(), false).await;
+    connection.synchronize(Vec::new(), false).await;
     let called = Instant::now();
     connection.run_pod_sandbox(Duration::ZERO).await.unwrap();
     assert!(called.elapsed() < GRANTED, "answered after {:?}", called.elapsed());
@@ -521,24 +505,24 @@ async fn a_call_without_a_deadline_has_the_configured_one() {
 #[tokio::test]
 async fn a_slow_handler_does_not_hold_up_other_calls() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Wait).await;
-    connection.send("RunPodSandbox", of_pod().encode_to_vec(), PATIENCE).await;
-    assert_eq!(plugin.told().await, "run s1");
+    connection.send("RunPodSandbox", of_pod().encode_to_vec(), LONG).await;
+    assert_eq!(plugin.event().await, "run s1");
     plugin.handler.script(Script::Agree);
-    connection.create_container(PATIENCE).await.unwrap();
-    assert_eq!(plugin.told().await, "create c1");
+    connection.create_container(LONG).await.unwrap();
+    assert_eq!(plugin.event().await, "create c1");
 }
 
 #[tokio::test]
 async fn a_handler_that_panics_refuses_a_container_and_nothing_else() {
     let (_runtime, mut connection, _plugin) = connected(Script::Panic).await;
-    connection.run_pod_sandbox(PATIENCE).await.unwrap();
-    let refused = connection.create_container(PATIENCE).await.unwrap_err();
+    connection.run_pod_sandbox(LONG).await.unwrap();
+    let refused = connection.create_container(LONG).await.unwrap_err();
     assert_eq!(
         refused,
         Status::new(
             Code::Unknown,
-            "CreateContainer of pod shop/web-0, container app: the node's network agent failed, see its log; this is \
-             tried again"
+            "CreateContainer of pod shop/web-0, container app: the node's network agent failed, see its log; the \
+             kubelet retries"
         )
     );
 }
@@ -548,22 +532,22 @@ async fn the_text_of_a_refusal_reaches_the_runtime_unchanged() {
     let (_runtime, mut connection, _plugin) =
         connected(Script::Refuse("storage: no addresses".to_owned())).await;
     let text = Status::new(Code::Unknown, "storage: no addresses");
-    assert_eq!(connection.run_pod_sandbox(PATIENCE).await.unwrap_err(), text);
-    assert_eq!(connection.create_container(PATIENCE).await.unwrap_err(), text);
+    assert_eq!(connection.run_pod_sandbox(LONG).await.unwrap_err(), text);
+    assert_eq!(connection.create_container(LONG).await.unwrap_err(), text);
 }
 
 #[tokio::test]
-async fn an_endless_text_is_cut_short() {
+async fn a_long_refusal_is_truncated() {
     let (_runtime, mut connection, _plugin) = connected(Script::Refuse("é".repeat(1 << 20))).await;
-    let refused = connection.create_container(PATIENCE).await.unwrap_err();
+    let refused = connection.create_container(LONG).await.unwrap_err();
     assert_eq!(refused, Status::new(Code::Unknown, "é".repeat(8 << 10)));
 }
 
 #[tokio::test]
-async fn a_hook_is_passed_to_the_runtime_even_if_it_takes_many_frames() {
+async fn a_hook_longer_than_a_frame_reaches_the_runtime() {
     let args = vec!["hook".to_owned(), "x".repeat(100_000)];
     let (_runtime, mut connection, _plugin) = connected(Script::Hook(args.clone())).await;
-    let hooks = connection.create_container(PATIENCE).await.unwrap().unwrap().hooks.unwrap();
+    let hooks = connection.create_container(LONG).await.unwrap().unwrap().hooks.unwrap();
     assert_eq!(
         hooks.create_runtime,
         [proto::Hook {
@@ -578,42 +562,42 @@ async fn a_hook_is_passed_to_the_runtime_even_if_it_takes_many_frames() {
 #[tokio::test]
 async fn a_container_that_needs_nothing_is_not_adjusted() {
     let (_runtime, mut connection, _plugin) = connected(Script::Agree).await;
-    assert_eq!(connection.create_container(PATIENCE).await.unwrap(), None);
+    assert_eq!(connection.create_container(LONG).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_refuses_a_container_and_nothing_else() {
+async fn an_invalid_event_refuses_a_container_and_nothing_else() {
     let (_runtime, mut connection, mut plugin) = connected(Script::Agree).await;
     let broken = proto::Lifecycle { pod: Some(pod("../s1")), container: Some(container("c1")) };
-    connection.call("RunPodSandbox", broken.encode_to_vec(), PATIENCE).await.unwrap();
-    connection.call("StopPodSandbox", Vec::new(), PATIENCE).await.unwrap();
-    let refused = connection.call("CreateContainer", broken.encode_to_vec(), PATIENCE).await.unwrap_err();
+    connection.call("RunPodSandbox", broken.encode_to_vec(), LONG).await.unwrap();
+    connection.call("StopPodSandbox", Vec::new(), LONG).await.unwrap();
+    let refused = connection.call("CreateContainer", broken.encode_to_vec(), LONG).await.unwrap_err();
     assert!(refused.is(Code::InvalidArgument), "{refused}");
-    connection.run_pod_sandbox(PATIENCE).await.unwrap();
-    assert_eq!(plugin.told().await, "run s1", "the handler was told of something broken");
+    connection.run_pod_sandbox(LONG).await.unwrap();
+    assert_eq!(plugin.event().await, "run s1", "the handler got an invalid event");
 }
 
 #[tokio::test]
-async fn a_connection_that_the_runtime_cuts_is_made_again_and_the_handler_goes_on() {
+async fn the_plugin_reconnects_after_the_runtime_closed_the_connection_and_the_handler_goes_on() {
     let (runtime, mut connection, mut plugin) = connected(Script::Wait).await;
     plugin.is_connected(true).await;
-    connection.send("RunPodSandbox", of_pod().encode_to_vec(), PATIENCE).await;
-    assert_eq!(plugin.told().await, "run s1");
+    connection.send("RunPodSandbox", of_pod().encode_to_vec(), LONG).await;
+    assert_eq!(plugin.event().await, "run s1");
     drop(connection);
     plugin.is_connected(false).await;
 
     let _connection = runtime.connect().await;
-    plugin.told_of_connection().await;
+    plugin.is_synchronized().await;
     plugin.is_connected(true).await;
     plugin.handler.release.notify_one();
-    assert_eq!(plugin.told().await, "released");
+    assert_eq!(plugin.event().await, "released");
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_restarted_is_found_again() {
+async fn the_plugin_reconnects_to_a_restarted_runtime() {
     let (mut runtime, mut connection, mut plugin) = connected(Script::Agree).await;
     plugin.is_connected(true).await;
-    connection.call("Shutdown", Vec::new(), PATIENCE).await.unwrap();
+    connection.call("Shutdown", Vec::new(), LONG).await.unwrap();
     runtime.stop();
     drop(connection);
     plugin.is_connected(false).await;
@@ -623,39 +607,39 @@ async fn a_runtime_that_is_restarted_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_refused_tries_again() {
+async fn a_refused_plugin_retries() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
     connection.answer_registration(RuntimeService { refuses: true, ..Default::default() }).await;
-    assert!(soon(connection.receive()).await.is_none(), "a refused plugin hung on");
+    assert!(soon(connection.receive()).await.is_none(), "a refused plugin kept its connection");
     let _connection = runtime.connect().await;
     plugin.is_connected(true).await;
 }
 
 #[tokio::test]
-async fn a_synchronisation_that_was_cut_short_is_forgotten() {
+async fn an_incomplete_synchronization_is_forgotten() {
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
     connection.register().await;
     connection.configure(Duration::from_secs(2)).await;
-    connection.synchronize(vec![pod("s1")], Vec::new(), true).await;
+    connection.synchronize(vec![pod("s1")], true).await;
     drop(connection);
     let mut connection = runtime.accept().await;
     connection.register().await;
-    connection.synchronize(vec![pod("s2")], Vec::new(), false).await;
-    plugin.told().await;
-    assert_eq!(plugin.told().await, "synchronize s2 ");
+    connection.synchronize(vec![pod("s2")], false).await;
+    plugin.event().await;
+    assert_eq!(plugin.event().await, "synchronize s2");
 }
 
 #[tokio::test]
-async fn bytes_that_are_not_nri_end_the_connection_and_it_is_made_again() {
+async fn bytes_that_are_not_nri_end_the_connection_and_the_plugin_reconnects() {
     let (runtime, mut connection, mut plugin) = connected(Script::Agree).await;
     connection.stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     assert!(soon(connection.receive()).await.is_none());
     let _connection = runtime.connect().await;
-    plugin.told_of_connection().await;
+    plugin.is_synchronized().await;
 }
 
 #[tokio::test]
@@ -668,19 +652,10 @@ async fn cancelling_ends_the_plugin_and_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn cancelling_ends_a_plugin_that_finds_no_runtime() {
+async fn cancelling_ends_a_plugin_without_a_runtime() {
     let mut runtime = FakeRuntime::start();
     runtime.stop();
     let mut plugin = Plugin::start(&runtime);
     plugin.cancel.cancel();
     soon(&mut plugin.task).await.unwrap();
-}
-
-#[test]
-fn a_name_or_an_index_that_runtimes_refuse_is_refused_first() {
-    for name in ["", "a b", "a/b", "é"] {
-        assert_eq!(PluginConfig::new("/s", name, 0), Err(InvalidPluginConfig::Name(name.to_owned())));
-    }
-    assert_eq!(PluginConfig::new("/s", "netclaim.dev", 100), Err(InvalidPluginConfig::Index(100)));
-    assert_eq!(PluginConfig::new("/s", "netclaim.dev", 7).unwrap().index, "07");
 }

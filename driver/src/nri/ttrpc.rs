@@ -1,11 +1,11 @@
-//! ttrpc, as far as NRI needs it: unary calls in both roles.
+//! The part of ttrpc that NRI needs: unary calls, as client and server.
 //!
 //! A message is a header of ten bytes (payload length and stream number, 32 bit big endian, kind, flags) and a
 //! protobuf payload of at most 4 MiB. A call is one request and one response with the same stream number, which
 //! is odd and grows. Streaming is refused.
 //!
-//! Deadlines are the service's affair: [`answer`] hands on the time that the caller grants and never drops a call
-//! that is being served. Source: `PROTOCOL.md` and `channel.go` of github.com/containerd/ttrpc.
+//! Services keep deadlines: [`answer`] passes on the time that the caller grants, and never drops a call that is being
+//! served. Source: `PROTOCOL.md` and `channel.go` of github.com/containerd/ttrpc.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) const MAX_PAYLOAD: usize = 4 << 20;
 const KIND_REQUEST: u8 = 1;
 const KIND_RESPONSE: u8 = 2;
 
-/// The flag of a request that opens a stream of messages instead of asking for one answer.
+/// The flag of a request that opens a stream of messages instead of requesting one answer.
 const FLAG_REMOTE_OPEN: u8 = 2;
 
 /// A message longer than the protocol allows.
@@ -32,19 +32,19 @@ pub(super) struct OversizedMessage {
     length: usize,
 }
 
-/// The status codes that we use; those of gRPC.
+/// The status codes in use; those of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Code {
-    /// What a Go server answers for a plain error; users see its name before our text.
+    /// The code of a Go server's plain error. Users see its name before the text.
     Unknown = 2,
     InvalidArgument = 3,
     ResourceExhausted = 8,
-    /// Makes the runtime tell an event by `StateChange` instead.
+    /// Makes the runtime report an event by `StateChange` instead.
     Unimplemented = 12,
 }
 
-/// How a call failed, on the wire: `google.rpc.Status`.
+/// A call's error on the wire: `google.rpc.Status`.
 #[derive(Clone, PartialEq, Eq, prost::Message, thiserror::Error)]
 #[error("{message} (code {code})")]
 pub(super) struct Status {
@@ -74,7 +74,7 @@ struct Request {
     method: String,
     #[prost(bytes = "bytes", tag = "3")]
     payload: Bytes,
-    /// How long the caller waits; 0 is for ever.
+    /// How long the caller waits; 0 means for ever.
     #[prost(int64, tag = "4")]
     timeout_nano: i64,
 }
@@ -88,7 +88,7 @@ struct Response {
     payload: Bytes,
 }
 
-/// One message off the wire.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     stream: u32,
@@ -116,22 +116,22 @@ fn encode(stream: u32, kind: u8, payload: &impl prost::Message) -> Result<Vec<u8
     Ok(message)
 }
 
-/// Puts messages together from a connection's bytes, without IO.
+/// Decodes messages from a connection's bytes, without IO.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
-    /// Appends what has arrived.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Takes out the next whole message, if there is one.
+    /// Removes the next complete message, if there is one.
     ///
     /// # Errors
-    /// On a message longer than the protocol allows; the connection is of no use after that.
+    /// On a message longer than the protocol allows. The connection is unusable after that.
     pub(super) fn next(&mut self) -> Result<Option<Message>, OversizedMessage> {
         let mut header = self.buffer.as_ref();
         if header.len() < HEADER {
@@ -148,19 +148,19 @@ impl Decoder {
         self.buffer.advance(HEADER);
         let payload = self.buffer.split_to(length).freeze();
         if self.buffer.is_empty() {
-            // Or the memory of the longest message ever would stay with us.
+            // Frees the memory of long messages.
             self.buffer = BytesMut::new();
         }
         Ok(Some(Message { stream, kind, flags, payload }))
     }
 }
 
-/// What a server does with a call.
+/// Serves calls.
 pub(super) trait Service: Send + Sync + 'static {
     /// Full name of the service.
     const NAME: &'static str;
 
-    /// Serves a call. `granted` is how long the caller waits from now on, if it says; zero if it has given up.
+    /// Serves a call. `granted` is how long the caller waits from now on, if it says so; zero if the time has passed.
     fn call(
         &self,
         method: &str,
@@ -169,7 +169,7 @@ pub(super) trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<u8>, Status>> + Send;
 }
 
-/// Serves one request; returns the encoded response.
+/// Serves one request. Returns the encoded response.
 pub(super) async fn answer<S: Service>(service: &S, message: Message) -> Vec<u8> {
     let stream = message.stream;
     let response = match serve(service, message).await {
@@ -205,7 +205,7 @@ async fn serve<S: Service>(service: &S, message: Message) -> Result<Vec<u8>, Sta
     service.call(&request.method, request.payload, granted).await
 }
 
-/// Why a call of ours failed.
+/// Why an outgoing call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     /// The peer answered with an error.
@@ -216,10 +216,10 @@ pub(super) enum CallError {
     Malformed(#[source] prost::DecodeError),
 }
 
-/// The encoded request of a call that waits `timeout` for its answer.
+/// Encodes the request of a call that waits `timeout` for its answer.
 ///
 /// # Errors
-/// When the request is longer than a message may be.
+/// If the request is longer than a message may be.
 pub(super) fn request(
     stream: u32,
     service: &str,
@@ -236,10 +236,10 @@ pub(super) fn request(
     encode(stream, KIND_REQUEST, &request)
 }
 
-/// What a call came to, from the message that answers it.
+/// Decodes the answer of a call.
 ///
 /// # Errors
-/// When the peer refused the call, or answered with something else than a response.
+/// If the peer refused the call, or the message is not a response.
 pub(super) fn outcome(message: Message) -> Result<Bytes, CallError> {
     let response = Response::decode(message.payload).map_err(CallError::Malformed)?;
     match response.status {
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers with the call's own payload, and says what it was granted when asked.
+    /// Answers with the call's payload, or with the granted time.
     struct Echo;
 
     impl Service for Echo {
@@ -305,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_whole_and_in_order_however_the_bytes_are_cut(
+        fn messages_arrive_whole_and_in_order_in_any_pieces(
             sent in messages(),
             pieces in prop::collection::vec(1usize..40, 1..10),
         ) {
@@ -334,7 +334,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_decoder_or_the_server_panic(
+        fn no_bytes_cause_a_panic_in_the_decoder_or_the_server(
             bytes in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..600),
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_an_error_as_soon_as_its_header_is_there() {
+    fn a_message_that_is_too_long_is_an_error_after_its_header() {
         let mut decoder = Decoder::default();
         decoder.push(&((MAX_PAYLOAD + 1) as u32).to_be_bytes());
         decoder.push(&[0, 0, 0, 1, KIND_REQUEST, 0]);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deadline_that_has_passed_grants_nothing() {
+    async fn a_deadline_that_has_passed_grants_no_time() {
         let request = Request {
             service: Echo::NAME.to_owned(),
             method: "Granted".to_owned(),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_does_not_fit_into_a_message_becomes_an_error() {
+    async fn an_answer_that_is_too_long_becomes_an_error() {
         assert!(refusal(Echo::NAME, "Grow").await.is(Code::ResourceExhausted));
     }
 }

@@ -769,8 +769,6 @@ mod tests {
                 uid: pod.into(),
                 name: pod.into(),
                 namespace: "default".into(),
-                annotations: BTreeMap::new(),
-                runtime_handler: String::new(),
                 network: SandboxNetwork::Unknown,
             });
         }

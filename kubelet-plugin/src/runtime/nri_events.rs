@@ -182,7 +182,7 @@ impl<N: Attach, P: Pods> Handler for RuntimeEvents<N, P> {
         tracing::info!(name = runtime.name, version = runtime.version, timeout = ?runtime.request_timeout, "container runtime");
     }
 
-    async fn synchronize(&self, sandboxes: Vec<Sandbox>, _containers: Vec<Container>) {
+    async fn synchronize(&self, sandboxes: Vec<Sandbox>) {
         self.sandboxes.replace(&sandboxes);
         let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
         let mut waiting = Vec::new();
@@ -286,10 +286,6 @@ impl<N: Attach, P: Pods> Handler for RuntimeEvents<N, P> {
             }
         }
     }
-
-    async fn stop_container(&self, _sandbox: Sandbox, _container: Container, _budget: Duration) {}
-
-    async fn remove_container(&self, _sandbox: Sandbox, _container: Container, _budget: Duration) {}
 
     async fn stop_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) {
         self.detached(&sandbox, budget).await;

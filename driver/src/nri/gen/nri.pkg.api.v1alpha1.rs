@@ -9,7 +9,7 @@ pub struct RegisterPluginRequest {
     #[prost(string, tag = "2")]
     pub plugin_idx: ::prost::alloc::string::String,
 }
-/// The first thing that the runtime tells a plugin.
+/// The first message of the runtime to a plugin.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConfigureRequest {
     #[prost(string, tag = "2")]
@@ -20,20 +20,18 @@ pub struct ConfigureRequest {
     #[prost(int64, tag = "5")]
     pub request_timeout: i64,
 }
-/// Which events the plugin wants.
+/// The events that the plugin subscribes to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConfigureResponse {
     /// Bit `event - 1` of each wanted `Event`. None means all; a bit that the runtime does not know is an error.
     #[prost(int32, tag = "2")]
     pub events: i32,
 }
-/// What exists already, possibly in several messages.
+/// The sandboxes and containers that exist already, possibly in several messages.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SynchronizeRequest {
     #[prost(message, repeated, tag = "1")]
     pub pods: ::prost::alloc::vec::Vec<PodSandbox>,
-    #[prost(message, repeated, tag = "2")]
-    pub containers: ::prost::alloc::vec::Vec<Container>,
     /// Another message follows; since v0.8.
     #[prost(bool, tag = "3")]
     pub more: bool,
@@ -44,16 +42,16 @@ pub struct SynchronizeResponse {
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
-/// RunPodSandboxRequest, StopContainerRequest and so on: all have this shape.
+/// RunPodSandboxRequest, CreateContainerRequest and so on: all have this shape.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Lifecycle {
     #[prost(message, optional, tag = "1")]
     pub pod: ::core::option::Option<PodSandbox>,
-    /// Set for the events of containers only.
+    /// Only for the events of containers.
     #[prost(message, optional, tag = "2")]
     pub container: ::core::option::Option<Container>,
 }
-/// How runtimes before v0.12 tell most events.
+/// How runtimes before v0.12 report most events.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StateChangeEvent {
     #[prost(enumeration = "Event", tag = "1")]
@@ -63,7 +61,7 @@ pub struct StateChangeEvent {
     #[prost(message, optional, tag = "3")]
     pub container: ::core::option::Option<Container>,
 }
-/// What a plugin wants changed in a container before it is created.
+/// Changes that a plugin requests to a container before it is created.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateContainerResponse {
     #[prost(message, optional, tag = "1")]
@@ -81,13 +79,6 @@ pub struct PodSandbox {
     pub uid: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub namespace: ::prost::alloc::string::String,
-    #[prost(btree_map = "string, string", tag = "6")]
-    pub annotations: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
-    #[prost(string, tag = "7")]
-    pub runtime_handler: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "8")]
     pub linux: ::core::option::Option<LinuxPodSandbox>,
     /// Set by containerd since 2.1.
@@ -110,12 +101,8 @@ pub struct LinuxNamespace {
 pub struct Container {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub pod_sandbox_id: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
-    #[prost(enumeration = "ContainerState", tag = "4")]
-    pub state: i32,
     #[prost(message, repeated, tag = "20")]
     pub cdi_devices: ::prost::alloc::vec::Vec<CdiDevice>,
 }
@@ -153,7 +140,7 @@ pub struct OptionalInt {
     #[prost(int64, tag = "1")]
     pub value: i64,
 }
-/// The events that we subscribe to; the protocol has more.
+/// The events that the plugin subscribes to; the protocol has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Event {
@@ -162,8 +149,6 @@ pub enum Event {
     StopPodSandbox = 2,
     RemovePodSandbox = 3,
     CreateContainer = 4,
-    StopContainer = 10,
-    RemoveContainer = 11,
 }
 impl Event {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -177,8 +162,6 @@ impl Event {
             Self::StopPodSandbox => "STOP_POD_SANDBOX",
             Self::RemovePodSandbox => "REMOVE_POD_SANDBOX",
             Self::CreateContainer => "CREATE_CONTAINER",
-            Self::StopContainer => "STOP_CONTAINER",
-            Self::RemoveContainer => "REMOVE_CONTAINER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -189,43 +172,6 @@ impl Event {
             "STOP_POD_SANDBOX" => Some(Self::StopPodSandbox),
             "REMOVE_POD_SANDBOX" => Some(Self::RemovePodSandbox),
             "CREATE_CONTAINER" => Some(Self::CreateContainer),
-            "STOP_CONTAINER" => Some(Self::StopContainer),
-            "REMOVE_CONTAINER" => Some(Self::RemoveContainer),
-            _ => None,
-        }
-    }
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum ContainerState {
-    Unknown = 0,
-    Created = 1,
-    Paused = 2,
-    Running = 3,
-    Stopped = 4,
-}
-impl ContainerState {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unknown => "CONTAINER_STATE_UNKNOWN",
-            Self::Created => "CONTAINER_STATE_CREATED",
-            Self::Paused => "CONTAINER_STATE_PAUSED",
-            Self::Running => "CONTAINER_STATE_RUNNING",
-            Self::Stopped => "CONTAINER_STATE_STOPPED",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "CONTAINER_STATE_UNKNOWN" => Some(Self::Unknown),
-            "CONTAINER_STATE_CREATED" => Some(Self::Created),
-            "CONTAINER_STATE_PAUSED" => Some(Self::Paused),
-            "CONTAINER_STATE_RUNNING" => Some(Self::Running),
-            "CONTAINER_STATE_STOPPED" => Some(Self::Stopped),
             _ => None,
         }
     }

@@ -1,18 +1,19 @@
-//! The rtnetlink conversation with the calling thread's network namespace: requests, attributes, the kernel's reasons.
+//! Requests over rtnetlink in the calling thread's network namespace, their attributes, and the kernel's errors.
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkBuffer, NlasIterator};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
+};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::errno::Errno;
 use nix::libc;
 
-/// The kernel makes datagrams of at most 32 KiB, unless one message needs more; it never needs this much.
+/// The kernel makes datagrams of at most 32 KiB unless one message needs more, and no message needs this much.
 const DATAGRAM: usize = 64 * 1024;
 const HEADER: usize = 16;
-/// linux/netlink.h: an error with attributes after it, and the one with the kernel's words.
-const NLM_F_CAPPED: u16 = 0x100;
-const NLM_F_ACK_TLVS: u16 = 0x200;
+/// linux/netlink.h: the attribute of an error that has its text.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A blocking rtnetlink socket.
@@ -26,13 +27,13 @@ impl Rtnl {
     pub(crate) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        // Its words beside its numbers.
+        // Error texts in addition to error numbers.
         socket.set_ext_ack(true)?;
         socket.set_cap_ack(true)?;
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a request and waits until it is done; returns the bodies of what it yields.
+    /// Sends a request and waits until it is done. Returns the bodies of the answer's messages.
     pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send(&message(kind, flags | NLM_F_REQUEST | NLM_F_ACK, self.sequence, body), 0)?;
@@ -46,10 +47,10 @@ impl Rtnl {
             };
             for message in messages(&datagram).filter(|message| message.sequence_number() == self.sequence) {
                 match i32::from(message.message_type()) {
-                    // Both open with an error number, negative or 0.
+                    // Both start with an error number, negative or 0.
                     libc::NLMSG_DONE | libc::NLMSG_ERROR => {
                         return match i32_at(message.payload(), 0) {
-                            Some(code) if code < 0 => Err(refusal(code, &message)),
+                            Some(code) if code < 0 => Err(kernel_error(code, &message)),
                             _ => Ok(found),
                         };
                     }
@@ -60,32 +61,32 @@ impl Rtnl {
     }
 }
 
-/// The kernel's error, with its words where it has any.
-fn refusal(code: i32, message: &NetlinkBuffer<&[u8]>) -> io::Error {
+/// Returns the kernel's error, with its text if it has one.
+fn kernel_error(code: i32, message: &NetlinkBuffer<&[u8]>) -> io::Error {
     let number = io::Error::from_raw_os_error(-code);
-    let told = (message.flags() & NLM_F_ACK_TLVS != 0 && message.flags() & NLM_F_CAPPED != 0)
+    let reported = (message.flags() & NLM_F_ACK_TLVS != 0 && message.flags() & NLM_F_CAPPED != 0)
         .then(|| message.payload().get(4 + HEADER..))
         .flatten()
         .and_then(|attributes| attribute(attributes, NLMSGERR_ATTR_MSG));
-    match told {
-        // The number stays readable by `number`.
-        Some(words) => io::Error::new(number.kind(), Refusal { number: -code, words: text(words) }),
+    match reported {
+        // `errno` still reads the number.
+        Some(reported) => io::Error::new(number.kind(), KernelError { number: -code, text: text(reported) }),
         None => number,
     }
 }
 
-/// An error number with the kernel's words.
+/// An error number with the kernel's text.
 #[derive(Debug, thiserror::Error)]
-#[error("{words} ({})", io::Error::from_raw_os_error(*number))]
-struct Refusal {
+#[error("{text} ({})", io::Error::from_raw_os_error(*number))]
+struct KernelError {
     number: i32,
-    words: String,
+    text: String,
 }
 
-/// The error number of what [`Rtnl::ask`] failed with.
-pub(crate) fn number(error: &io::Error) -> Option<i32> {
-    let refusal = || error.get_ref()?.downcast_ref::<Refusal>().map(|refusal| refusal.number);
-    error.raw_os_error().or_else(refusal)
+/// Returns the error number of a failed [`Rtnl::ask`].
+pub(crate) fn errno(error: &io::Error) -> Option<Errno> {
+    let with_text = || error.get_ref()?.downcast_ref::<KernelError>().map(|error| error.number);
+    error.raw_os_error().or_else(with_text).map(Errno::from_raw)
 }
 
 fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
@@ -114,7 +115,7 @@ fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
 pub(crate) struct Body(Vec<u8>);
 
 impl Body {
-    /// A body that opens with these bytes.
+    /// A body that starts with these bytes.
     pub(crate) fn new(header: &[u8]) -> Self {
         Self(header.to_vec())
     }
@@ -127,12 +128,12 @@ impl Body {
         self
     }
 
-    /// A string as the kernel wants names, with a NUL.
+    /// Adds a string that ends with a NUL, as the kernel expects names.
     pub(crate) fn with_name(self, kind: u16, name: &str) -> Self {
         self.with(kind, &[name.as_bytes(), &[0]].concat())
     }
 
-    /// Attributes within an attribute.
+    /// Adds attributes as the value of one attribute.
     pub(crate) fn with_nested(self, kind: u16, nested: Self) -> Self {
         self.with(kind, &nested.0)
     }
@@ -142,7 +143,7 @@ impl Body {
     }
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a kind.
 pub(crate) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let found = NlasIterator::new(attributes).map_while(Result::ok).find(|found| found.kind() == kind)?;
     let (length, inner): (usize, &[u8]) = (found.value_length(), found.into_inner());

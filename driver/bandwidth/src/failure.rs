@@ -1,76 +1,67 @@
-//! What goes wrong, and how the runtime is told (CNI specification, section "Error").
+//! Errors, and how the plugin reports them to the runtime (CNI specification, section "Error").
 
 use std::error::Error as _;
 use std::io;
 
 use serde_json::{Value, json};
 
-use crate::VERSIONS;
+use crate::version;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The runtime's version and ours have nothing in common, or the operation is younger than the version.
+    /// The configuration's version is not supported, or has no such operation.
     #[error("{0}")]
     Version(String),
-    /// A key that nobody reads.
-    #[error("unknown key {key:?} in the configuration: remove it; rates and bursts are {}", crate::limits::KEYS.join(", "))]
+    /// The configuration has an unknown key.
+    #[error("unknown key {key:?} in the configuration: remove it; rates and bursts are {}", known.join(", "))]
     UnknownKey {
-        /// The key.
         key: String,
+        /// The plugin's own keys.
+        known: &'static [&'static str],
     },
-    /// An environment variable of the protocol.
+    /// An environment variable of the protocol is missing or wrong.
     #[error("{name}: {problem}")]
     Environment {
-        /// Its name.
         name: &'static str,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// Standard input.
+    /// Standard input cannot be read.
     #[error("the configuration cannot be read from standard input")]
     Stdin(#[source] io::Error),
-    /// Standard input is no JSON object.
-    #[error("the configuration is no JSON object")]
+    /// Standard input is not a JSON object.
+    #[error("the configuration is not a JSON object")]
     Decode(#[source] serde_json::Error),
-    /// A value of the configuration.
+    /// A value of the configuration is wrong.
     #[error("{field}: {problem}")]
     Config {
-        /// The key.
         field: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// The container's namespace.
+    /// The container's network namespace cannot be entered.
     #[error("cannot enter the network namespace at {path}")]
-    Namespace {
-        /// Its path.
-        path: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The kernel.
+    Namespace { path: String, source: io::Error },
+    /// The kernel refused a request.
     #[error("{interface}: cannot {action}{}", needs(.module))]
     Kernel {
-        /// The container's interface.
         interface: String,
-        /// What was to be done.
+        /// What the request was to do.
         action: &'static str,
-        /// What of the kernel it takes.
+        /// The kernel module that it needs.
         module: Option<&'static str>,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// CHECK found something else than ADD has made.
+    /// CHECK found something else than ADD made.
     #[error(
-        "{interface}: {direction} is not limited as it was: {found}; somebody in the container's network namespace has changed it"
+        "{interface}: {direction} is not limited as it was: {found}; a process in the container's network namespace has changed it"
     )]
     Differs {
-        /// The container's interface.
         interface: String,
         /// `ingress` or `egress`.
         direction: &'static str,
-        /// What is there, and what should be.
+        /// What is there, and what should be there.
         found: String,
     },
 }
@@ -88,11 +79,12 @@ impl Failure {
         Self::Config { field: field.into(), problem: problem.into() }
     }
 
-    pub(crate) fn unspoken(version: &str) -> Self {
-        Self::Version(format!("CNI {version} is not spoken here: use one of {}", VERSIONS.join(", ")))
+    pub(crate) fn unsupported(version: &str) -> Self {
+        let supported = version::SUPPORTED.join(", ");
+        Self::Version(format!("CNI {version} is not supported: use one of {supported}"))
     }
 
-    /// The error's number: those up to 99 are the specification's.
+    /// The error's code: the specification defines those up to 99.
     fn code(&self) -> u32 {
         match self {
             Self::Version(_) => 1,

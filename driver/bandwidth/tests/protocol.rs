@@ -1,4 +1,4 @@
-//! What the plugin says to a runtime, where it need not touch a network namespace. Needs no rights.
+//! The plugin's protocol, as far as it needs no network namespace and no privileges.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,7 +14,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The error object, less what says what is wrong in detail.
+    /// Returns the error's code and its text.
     fn error(&self) -> (Value, String) {
         assert!(!self.success, "{}", self.stdout);
         let error: Value = serde_json::from_str(&self.stdout).unwrap();
@@ -52,23 +52,23 @@ const NOWHERE: [(&str, &str); 3] =
     [("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "net1"), ("CNI_NETNS", "/nowhere/at/all")];
 
 #[test]
-fn it_tells_the_versions_it_speaks_whatever_the_question_looks_like() {
+fn version_lists_the_supported_versions_for_any_input() {
     let supported = json!(["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]);
-    for (question, version) in [(r#"{"cniVersion":"0.4.0"}"#, "0.4.0"), ("{}", "1.1.0"), ("", "1.1.0")] {
-        let answer = plugin("VERSION", &[], question);
-        let told: Value = serde_json::from_str(&answer.stdout).unwrap();
-        assert_eq!(told, json!({"cniVersion": version, "supportedVersions": supported}), "{question}");
+    for (input, version) in [(r#"{"cniVersion":"0.4.0"}"#, "0.4.0"), ("{}", "1.1.0"), ("", "1.1.0")] {
+        let answer = plugin("VERSION", &[], input);
+        let versions: Value = serde_json::from_str(&answer.stdout).unwrap();
+        assert_eq!(versions, json!({"cniVersion": version, "supportedVersions": supported}), "{input}");
     }
 }
 
 #[test]
-fn what_it_cannot_work_with_is_refused_by_number_and_name() {
+fn an_invalid_call_is_refused_with_a_code_and_the_name_of_the_field() {
     let with = |more: Value| config("1.1.0", more);
     let cases = [
-        ("ADD", "", 6, "no JSON object"),
-        ("ADD", "[]", 6, "no JSON object"),
-        ("ADD", "{}", 1, "CNI 0.1.0 is not spoken here"),
-        ("ADD", r#"{"cniVersion": "0.2.0"}"#, 1, "CNI 0.2.0 is not spoken here: use one of 0.3.0,"),
+        ("ADD", "", 6, "is not a JSON object"),
+        ("ADD", "[]", 6, "is not a JSON object"),
+        ("ADD", "{}", 1, "CNI 0.1.0 is not supported"),
+        ("ADD", r#"{"cniVersion": "0.2.0"}"#, 1, "CNI 0.2.0 is not supported: use one of 0.3.0,"),
         ("ADD", r#"{"cniVersion": 1}"#, 7, "cniVersion: invalid type"),
         ("ADD", &with(json!({"egresRate": 1})), 2, r#"unknown key \"egresRate\""#),
         ("ADD", &with(json!({"egressRate": "1G"})), 7, "egressRate: invalid type"),
@@ -87,22 +87,22 @@ fn what_it_cannot_work_with_is_refused_by_number_and_name() {
             7,
             "runtimeConfig: unknown field `rate`",
         ),
-        ("ADD", &with(json!({"prevResult": 5})), 7, "prevResult: is no object"),
+        ("ADD", &with(json!({"prevResult": 5})), 7, "prevResult: is not an object"),
         (
             "ADD",
             &with(json!({})),
             7,
             "prevResult: is missing: put the plugin that makes the interface before",
         ),
-        ("ADD", &with(json!({"prevResult": {}})), 4, "CNI_NETNS: /nowhere/at/all is no network namespace"),
-        ("CHECK", &with(json!({})), 4, "CNI_NETNS: /nowhere/at/all is no network namespace"),
+        ("ADD", &with(json!({"prevResult": {}})), 4, "CNI_NETNS: /nowhere/at/all is not a network namespace"),
+        ("CHECK", &with(json!({})), 4, "CNI_NETNS: /nowhere/at/all is not a network namespace"),
         ("CHECK", &config("0.3.1", json!({})), 1, "CNI 0.3.1 has no CHECK: it came with 0.4.0"),
         ("GC", &config("1.0.0", json!({})), 1, "CNI 1.0.0 has no GC: it came with 1.1.0"),
-        ("UPDATE", &with(json!({})), 4, r#"CNI_COMMAND: \"UPDATE\" is none of ADD,"#),
+        ("UPDATE", &with(json!({})), 4, r#"CNI_COMMAND: \"UPDATE\" is not one of ADD,"#),
     ];
     for (command, config, code, words) in cases {
-        let (told, message) = plugin(command, &NOWHERE, config).error();
-        assert_eq!(told, code, "{command} {config}: {message}");
+        let (found, message) = plugin(command, &NOWHERE, config).error();
+        assert_eq!(found, code, "{command} {config}: {message}");
         assert!(message.contains(words), "{command} {config}: {message}");
     }
     let (code, message) = plugin("ADD", &CONTAINER, &with(json!({"prevResult": {}}))).error();
@@ -112,7 +112,7 @@ fn what_it_cannot_work_with_is_refused_by_number_and_name() {
 }
 
 #[test]
-fn an_error_is_of_the_configurations_version() {
+fn an_error_has_the_configurations_version() {
     let answer = plugin("ADD", &NOWHERE, &config("0.3.1", json!({})));
     assert_eq!(serde_json::from_str::<Value>(&answer.stdout).unwrap()["cniVersion"], "0.3.1");
 }
@@ -133,7 +133,7 @@ fn a_namespace_that_is_gone_needs_no_del() {
 }
 
 #[test]
-fn the_plugins_own_namespace_is_not_touched() {
+fn the_plugins_own_namespace_is_refused() {
     for command in ["ADD", "CHECK", "DEL"] {
         let own = [CONTAINER.as_slice(), &[("CNI_NETNS", "/proc/self/ns/net")]].concat();
         let (code, message) = plugin(command, &own, &config("1.1.0", json!({"prevResult": {}}))).error();
@@ -143,7 +143,7 @@ fn the_plugins_own_namespace_is_not_touched() {
 }
 
 #[test]
-fn there_is_nothing_to_collect_and_nothing_to_be_unready_for() {
+fn gc_and_status_always_succeed() {
     for command in ["GC", "STATUS"] {
         let attachments = json!({"cni.dev/valid-attachments": [], "capabilities": {"bandwidth": true}});
         let answer = plugin(command, &[], &config("1.1.0", attachments));

@@ -1,5 +1,5 @@
-//! Real traffic through interfaces that the plugin has limited, in network namespaces of the tests' own, run by the
-//! driver's CNI runtime behind the reference plugins.
+//! Traffic through interfaces that the plugin has limited, in network namespaces of the tests' own. The driver's CNI
+//! runtime runs it after the reference plugins.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -35,13 +35,13 @@ fn with_uplink<F: Future>(needs: &[Feature], test: impl FnOnce(Host) -> F + Send
     });
 }
 
-/// A network by `plugin` on the uplink, with IPv4 and IPv6, limited as the claims ask.
+/// A network of `plugin` on the uplink, with IPv4 and IPv6, and the limits that the claims request.
 fn network(host: &Host, plugin: Value) -> NetworkList {
     let ipam = host.ipam(json!([[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]]));
     let mut plugin = plugin;
     plugin["ipam"] = ipam;
-    let shaper = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
-    host.list("limited", json!([plugin, shaper]))
+    let bandwidth = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
+    host.list("limited", json!([plugin, bandwidth]))
 }
 
 fn macvlan(host: &Host) -> NetworkList {
@@ -205,7 +205,7 @@ fn limits_come_and_go_with_the_attachment_and_the_result_is_passed_on() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_container_that_asks_for_nothing_is_not_limited() {
+fn a_container_without_rates_is_not_limited() {
     with_uplink(&[], async |host| {
         let list = macvlan(&host);
         host.live(&list, &json!({}), |attached| assert_eq!(qdiscs(&attached.netns), [] as [Value; 0])).await;
@@ -250,7 +250,7 @@ fn plugin(command: &str, attached: &Attached, bandwidth: Value) -> bool {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn an_add_that_was_cut_short_is_made_good_by_the_next_one() {
+fn the_next_add_repairs_an_incomplete_one() {
     with_uplink(&[], async |host| {
         let list = macvlan(&host);
         let attached = host.attach(&list, &json!({})).await;
@@ -285,7 +285,7 @@ fn an_add_that_was_cut_short_is_made_good_by_the_next_one() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn qdiscs_of_somebody_else_outlive_a_del() {
+fn qdiscs_of_other_programs_survive_a_del() {
     with_uplink(&[], async |host| {
         let attached = host.attach(&macvlan(&host), &json!({})).await;
         for command in [
@@ -302,7 +302,7 @@ fn qdiscs_of_somebody_else_outlive_a_del() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_burst_smaller_than_what_offload_leaves_whole_lets_traffic_pass() {
+fn a_burst_smaller_than_an_offloaded_packet_lets_traffic_pass() {
     with_uplink(&[], async |host| {
         let list = macvlan(&host);
         let args = json!({"bandwidth": {"ingressRate": 20_000_000, "ingressBurst": 1, "egressRate": 20_000_000, "egressBurst": 24_000}});

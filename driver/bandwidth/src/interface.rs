@@ -1,0 +1,229 @@
+//! Sets, checks and removes the limits of an interface.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
+use nix::errno::Errno;
+use nix::libc::{RTM_DELLINK, RTM_DELQDISC, RTM_GETLINK, RTM_GETQDISC, RTM_GETTFILTER, RTM_NEWLINK};
+use nix::libc::{RTM_NEWQDISC, RTM_NEWTFILTER, RTM_SETLINK};
+
+use crate::failure::Failure;
+use crate::limits::{Bucket, Limits};
+use crate::messages::{self, Link};
+use crate::rtnl::{Body, Rtnl, errno};
+
+/// For requests that make something.
+const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
+const REMOVE: &str = "remove its limits";
+
+/// An interface in the calling thread's network namespace, which is the container's.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    kernel: Kernel,
+    link: Link,
+}
+
+/// Sends requests about one interface.
+#[derive(Debug)]
+struct Kernel {
+    rtnl: Rtnl,
+    interface: String,
+}
+
+impl Kernel {
+    fn open(interface: &str, action: &'static str) -> Result<Self, Failure> {
+        match Rtnl::open() {
+            Ok(rtnl) => Ok(Self { rtnl, interface: interface.to_owned() }),
+            Err(source) => {
+                Err(Failure::Kernel { interface: interface.to_owned(), action, module: None, source })
+            }
+        }
+    }
+
+    /// Sends a request and returns the answer; an answer with one of the errors `accepted` is empty. `action` and `module`
+    /// are for the error message.
+    fn ask(
+        &mut self,
+        action: &'static str,
+        module: Option<&'static str>,
+        (kind, flags): (u16, u16),
+        body: &Body,
+        accepted: &[Errno],
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        self.rtnl.ask(kind, flags, body.as_bytes()).or_else(|source| {
+            let errno = errno(&source);
+            if errno.is_some_and(|errno| accepted.contains(&errno)) {
+                return Ok(Vec::new());
+            }
+            // Both mean that a kind is unknown: of a qdisc, filter or action, and of a link.
+            let unknown = matches!(errno, Some(Errno::ENOENT | Errno::EOPNOTSUPP));
+            let (interface, module) = (self.interface.clone(), module.filter(|_| unknown));
+            Err(Failure::Kernel { interface, action, module, source })
+        })
+    }
+
+    fn find(&mut self, action: &'static str, name: &str) -> Result<Option<Link>, Failure> {
+        let found =
+            self.ask(action, None, (RTM_GETLINK, 0), &messages::link_by_name(name), &[Errno::ENODEV])?;
+        Ok(found.iter().find_map(|message| Link::decode(message)))
+    }
+
+    fn remove_limits(&mut self) -> Result<(), Failure> {
+        // The kernel answers with these for a qdisc that is not the plugin's.
+        const NOT_OURS: &[Errno] = &[Errno::ENOENT, Errno::EINVAL];
+        let name = self.interface.clone();
+        let interface = self.find(REMOVE, &name)?;
+        let ifb = self.find(REMOVE, &ifb_name(&name))?;
+        if let Some(interface) = interface {
+            let qdisc = messages::own_root_qdisc(interface.index);
+            self.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
+            if ifb.is_some() {
+                // Before the device: a filter without its device drops all received packets.
+                let qdisc = messages::ingress_qdisc(interface.index);
+                self.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
+            }
+        }
+        if let Some(ifb) = ifb {
+            let device = messages::link_by_index(ifb.index);
+            self.ask(REMOVE, None, (RTM_DELLINK, 0), &device, &[Errno::ENODEV])?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the plugin's limits from an interface, which may be gone.
+pub(crate) fn remove_limits(name: &str) -> Result<(), Failure> {
+    Kernel::open(name, REMOVE)?.remove_limits()
+}
+
+impl Interface {
+    /// Finds the interface of this name.
+    pub(crate) fn find(name: &str) -> Result<Option<Self>, Failure> {
+        const ACTION: &str = "look it up";
+        let mut kernel = Kernel::open(name, ACTION)?;
+        let link = kernel.find(ACTION, name)?;
+        Ok(link.map(|link| Self { kernel, link }))
+    }
+
+    /// Replaces the plugin's limits by these.
+    pub(crate) fn limit(&mut self, limits: &Limits) -> Result<(), Failure> {
+        self.kernel.remove_limits()?;
+        if let Some(limit) = limits.ingress {
+            let ifb = self.add_ifb()?;
+            self.add_bucket(ifb, limit.bucket(self.link.mtu), "limit ingress")?;
+            self.redirect(ifb)?;
+        }
+        if let Some(limit) = limits.egress {
+            self.add_bucket(self.link.index, limit.bucket(self.link.mtu), "limit egress")?;
+        }
+        Ok(())
+    }
+
+    /// Makes the device whose token bucket delays received packets. Returns its index.
+    fn add_ifb(&mut self) -> Result<u32, Failure> {
+        const ACTION: &str = "make an ifb device for ingress";
+        const MODULE: Option<&str> = Some("ifb");
+        let name = ifb_name(&self.kernel.interface);
+        let ifb = messages::new_ifb(&name, self.link.mtu);
+        self.kernel.ask(ACTION, MODULE, (RTM_NEWLINK, NEW), &ifb, &[])?;
+        let Some(Link { index: ifb, .. }) = self.kernel.find(ACTION, &name)? else {
+            let interface = self.kernel.interface.clone();
+            let source = io::Error::other("it is gone");
+            return Err(Failure::Kernel { interface, action: ACTION, module: None, source });
+        };
+        // Without an address, the device sends nothing of its own. A kernel without IPv6 refuses the setting.
+        let silent = messages::no_ipv6_address(ifb);
+        self.kernel.ask(ACTION, None, (RTM_SETLINK, 0), &silent, &[Errno::EAFNOSUPPORT, Errno::EINVAL])?;
+        let up = messages::up_with_alias(ifb, &format!("ingress of {}", self.kernel.interface));
+        self.kernel.ask(ACTION, MODULE, (RTM_SETLINK, 0), &up, &[])?;
+        Ok(ifb)
+    }
+
+    /// Makes a token bucket the root qdisc of a link.
+    fn add_bucket(&mut self, link: u32, bucket: Bucket, action: &'static str) -> Result<(), Failure> {
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let qdisc = messages::token_bucket(link, bucket);
+        self.kernel.ask(action, Some("sch_tbf"), (RTM_NEWQDISC, flags), &qdisc, &[]).map(drop)
+    }
+
+    /// Redirects all received packets to the device.
+    fn redirect(&mut self, ifb: u32) -> Result<(), Failure> {
+        const ACTION: &str = "redirect ingress";
+        let qdisc = messages::ingress_qdisc(self.link.index);
+        self.kernel.ask(ACTION, Some("sch_ingress"), (RTM_NEWQDISC, NEW), &qdisc, &[])?;
+        let filter = messages::redirect(self.link.index, ifb);
+        let modules = Some("cls_u32 and act_mirred");
+        self.kernel.ask(ACTION, modules, (RTM_NEWTFILTER, NEW), &filter, &[]).map(drop)
+    }
+
+    /// Compares the interface's limits with these.
+    pub(crate) fn check(&mut self, limits: &Limits) -> Result<(), Failure> {
+        if let Some(limit) = limits.egress {
+            let difference = self.bucket_difference(self.link.index, limit.bucket(self.link.mtu))?;
+            self.require_none("egress", difference)?;
+        }
+        if let Some(limit) = limits.ingress {
+            let difference = self.ingress_difference(limit.bucket(self.link.mtu))?;
+            self.require_none("ingress", difference)?;
+        }
+        Ok(())
+    }
+
+    fn require_none(&self, direction: &'static str, difference: Option<String>) -> Result<(), Failure> {
+        match difference {
+            Some(found) => {
+                Err(Failure::Differs { interface: self.kernel.interface.clone(), direction, found })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn ingress_difference(&mut self, bucket: Bucket) -> Result<Option<String>, Failure> {
+        let name = ifb_name(&self.kernel.interface);
+        let Some(ifb) = self.kernel.find("look up the ifb device", &name)? else {
+            return Ok(Some(format!("the device {name} is gone")));
+        };
+        if !ifb.is_up {
+            return Ok(Some(format!("the device {name} is down")));
+        }
+        let filters = messages::ingress_filters(self.link.index);
+        // The kernel answers with these if the interface has no ingress qdisc.
+        let accepted = &[Errno::ENOENT, Errno::EINVAL];
+        let request = (RTM_GETTFILTER, NLM_F_DUMP);
+        let filters = self.kernel.ask("read its filters", None, request, &filters, accepted)?;
+        if !filters.iter().any(|filter| messages::redirect_target(filter) == Some(ifb.index)) {
+            return Ok(Some(format!("received packets are not redirected to the device {name}")));
+        }
+        self.bucket_difference(ifb.index, bucket)
+    }
+
+    /// How the root qdisc of a link differs from a bucket.
+    fn bucket_difference(&mut self, link: u32, bucket: Bucket) -> Result<Option<String>, Failure> {
+        let qdisc = messages::root_qdisc(link);
+        // Without NLM_F_ECHO the kernel sends the answer to other sockets only.
+        let request = (RTM_GETQDISC, NLM_F_ECHO);
+        let found = self.kernel.ask("read its qdisc", None, request, &qdisc, &[Errno::ENOENT])?;
+        Ok(messages::difference(found.first().map(Vec::as_slice), bucket))
+    }
+}
+
+/// Derives the name of an interface's ingress device. It has 15 characters, as many as a name may have.
+fn ifb_name(interface: &str) -> String {
+    // FNV-1a, 64 bits.
+    let hash = interface
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("bw{:013x}", hash >> 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_interface_has_a_device_name_of_its_own_that_fits() {
+        let names = ["net1", "net2", "a-long-name-123", "x"].map(ifb_name);
+        assert!(names.iter().all(|name| name.len() == 15), "{names:?}");
+        assert!(names.iter().enumerate().all(|(i, name)| !names[..i].contains(name)), "{names:?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! The kernel's messages about links, qdiscs and filters, encoded and decoded.
+
+use nix::libc::{self, TCA_KIND, TCA_OPTIONS};
+
+use crate::limits::Bucket;
+use crate::rtnl::{Body, attribute, text, u32_at, u64_at};
+
+// linux/pkt_sched.h: where qdiscs are attached, and the handles of the plugin's own.
+const ROOT: u32 = 0xffff_ffff;
+const INGRESS: u32 = 0xffff_fff1;
+const INGRESS_HANDLE: u32 = 0xffff_0000;
+/// Marks a root qdisc as the plugin's.
+const OUR_HANDLE: u32 = 0x6e63_0000;
+
+// linux/if_link.h and linux/pkt_cls.h, as far as the libc crate lacks them.
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TC_LINKLAYER_ETHERNET: u8 = 1;
+const TCA_U32_SEL: u16 = 5;
+const TCA_U32_ACT: u16 = 7;
+const TC_U32_TERMINAL: u8 = 1;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TCA_MIRRED_PARMS: u16 = 2;
+const TCA_EGRESS_REDIR: u32 = 1;
+const TC_ACT_STOLEN: u32 = 4;
+const ETH_P_ALL: u16 = 3;
+
+/// sizeof(struct ifinfomsg), sizeof(struct tcmsg).
+const IFINFOMSG: usize = 16;
+const TCMSG: usize = 20;
+
+/// A link, as far as the plugin needs it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) is_up: bool,
+    pub(crate) mtu: u32,
+}
+
+impl Link {
+    /// Decodes the kernel's description of a link.
+    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
+        let mtu = u32_at(attribute(message.get(IFINFOMSG..)?, libc::IFLA_MTU)?, 0)?;
+        let is_up = u32_at(message, 8)? & libc::IFF_UP as u32 != 0;
+        Some(Self { index: u32_at(message, 4)?, is_up, mtu })
+    }
+}
+
+pub(crate) fn link_by_name(name: &str) -> Body {
+    ifinfomsg(0, 0).with_name(libc::IFLA_IFNAME, name)
+}
+
+pub(crate) fn link_by_index(index: u32) -> Body {
+    ifinfomsg(index, 0)
+}
+
+pub(crate) fn new_ifb(name: &str, mtu: u32) -> Body {
+    link_by_name(name)
+        .with(libc::IFLA_MTU, &mtu.to_ne_bytes())
+        .with_nested(libc::IFLA_LINKINFO, Body::default().with_name(libc::IFLA_INFO_KIND, "ifb"))
+}
+
+/// Sets a link to get no IPv6 address of its own.
+pub(crate) fn no_ipv6_address(index: u32) -> Body {
+    let mode = Body::default().with(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
+    let families = Body::default().with_nested(libc::AF_INET6 as u16, mode);
+    link_by_index(index).with_nested(libc::IFLA_AF_SPEC, families)
+}
+
+pub(crate) fn up_with_alias(index: u32, alias: &str) -> Body {
+    ifinfomsg(index, libc::IFF_UP as u32).with_name(libc::IFLA_IFALIAS, alias)
+}
+
+/// A token bucket as the root qdisc of a link.
+pub(crate) fn token_bucket(link: u32, bucket: Bucket) -> Body {
+    // struct tc_tbf_qopt: rate and peak rate (struct tc_ratespec), limit, buffer, mtu. Rate and buffer have attributes of
+    // their own, which hold larger values.
+    let mut parameters = [0; 36];
+    parameters[1] = TC_LINKLAYER_ETHERNET;
+    parameters[8..12].copy_from_slice(&u32::try_from(bucket.rate).unwrap_or(u32::MAX).to_ne_bytes());
+    parameters[24..28].copy_from_slice(&bucket.limit.to_ne_bytes());
+    let options = Body::default()
+        .with(TCA_TBF_PARMS, &parameters)
+        .with(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes())
+        .with(TCA_TBF_BURST, &bucket.burst.to_ne_bytes());
+    own_root_qdisc(link).with_nested(TCA_OPTIONS, options)
+}
+
+/// The plugin's own root qdisc of a link, without options.
+pub(crate) fn own_root_qdisc(link: u32) -> Body {
+    tcmsg(link, OUR_HANDLE, ROOT, 0).with_name(TCA_KIND, "tbf")
+}
+
+pub(crate) fn root_qdisc(link: u32) -> Body {
+    tcmsg(link, 0, ROOT, 0)
+}
+
+pub(crate) fn ingress_qdisc(link: u32) -> Body {
+    tcmsg(link, INGRESS_HANDLE, INGRESS, 0).with_name(TCA_KIND, "ingress")
+}
+
+pub(crate) fn ingress_filters(link: u32) -> Body {
+    tcmsg(link, 0, INGRESS_HANDLE, 0)
+}
+
+/// A filter that redirects all received packets, of any protocol, to the device `ifb`.
+pub(crate) fn redirect(link: u32, ifb: u32) -> Body {
+    // struct tc_u32_sel without a key: matches every packet, even one shorter than any key.
+    let mut selector = [0; 16];
+    selector[0] = TC_U32_TERMINAL;
+    // struct tc_mirred: index, capabilities, action, two counts; what to do, and the target.
+    let mut mirred = [0; 28];
+    mirred[8..12].copy_from_slice(&TC_ACT_STOLEN.to_ne_bytes());
+    mirred[20..24].copy_from_slice(&TCA_EGRESS_REDIR.to_ne_bytes());
+    mirred[24..28].copy_from_slice(&ifb.to_ne_bytes());
+    let action = Body::default()
+        .with_name(TCA_ACT_KIND, "mirred")
+        .with_nested(TCA_ACT_OPTIONS, Body::default().with(TCA_MIRRED_PARMS, &mirred));
+    let options = Body::default()
+        .with(TCA_U32_SEL, &selector)
+        .with_nested(TCA_U32_ACT, Body::default().with_nested(1, action));
+    let priority_and_protocol = 1 << 16 | u32::from(ETH_P_ALL.to_be());
+    tcmsg(link, 0, INGRESS_HANDLE, priority_and_protocol)
+        .with_name(TCA_KIND, "u32")
+        .with_nested(TCA_OPTIONS, options)
+}
+
+/// The device to which a filter redirects.
+pub(crate) fn redirect_target(filter: &[u8]) -> Option<u32> {
+    let options = attribute(filter.get(TCMSG..)?, TCA_OPTIONS)?;
+    let action = attribute(attribute(options, TCA_U32_ACT)?, 1)?;
+    u32_at(attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?, 24)
+}
+
+/// How a qdisc differs from a token bucket with these parameters.
+pub(crate) fn difference(qdisc: Option<&[u8]>, bucket: Bucket) -> Option<String> {
+    let Some(attributes) = qdisc.and_then(|qdisc| qdisc.get(TCMSG..)) else {
+        return Some("there is no qdisc".to_owned());
+    };
+    let kind = attribute(attributes, TCA_KIND).map(text).unwrap_or_default();
+    if kind != "tbf" {
+        return Some(format!("the qdisc is {kind:?} instead of tbf"));
+    }
+    attribute(attributes, TCA_OPTIONS).and_then(|options| options_difference(options, bucket))
+}
+
+fn options_difference(options: &[u8], bucket: Bucket) -> Option<String> {
+    let parameters = attribute(options, TCA_TBF_PARMS)?;
+    let rate = attribute(options, TCA_TBF_RATE64).and_then(|rate| u64_at(rate, 0));
+    let rate = rate.or_else(|| u32_at(parameters, 8).map(u64::from))?;
+    if rate != bucket.rate {
+        return Some(format!("the rate is {rate} byte/s instead of {}", bucket.rate));
+    }
+    let limit = u32_at(parameters, 24)?;
+    if limit != bucket.limit {
+        return Some(format!("{limit} bytes may wait instead of {}", bucket.limit));
+    }
+    // The kernel reports the burst as the time that it takes, in ticks of 64 ns, rounded, and in 32 bits.
+    let expected = u128::from(bucket.burst) * 1_000_000_000 / 64 / u128::from(bucket.rate);
+    let found = u128::from(u32_at(parameters, 28)?);
+    if expected < u128::from(u32::MAX) && found.abs_diff(expected) > expected / 100 + 1 {
+        let bytes = found * 64 * u128::from(bucket.rate) / 1_000_000_000;
+        return Some(format!("the burst is {bytes} bytes instead of {}", bucket.burst));
+    }
+    None
+}
+
+/// struct ifinfomsg: family, device type, index, flags, change mask. `flags` are set, and no others changed.
+fn ifinfomsg(index: u32, flags: u32) -> Body {
+    let mut message = [0; IFINFOMSG];
+    message[4..8].copy_from_slice(&index.to_ne_bytes());
+    message[8..12].copy_from_slice(&flags.to_ne_bytes());
+    message[12..].copy_from_slice(&flags.to_ne_bytes());
+    Body::new(&message)
+}
+
+/// struct tcmsg: family, link, handle, parent, info.
+fn tcmsg(link: u32, handle: u32, parent: u32, info: u32) -> Body {
+    let mut message = [0; TCMSG];
+    message[4..8].copy_from_slice(&link.to_ne_bytes());
+    message[8..12].copy_from_slice(&handle.to_ne_bytes());
+    message[12..16].copy_from_slice(&parent.to_ne_bytes());
+    message[16..].copy_from_slice(&info.to_ne_bytes());
+    Body::new(&message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(rate: u64, limit: u32, ticks: u32) -> Vec<u8> {
+        let mut parameters = [0; 36];
+        parameters[8..12].copy_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
+        parameters[24..28].copy_from_slice(&limit.to_ne_bytes());
+        parameters[28..32].copy_from_slice(&ticks.to_ne_bytes());
+        let options = Body::default().with(TCA_TBF_PARMS, &parameters);
+        let wide = |body: Body| body.with(TCA_TBF_RATE64, &rate.to_ne_bytes());
+        let options = if rate > u64::from(u32::MAX) { wide(options) } else { options };
+        options.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn a_bucket_differs_from_another_by_rate_burst_and_queue() {
+        let bucket = Bucket { rate: 12_500_000_000, burst: 50_000_000, limit: 362_500_000 };
+        let ticks = 62_500;
+        let found =
+            |rate, limit, ticks| options_difference(&options(rate, limit, ticks), bucket).unwrap_or_default();
+        assert_eq!(found(bucket.rate, bucket.limit, ticks), "");
+        assert_eq!(found(bucket.rate, bucket.limit, ticks - 1), "", "rounded by the kernel");
+        assert_eq!(
+            found(12_500_000, bucket.limit, ticks),
+            "the rate is 12500000 byte/s instead of 12500000000"
+        );
+        assert_eq!(found(bucket.rate, 1, ticks), "1 bytes may wait instead of 362500000");
+        assert_eq!(
+            found(bucket.rate, bucket.limit, ticks / 2),
+            "the burst is 25000000 bytes instead of 50000000"
+        );
+    }
+}
