@@ -1,7 +1,7 @@
-//! `${…}` places in a CNI configuration: typed, without logic.
+//! Placeholders such as `${uplink.ifName}` in a CNI configuration: typed, without logic.
 //!
-//! A string that is nothing but a place becomes the value itself (`"${parameters.vlan}"` -> `100`); inside a
-//! longer string scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
+//! A string that is only a placeholder becomes the value itself (`"${parameters.vlan}"` -> `100`); in a longer string,
+//! scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
 
 use serde_json::{Map, Value};
 
@@ -10,10 +10,10 @@ use netclaim_cni::validate::{Finding, UnknownPlace, validate_places};
 
 use crate::{Allow, Invalid, ParameterRule, segmentation};
 
-/// Values for the places of a configuration, by name.
+/// Values of placeholders, by name.
 pub type Scope = Map<String, Value>;
 
-/// The names that netclaim itself gives a value, besides `parameters.NAME`.
+/// The placeholders that netclaim itself fills. Claims and classes fill `parameters.NAME`.
 pub const PLACES: [&str; 12] = [
     "claim.name",
     "claim.namespace",
@@ -29,7 +29,7 @@ pub const PLACES: [&str; 12] = [
     "uplink.mtu",
 ];
 
-/// What is known of a place that netclaim itself gives a value; `None` if there is no such place.
+/// Returns what is known of a placeholder that netclaim itself fills; `None` if there is no such placeholder.
 pub fn place(name: &str) -> Option<Place> {
     PLACES.contains(&name).then_some(match name {
         // What the kernel gives an Ethernet link, in bytes.
@@ -39,7 +39,7 @@ pub fn place(name: &str) -> Option<Place> {
     })
 }
 
-/// What is known of a place where claims may choose what `allow` says.
+/// Returns what is known of a placeholder if claims may set the parameters of `allow`.
 pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<Place, UnknownPlace> {
     let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
     place(name).or_else(parameter).ok_or_else(|| {
@@ -55,8 +55,8 @@ fn unknown(name: &str, known: impl Iterator<Item = String>) -> UnknownPlace {
     }
 }
 
-/// Everything that is wrong with a configuration of which it is not known what tenants may choose: of a
-/// `${parameters.NAME}` nothing is said but that it is there.
+/// Returns everything that is wrong with a configuration whose parameters are not known: any `${parameters.NAME}` is
+/// accepted.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     validate_places(json, &|name| {
         let parameter = name.strip_prefix("parameters.").map(|_| Place::Any);
@@ -65,10 +65,10 @@ pub fn validate(json: &[u8]) -> Vec<Finding> {
     })
 }
 
-/// `value` with every place filled from `scope`.
+/// Returns `value` with every placeholder filled from `scope`.
 ///
 /// # Errors
-/// Names the path in `value` and the place that has no value.
+/// Names the path in `value` and the placeholder that has no value.
 pub fn resolve(value: &Value, scope: &Scope) -> Result<Value, Invalid> {
     map_strings(value, &mut |text| fill(text, scope))
 }
