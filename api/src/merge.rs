@@ -13,7 +13,7 @@ use crate::{
     Allow, AttachmentConfig, Bandwidth, IfName, Invalid, IpRequest, MacAddr, PortMapping, Quantity, template,
 };
 use netclaim_cni::BANDWIDTH_PLUGIN;
-use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
+use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
 
 /// Who wrote a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ fn configuration(
             let conflist = as_conflist(&config.config);
             let mut named = conflist.clone();
             named.entry("name").or_insert_with(|| json!("netclaim"));
-            let findings = validate_places(Value::Object(named).to_string().as_bytes(), &|name| {
+            let findings = validate_template(Value::Object(named).to_string().as_bytes(), &|name| {
                 place_of(name, &config.allow)
             });
             let rules = config.allow.problems().into_iter().map(|problem| problem.within("allow")).collect();

@@ -11,8 +11,8 @@ use crate::labels::{LabelSelector, node_selector_problems};
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, NetworkName, ParameterRule, Quantity, template};
 use netclaim_cni::BANDWIDTH_PLUGIN;
-use netclaim_cni::placeholder::Place;
-use netclaim_cni::validate::{Severity, UnknownPlace, validate_places};
+use netclaim_cni::placeholder::PlaceholderValue;
+use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 /// A network that pods can be attached to: a CNI configuration, where it works, how much there is of it, and
 /// what tenants may set.
@@ -228,26 +228,28 @@ impl NetworkSpec {
         let mut conflist = self.cni.clone();
         conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
         let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
-            Some(None) => Err(UnknownPlace {
+            Some(None) => Err(UnknownPlaceholder {
                 problem: format!("${{{place}}} needs spec.uplink"),
                 advice: "list the interfaces there".to_owned(),
             }),
-            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => Ok(
-                Place::OneOf(uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect()),
-            ),
+            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => {
+                Ok(PlaceholderValue::OneOf(
+                    uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect(),
+                ))
+            }
             _ => match (place, &self.segmentation) {
                 ("segmentation.id", Some(segmentation)) => {
                     let (first, last) = segmentation.bounds();
-                    Ok(Place::Between(first.into(), last.into()))
+                    Ok(PlaceholderValue::Between(first.into(), last.into()))
                 }
-                ("segmentation.id", None) => Err(UnknownPlace {
+                ("segmentation.id", None) => Err(UnknownPlaceholder {
                     problem: "${segmentation.id} needs spec.segmentation".to_owned(),
                     advice: "list the ids there".to_owned(),
                 }),
                 _ => place_of(place, &self.allow),
             },
         };
-        let findings = validate_places(Value::Object(conflist).to_string().as_bytes(), &place);
+        let findings = validate_template(Value::Object(conflist).to_string().as_bytes(), &place);
         findings
             .into_iter()
             .filter(move |finding| finding.severity == severity)
@@ -343,12 +345,12 @@ pub fn conflist_name(network: &str) -> String {
 }
 
 /// What is known of a place where claims may choose what `allow` says.
-pub(crate) fn place_of(name: &str, allow: &Allow) -> Result<Place, UnknownPlace> {
+pub(crate) fn place_of(name: &str, allow: &Allow) -> Result<PlaceholderValue, UnknownPlaceholder> {
     let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
     template::place(name).or_else(parameter).ok_or_else(|| {
         let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
         let names: Vec<String> = template::PLACES.map(String::from).into_iter().chain(parameters).collect();
-        UnknownPlace {
+        UnknownPlaceholder {
             problem: format!("${{{name}}} is unknown"),
             advice: format!("use one of {}", names.join(", ")),
         }

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value};
 
-use netclaim_cni::placeholder::{Part, Place, parse};
-use netclaim_cni::validate::{Finding, UnknownPlace, validate_places};
+use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
+use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate_template};
 
 use crate::{Invalid, segmentation};
 
@@ -30,21 +30,21 @@ pub const PLACES: [&str; 12] = [
 ];
 
 /// What is known of a place that netclaim itself gives a value; `None` if there is no such place.
-pub fn place(name: &str) -> Option<Place> {
+pub fn place(name: &str) -> Option<PlaceholderValue> {
     PLACES.contains(&name).then_some(match name {
         // What the kernel gives an Ethernet link, in bytes.
-        "uplink.mtu" => Place::Between(68, 65535),
-        "segmentation.id" => Place::Between(1, segmentation::MAX_ID.into()),
-        _ => Place::Text,
+        "uplink.mtu" => PlaceholderValue::Between(68, 65535),
+        "segmentation.id" => PlaceholderValue::Between(1, segmentation::MAX_ID.into()),
+        _ => PlaceholderValue::Text,
     })
 }
 
 /// Everything that is wrong with a configuration of which it is not known what tenants may choose: of a
 /// `${parameters.NAME}` nothing is said but that it is there.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
-    validate_places(json, &|name| {
-        let parameter = name.strip_prefix("parameters.").map(|_| Place::Any);
-        place(name).or(parameter).ok_or_else(|| UnknownPlace {
+    validate_template(json, &|name| {
+        let parameter = name.strip_prefix("parameters.").map(|_| PlaceholderValue::Any);
+        place(name).or(parameter).ok_or_else(|| UnknownPlaceholder {
             problem: format!("${{{name}}} is unknown"),
             advice: format!("use one of {}, parameters.NAME", PLACES.join(", ")),
         })
@@ -61,15 +61,15 @@ pub fn resolve(value: &Value, scope: &Scope) -> Result<Value, Invalid> {
 
 fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
     let value = |name: &str| scope.get(name).ok_or_else(|| format!("${{{name}}} has no value here"));
-    let parts = parse(text)?;
-    if let [Part::Place(name)] = parts.as_slice() {
+    let parts = parse(text).map_err(|error| error.to_string())?;
+    if let [Part::Placeholder(name)] = parts.as_slice() {
         return value(name).cloned();
     }
     parts
         .into_iter()
         .map(|part| match part {
             Part::Text(text) => Ok(text.to_owned()),
-            Part::Place(name) => match value(name)? {
+            Part::Placeholder(name) => match value(name)? {
                 Value::String(text) => Ok(text.clone()),
                 number_or_bool @ (Value::Number(_) | Value::Bool(_)) => Ok(number_or_bool.to_string()),
                 _ => Err(format!("${{{name}}} is a list or object and cannot stand inside a text")),

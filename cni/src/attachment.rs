@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capability_args::CapabilityArgs;
 use crate::names::{ContainerId, IfName};
-use crate::request::ValidAttachment;
-use crate::trace::TraceContext;
+use crate::trace_context::TraceContext;
 
 /// The parameters of one attachment (specification, section 3, "Attachment Parameters").
 ///
@@ -44,4 +43,15 @@ impl Attachment {
     pub fn key(&self) -> ValidAttachment {
         ValidAttachment { container_id: self.container_id.clone(), if_name: self.if_name.clone() }
     }
+}
+
+/// What identifies an attachment; GC leaves those it is given alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct ValidAttachment {
+    /// `CNI_CONTAINERID` of its ADD.
+    #[serde(rename = "containerID")]
+    pub container_id: ContainerId,
+    /// `CNI_IFNAME` of its ADD.
+    #[serde(rename = "ifname")]
+    pub if_name: IfName,
 }

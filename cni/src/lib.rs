@@ -16,7 +16,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use netclaim_cni::{Attachment, Attachments, Cache, Cached, NetworkList, Outcome, Runtime};
+//! use netclaim_cni::{Attachment, Attachments, Cache, Cached, NetworkList, AddOutcome, Runtime};
 //!
 //! let list = NetworkList::parse(br#"{"cniVersion": "1.1.0", "name": "lab", "plugins": [{"type": "bridge"}]}"#)?;
 //! let attachment = Attachment::new("c1".parse()?, Some("/run/netns/c1".into()), "net1".parse()?);
@@ -28,7 +28,7 @@
 //! println!("{:?}", result.ips());
 //!
 //! // By what is known of the ADD; `list` and `outcome` are for what nothing is known of.
-//! let request = Cached { list, attachment, outcome: Outcome::Unfinished(None) };
+//! let request = Cached { list, attachment, outcome: AddOutcome::Unfinished(None) };
 //! attachments.del(&request, deadline).await?;
 //! # Ok(())
 //! # }
@@ -40,48 +40,39 @@
 
 mod address;
 mod attachment;
+mod bandwidth_device;
 mod capability_args;
 mod config;
+mod error_chain;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hex;
 #[cfg(feature = "runtime")]
 pub mod ipam;
 mod json;
 pub mod keys;
-mod known;
 pub mod names;
 pub mod placeholder;
 mod request;
 mod result;
 #[cfg(feature = "runtime")]
 mod runtime;
-mod trace;
+mod trace_context;
 pub mod validate;
 pub mod version;
 
 pub use address::{IpRequest, IpRequestError, MacAddr, MacAddrError};
-pub use attachment::Attachment;
+pub use attachment::{Attachment, ValidAttachment};
 pub use capability_args::{BandwidthArg, CapabilityArgs, DnsArg, IpRangeArg, PortMappingArg};
 pub use config::{ConfError, ConfProblem, NetworkList, PluginConf};
+pub use error_chain::error_chain;
+pub use hex::hex;
 pub use names::{ContainerId, IfName, NameError, NameKind, NetworkName, PluginType};
-pub use request::{Request, RequestError, ValidAttachment, Verb};
+pub use request::{Request, RequestError, Verb};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
 #[cfg(feature = "runtime")]
 pub use runtime::*;
-pub use trace::TraceContext;
+pub use trace_context::TraceContext;
+pub use validate::BANDWIDTH_PLUGIN;
 pub use version::{SpecVersion, VersionError};
-
-/// The bandwidth plugin that works with any interface; it comes with netclaim.
-pub const BANDWIDTH_PLUGIN: &str = "netclaim-bandwidth";
-
-/// Bytes as people and file names have them, two digits each.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// An error with all its causes in one line, for people: `what failed: why: and why that`.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |chain, cause| format!("{chain}: {cause}"))
-}

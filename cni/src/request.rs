@@ -3,16 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use serde::Serialize;
 use serde_json::Map;
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, ValidAttachment};
+use crate::bandwidth_device;
 use crate::config::{NetworkList, PluginConf};
 use crate::json::{self, Object};
-use crate::known;
-use crate::names::{ContainerId, IfName};
 use crate::result::{CniResult, ResultError};
-use crate::trace::TraceContext;
+use crate::trace_context::TraceContext;
 use crate::version::SpecVersion;
 
 /// An operation, `CNI_COMMAND`.
@@ -50,17 +48,6 @@ impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
-}
-
-/// An attachment that GC must leave alone.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct ValidAttachment {
-    /// `CNI_CONTAINERID` of its ADD.
-    #[serde(rename = "containerID")]
-    pub container_id: ContainerId,
-    /// `CNI_IFNAME` of its ADD.
-    #[serde(rename = "ifname")]
-    pub if_name: IfName,
 }
 
 /// Why a call cannot be put together from what was given.
@@ -130,7 +117,7 @@ impl Request {
         }
 
         let mut stdin = base(list, plugin)?;
-        if let Some(name) = known::name_of_its_own(list, plugin, attachment, prev) {
+        if let Some(name) = bandwidth_device::network_name_for(list, plugin, attachment, prev) {
             stdin.set("name", json::raw(&name)?);
         }
         let runtime_config = runtime_config(plugin, attachment)?;

@@ -10,7 +10,7 @@ mod plugin_host;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use netclaim_cni::{Cache, Cached, NetworkList, Outcome, Runtime};
+use netclaim_cni::{AddOutcome, Cache, Cached, NetworkList, Runtime};
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{Checked, CniNetwork, Network as _};
 use netclaim_driver::links::Links;
@@ -79,7 +79,7 @@ fn what_other_programs_attached_is_kept() {
         let list = NetworkList::parse(Value::Object(plan.conflist.clone()).to_string().as_bytes()).unwrap();
         let attachment = attachment("s1", &netns);
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
-        let cached = Cached { list, attachment, outcome: Outcome::Attached(result) };
+        let cached = Cached { list, attachment, outcome: AddOutcome::Attached(result) };
         Cache::new(host.data.path().join("cache")).store(&cached).unwrap();
         drop(netns);
         assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));

@@ -21,16 +21,16 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
-use super::cache::{Cache, CacheError, Cached, Outcome};
-use super::error::{AddError, Context, Error, Phase};
-use super::exec::Deadline;
-use super::file_locks::{self, FileLock};
-use super::runtime::Runtime;
-use crate::attachment::Attachment;
+use super::cache::{AddOutcome, Cache, CacheError, Cached};
+use super::chain::Runtime;
+use super::deadline::Deadline;
+use super::error::{AddError, CallPhase, Context, Error};
+use super::file_locks::FileLock;
+use crate::attachment::{Attachment, ValidAttachment};
 use crate::config::NetworkList;
-use crate::error_chain;
+use crate::error_chain::error_chain;
 use crate::names::NetworkName;
-use crate::request::{ValidAttachment, Verb};
+use crate::request::Verb;
 use crate::result::CniResult;
 
 /// Makes, checks and removes attachments, and knows which there are.
@@ -128,18 +128,19 @@ impl Attachments {
         }
         // Of a single version, what is wrong with it is the plugin's to say.
         let list = if list.versions().len() < 2 { list.clone() } else { self.runtime.settle(list).await? };
-        let mut cached = Cached { list, attachment: attachment.clone(), outcome: Outcome::Unfinished(None) };
+        let mut cached =
+            Cached { list, attachment: attachment.clone(), outcome: AddOutcome::Unfinished(None) };
         self.cache.store(&cached)?;
         match self.runtime.add_until(&cached.list, attachment, deadline).await {
             Ok(result) => {
-                cached.outcome = Outcome::Attached(result.clone());
+                cached.outcome = AddOutcome::Attached(result.clone());
                 match self.cache.store(&cached) {
                     Ok(()) => Ok(result),
                     Err(source) => Err(AttachmentError::Unrecorded { result: Box::new(result), source }),
                 }
             }
             Err(failed) if failed.needs_del() => {
-                cached.outcome = Outcome::Unfinished(failed.last_good.as_deref().cloned());
+                cached.outcome = AddOutcome::Unfinished(failed.last_good.as_deref().cloned());
                 // It is known already; without its result at worst.
                 if let Err(error) = self.cache.store(&cached) {
                     tracing::warn!(error = error_chain(&error), "the result of a failed ADD is not kept");
@@ -199,7 +200,7 @@ impl Attachments {
         let list = unlocked.ok_or_else(|| AttachmentError::NotAttached(attachment.key()))?.list;
         let _lock = self.lock(Verb::Check, &list, attachment, deadline).await?;
         match self.find(network, attachment)? {
-            Some(Cached { list, attachment: known, outcome: Outcome::Attached(result) }) => {
+            Some(Cached { list, attachment: known, outcome: AddOutcome::Attached(result) }) => {
                 let attachment = Attachment { trace: attachment.trace.clone(), ..known };
                 Ok(self.runtime.check_until(&list, &attachment, &result, deadline).await?)
             }
@@ -224,8 +225,8 @@ impl Attachments {
         let network = list.name();
         let limit = Deadline::after(deadline);
         let context = || Context::network(Verb::Gc, list, list.first_plugin().plugin_type());
-        let lock = file_locks::whole_network(self.cache.dir(), network, limit.at()).await?;
-        let _lock = lock.ok_or_else(|| context().error(limit.passed(Phase::Queued)))?;
+        let lock = self.cache.lock_network(network, limit.at()).await?;
+        let _lock = lock.ok_or_else(|| context().error(limit.passed(CallPhase::Queued)))?;
         let (known, unusable) = self.cache.attachments()?;
         if let Some(error) = unusable.into_iter().find(|error| error.may_be_of(network)) {
             return Err(error.into());
@@ -243,8 +244,8 @@ impl Attachments {
                 }
             };
             // Somebody who works on the container, in another network, may not be joined.
-            let alone = file_locks::try_container(self.cache.dir(), &key.container_id)?;
-            if alone.is_none() || (lives && matches!(known.outcome, Outcome::Attached(_))) {
+            let alone = self.cache.try_lock_container(&key.container_id)?;
+            if alone.is_none() || (lives && matches!(known.outcome, AddOutcome::Attached(_))) {
                 valid.push(key);
                 continue;
             }
@@ -291,7 +292,7 @@ impl Attachments {
     ) -> Result<FileLock, AttachmentError> {
         let lock = self.cache.lock(&attachment.container_id, list.name(), deadline.at()).await?;
         let context = || Context::attachment(verb, list, list.first_plugin().plugin_type(), attachment);
-        Ok(lock.ok_or_else(|| context().error(deadline.passed(Phase::Queued)))?)
+        Ok(lock.ok_or_else(|| context().error(deadline.passed(CallPhase::Queued)))?)
     }
 }
 

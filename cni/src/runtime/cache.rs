@@ -14,7 +14,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -24,12 +23,12 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::durable::{self, Lasting, Pending};
+use super::durable::{self, FileError, Lasting, Pending};
 use super::file_locks::{self, FileLock};
 use crate::attachment::Attachment;
 use crate::capability_args::CapabilityArgs;
 use crate::config::{ConfError, NetworkList};
-use crate::hex;
+use crate::hex::hex;
 use crate::names::{ContainerId, IfName, NameError, NetworkName};
 use crate::result::{CniResult, ResultError};
 
@@ -59,19 +58,19 @@ pub struct Cached {
     /// The parameters.
     pub attachment: Attachment,
     /// What came of its ADD.
-    pub outcome: Outcome,
+    pub outcome: AddOutcome,
 }
 
 /// What is known of an ADD.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum AddOutcome {
     /// It succeeded, with this result.
     Attached(CniResult),
     /// It failed, or is still under way; with the result of the last plugin that succeeded. DEL is due.
     Unfinished(Option<CniResult>),
 }
 
-impl Outcome {
+impl AddOutcome {
     /// `prevResult` for a DEL.
     pub fn result(&self) -> Option<&CniResult> {
         match self {
@@ -108,8 +107,8 @@ impl Cached {
         };
         let result = entry.result.map(|result| CniResult::parse(result.get(), list.version())).transpose()?;
         let outcome = match (result, entry.unfinished) {
-            (Some(result), None | Some(false)) => Outcome::Attached(result),
-            (result, _) => Outcome::Unfinished(result),
+            (Some(result), None | Some(false)) => AddOutcome::Attached(result),
+            (result, _) => AddOutcome::Unfinished(result),
         };
         Ok(Cached { list, attachment, outcome })
     }
@@ -139,7 +138,7 @@ impl Cached {
                 .result()
                 .map(|result| RawValue::from_string(result.raw().to_owned()))
                 .transpose()?,
-            unfinished: matches!(outcome, Outcome::Unfinished(_)).then_some(true),
+            unfinished: matches!(outcome, AddOutcome::Unfinished(_)).then_some(true),
         };
         Ok(serde_json::to_vec(&entry)?)
     }
@@ -149,16 +148,8 @@ impl Cached {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// A file or directory.
-    #[error("cannot {verb} {}", path.display())]
-    Io {
-        /// What was tried.
-        verb: &'static str,
-        /// Which one.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file that is not one of this form.
     #[error("CNI cache file {} cannot be used; delete it if its attachment is gone", path.display())]
     Entry {
@@ -263,36 +254,39 @@ impl Cache {
         Self { lasting: Lasting::InKernel, ..self }
     }
 
-    /// The directory.
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Waits for operations of other processes on the container, and for GC of the network, and keeps them waiting
     /// until the lock is dropped. `None` if `until` comes first.
     ///
     /// # Errors
-    /// [`CacheError::Io`].
+    /// [`CacheError::File`].
     pub async fn lock(
         &self,
         container_id: &ContainerId,
         network: &NetworkName,
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
-        file_locks::attachment(&self.dir, container_id, network, until).await
+        Ok(file_locks::attachment(&self.dir, container_id, network, until).await?)
     }
 
     /// Waits for all operations on the network, of other processes too, and keeps them waiting until the lock is
     /// dropped. `None` if `until` comes first.
     ///
     /// # Errors
-    /// [`CacheError::Io`].
+    /// [`CacheError::File`].
     pub async fn lock_network(
         &self,
         network: &NetworkName,
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
-        file_locks::whole_network(&self.dir, network, until).await
+        Ok(file_locks::whole_network(&self.dir, network, until).await?)
+    }
+
+    /// Keeps operations on the container waiting; `None` if one is under way.
+    pub(super) fn try_lock_container(
+        &self,
+        container_id: &ContainerId,
+    ) -> Result<Option<FileLock>, CacheError> {
+        Ok(file_locks::try_container(&self.dir, container_id)?)
     }
 
     /// Stores what is known of an attachment in place of what was known before.
@@ -315,7 +309,7 @@ impl Cache {
         }
         let bytes = cached.to_vec().map_err(|source| CacheError::Entry { path: path.clone(), source })?;
         let results = self.results();
-        create_dir(&results)?;
+        durable::create_dir(&results)?;
         let tmp = results
             .join(format!(".{}", file_name(list.name(), &attachment.container_id, &attachment.if_name)));
         Ok(Pending::write(&tmp, &bytes, self.lasting)?.rename(&path)?)
@@ -356,16 +350,16 @@ impl Cache {
     /// Every attachment that is known, in the order of the file names, and what is wrong with the other files.
     ///
     /// # Errors
-    /// [`CacheError::Io`] if the directory cannot be read; one that does not exist is empty.
+    /// [`CacheError::File`] if the directory cannot be read; one that does not exist is empty.
     pub fn attachments(&self) -> Result<(Vec<Cached>, Vec<CacheError>), CacheError> {
         let results = self.results();
         let entries = match fs::read_dir(&results) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
-            entries => entries.map_err(io_error("read", &results))?,
+            entries => entries.map_err(FileError::to("read", &results))?,
         };
         let mut paths = Vec::new();
         for entry in entries {
-            let path = entry.map_err(io_error("read", &results))?.path();
+            let path = entry.map_err(FileError::to("read", &results))?.path();
             // Names begin with a letter or digit: what else is there is not finished, or not ours.
             let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.is_file() {
@@ -393,12 +387,6 @@ impl Cache {
     }
 }
 
-impl From<durable::Failed> for CacheError {
-    fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
-        Self::Io { verb, path, source }
-    }
-}
-
 /// As libcni's, unless the file system has no room for such a name and the temporary file's dot.
 fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
     let name = format!("{network}-{container_id}-{if_name}");
@@ -421,16 +409,7 @@ fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_
 fn read(path: &Path) -> Result<Option<Cached>, CacheError> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.map_err(io_error("read", path))?,
+        bytes => bytes.map_err(FileError::to("read", path))?,
     };
     Cached::from_slice(&bytes).map(Some).map_err(|source| CacheError::Entry { path: path.to_owned(), source })
-}
-
-pub(super) fn create_dir(dir: &Path) -> Result<(), CacheError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))
-}
-
-pub(super) fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
-    let path = path.to_owned();
-    move |source| CacheError::Io { verb, path, source }
 }

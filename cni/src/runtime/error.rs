@@ -114,7 +114,7 @@ pub enum ErrorKind {
         /// The time that was allowed for the whole operation, every plugin of the chain included.
         after: Duration,
         /// What was waited for.
-        phase: Phase,
+        phase: CallPhase,
     },
     /// A signal ended the plugin that was not ours: a crash, or the kernel short of memory.
     #[error("killed by signal {signal}")]
@@ -196,7 +196,7 @@ pub enum ErrorKind {
 
 /// What an operation was doing when its time was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum CallPhase {
     /// Another operation on the same container, or GC of the same network, was still running.
     Queued,
     /// The plugins before it were running.
@@ -207,7 +207,7 @@ pub enum Phase {
     Running,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for CallPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Queued => {
@@ -355,7 +355,9 @@ impl Error {
             | ErrorKind::Spawn { .. }
             | ErrorKind::NoCommonVersion { .. }
             | ErrorKind::NoCheck(_)
-            | ErrorKind::Timeout { phase: Phase::Queued | Phase::Spent | Phase::Busy, .. } => Effect::None,
+            | ErrorKind::Timeout { phase: CallPhase::Queued | CallPhase::Spent | CallPhase::Busy, .. } => {
+                Effect::None
+            }
             _ => Effect::Unknown,
         }
     }

@@ -26,14 +26,12 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::error::{ErrorKind, Phase};
+use super::deadline::Deadline;
+use super::error::{CallPhase, ErrorKind};
 use super::launcher::Launcher;
 use super::locks::AttachmentGuard;
-use super::reply::Reply;
+use super::reply::{Reply, STDOUT_LIMIT};
 use crate::request::Request;
-
-/// How much of a plugin's standard output is kept, in bytes. More is read and thrown away.
-pub const STDOUT_LIMIT: usize = 4 << 20;
 
 /// How much of the end of a plugin's standard error is kept, in bytes.
 pub const STDERR_TAIL: usize = 64 << 10;
@@ -82,35 +80,6 @@ pub fn close_inherited_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// When an operation must be over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    at: Instant,
-    after: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn after(after: Duration) -> Self {
-        let now = Instant::now();
-        // Too far away to be a time is as good as a year.
-        let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
-        Self { at, after }
-    }
-
-    /// How much time was given in all.
-    pub(crate) fn whole(self) -> Duration {
-        self.after
-    }
-
-    pub(crate) fn at(self) -> Instant {
-        self.at
-    }
-
-    pub(crate) fn passed(self, phase: Phase) -> ErrorKind {
-        ErrorKind::Timeout { after: self.after, phase }
-    }
-}
-
 /// What a call came to, and the end of its standard error in either case.
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Reply, ErrorKind>,
@@ -127,8 +96,8 @@ pub(crate) async fn run(
     lock: Option<Arc<AttachmentGuard>>,
 ) -> Ended {
     // A plugin that is killed as soon as it has begun does more harm than one that never began.
-    if Instant::now() >= deadline.at {
-        return Ended { outcome: Err(deadline.passed(Phase::Spent)), stderr: String::new() };
+    if Instant::now() >= deadline.at() {
+        return Ended { outcome: Err(deadline.passed(CallPhase::Spent)), stderr: String::new() };
     }
     let (mut child, rest) = match spawn(launcher, path, env, request, deadline).await {
         Ok(spawned) => spawned,
@@ -190,8 +159,8 @@ async fn spawn<'a>(
         match launcher.spawn(command).await {
             Ok(child) => return Ok((child, rest)),
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                if Instant::now() + pause >= deadline.at {
-                    return Err(deadline.passed(Phase::Busy));
+                if Instant::now() + pause >= deadline.at() {
+                    return Err(deadline.passed(CallPhase::Busy));
                 }
                 sleep(pause).await;
                 pause = longest.min(pause * 2);
@@ -233,7 +202,7 @@ async fn supervise<F: Future<Output = ()>>(
     mut pipes: Pipes<'_, F>,
     deadline: Deadline,
 ) -> Result<ExitStatus, ErrorKind> {
-    if let Some(status) = pipes.drive(child, deadline.at).await {
+    if let Some(status) = pipes.drive(child, deadline.at()).await {
         group.release();
         if !pipes.drain().await {
             tracing::warn!("CNI plugin exited and left a process that holds its output open");
@@ -252,7 +221,7 @@ async fn supervise<F: Future<Output = ()>>(
     let _ = timeout_at(end, child.wait()).await;
     group.ended(end).await;
     pipes.drain().await;
-    Err(deadline.passed(Phase::Running))
+    Err(deadline.passed(CallPhase::Running))
 }
 
 /// Waits until the process has ended, and leaves it to [`reap_later`].

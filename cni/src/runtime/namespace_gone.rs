@@ -1,7 +1,7 @@
 //! What DEL of the reference plugins (release 1.9.1) leaves behind when the network namespace is gone: mostly nothing.
 
 use super::error::{Effect, Error};
-use crate::PluginConf;
+use crate::config::PluginConf;
 
 /// Plugins whose whole work lies inside the container's namespace and ends with it, apart from their IPAM plugin's.
 ///

@@ -8,10 +8,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::{EffectState, ErrorKind, PluginError, beginning};
-use super::exec::STDOUT_LIMIT;
 use crate::json::Object;
 use crate::result::CniResult;
 use crate::version::SpecVersion;
+
+/// How much of a plugin's standard output is kept, in bytes. More is read and thrown away.
+pub const STDOUT_LIMIT: usize = 4 << 20;
 
 /// A plugin's exit status and what it printed.
 pub(crate) struct Reply {

@@ -2,8 +2,7 @@
 //! else a configuration must know of it.
 
 use super::form::{Form, Key};
-use super::rules::{self, Rule};
-use crate::BANDWIDTH_PLUGIN;
+use super::rules::{self, BANDWIDTH_PLUGIN, Rule};
 use crate::version::SpecVersion;
 
 use Form::{

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::finding::{Report, Severity};
 use super::node::{Members, Node};
-use super::plugins::Plugin;
-use super::{Report, Severity, member};
-use crate::BANDWIDTH_PLUGIN;
+use crate::keys::member;
 use crate::version::SpecVersion;
+
+/// The bandwidth plugin that works with any interface; it comes with netclaim.
+pub const BANDWIDTH_PLUGIN: &str = "netclaim-bandwidth";
 
 /// Checks a configuration whose keys and forms have been looked at already.
 pub(super) type Rule = fn(&Subject<'_>, &mut Report);
@@ -23,8 +25,8 @@ pub(super) struct Subject<'a> {
     pub(super) plugin: &'a Members,
     /// The version of the list, if it has one that is known.
     pub(super) version: Option<SpecVersion>,
-    /// The plugin whose `type` is beside `ipam`, where it is a known one.
-    pub(super) asked_by: Option<&'static Plugin>,
+    /// Whether the plugin that has the object with `capabilities` and `ipam` is a known one.
+    pub(super) is_known: bool,
 }
 
 impl Subject<'_> {
@@ -45,9 +47,9 @@ impl Subject<'_> {
 }
 
 /// Where values stand that the plugin looks at only sometimes: what is wrong with them may never matter.
-pub(super) fn unread(plugin: &Plugin, subject: &Subject<'_>) -> Vec<String> {
+pub(super) fn unread(plugin: &str, subject: &Subject<'_>) -> Vec<String> {
     let conf = subject.conf;
-    let keys: &[&str] = match plugin.name {
+    let keys: &[&str] = match plugin {
         "bridge" | "ptp" if !(conf.on("ipMasq") && subject.has_ipam()) => &["ipMasqBackend"],
         "macvlan" | "tap" | "tuning" if subject.declares("mac") => &["mac"],
         "host-device" if conf.has("device") => &["hwaddr", "kernelpath"],
@@ -458,7 +460,7 @@ fn range(members: &Members, at: &str, report: &mut Report) -> Option<Range> {
 
 fn routes(subject: &Subject<'_>, report: &mut Report) {
     // An IPAM plugin does not mind: the one that sets the routes does.
-    let severity = if subject.asked_by.is_some() { Severity::Error } else { Severity::Warning };
+    let severity = if subject.is_known { Severity::Error } else { Severity::Warning };
     for (index, item) in subject.conf.list("routes").iter().enumerate() {
         let Some(route) = item.object() else { continue };
         let at = member(&subject.pointer("routes"), &index.to_string());

@@ -7,7 +7,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::hex;
+use crate::hex::hex;
 use crate::names::{ContainerId, IfName};
 
 const PARENT: &str = "TRACEPARENT";

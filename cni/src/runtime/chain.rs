@@ -1,34 +1,30 @@
 //! Chains of plugins in the specification's order (section 3).
 
-use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
 
 use super::bin_changes::BinChanges;
-use super::error::{AddError, Context, Effect, Error, ErrorKind, Phase};
-use super::exec::{self, Deadline, Ended};
+use super::deadline::Deadline;
+use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind};
+use super::exec::{self, Ended};
+use super::known_versions::KnownVersions;
 use super::launcher::{Launcher, MountNamespaceError};
 use super::locks::{AttachmentGuard, Locks};
 use super::namespace_gone;
 use super::reply::Reply;
-use crate::attachment::Attachment;
-use crate::config::{ConfError, NetworkList, PluginConf};
-use crate::error_chain;
+use crate::attachment::{Attachment, ValidAttachment};
+use crate::config::{NetworkList, PluginConf};
+use crate::error_chain::error_chain;
 use crate::names::PluginType;
-use crate::request::{Request, ValidAttachment, Verb};
+use crate::request::{Request, Verb};
 use crate::result::CniResult;
-use crate::version::SpecVersion;
-
-/// How long a plugin may take to answer VERSION.
-const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What plugins get of our own environment: what finds and reaches other programs, and nothing that is ours alone.
 const PASSED_ON: [&str; 8] =
@@ -51,18 +47,9 @@ pub struct Runtime {
     bin_dirs: Vec<PathBuf>,
     cni_path: OsString,
     env: Vec<(OsString, OsString)>,
-    launcher: Launcher,
+    pub(super) launcher: Launcher,
     locks: Locks,
-    versions: Mutex<HashMap<PathBuf, (Fingerprint, BTreeSet<SpecVersion>)>>,
-}
-
-/// Tells an installed binary from the one that replaces it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fingerprint {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
+    pub(super) versions: KnownVersions,
 }
 
 /// A directory that cannot be searched for plugins.
@@ -373,7 +360,7 @@ impl Runtime {
         let lock = timeout_at(deadline.at(), self.locks.whole_network(list.name())).await;
         let Ok(_guard) = lock else {
             let context = Context::network(Verb::Gc, list, list.first_plugin().plugin_type());
-            return Err(vec![context.error(deadline.passed(Phase::Queued))]);
+            return Err(vec![context.error(deadline.passed(CallPhase::Queued))]);
         };
         let mut errors = Vec::new();
         for plugin in list.plugins() {
@@ -387,87 +374,7 @@ impl Runtime {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// The versions a plugin supports, of those this runtime knows. Asked once for each binary, that is, again when
-    /// the file was replaced.
-    ///
-    /// # Errors
-    /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
-    pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
-        let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
-        let path = self.search(&context)?;
-        let fingerprint = self.launcher.metadata(&path).ok().map(|file| Fingerprint::of(&file));
-        if let Some(versions) = self.known_versions(&path, fingerprint) {
-            return Ok(versions);
-        }
-        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
-        let versions = match answer {
-            Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
-            // What plugins say that are older than VERSION.
-            Err(error) if error.reported().is_some_and(|e| e.msg == "unknown CNI_COMMAND: VERSION") => {
-                BTreeSet::from([SpecVersion::V0_1_0])
-            }
-            Err(error) => return Err(error),
-        };
-        if let Some(fingerprint) = fingerprint {
-            let mut known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(path, (fingerprint, versions.clone()));
-        }
-        Ok(versions)
-    }
-
-    /// The same network in the highest version that it declares and all its plugins support, IPAM plugins included.
-    ///
-    /// # Errors
-    /// As [`versions`](Self::versions), or [`ErrorKind::NoCommonVersion`] for the plugin after which none is left.
-    pub async fn negotiate(&self, list: &NetworkList) -> Result<NetworkList, Error> {
-        let mut common = list.versions().clone();
-        let mut highest = list.version();
-        for plugin in list.plugin_types() {
-            let supported = self.versions(plugin).await?;
-            let left: BTreeSet<_> = common.intersection(&supported).copied().collect();
-            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
-            highest = *left.last().ok_or_else(|| {
-                let (wanted, supported) =
-                    (common.iter().copied().collect(), supported.iter().copied().collect());
-                context.error(ErrorKind::NoCommonVersion { wanted, supported })
-            })?;
-            common = left;
-        }
-        if highest == list.version() {
-            return Ok(list.clone());
-        }
-        list.pinned(highest).map_err(|error: ConfError| {
-            Context::lookup(list.first_plugin().plugin_type()).error(ErrorKind::Pin(error))
-        })
-    }
-
-    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), but
-    /// where a plugin cannot say what it supports, the highest that the network declares.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].
-    pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Error> {
-        let no_way = |error: &Error| {
-            matches!(error.kind(), ErrorKind::NoCommonVersion { .. } | ErrorKind::NotFound { .. })
-        };
-        match self.negotiate(list).await {
-            Err(error) if !no_way(&error) => {
-                tracing::debug!(
-                    error = error_chain(&error),
-                    "a plugin does not tell its versions: using the highest"
-                );
-                Ok(list.clone())
-            }
-            settled => settled,
-        }
-    }
-
-    fn known_versions(&self, path: &Path, fingerprint: Option<Fingerprint>) -> Option<BTreeSet<SpecVersion>> {
-        let known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(path).filter(|(of, _)| Some(*of) == fingerprint).map(|(_, versions)| versions.clone())
-    }
-
-    fn search(&self, context: &Context) -> Result<PathBuf, Error> {
+    pub(super) fn search(&self, context: &Context) -> Result<PathBuf, Error> {
         let mut not_executable = None;
         for dir in &self.bin_dirs {
             let path = dir.join(context.plugin.as_str());
@@ -487,7 +394,7 @@ impl Runtime {
     ) -> Result<Arc<AttachmentGuard>, Error> {
         let lock = self.locks.attachment(&call.attachment.container_id, call.list.name());
         let locked = timeout_at(deadline.at(), lock).await.map(Arc::new);
-        locked.map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
+        locked.map_err(|_| call.context.error(deadline.passed(CallPhase::Queued)))
     }
 
     /// One plugin's part in an operation on an attachment.
@@ -504,7 +411,7 @@ impl Runtime {
         self.exec(&call.context, request, deadline, Some(Arc::clone(lock))).await
     }
 
-    async fn exec(
+    pub(super) async fn exec(
         &self,
         context: &Context,
         request: Request,
@@ -539,12 +446,5 @@ impl<'a> Call<'a> {
     fn new(verb: Verb, list: &'a NetworkList, plugin: &'a PluginConf, attachment: &'a Attachment) -> Self {
         let context = Context::attachment(verb, list, plugin.plugin_type(), attachment);
         Self { verb, list, plugin, attachment, context }
-    }
-}
-
-impl Fingerprint {
-    fn of(file: &Metadata) -> Self {
-        let modified = (file.mtime(), file.mtime_nsec());
-        Self { device: file.dev(), inode: file.ino(), size: file.size(), modified }
     }
 }

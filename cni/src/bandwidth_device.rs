@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha512};
 
 use crate::attachment::Attachment;
 use crate::config::{NetworkList, PluginConf};
-use crate::hex;
+use crate::hex::hex;
 use crate::result::CniResult;
 
 /// Longest name of a device in bytes (`IFNAMSIZ` less the closing NUL), all of which `bandwidth` uses.
@@ -21,7 +21,7 @@ const DEVICE_NAME: usize = 15;
 ///
 /// `prev` is the attachment's result: where it has the device under the plugin's own name, another runtime, or an
 /// earlier version of this one, has made it, and the plugin is called by that name.
-pub(super) fn name_of_its_own(
+pub(crate) fn network_name_for(
     list: &NetworkList,
     plugin: &PluginConf,
     attachment: &Attachment,
