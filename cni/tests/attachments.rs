@@ -207,7 +207,7 @@ async fn a_namespace_that_is_gone_is_not_named_and_its_addresses_are_released_by
 }
 
 #[tokio::test]
-async fn what_may_be_left_of_a_namespace_that_is_gone_is_an_error_and_stays_known() {
+async fn a_failed_release_is_an_error_and_the_attachment_stays_known() {
     let host = Host::with(&["bridge", "host-local"]);
     let net = list(&json!([{"type": "bridge", "ipam": {"type": "host-local"}}]));
     let c1 = Attachment { netns: Some("/nonexistent".into()), ..attachment("c1", "net1") };

@@ -106,7 +106,7 @@ fn a_file_of_libcni_is_read() {
 }
 
 #[test]
-fn what_libcni_leaves_out_may_be_missing_or_null() {
+fn members_that_libcni_leaves_out_may_be_missing_or_null() {
     let mut file: Value = serde_json::from_str(LIBCNI).unwrap();
     for key in ["netns", "cniArgs", "capabilityArgs", "result"] {
         file[key] = Value::Null;

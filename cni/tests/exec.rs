@@ -195,7 +195,7 @@ async fn a_plugin_that_ignores_sigterm_is_killed_with_all_it_started() {
 }
 
 #[tokio::test]
-async fn what_a_hanging_plugin_started_does_not_outlive_it() {
+async fn children_of_a_hanging_plugin_do_not_outlive_it() {
     let plugins = Plugins::new()
         .with("p", "(while :; do sleep 0.1; done) & echo $! > $D/child; trap 'exit 1' TERM; wait");
     plugins.failure(SHORT).await;

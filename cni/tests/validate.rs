@@ -317,7 +317,7 @@ fn the_order_of_a_chain_is_checked() {
 }
 
 #[test]
-fn what_limits_bandwidth_fits_the_interface_and_stands_alone() {
+fn a_bandwidth_plugin_fits_the_interface_and_stands_alone() {
     let asked = |plugin: &str| json!({"type": plugin, "capabilities": {"bandwidth": true}});
     let macvlan = json!({"type": "macvlan", "master": "eth1"});
     let bridge = json!({"type": "bridge"});
@@ -429,7 +429,7 @@ fn ranges_must_lie_in_their_subnets_and_apart() {
 }
 
 #[test]
-fn the_open_places_of_a_template_are_left_alone() {
+fn the_placeholders_of_a_template_are_left_alone() {
     let template = list(
         &json!([{"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "mtuu": 1,
         "ipam": {"type": "host-local", "ranges": [[{"subnet": "${parameters.subnet}"}]]}}]),
@@ -442,9 +442,9 @@ fn the_open_places_of_a_template_are_left_alone() {
 }
 
 /// Findings of a list with one such plugin, where the places are these.
-fn with_places(plugin: Value, places: &[(&str, PlaceholderValue)]) -> Vec<String> {
+fn with_placeholders(plugin: Value, placeholders: &[(&str, PlaceholderValue)]) -> Vec<String> {
     let known = |name: &str| {
-        let found = places.iter().find(|(known, _)| *known == name);
+        let found = placeholders.iter().find(|(known, _)| *known == name);
         let unknown = || UnknownPlaceholder { problem: format!("no {name}"), advice: "remove it".into() };
         found.map(|(_, place)| place.clone()).ok_or_else(unknown)
     };
@@ -453,10 +453,10 @@ fn with_places(plugin: Value, places: &[(&str, PlaceholderValue)]) -> Vec<String
 }
 
 #[test]
-fn a_place_is_judged_by_what_may_come_there() {
+fn a_placeholder_is_judged_by_its_possible_values() {
     let vlan = |place: PlaceholderValue| {
         let plugin = json!({"type": "vlan", "master": "eth1", "vlanId": "${v}", "ipam": {"type": "dhcp"}});
-        with_places(plugin, &[("v", place)])
+        with_placeholders(plugin, &[("v", place)])
     };
     assert_eq!(vlan(PlaceholderValue::Any), [""; 0]);
     assert_eq!(vlan(PlaceholderValue::Between(1, 4094)), [""; 0]);
@@ -479,14 +479,17 @@ fn a_place_is_judged_by_what_may_come_there() {
     // Within a longer text, whatever comes is a text.
     let plugin = json!({"type": "macvlan", "master": "${link}.${v}", "mtu": "1${v}"});
     assert_eq!(
-        with_places(plugin, &[("link", PlaceholderValue::Text), ("v", PlaceholderValue::Between(1, 9))]),
+        with_placeholders(
+            plugin,
+            &[("link", PlaceholderValue::Text), ("v", PlaceholderValue::Between(1, 9))]
+        ),
         ["error /mtu: must be a whole number, and `1${v}` becomes a string"]
     );
 }
 
 #[test]
-fn a_place_of_a_form_is_judged_by_all_that_have_it() {
-    let at = |plugin: Value, format| with_places(plugin, &[("v", format)]);
+fn a_placeholder_of_a_form_is_judged_by_all_values_of_the_form() {
+    let at = |plugin: Value, format| with_placeholders(plugin, &[("v", format)]);
     let address = || json!({"type": "macvlan", "master": "e", "ipam": {"type": "static", "routes": [], "addresses": [{"address": "${v}"}]}});
     assert_eq!(at(address(), CIDR), [""; 0]);
     for (format, example) in [(IPV4, "10.20.0.5"), (IPV6, "fd00::5"), (MAC, "02:00:5e:10:00:01")] {
@@ -512,7 +515,7 @@ fn a_list_comes_where_a_list_belongs_and_nowhere_else() {
     let dns = |at: &str, place| {
         let mut plugin = json!({"type": "macvlan", "master": "e", "dns": {}});
         plugin["dns"][at] = json!("${v}");
-        with_places(plugin, &list(place))
+        with_placeholders(plugin, &list(place))
     };
     assert_eq!(dns("nameservers", IPV4), [""; 0]);
     assert_eq!(
@@ -525,25 +528,25 @@ fn a_list_comes_where_a_list_belongs_and_nowhere_else() {
     );
     let trunk = json!({"type": "bridge", "vlanTrunk": "${v}"});
     assert_eq!(
-        with_places(trunk, &list(PlaceholderValue::OneOf(vec![json!(7)]))),
+        with_placeholders(trunk, &list(PlaceholderValue::OneOf(vec![json!(7)]))),
         ["error /vlanTrunk: `${v}[*]` may become 7: must be an object, not a number"]
     );
     let unknown = json!({"type": "theirs", "a": "${v}", "b": {"c": "x${v}"}});
     assert_eq!(
-        with_places(unknown, &list(PlaceholderValue::Text)),
+        with_placeholders(unknown, &list(PlaceholderValue::Text)),
         ["error /b/c: ${v} is a list and cannot stand inside a text"]
     );
 }
 
 #[test]
-fn which_plugin_runs_is_known_beforehand() {
-    let typed = |place: PlaceholderValue| with_places(json!({"type": "${v}"}), &[("v", place)]);
+fn the_type_of_a_plugin_is_known_beforehand() {
+    let typed = |place: PlaceholderValue| with_placeholders(json!({"type": "${v}"}), &[("v", place)]);
     assert_eq!(typed(PlaceholderValue::OneOf(vec![json!("dummy")])), [""; 0]);
     for place in [PlaceholderValue::Text, HOSTNAME, PlaceholderValue::List(Box::new(PlaceholderValue::Text))]
     {
         assert_eq!(typed(place), ["error /type: `${v}` may become any plugin that is installed"]);
     }
-    let ipam = with_places(
+    let ipam = with_placeholders(
         json!({"type": "macvlan", "master": "e", "ipam": {"type": "${v}"}}),
         &[("v", PlaceholderValue::Text)],
     );
@@ -551,10 +554,10 @@ fn which_plugin_runs_is_known_beforehand() {
 }
 
 #[test]
-fn a_place_that_gets_no_value_or_has_no_end_is_an_error_wherever_it_stands() {
+fn a_placeholder_without_value_or_end_is_an_error_anywhere() {
     let plugin = json!({"type": "theirs", "a": ["${w}"], "b": {"c": "${open"}, "d": "$${literal}"});
     assert_eq!(
-        with_places(plugin, &[]),
+        with_placeholders(plugin, &[]),
         [
             "error /a/0: no w",
             r#"error /b/c: "${open" has a placeholder without an end: write ${NAME}, or $${ for the text"#,
@@ -563,7 +566,7 @@ fn a_place_that_gets_no_value_or_has_no_end_is_an_error_wherever_it_stands() {
 }
 
 #[test]
-fn what_a_capability_or_another_key_replaces_is_only_warned_of() {
+fn a_fault_in_a_replaced_value_is_only_a_warning() {
     let mac = |capabilities: Value| {
         of_plugin(&json!({"type": "macvlan", "master": "eth1", "mac": "x", "capabilities": capabilities}))
     };

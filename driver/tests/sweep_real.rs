@@ -72,7 +72,7 @@ fn gc_releases_what_nobody_has_in_a_network_of_ours() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_other_programs_attached_is_kept() {
+fn attachments_of_other_programs_are_kept() {
     on_a_host(&[], async |host| {
         let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
         // It is in the cache, as `netclaimctl cni add` leaves it, and in no journal.
@@ -89,7 +89,7 @@ fn what_other_programs_attached_is_kept() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_is_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
+fn an_attachment_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
     on_a_host(&[], async |host| {
         let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
         network.add(&plan, &sandbox(&netns)).await.unwrap();
