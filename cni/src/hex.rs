@@ -1,6 +1,6 @@
 //! Hexadecimal text.
 
-/// Bytes as people and file names have them, two digits each.
+/// Returns two lower-case digits for each byte.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

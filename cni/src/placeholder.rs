@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-/// What is known beforehand of a placeholder's value.
+/// The values that a placeholder may get.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlaceholderValue {
     /// Nothing.

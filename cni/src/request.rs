@@ -20,13 +20,13 @@ pub enum Verb {
     Add,
     /// Detach.
     Del,
-    /// Is the attachment as ADD left it? Since 0.4.0.
+    /// Check that the attachment is as ADD left it. Since 0.4.0.
     Check,
-    /// Could the plugin serve an ADD now? Since 1.1.0.
+    /// Check that the plugin can serve an ADD now. Since 1.1.0.
     Status,
-    /// Remove what belongs to attachments that no longer exist. Since 1.1.0.
+    /// Remove resources of attachments that no longer exist. Since 1.1.0.
     Gc,
-    /// Which versions does the plugin support? Since 0.2.0.
+    /// Report the supported versions. Since 0.2.0.
     Version,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Verb {
     }
 }
 
-/// Why a call cannot be put together from what was given.
+/// A call that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// ADD and CHECK need the namespace.
@@ -86,7 +86,7 @@ pub enum RequestError {
 pub struct Request {
     /// The operation.
     pub verb: Verb,
-    /// The six `CNI_*` variables, all of them always, so that a plugin cannot see a stale one; and the trace.
+    /// The trace, and all six `CNI_*` variables: a missing one could be inherited.
     pub env: Vec<(&'static str, OsString)>,
     /// JSON for standard input.
     pub stdin: Vec<u8>,
@@ -167,7 +167,7 @@ impl Request {
         Self::network(Verb::Gc, &stdin, cni_path)
     }
 
-    /// VERSION. Plugins built with an early library insist on variables that have no meaning here, so they are set.
+    /// VERSION. Plugins built with an early library require all variables, so they are set although they mean nothing.
     pub fn version() -> Self {
         Self {
             verb: Verb::Version,

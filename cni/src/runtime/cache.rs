@@ -1,16 +1,16 @@
-//! What is known of attachments between two calls: configuration, parameters and result, one file each.
+//! The cache of attachments: configuration, parameters and result, one file each.
 //!
-//! The files have the form of libcni's cache (`cniCacheV1`), so that either side can read what the other wrote, and lie
-//! in a directory of our own, since others delete files from libcni's. What libcni does not promise:
+//! The files have the form of libcni's cache (`cniCacheV1`), so that each runtime can read the other's. They are in a
+//! directory of their own, because other programs delete files of libcni's. Beyond libcni's promises:
 //!
-//! * A file is written whole and durably, or not at all. (Durably can be left out by those who keep a journal besides.)
-//! * File names of libcni's form are ambiguous (`a-b` and `c`, `a` and `b-c`), so what counts is what is inside; a
-//!   file of another attachment is neither read nor overwritten.
-//! * An attachment can be stored before its ADD, without a result: one that failed half-way can be found and deleted.
-//!   It is told from one that succeeded by a member that libcni does not look at.
+//! * A file is written whole and durably, or not at all. A program that keeps a journal can do without durability.
+//! * libcni's file names are ambiguous (`a-b` and `c`, `a` and `b-c`). The content counts: a file of another attachment
+//!   is neither read nor overwritten.
+//! * An attachment can be stored before its ADD, without a result, so that DEL finds one that failed half-way. A member
+//!   that libcni ignores marks it.
 //!
-//! Who writes must hold the attachment's lock ([`Attachments`](super::Attachments) does): the temporary file has a fixed
-//! name, so that what a crash leaves is overwritten by the next try.
+//! Writers must hold the attachment's lock, as [`Attachments`](super::Attachments) does: the temporary file has a fixed
+//! name, so that the next write replaces what a crash leaves.
 
 use std::fs;
 use std::io;
@@ -37,7 +37,7 @@ const KIND: &str = "cniCacheV1";
 /// Longest file name of the usual file systems, in bytes.
 const NAME_MAX: usize = 255;
 
-/// How much of a network's name is in the file names of attachments whose names are too long.
+/// Longest part of a network's name in a file name that had to be shortened, in bytes.
 const PREFIX_MAX: usize = 128;
 
 /// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of [`Attachment::args`].
@@ -50,23 +50,23 @@ pub struct Cache {
     lasting: Lasting,
 }
 
-/// An attachment as it was made: what CHECK and DEL must be given again.
+/// An attachment with the configuration and result of its ADD, for CHECK and DEL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cached {
     /// The network's configuration.
     pub list: NetworkList,
     /// The parameters.
     pub attachment: Attachment,
-    /// What came of its ADD.
+    /// The outcome of its ADD.
     pub outcome: AddOutcome,
 }
 
-/// What is known of an ADD.
+/// The outcome of an ADD, as far as it is known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AddOutcome {
     /// It succeeded, with this result.
     Attached(CniResult),
-    /// It failed, or is still under way; with the result of the last plugin that succeeded. DEL is due.
+    /// It failed or is still under way, with the result of the last plugin that succeeded. DEL is due.
     Unfinished(Option<CniResult>),
 }
 
@@ -81,10 +81,10 @@ impl AddOutcome {
 }
 
 impl Cached {
-    /// Reads what [`to_vec`](Self::to_vec), or libcni, wrote.
+    /// Parses a file of this cache or of libcni's.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// See [`EntryError`].
     pub fn from_slice(bytes: &[u8]) -> Result<Self, EntryError> {
         let entry: Entry = serde_json::from_slice(bytes)?;
         if entry.kind != KIND {
@@ -113,7 +113,7 @@ impl Cached {
         Ok(Cached { list, attachment, outcome })
     }
 
-    /// The attachment in the form of libcni's cache.
+    /// Returns the attachment in the form of libcni's cache.
     ///
     /// # Errors
     /// [`EntryError::Netns`], [`EntryError::Json`].
@@ -155,7 +155,7 @@ pub enum CacheError {
     Entry {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         #[source]
         source: EntryError,
     },
@@ -185,7 +185,7 @@ impl CacheError {
     }
 }
 
-/// What is wrong with a file of the cache.
+/// The fault of a cache file.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// Not JSON of this form.
@@ -194,10 +194,10 @@ pub enum EntryError {
     /// An entry of another kind.
     #[error("its kind is {0:?}, not \"cniCacheV1\"")]
     Kind(String),
-    /// JSON has no room for other paths.
+    /// JSON cannot express other paths.
     #[error("the path of its network namespace is not UTF-8")]
     Netns,
-    /// A name that is none.
+    /// A name that is not allowed.
     #[error("holds a name that is not allowed")]
     Name(#[from] NameError),
     /// The configuration is not encoded as it should be.
@@ -241,21 +241,21 @@ struct Entry {
 }
 
 impl Cache {
-    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there, locks in
-    /// `locks`.
+    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there,
+    /// locks in `locks`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), lasting: Lasting::OnDisk }
     }
 
-    /// The same cache for those who keep a journal of their own: what it holds may be lost when the machine stops, and
-    /// storing does not wait for the disk.
+    /// The same cache for a program that keeps a durable journal: storing does not wait for the disk, and a power cut
+    /// may lose entries. Such a program still needs the cache, for people, tools and other runtimes that read it.
     #[must_use]
     pub fn beside_a_journal(self) -> Self {
         Self { lasting: Lasting::InKernel, ..self }
     }
 
-    /// Waits for operations of other processes on the container, and for GC of the network, and keeps them waiting
-    /// until the lock is dropped. `None` if `until` comes first.
+    /// Locks a container against operations of other processes, and its network against their GC. `None` if `until`
+    /// comes first.
     ///
     /// # Errors
     /// [`CacheError::File`].
@@ -268,8 +268,7 @@ impl Cache {
         Ok(file_locks::attachment(&self.dir, container_id, network, until).await?)
     }
 
-    /// Waits for all operations on the network, of other processes too, and keeps them waiting until the lock is
-    /// dropped. `None` if `until` comes first.
+    /// Locks a network against all operations, also of other processes. `None` if `until` comes first.
     ///
     /// # Errors
     /// [`CacheError::File`].
@@ -281,7 +280,7 @@ impl Cache {
         Ok(file_locks::whole_network(&self.dir, network, until).await?)
     }
 
-    /// Keeps operations on the container waiting; `None` if one is under way.
+    /// Locks a container; `None` if an operation on it is under way.
     pub(super) fn try_lock_container(
         &self,
         container_id: &ContainerId,
@@ -289,14 +288,14 @@ impl Cache {
         Ok(file_locks::try_container(&self.dir, container_id)?)
     }
 
-    /// Stores what is known of an attachment in place of what was known before.
+    /// Stores an attachment, in place of an earlier entry.
     ///
     /// # Errors
-    /// [`CacheError`] when it is not certain that it is stored, or when the place is another attachment's.
+    /// [`CacheError`] if the entry may not be stored, or if another attachment has a file of that name.
     pub fn store(&self, cached: &Cached) -> Result<(), CacheError> {
         let Cached { list, attachment, .. } = cached;
         let path = self.path(list.name(), &attachment.container_id, &attachment.if_name);
-        // What cannot be read is not worth keeping.
+        // An unreadable file is replaced.
         if let Ok(Some(old)) = read(&path)
             && !is_of(&old, list.name(), &attachment.container_id, &attachment.if_name)
         {
@@ -315,7 +314,7 @@ impl Cache {
         Ok(Pending::write(&tmp, &bytes, self.lasting)?.rename(&path)?)
     }
 
-    /// What is known of an attachment; `None` if nothing is.
+    /// Loads an attachment; `None` if it is not known.
     ///
     /// # Errors
     /// [`CacheError`] if the file is there and cannot be read or used.
@@ -329,10 +328,10 @@ impl Cache {
         Ok(found.filter(|cached| is_of(cached, network, container_id, if_name)))
     }
 
-    /// Forgets an attachment; it need not be known.
+    /// Removes an attachment, which need not be known.
     ///
     /// # Errors
-    /// [`CacheError`] when it is not certain that the file is gone, or when it is another attachment's.
+    /// [`CacheError`] if the file may still be there.
     pub fn remove(
         &self,
         network: &NetworkName,
@@ -347,7 +346,7 @@ impl Cache {
         }
     }
 
-    /// Every attachment that is known, in the order of the file names, and what is wrong with the other files.
+    /// Loads all attachments, in the order of the file names, with the errors of unreadable files.
     ///
     /// # Errors
     /// [`CacheError::File`] if the directory cannot be read; one that does not exist is empty.
@@ -360,7 +359,7 @@ impl Cache {
         let mut paths = Vec::new();
         for entry in entries {
             let path = entry.map_err(FileError::to("read", &results))?.path();
-            // Names begin with a letter or digit: what else is there is not finished, or not ours.
+            // Hidden files are unfinished, or not the cache's: names begin with a letter or digit.
             let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.is_file() {
                 paths.push(path);
@@ -377,7 +376,7 @@ impl Cache {
         Ok((known, unusable))
     }
 
-    /// Where an attachment's file is.
+    /// The path of an attachment's file.
     fn path(&self, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
         self.results().join(file_name(network, container_id, if_name))
     }
@@ -387,7 +386,7 @@ impl Cache {
     }
 }
 
-/// As libcni's, unless the file system has no room for such a name and the temporary file's dot.
+/// libcni's file name, unless it is too long with the temporary file's dot.
 fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
     let name = format!("{network}-{container_id}-{if_name}");
     if name.len() < NAME_MAX {
@@ -396,7 +395,7 @@ fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName
     format!("{}-{}", prefix(network), hex(&Sha256::digest(&name)))
 }
 
-/// What the names of all of a network's files begin with.
+/// The beginning of the names of all files of a network.
 fn prefix(network: &NetworkName) -> &str {
     network.as_str().get(..PREFIX_MAX).unwrap_or(network.as_str())
 }

@@ -26,11 +26,11 @@ use crate::names::PluginType;
 use crate::request::{Request, Verb};
 use crate::result::CniResult;
 
-/// What plugins get of our own environment: what finds and reaches other programs, and nothing that is ours alone.
+/// Variables of this program's environment that plugins get: those that find and reach other programs.
 const PASSED_ON: [&str; 8] =
     ["PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
-/// `PATH` where we have none: plugins call `iptables`, `nft` and the like by name.
+/// `PATH` for plugins if this program has none: they call `iptables`, `nft` and others by name.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runs CNI plugins from a list of directories.
@@ -58,7 +58,7 @@ pub enum BinDirError {
     /// There is none.
     #[error("no directory to search for CNI plugins")]
     None,
-    /// A relative directory would depend on where we run.
+    /// A relative directory would depend on the working directory.
     #[error("CNI plugin directory {} is not an absolute path", .0.display())]
     Relative(PathBuf),
     /// `CNI_PATH` separates its entries by colons.
@@ -67,9 +67,9 @@ pub enum BinDirError {
 }
 
 impl Runtime {
-    /// A runtime that looks for plugins in `bin_dirs`, in that order.
+    /// Creates a runtime that looks for plugins in `bin_dirs`, in that order.
     ///
-    /// Of our own environment plugins get `PATH`, `HOME` and the proxy variables.
+    /// Plugins inherit `PATH`, `HOME` and the proxy variables only.
     ///
     /// # Errors
     /// [`BinDirError`] if there is no directory, or one that cannot be part of `CNI_PATH`.
@@ -104,7 +104,7 @@ impl Runtime {
         Ok(Self { launcher: Launcher::in_namespace(path)?, ..self })
     }
 
-    /// Gives plugins another variable, or another value of one. The `CNI_*` variables cannot be changed.
+    /// Adds or replaces a variable of the plugins. The `CNI_*` variables cannot be changed.
     #[must_use]
     pub fn with_env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((key.into(), value.into()));
@@ -116,7 +116,7 @@ impl Runtime {
         &self.bin_dirs
     }
 
-    /// Tells from now on when the plugins in these directories may have changed, also in another mount namespace.
+    /// Subscribes to changes of the installed plugins, also in another mount namespace.
     ///
     /// # Errors
     /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
@@ -124,7 +124,7 @@ impl Runtime {
         BinChanges::subscribe(self.launcher.clone(), self.bin_dirs.clone())
     }
 
-    /// The first regular file of the plugin's name that may be executed.
+    /// Finds the first executable regular file of the plugin's name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] with the directories searched.
@@ -146,9 +146,9 @@ impl Runtime {
     /// Attaches: ADD of every plugin in order, each with the result of the one before. Returns the last result, in
     /// the list's version.
     ///
-    /// Nothing is undone on failure: the caller owes a DEL then, with [`AddError::last_good`] (the specification
-    /// wants a DEL even after a failed ADD). `deadline` is for the whole chain. If the future is dropped, the running
-    /// plugin is killed and a DEL is owed as well.
+    /// A failure undoes nothing: the caller must call DEL with [`AddError::last_good`], as the specification requires
+    /// after a failed ADD. `deadline` is for the whole chain. Dropping the future kills the running plugin; then, too,
+    /// the caller must call DEL.
     ///
     /// # Errors
     /// [`AddError`]: which plugin failed, how, and what there was before.
@@ -171,7 +171,7 @@ impl Runtime {
         let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
         let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
         let lock = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
-        // All binaries first: a chain that cannot end should not begin.
+        // A chain that lacks a binary must not begin.
         for plugin in list.plugins() {
             self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
         }
@@ -228,7 +228,7 @@ impl Runtime {
         let lock = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins().rev() {
             match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, prev, deadline).await {
-                // An unknown container, or word that nothing is left: this plugin has no more to delete.
+                // The plugin reports an unknown container, or that nothing is left.
                 Err(error) if error.reported().is_some() && error.effect() == Effect::None => {
                     tracing::info!(error = error_chain(&error), "taken for a successful DEL");
                 }
@@ -240,15 +240,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// DEL for an attachment whose [`del`](Self::del) is hopeless: goes on past errors, and then calls the DEL of
-    /// every IPAM plugin directly.
+    /// Detaches when the namespace is gone, and [`del`](Self::del) would fail: continues after errors, and then calls
+    /// DEL of every IPAM plugin directly.
     ///
-    /// Some plugins give up, or succeed, before they reach their IPAM plugin when the namespace or the uplink is gone;
-    /// the address would stay taken. IPAM plugins take a DEL for what they no longer hold. `deadline` is for each
-    /// plugin, so that one which hangs does not keep the others from cleaning up.
+    /// Without the namespace or the uplink, some plugins return before they call their IPAM plugin, and the address
+    /// would stay taken. `deadline` is for each plugin, so that a hanging one does not keep the others from cleaning
+    /// up.
     ///
-    /// For when the namespace is gone: `attachment` should have none. Returns every error on the way but those that
-    /// are known to leave nothing behind then; empty if all went well.
+    /// `attachment` should have no namespace. Returns all errors but those that are known to leave nothing behind.
     pub async fn release(
         &self,
         list: &NetworkList,
@@ -321,7 +320,7 @@ impl Runtime {
     /// Asks every plugin in order whether it could serve an ADD. Does nothing before version 1.1.0. `deadline` is for
     /// all of them.
     ///
-    /// Of the errors only codes 50 and 51 mean "no": a plugin that merely does not know STATUS fails with others.
+    /// Only the error codes 50 and 51 mean "no": a plugin that does not know STATUS fails with others.
     ///
     /// # Errors
     /// The first plugin's that fails.
@@ -397,7 +396,7 @@ impl Runtime {
         locked.map_err(|_| call.context.error(deadline.passed(CallPhase::Queued)))
     }
 
-    /// One plugin's part in an operation on an attachment.
+    /// Runs one plugin of an operation on an attachment.
     async fn run(
         &self,
         call: &Call<'_>,
@@ -421,7 +420,7 @@ impl Runtime {
         let path = self.search(context)?;
         let Ended { outcome, stderr } =
             exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
-        // STATUS is asked again and again, and what it has to say is its answer.
+        // STATUS is repeated often, and its answer says all.
         if !stderr.is_empty() && context.verb != Some(Verb::Status) {
             context.log(&stderr);
         }
@@ -432,13 +431,13 @@ impl Runtime {
     }
 }
 
-/// An operation on an attachment, as far as one plugin is concerned.
+/// One plugin's call of an operation on an attachment.
 struct Call<'a> {
     verb: Verb,
     list: &'a NetworkList,
     plugin: &'a PluginConf,
     attachment: &'a Attachment,
-    /// Names the binary to run: the plugin's own, or its IPAM plugin's.
+    /// Names the binary to run: the plugin's, or its IPAM plugin's.
     context: Context,
 }
 

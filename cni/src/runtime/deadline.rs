@@ -1,4 +1,4 @@
-//! When an operation must be over.
+//! Deadlines of operations.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::error::{CallPhase, ErrorKind};
 
-/// The time that an operation has.
+/// The deadline of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
@@ -16,12 +16,12 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn after(after: Duration) -> Self {
         let now = Instant::now();
-        // Too far away to be a time is as good as a year.
+        // A time too far to express is as good as a year.
         let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
         Self { at, after }
     }
 
-    /// How much time was given in all.
+    /// The whole time from the beginning.
     pub(crate) fn whole(self) -> Duration {
         self.after
     }

@@ -1,5 +1,5 @@
-//! Files that are replaced whole, or not at all, whenever the machine stops: a new file beside the old one, fsync, rename,
-//! fsync of the directory.
+//! Files that are replaced whole or not at all, whenever the machine stops: a new file beside the old one, fsync,
+//! rename, fsync of the directory. The cache uses them; they are public for programs that keep a journal beside it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -24,16 +24,16 @@ impl FileError {
     }
 }
 
-/// Whether a change that is done has to outlast the machine.
+/// How long a finished change must last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// Also when the power goes.
+    /// Past a power cut.
     OnDisk,
-    /// As long as the kernel runs: nobody waits for the disk.
+    /// As long as the kernel runs: no write waits for the disk.
     InKernel,
 }
 
-/// A file that is complete, under a name that means nothing yet.
+/// A complete file under a temporary name.
 #[must_use]
 pub struct Pending<'a> {
     path: &'a Path,
@@ -41,7 +41,7 @@ pub struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// Writes the file at `path`, for its owner only. There is none if that fails: a full disk has no room for halves.
+    /// Writes the file at `path`, for its owner only. If that fails, no file is left.
     pub fn write(path: &'a Path, bytes: &[u8], lasting: Lasting) -> Result<Self, FileError> {
         let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
         let mut file = opened.map_err(FileError::to("create", path))?;
@@ -53,7 +53,7 @@ impl<'a> Pending<'a> {
         Ok(Self { path, lasting })
     }
 
-    /// Puts it in the place of what is at `path`, in the same directory.
+    /// Renames the file to `path`, in the same directory, over an existing one.
     pub fn rename(self, path: &Path) -> Result<(), FileError> {
         fs::rename(self.path, path).map_err(FileError::to("rename to", path))?;
         #[cfg(any(test, feature = "write-trace"))]
@@ -65,7 +65,7 @@ impl<'a> Pending<'a> {
 /// Removes a file, which need not be there.
 pub fn remove(path: &Path, lasting: Lasting) -> Result<(), FileError> {
     match fs::remove_file(path) {
-        // Whoever removed it may not have lived to sync the directory.
+        // An earlier removal may have ended before the directory was synced.
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::to("remove", path)(error)),
         _ => sync_dir_of(path, lasting),
     }
@@ -93,7 +93,7 @@ fn sync(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What was done in this thread, for tests: what a power cut leaves can only be told from the order.
+/// The writes and syncs of this thread, for tests: their order decides what a power cut leaves.
 #[cfg(any(test, feature = "write-trace"))]
 pub mod trace {
     use std::cell::RefCell;
@@ -106,7 +106,7 @@ pub mod trace {
         DONE.with_borrow_mut(|done| done.push(format!("{verb} {name}")));
     }
 
-    /// What was done since the last question.
+    /// Returns the writes and syncs since the last call.
     pub fn take() -> Vec<String> {
         DONE.take()
     }

@@ -1,8 +1,8 @@
-//! One plugin process, from start to end. The only place in this module that runs anything.
+//! One plugin process, from start to end.
 //!
 //! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own. It has
-//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed, and in
-//! this process the container stays locked until it has ended.
+//! ended when [`run`] returns. Dropping the future kills its process group; in this process, the container stays locked
+//! until the group has ended.
 
 use std::ffi::OsString;
 use std::fs;
@@ -42,7 +42,7 @@ pub const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long output is waited for after a plugin has exited: a process it left behind may hold the pipes open.
 pub const DRAIN_AFTER_EXIT: Duration = Duration::from_millis(500);
 
-/// How often to look whether a killed process is still there when nobody waits for it.
+/// How often to look whether a killed process is still there.
 const KILL_BEAT: Duration = Duration::from_millis(2);
 
 /// How long a killed process may take to disappear before it is left to the kernel.
@@ -56,8 +56,8 @@ const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 
 /// Closes every descriptor above standard error that a plugin would inherit.
 ///
-/// What Rust opens is closed on exec by itself; what our own parent left open in us is not. To be called once, at the
-/// start of the program, before anything is opened on purpose to be inherited.
+/// Descriptors that Rust opens are closed on exec; those that this program inherited are not. Call it once, at the
+/// start of the program.
 ///
 /// # Errors
 /// `/proc/self` cannot be read.
@@ -80,7 +80,7 @@ pub fn close_inherited_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// What a call came to, and the end of its standard error in either case.
+/// The outcome of a call, with the end of its standard error.
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Reply, ErrorKind>,
     pub(crate) stderr: String,
@@ -95,7 +95,7 @@ pub(crate) async fn run(
     deadline: Deadline,
     lock: Option<Arc<AttachmentGuard>>,
 ) -> Ended {
-    // A plugin that is killed as soon as it has begun does more harm than one that never began.
+    // A plugin that is killed at once does more harm than one that never started.
     if Instant::now() >= deadline.at() {
         return Ended { outcome: Err(deadline.passed(CallPhase::Spent)), stderr: String::new() };
     }
@@ -134,7 +134,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Starts the plugin. Returns what of its input is still to be written.
+/// Starts the plugin. Returns the input that is still to be written.
 async fn spawn<'a>(
     launcher: &Launcher,
     path: &Path,
@@ -190,7 +190,7 @@ impl<F: Future<Output = ()>> Pipes<'_, F> {
         }
     }
 
-    /// Moves what is left. False if someone else holds the pipes open.
+    /// Moves the rest. False if another process holds the pipes open.
     async fn drain(&mut self) -> bool {
         !self.open || timeout(DRAIN_AFTER_EXIT, &mut self.io).await.is_ok()
     }
@@ -211,7 +211,7 @@ async fn supervise<F: Future<Output = ()>>(
     }
     group.signal(Signal::SIGTERM);
     let exited = pipes.drive(child, Instant::now() + TERM_GRACE).await.is_some();
-    // Also after the plugin went quietly: what it started must not go on without it.
+    // Also if the plugin has ended: its children must not outlive it.
     group.signal(Signal::SIGKILL);
     let end = Instant::now() + KILL_WAIT;
     if !exited && pipes.drive(child, end).await.is_none() {
@@ -244,9 +244,9 @@ async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
 /// Reaps a process that has ended, when its last thread has had the time to leave the kernel.
 ///
 /// The end of a process with threads, as every Go program is one, is reported before the last of them has removed its
-/// directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`). Who reaps the process at
-/// once meets that directory half removed and waits for it by spinning (`shrink_dcache_parent`): where the processors
-/// are busy, for milliseconds after each plugin, of which the attachment would have to wait for every one.
+/// directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`). Reaping the process at
+/// once would spin until the directory is removed (`shrink_dcache_parent`): on busy processors, for milliseconds after
+/// each plugin of an attachment.
 fn reap_later(mut child: Child) {
     tokio::spawn(async move {
         sleep(REAP_AFTER).await;
@@ -257,7 +257,7 @@ fn reap_later(mut child: Child) {
 /// The plugin's process group; killed when dropped, unless the plugin has ended.
 struct Group {
     leader: Option<Pid>,
-    /// What nobody else may do meanwhile.
+    /// Keeps other operations on the container waiting.
     lock: Option<Arc<AttachmentGuard>>,
 }
 
@@ -287,8 +287,8 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// A killed process ends when the kernel has finished what it was doing for it, such as making a link: a DEL that
-    /// came before would not find it.
+    /// A killed process ends only when the kernel has finished its system call, such as making a link: an earlier DEL
+    /// would not find the link.
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
         let Some(leader) = self.leader.take() else { return };
@@ -312,8 +312,7 @@ async fn gone(leader: Pid, end: Instant) {
 struct Rest<'a>(Option<(PipeWriter, &'a [u8])>);
 
 impl<'a> Rest<'a> {
-    /// Fills a pipe before there is anyone to read it: nearly every input fits, and the plugin never waits for us, nor
-    /// we for it.
+    /// Fills a pipe before the plugin starts: nearly every input fits, so that neither side waits for the other.
     fn of(bytes: &'a [u8]) -> io::Result<(PipeReader, Self)> {
         let (reader, mut writer) = io::pipe()?;
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -326,7 +325,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// A plugin need not read its input: that the pipe breaks is no failure, and a plugin that misses part of it says so.
+/// A broken pipe is no failure: a plugin need not read its input.
 async fn feed(Rest(rest): Rest<'_>) {
     if let Some((writer, bytes)) = rest
         && let Ok(mut pipe) = pipe::Sender::from_owned_fd(writer.into())

@@ -1,7 +1,7 @@
-//! Locks that hold among the processes of a host, by files in the directory of a [`Cache`](super::Cache).
+//! Locks among the processes of a host, by files in the directory of a [`Cache`](super::Cache).
 //!
-//! The same rules as among the tasks of one process ([`Locks`](super::locks::Locks)): operations on one container run
-//! one after another, GC of a network runs alone. The kernel drops the locks of a process that dies.
+//! The rules are those among the tasks of one process ([`Locks`](super::locks::Locks)). The kernel drops the locks of a
+//! process that dies.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use super::durable::{FileError, create_dir};
 use crate::names::{ContainerId, NetworkName};
 
-/// First and longest pause before a lock that somebody holds is tried again.
+/// First and longest pause before a retry.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// No network has this name: names begin with a letter or digit.
@@ -46,7 +46,7 @@ pub(super) async fn attachment(
     Ok(taken.then(|| FileLock { _files: vec![containers, network] }))
 }
 
-/// `None` while somebody works on the container.
+/// `None` while another operation on the container is under way.
 pub(super) fn try_container(dir: &Path, container: &ContainerId) -> Result<Option<FileLock>, FileError> {
     let (containers, path) = open(dir, CONTAINERS)?;
     let taken = take_container(&containers, &path, container)?;
@@ -87,7 +87,7 @@ fn range_of(container: &ContainerId) -> libc::flock {
     }
 }
 
-/// Polls: a thread that sleeps in the kernel could not be called back at the deadline.
+/// Polls, because a thread that sleeps in the kernel cannot be woken at the deadline.
 async fn wait(
     until: Instant,
     mut try_lock: impl FnMut() -> Result<bool, FileError>,
@@ -113,7 +113,7 @@ fn outcome(tried: Result<(), TryLockError>, path: &Path) -> Result<bool, FileErr
     }
 }
 
-/// The disk may be slow; what follows is between us and the kernel.
+/// Opens on another thread: the disk may be slow.
 async fn open_off_thread(dir: &Path, name: &str) -> Result<(File, PathBuf), FileError> {
     let (dir, name) = (dir.to_owned(), name.to_owned());
     let path = dir.clone();

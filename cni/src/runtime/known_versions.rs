@@ -1,4 +1,4 @@
-//! What installed plugins answered to VERSION.
+//! Answers of installed plugins to VERSION.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::Metadata;
@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::version::SpecVersion;
 
-/// The versions that binaries support; what is known of one ends when its file is replaced.
+/// Supported versions by binary; an answer counts until the file is replaced.
 #[derive(Debug, Default)]
 pub(super) struct KnownVersions(Mutex<HashMap<PathBuf, (Fingerprint, BTreeSet<SpecVersion>)>>);
 
 impl KnownVersions {
-    /// The versions of the binary at `path`, which is this file now.
+    /// The versions of the binary at `path`; `file` is its current metadata.
     pub(super) fn of(&self, path: &Path, file: &Metadata) -> Option<BTreeSet<SpecVersion>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (fingerprint, versions) = known.get(path)?;

@@ -16,8 +16,8 @@ use crate::version::SpecVersion;
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// The versions a plugin supports, of those this runtime knows. Asked once for each binary, that is, again when
-    /// the file was replaced.
+    /// Returns the versions that a plugin supports, of those that this runtime knows. Calls VERSION once for each
+    /// binary, and again when the file is replaced.
     ///
     /// # Errors
     /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
@@ -31,7 +31,7 @@ impl Runtime {
         let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
         let versions = match answer {
             Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
-            // What plugins say that are older than VERSION.
+            // Plugins that are older than VERSION say this.
             Err(error) if error.reported().is_some_and(|e| e.msg == "unknown CNI_COMMAND: VERSION") => {
                 BTreeSet::from([SpecVersion::V0_1_0])
             }
@@ -43,7 +43,7 @@ impl Runtime {
         Ok(versions)
     }
 
-    /// The same network in the highest version that it declares and all its plugins support, IPAM plugins included.
+    /// Returns the network in the highest version that it declares and all its plugins support, IPAM plugins included.
     ///
     /// # Errors
     /// As [`versions`](Self::versions), or [`ErrorKind::NoCommonVersion`] for the plugin after which none is left.
@@ -69,8 +69,8 @@ impl Runtime {
         })
     }
 
-    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), but
-    /// where a plugin cannot say what it supports, the highest that the network declares.
+    /// Returns the network in the version of an ADD and all later calls: as [`negotiate`](Self::negotiate), but the
+    /// highest version that the network declares if a plugin does not answer VERSION.
     ///
     /// # Errors
     /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].

@@ -88,7 +88,7 @@ fn two_shapers(first: &str, second: &str) -> String {
     }
 }
 
-/// What is made before may be out of reach for a plugin that limits bandwidth.
+/// Reports a bandwidth plugin that cannot limit the interface of the plugins before it.
 fn limits_in_vain(
     plugin: &Members,
     known: &Plugin,
@@ -133,7 +133,7 @@ fn type_of<'a>(object: &'a Members, at: &str, report: &mut Report) -> Option<&'a
     None
 }
 
-/// Keys that belong to the protocol: their spelling, and those that are the runtime's to write.
+/// Reports misspelt keys of the protocol, and keys that only the runtime writes.
 fn protocol(plugin: &Members, at: &str, report: &mut Report) {
     misspelt(plugin, at, &keys::PROTOCOL, report);
     for (key, _) in plugin.iter().filter(|(key, _)| is_reserved(key)) {
@@ -165,17 +165,17 @@ fn misspelt(object: &Members, at: &str, known: &[&str], report: &mut Report) {
     }
 }
 
-/// What is left after the frame's and the runtime's keys, which have been reported in whatever spelling.
+/// Returns the keys that are neither the protocol's nor the runtime's; those have been reported in any spelling.
 fn without_protocol(plugin: &Members) -> Members {
     let protocol = |key: &str| is_reserved(key) || keys::PROTOCOL.iter().any(|known| is_misspelt(key, known));
     plugin.without(protocol)
 }
 
-/// What `ipam` leads to.
+/// The plugin that `ipam` names.
 enum IpamIs {
     None,
     Known(&'static Plugin),
-    /// Another plugin, or not to be told.
+    /// Another plugin, or one that is not known yet.
     Other,
 }
 

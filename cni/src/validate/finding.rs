@@ -1,4 +1,4 @@
-//! Findings, and how they are collected.
+//! Findings, and the report that collects them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,14 +8,14 @@ use serde::Serialize;
 /// A problem of a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// JSON pointer (RFC 6901) of the faulty value, or of the object in which something is missing. It always leads to
-    /// a value of the document; the empty one is the whole.
+    /// JSON pointer (RFC 6901) of the faulty value, or of the object that lacks something. It always leads to a value
+    /// of the document; the empty pointer is the whole document.
     pub pointer: String,
-    /// What is wrong there.
+    /// The fault.
     pub problem: String,
-    /// What to do.
+    /// The way to correct it.
     pub advice: String,
-    /// Whether it works nevertheless.
+    /// Whether the configuration works nevertheless.
     pub severity: Severity,
 }
 
@@ -23,9 +23,9 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works, perhaps not as it was meant; or only some nodes, kernels or claims can tell.
+    /// It works, perhaps not as intended; or it depends on the node, the kernel or the attachment.
     Warning,
-    /// The runtime or a plugin refuses it, on every node.
+    /// The runtime or a plugin refuses it on every node.
     Error,
 }
 
@@ -45,13 +45,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings as they are made.
+/// Collects findings, each once.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     /// The same, to report each once.
     reported: BTreeSet<Finding>,
-    /// Pointers to values that the plugin may never look at.
+    /// Pointers to values that the plugin may never read.
     pub(super) unread: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Report {
         self.push(Severity::Warning, at, problem.into(), advice.into());
     }
 
-    /// What the plugin refuses if it looks at the value at all.
+    /// Reports a value that the plugin refuses if it reads it at all.
     pub(super) fn value_error(&mut self, at: &str, problem: impl Into<String>, advice: impl Into<String>) {
         let below = |unread: &String| {
             at.strip_prefix(unread.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! The form of a value: what JSON type a plugin reads it into, and what it accepts there.
+//! The form of a value: the JSON type that a plugin reads it into, and the values that it accepts.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::placeholder::PlaceholderValue;
 const MIN_MTU: i128 = 68;
 const MAX_MTU: i128 = 65535;
 
-/// What a key's value must be. `null`, and where it makes sense the empty text, are the same as no key.
+/// The form of a key's value. `null` counts as no key, and so does the empty text in most forms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
     Any,
@@ -96,7 +96,7 @@ impl Form {
         }
     }
 
-    /// Checks what may come for an open value.
+    /// Checks the possible values of an open value.
     fn check_open(self, open: &Open, at: &str, report: &mut Report) {
         // Whether no other value than those may come.
         let (values, all) = match &open.value {
@@ -108,7 +108,7 @@ impl Form {
                 return report.error(at, problem, "change its type");
             }
             PlaceholderValue::Text => return,
-            // Of a host name only the text is known: it may be a word that the plugin knows.
+            // Any text may be a word that the plugin knows.
             PlaceholderValue::Like { example, stands_for_all } => {
                 (vec![Node::Text((*example).to_owned())], *stands_for_all)
             }
@@ -231,7 +231,7 @@ pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &
     }
 }
 
-/// What becomes of a number that is not a usual one: the plugin reads 64 bits.
+/// Returns the severity of an unusual number: plugins read 64 bits.
 fn beyond(number: i128) -> Severity {
     if i64::try_from(number).is_ok() { Severity::Warning } else { Severity::Error }
 }

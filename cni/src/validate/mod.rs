@@ -1,12 +1,11 @@
-//! What is wrong with a network configuration, all of it at once, without running anything.
+//! Finds everything that is wrong with a network configuration, without running anything.
 //!
-//! [`validate`] looks at the frame that the specification gives (section 1), at the keys and values of the reference
-//! plugins (release 1.9.1), and at what hangs together: a chain's order, address ranges, settings that exclude each
-//! other. Of a plugin that is not known only what the specification says is checked.
+//! [`validate`] checks the frame that the specification defines (section 1), the keys and values of the reference
+//! plugins (release 1.9.1), and relations between them: the order of a chain, address ranges, settings that exclude
+//! each other. Unknown plugins are checked by the specification alone.
 //!
-//! Pure: whether interfaces and binaries exist is for those who can look. What [`NetworkList`](crate::NetworkList)
-//! refuses to parse is always an error here; an error here may still be accepted there, and is then the plugin's to
-//! refuse.
+//! It does not look whether interfaces and binaries exist. Whatever [`NetworkList`](crate::NetworkList) refuses is an
+//! error here. The reverse does not hold: some errors only make a plugin fail.
 
 mod chain;
 mod finding;
@@ -26,14 +25,14 @@ pub use finding::{Finding, Severity};
 pub use rules::BANDWIDTH_PLUGIN;
 pub use template::UnknownPlaceholder;
 
-/// Everything that is wrong with a network configuration list, or a single plugin's configuration, in the order of
-/// the document's parts. Empty if nothing is.
+/// Checks a network configuration list, or a single plugin's configuration. The findings are in the order of the
+/// document.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     check(json, |node, _| node)
 }
 
-/// As [`validate`], for a configuration with placeholders; `known` says what is known of each by its name. What every
-/// value that may come there makes wrong is an error, what only some of them do a warning.
+/// Checks a configuration with placeholders; `known` returns the possible values of each by its name. A problem with
+/// every possible value is an error, a problem with some of them a warning.
 pub fn validate_template(
     json: &[u8],
     known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,

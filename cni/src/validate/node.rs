@@ -1,4 +1,4 @@
-//! JSON as the checks need it: keys in order, duplicates kept, and values that a template leaves open.
+//! JSON values for the checks: keys in order, duplicates kept, and values that a template leaves open.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub(super) enum Node {
 pub(super) struct Open {
     /// As it is written.
     pub(super) text: String,
-    /// What is known of the value.
+    /// The possible values.
     pub(super) value: PlaceholderValue,
 }
 
@@ -60,7 +60,7 @@ impl Node {
         matches!(self, Self::Open(_))
     }
 
-    /// What it is, for a message.
+    /// The kind of value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -204,7 +204,7 @@ impl<'de> Visitor<'de> for Any {
     }
 }
 
-/// The problem of a value with another JSON type than `expected`.
+/// Returns the problem of a value whose JSON type is not `expected`.
 pub(super) fn wrong(expected: &str, found: &Node) -> String {
     format!("must be {expected}, not {}", found.kind())
 }

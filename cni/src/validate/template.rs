@@ -7,13 +7,13 @@ use crate::placeholder::{self, Part, PlaceholderValue};
 /// A placeholder that gets no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPlaceholder {
-    /// What is wrong with it.
+    /// The fault.
     pub problem: String,
-    /// What to do.
+    /// The way to correct it.
     pub advice: String,
 }
 
-/// What a text with placeholders may become; `known` says what is known of each by its name.
+/// Replaces a text with placeholders by its possible values; `known` returns those of each placeholder.
 pub(super) fn open(
     text: String,
     at: &str,
