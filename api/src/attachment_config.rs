@@ -12,7 +12,7 @@ use crate::{IfName, Invalid, IpRequest, MacAddr, Quantity};
 /// Opaque device configuration of a DeviceClass or a ResourceClaim: the settings of an attachment.
 ///
 /// Several may apply to one request. They are merged field by field in the order of the allocation, those of the class
-/// first; a later one wins. What a claim may set, the admin decides in `allow`.
+/// first; a later one wins. The admin decides in `allow` what a claim may set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttachmentConfig {

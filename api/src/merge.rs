@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
+use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
 use netclaim_cni::{CapabilityArgs, NetworkList, error_chain};
 use serde_json::{Map, Value, json};
 
@@ -153,7 +153,7 @@ fn class_conflist(config: &CniConfig) -> Result<Map<String, Value>, String> {
     let conflist = as_conflist(&config.config);
     let mut named = conflist.clone();
     named.entry("name").or_insert_with(|| json!("netclaim"));
-    let findings = validate_places(Value::Object(named).to_string().as_bytes(), &|name| {
+    let findings = validate_template(Value::Object(named).to_string().as_bytes(), &|name| {
         template::place_with(name, &config.allow)
     });
     let rules = config.allow.problems().into_iter().map(|problem| problem.within("allow")).collect();

@@ -1,7 +1,7 @@
 //! Names that the specification restricts, each a type that cannot hold a forbidden one.
 //!
-//! All of them end up as file names, environment values or kernel names, so a value of these types is never empty,
-//! never a path, and at most 255 bytes (an interface name: 15).
+//! They become file names, environment values or kernel names: a value is never empty, never a path, and has at most
+//! 255 bytes (an interface name: 15).
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ impl fmt::Display for NameKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {value:?} {reason}")]
 pub struct NameError {
-    /// What the name was meant for.
+    /// The kind of name.
     pub kind: NameKind,
     /// The name as given.
     pub value: String,
@@ -166,7 +166,7 @@ fn check_length(value: &str) -> Result<(), &'static str> {
     if value.len() > MAX_LEN { Err("is longer than 255 bytes") } else { Ok(()) }
 }
 
-/// Whether the text is so many hex digits. Rust's own parser of numbers would accept a sign, too.
+/// Whether the text has exactly this number of hexadecimal digits. Rust's number parser would also accept a sign.
 pub fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use netclaim_cni::BANDWIDTH_PLUGIN;
-use netclaim_cni::placeholder::Place;
-use netclaim_cni::validate::{Severity, UnknownPlace, validate_places};
+use netclaim_cni::placeholder::PlaceholderValue;
+use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::{NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::conflist::{Plugin, declares, is_inside_pod};
@@ -89,26 +89,28 @@ impl NetworkSpec {
         let mut conflist = self.cni.clone();
         conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
         let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
-            Some(None) => Err(UnknownPlace {
+            Some(None) => Err(UnknownPlaceholder {
                 problem: format!("${{{place}}} needs spec.uplink"),
                 advice: "list the interfaces there".to_owned(),
             }),
-            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => Ok(
-                Place::OneOf(uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect()),
-            ),
+            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => {
+                Ok(PlaceholderValue::OneOf(
+                    uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect(),
+                ))
+            }
             _ => match (place, &self.segmentation) {
                 ("segmentation.id", Some(segmentation)) => {
                     let (first, last) = segmentation.bounds();
-                    Ok(Place::Between(first.into(), last.into()))
+                    Ok(PlaceholderValue::Between(first.into(), last.into()))
                 }
-                ("segmentation.id", None) => Err(UnknownPlace {
+                ("segmentation.id", None) => Err(UnknownPlaceholder {
                     problem: "${segmentation.id} needs spec.segmentation".to_owned(),
                     advice: "list the ids there".to_owned(),
                 }),
                 _ => template::place_with(place, &self.allow),
             },
         };
-        let findings = validate_places(Value::Object(conflist).to_string().as_bytes(), &place);
+        let findings = validate_template(Value::Object(conflist).to_string().as_bytes(), &place);
         findings
             .into_iter()
             .filter(move |finding| finding.severity == severity)

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netclaim_cni::placeholder::Place;
+use netclaim_cni::placeholder::PlaceholderValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +40,8 @@ impl Format {
     }
 
     /// What is known of a text of this format before a claim sets it. A host name may be a word that the plugin knows.
-    pub(super) const fn place(self) -> Place {
-        Place::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }
+    pub(super) const fn place(self) -> PlaceholderValue {
+        PlaceholderValue::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }
     }
 
     /// Checks that `text` has the format.

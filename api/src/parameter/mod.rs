@@ -21,7 +21,7 @@ use pattern::Pattern;
 
 use crate::allow::is_false;
 use crate::{Invalid, shorten};
-use netclaim_cni::placeholder::Place;
+use netclaim_cni::placeholder::PlaceholderValue;
 
 /// The most items that a rule may allow.
 const MAX_ITEMS: u32 = 256;
@@ -238,10 +238,12 @@ impl ParameterRule {
     }
 
     /// What is known of the parameter's value before a claim sets it.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> PlaceholderValue {
         match self.item_type() {
             Some(r#type) => self.as_item(r#type).place(),
-            None => Place::List(Box::new(self.items.as_ref().map_or(Place::Any, ItemRule::place))),
+            None => PlaceholderValue::List(Box::new(
+                self.items.as_ref().map_or(PlaceholderValue::Any, ItemRule::place),
+            )),
         }
     }
 
@@ -367,18 +369,18 @@ impl ItemRule {
     }
 
     /// What is known of a value that the rule allows.
-    fn place(&self) -> Place {
+    fn place(&self) -> PlaceholderValue {
         if !self.r#enum.is_empty() {
-            return Place::OneOf(
+            return PlaceholderValue::OneOf(
                 self.r#enum.iter().filter(|value| self.check(value).is_ok()).cloned().collect(),
             );
         }
         match self.r#type {
             ItemType::Integer => {
-                Place::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
+                PlaceholderValue::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
             }
-            ItemType::Boolean => Place::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
-            ItemType::String => self.format.map_or(Place::Text, Format::place),
+            ItemType::Boolean => PlaceholderValue::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
+            ItemType::String => self.format.map_or(PlaceholderValue::Text, Format::place),
         }
     }
 

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-use crate::NetworkName;
+use crate::names::NetworkName;
 
 /// The plugin's `type`.
 pub const TYPE: &str = "host-local";
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_refuses_is_refused() {
+    fn ranges_that_the_plugin_refuses_are_refused() {
         for ipam in [
             "{}",
             r#"{"ranges":[]}"#,

@@ -1,7 +1,10 @@
-//! Who may run beside whom (specification, section 3, "Lifecycle & Ordering").
+//! Locks among the tasks of this process (specification, section 3, "Lifecycle & Ordering").
 //!
-//! Operations on one container run one after another; GC of a network runs alone, while operations on different
-//! containers of that network run side by side.
+//! Operations on one container run one after another. GC of a network runs alone; operations on different containers
+//! of a network run side by side.
+//!
+//! [`file_locks`](super::file_locks) do the same among processes, but cannot replace these: they poll, and a waiting
+//! task must start without that delay, also without a cache.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -41,7 +44,7 @@ impl Locks {
     }
 }
 
-/// Locks that exist while somebody holds or wants them.
+/// Locks that exist while a task holds them or waits for them.
 #[derive(Debug)]
 struct Keyed<K, L>(Mutex<HashMap<K, Weak<L>>>);
 

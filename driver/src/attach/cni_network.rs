@@ -15,7 +15,7 @@ use super::{Checked, Failure, Network, Undone};
 use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 use netclaim_cni::error_chain;
 use netclaim_cni::{
-    self as cni, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Outcome, Runtime,
+    self as cni, AddOutcome, Attachment, Cache, Cached, CniResult, ErrorKind, FileLock, NetworkList, Runtime,
     TraceContext, ValidAttachment,
 };
 
@@ -82,7 +82,7 @@ impl CniNetwork {
         }
     }
 
-    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
+    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: AddOutcome) {
         let cache = self.cache.clone();
         let noted = off_thread(move || cache.store(&Cached { list, attachment, outcome })).await;
         if let Some(Err(error)) = noted {
@@ -301,7 +301,7 @@ impl Network for CniNetwork {
             match self.turns.take(list.name().as_str(), add).await {
                 Ok(result) => {
                     let stored = storable(&result);
-                    self.note(list, attachment, Outcome::Attached(result)).await;
+                    self.note(list, attachment, AddOutcome::Attached(result)).await;
                     stored
                 }
                 Err(error) => {
@@ -309,7 +309,7 @@ impl Network for CniNetwork {
                     let message = error_chain(&error.error);
                     let last_good = error.last_good.as_deref().and_then(|result| storable(result).ok());
                     if error.needs_del() {
-                        let unfinished = Outcome::Unfinished(error.last_good.map(|result| *result));
+                        let unfinished = AddOutcome::Unfinished(error.last_good.map(|result| *result));
                         self.note(list, attachment, unfinished).await;
                     }
                     Err(Failure { last_good, ..Failure::new(message) })

@@ -168,14 +168,14 @@ mod tests {
 
     use super::super::record::tests::plan;
     use super::*;
-    use netclaim_cni::Outcome;
+    use netclaim_cni::AddOutcome;
 
     #[test]
     fn what_only_the_cache_knows_counts_until_its_namespace_is_gone() {
         let mut plan = plan("c", 0);
         plan.conflist.insert("plugins".into(), json!([{"type": "noop"}]));
         let attachment = CniNetwork::attachment(&plan, "s1", Some(Path::new("/run/netns/s1"))).unwrap();
-        let ours = Cached { list: list(&plan).unwrap(), attachment, outcome: Outcome::Unfinished(None) };
+        let ours = Cached { list: list(&plan).unwrap(), attachment, outcome: AddOutcome::Unfinished(None) };
         let journalled = [ours.attachment.key()];
         assert!(is_left_over(&ours, &[], |_| true));
         assert!(!is_left_over(&ours, &[], |_| false), "it may be a running pod's");
