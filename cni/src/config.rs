@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::json::{self, Object};
 use crate::keys::{self, is_reserved, member};
-use crate::names::{NameError, NetworkName, PluginType};
+use crate::names::{ListName, NameError, PluginType};
 use crate::version::{self, SpecVersion, VersionError};
 
 /// A network configuration list.
@@ -22,7 +22,7 @@ use crate::version::{self, SpecVersion, VersionError};
 /// tagged container around it.
 #[derive(Clone, Debug)]
 pub struct NetworkList {
-    name: NetworkName,
+    name: ListName,
     versions: BTreeSet<SpecVersion>,
     version: SpecVersion,
     disable_check: bool,
@@ -117,7 +117,7 @@ impl NetworkList {
         }
 
         let name = object.get("name").ok_or_else(|| at("/name", ConfProblem::Missing))?;
-        let name = NetworkName::try_from(string(name, "/name")?).map_err(|e| at("/name", e))?;
+        let name = ListName::try_from(string(name, "/name")?).map_err(|e| at("/name", e))?;
         let versions = versions(&object)?;
         let version = *versions.last().ok_or_else(|| at("/cniVersions", ConfProblem::NoVersion))?;
         flag(&object, "loadOnlyInlinedPlugins")?;
@@ -144,7 +144,7 @@ impl NetworkList {
     }
 
     /// The network's name.
-    pub fn name(&self) -> &NetworkName {
+    pub fn name(&self) -> &ListName {
         &self.name
     }
 

@@ -17,7 +17,7 @@ pub enum NameKind {
     /// `CNI_CONTAINERID`.
     ContainerId,
     /// The network's `name`.
-    NetworkName,
+    ListName,
     /// `CNI_IFNAME`.
     IfName,
     /// A plugin's `type`, or the `type` of its `ipam`.
@@ -28,7 +28,7 @@ impl fmt::Display for NameKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ContainerId => "container id",
-            Self::NetworkName => "network name",
+            Self::ListName => "network name",
             Self::IfName => "interface name",
             Self::PluginType => "plugin type",
         })
@@ -108,7 +108,7 @@ name!(
 );
 name!(
     /// Names a network on this host (specification, section 1, `name`): spelt as a [`ContainerId`] is.
-    NetworkName,
+    ListName,
     check_identifier
 );
 name!(
@@ -179,11 +179,11 @@ mod tests {
     fn an_identifier_starts_with_a_letter_or_digit() {
         for good in ["a", "0", "a.b", "A-_.9", &"x".repeat(255)] {
             assert!(good.parse::<ContainerId>().is_ok(), "{good}");
-            assert!(good.parse::<NetworkName>().is_ok(), "{good}");
+            assert!(good.parse::<ListName>().is_ok(), "{good}");
         }
         for bad in ["", ".", "-a", "_a", "a b", "a/b", "ä", "a\n", &"x".repeat(256)] {
             assert!(bad.parse::<ContainerId>().is_err(), "{bad}");
-            assert!(bad.parse::<NetworkName>().is_err(), "{bad}");
+            assert!(bad.parse::<ListName>().is_err(), "{bad}");
         }
     }
 

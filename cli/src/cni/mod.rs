@@ -19,7 +19,7 @@ use clap::Subcommand;
 use netclaim_api::template;
 use netclaim_cni::error_chain;
 use netclaim_cni::validate::{Severity, validate};
-use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, NetworkName, ValidAttachment};
+use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachment};
 use serde_json::{Value, json};
 
 pub use failure::Failure;
@@ -133,7 +133,7 @@ async fn perform(
     Ok(ExitCode::SUCCESS)
 }
 
-fn name(network: &str) -> Result<NetworkName, Failure> {
+fn name(network: &str) -> Result<ListName, Failure> {
     network.parse().map_err(Failure::Name)
 }
 
@@ -167,7 +167,7 @@ async fn check(settings: &Settings, target: &Target) -> Result<(), Failure> {
 
 async fn gc(
     settings: &Settings,
-    network: &NetworkName,
+    network: &ListName,
     keep: &[String],
     err: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {

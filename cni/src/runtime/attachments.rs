@@ -29,7 +29,7 @@ use super::file_locks::FileLock;
 use crate::attachment::{Attachment, ValidAttachment};
 use crate::config::NetworkList;
 use crate::error_chain::error_chain;
-use crate::names::NetworkName;
+use crate::names::ListName;
 use crate::request::Verb;
 use crate::result::CniResult;
 
@@ -190,7 +190,7 @@ impl Attachments {
     /// [`AttachmentError::NotAttached`] if no successful ADD is known.
     pub async fn check(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         attachment: &Attachment,
         deadline: Duration,
     ) -> Result<(), AttachmentError> {
@@ -263,7 +263,7 @@ impl Attachments {
     ///
     /// # Errors
     /// See [`Cache::remove`].
-    pub fn forget(&self, network: &NetworkName, attachment: &Attachment) -> Result<(), CacheError> {
+    pub fn forget(&self, network: &ListName, attachment: &Attachment) -> Result<(), CacheError> {
         self.cache.remove(network, &attachment.container_id, &attachment.if_name)
     }
 
@@ -277,7 +277,7 @@ impl Attachments {
         if errors.is_empty() { Ok(()) } else { Err(AttachmentError::Left(errors)) }
     }
 
-    fn find(&self, network: &NetworkName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
+    fn find(&self, network: &ListName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
         self.cache.load(network, &attachment.container_id, &attachment.if_name)
     }
 

@@ -29,7 +29,7 @@ use crate::attachment::Attachment;
 use crate::capability_args::CapabilityArgs;
 use crate::config::{ConfError, NetworkList};
 use crate::hex::hex;
-use crate::names::{ContainerId, IfName, NameError, NetworkName};
+use crate::names::{ContainerId, IfName, ListName, NameError};
 use crate::result::{CniResult, ResultError};
 
 const KIND: &str = "cniCacheV1";
@@ -90,7 +90,7 @@ impl Cached {
         if entry.kind != KIND {
             return Err(EntryError::Kind(entry.kind));
         }
-        let network = NetworkName::try_from(entry.network_name)?;
+        let network = ListName::try_from(entry.network_name)?;
         let list = NetworkList::parse(&STANDARD.decode(entry.config)?)?;
         if *list.name() != network {
             return Err(EntryError::Network { network, conf: list.name().clone() });
@@ -168,7 +168,7 @@ pub enum CacheError {
         /// The file.
         path: PathBuf,
         /// The network of the attachment that has it.
-        network: NetworkName,
+        network: ListName,
         /// Its container.
         container_id: ContainerId,
         /// Its interface.
@@ -178,7 +178,7 @@ pub enum CacheError {
 
 impl CacheError {
     /// Whether this may hide an attachment to the network.
-    pub fn may_be_of(&self, network: &NetworkName) -> bool {
+    pub fn may_be_of(&self, network: &ListName) -> bool {
         let Self::Entry { path, .. } = self else { return true };
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         name.starts_with(prefix(network).as_bytes())
@@ -210,9 +210,9 @@ pub enum EntryError {
     #[error("is of network `{network}` and holds the configuration of `{conf}`")]
     Network {
         /// The entry's network.
-        network: NetworkName,
+        network: ListName,
         /// The configuration's name.
-        conf: NetworkName,
+        conf: ListName,
     },
     /// The result cannot be used.
     #[error("its result cannot be used")]
@@ -262,7 +262,7 @@ impl Cache {
     pub async fn lock(
         &self,
         container_id: &ContainerId,
-        network: &NetworkName,
+        network: &ListName,
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
         Ok(file_locks::attachment(&self.dir, container_id, network, until).await?)
@@ -274,7 +274,7 @@ impl Cache {
     /// [`CacheError::File`].
     pub async fn lock_network(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
         Ok(file_locks::whole_network(&self.dir, network, until).await?)
@@ -320,7 +320,7 @@ impl Cache {
     /// [`CacheError`] if the file is there and cannot be read or used.
     pub fn load(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         container_id: &ContainerId,
         if_name: &IfName,
     ) -> Result<Option<Cached>, CacheError> {
@@ -334,7 +334,7 @@ impl Cache {
     /// [`CacheError`] if the file may still be there.
     pub fn remove(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         container_id: &ContainerId,
         if_name: &IfName,
     ) -> Result<(), CacheError> {
@@ -377,7 +377,7 @@ impl Cache {
     }
 
     /// The path of an attachment's file.
-    fn path(&self, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
+    fn path(&self, network: &ListName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
         self.results().join(file_name(network, container_id, if_name))
     }
 
@@ -387,7 +387,7 @@ impl Cache {
 }
 
 /// libcni's file name, unless it is too long with the temporary file's dot.
-fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
+fn file_name(network: &ListName, container_id: &ContainerId, if_name: &IfName) -> String {
     let name = format!("{network}-{container_id}-{if_name}");
     if name.len() < NAME_MAX {
         return name;
@@ -396,11 +396,11 @@ fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName
 }
 
 /// The beginning of the names of all files of a network.
-fn prefix(network: &NetworkName) -> &str {
+fn prefix(network: &ListName) -> &str {
     network.as_str().get(..PREFIX_MAX).unwrap_or(network.as_str())
 }
 
-fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> bool {
+fn is_of(cached: &Cached, network: &ListName, container_id: &ContainerId, if_name: &IfName) -> bool {
     let Cached { list, attachment, .. } = cached;
     list.name() == network && attachment.container_id == *container_id && attachment.if_name == *if_name
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::attachment::Attachment;
 use crate::config::{ConfError, NetworkList};
-use crate::names::{ContainerId, IfName, NetworkName, PluginType};
+use crate::names::{ContainerId, IfName, ListName, PluginType};
 use crate::request::{RequestError, Verb};
 use crate::result::{CniResult, ResultError};
 use crate::version::SpecVersion;
@@ -35,7 +35,7 @@ struct Inner {
 pub(crate) struct Context {
     pub(crate) verb: Option<Verb>,
     pub(crate) plugin: PluginType,
-    pub(crate) network: Option<NetworkName>,
+    pub(crate) network: Option<ListName>,
     pub(crate) container: Option<ContainerId>,
     pub(crate) if_name: Option<IfName>,
 }
@@ -67,7 +67,7 @@ impl Context {
         tracing::info!(
             plugin = %self.plugin,
             verb = self.verb.map(Verb::as_str),
-            network = self.network.as_ref().map(NetworkName::as_str),
+            network = self.network.as_ref().map(ListName::as_str),
             container = self.container.as_ref().map(ContainerId::as_str),
             interface = self.if_name.as_ref().map(IfName::as_str),
             stderr = stderr.trim_end(),
@@ -279,7 +279,7 @@ impl Error {
     }
 
     /// The network.
-    pub fn network(&self) -> Option<&NetworkName> {
+    pub fn network(&self) -> Option<&ListName> {
         self.0.context.network.as_ref()
     }
 

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
 use super::durable::{FileError, create_dir};
-use crate::names::{ContainerId, NetworkName};
+use crate::names::{ContainerId, ListName};
 
 /// First and longest pause before a retry.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -34,7 +34,7 @@ pub struct FileLock {
 pub(super) async fn attachment(
     dir: &Path,
     container: &ContainerId,
-    network: &NetworkName,
+    network: &ListName,
     until: Instant,
 ) -> Result<Option<FileLock>, FileError> {
     let (containers, path) = open_off_thread(dir, CONTAINERS).await?;
@@ -64,7 +64,7 @@ fn take_container(file: &File, path: &Path, container: &ContainerId) -> Result<b
 /// Waits for all operations on the network. `None` if `until` comes first.
 pub(super) async fn whole_network(
     dir: &Path,
-    network: &NetworkName,
+    network: &ListName,
     until: Instant,
 ) -> Result<Option<FileLock>, FileError> {
     let (network, path) = open_off_thread(dir, network.as_str()).await?;

@@ -14,12 +14,12 @@ use tokio::sync::{
     Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
 
-use crate::names::{ContainerId, NetworkName};
+use crate::names::{ContainerId, ListName};
 
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     containers: Keyed<ContainerId, AsyncMutex<()>>,
-    networks: Keyed<NetworkName, RwLock<()>>,
+    networks: Keyed<ListName, RwLock<()>>,
 }
 
 /// Held during an operation on one attachment.
@@ -31,7 +31,7 @@ pub(crate) struct AttachmentGuard {
 
 impl Locks {
     /// Waits for earlier operations on the container, and for GC of the network.
-    pub(crate) async fn attachment(&self, container: &ContainerId, network: &NetworkName) -> AttachmentGuard {
+    pub(crate) async fn attachment(&self, container: &ContainerId, network: &ListName) -> AttachmentGuard {
         // GC waits for no container, so this order cannot block itself.
         let container = self.containers.get(container).lock_owned().await;
         let network = self.networks.get(network).read_owned().await;
@@ -39,7 +39,7 @@ impl Locks {
     }
 
     /// Waits for all operations on the network.
-    pub(crate) async fn whole_network(&self, network: &NetworkName) -> OwnedRwLockWriteGuard<()> {
+    pub(crate) async fn whole_network(&self, network: &ListName) -> OwnedRwLockWriteGuard<()> {
         self.networks.get(network).write_owned().await
     }
 }

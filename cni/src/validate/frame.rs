@@ -7,7 +7,7 @@ use super::finding::Report;
 use super::form::is_similar;
 use super::node::{Members, Node, wrong};
 use crate::keys::member;
-use crate::names::NetworkName;
+use crate::names::ListName;
 use crate::version::{self, SpecVersion};
 
 /// A single plugin's configuration, which says nothing of a list but its name and version.
@@ -54,7 +54,7 @@ pub(super) fn frame(list: &Members, report: &mut Report) {
     match list.exact("name") {
         None => report.error("", "`name` is missing", "name the network"),
         Some(Node::Text(name)) => {
-            if let Err(error) = NetworkName::try_from(name.clone()) {
+            if let Err(error) = ListName::try_from(name.clone()) {
                 report.error("/name", error.to_string(), "choose another name");
             }
         }
