@@ -103,6 +103,9 @@ lint: tools deny
 	@# All targets are not those of the slow lanes, which cargo test leaves out. One package alone would have other features,
 	@# and its dependencies be checked again.
 	cargo clippy --workspace --test '*' --locked -- -D warnings
+	@# The core of the CNI runtime does no IO: it builds without tokio and nix.
+	cargo check --quiet --package netclaim-cni --no-default-features --locked
+	! cargo tree --package netclaim-cni --no-default-features --edges normal --prefix none --locked | grep -E '^(nix|tokio) '
 
 .PHONY: image
 image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
@@ -111,7 +114,7 @@ image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
 .PHONY: generate
 generate: tools ## CRDs, schemas, protocol code and the plugins' keys anew from their sources (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
-	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --all-features --test plugin_keys -- --include-ignored
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table

@@ -1,4 +1,4 @@
-//! What an admin lets tenants decide.
+//! What an admin lets claims set.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,43 +8,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AttachmentConfig, Invalid, ParameterRule};
 
-/// What claims may set in their [`AttachmentConfig`](crate::AttachmentConfig). Everything is off by default but
-/// the interface's name, which concerns nobody else. DeviceClasses are the admin's and not bound by this.
+/// What claims may set in their `AttachmentConfig`. By default, a claim may set the name of the interface only. The rules do
+/// not apply to DeviceClasses, which the admin writes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Allow {
-    /// Claims may ask for addresses (`ips`).
+    /// Claims may request IP addresses (`ips`).
     #[serde(skip_serializing_if = "is_false")]
     pub ips: bool,
     /// Claims may choose the MAC address (`mac`).
     #[serde(skip_serializing_if = "is_false")]
     pub mac: bool,
-    /// Claims may set rates (`bandwidth`), up to the bandwidth they were granted as capacity.
+    /// Claims may limit their rates (`bandwidth`), up to the bandwidth that they were granted as capacity.
     #[serde(skip_serializing_if = "is_false")]
     pub bandwidth: bool,
-    /// Claims may open ports of the node (`portMappings`): 1024 and above, but for those of Kubernetes itself and
+    /// Claims may map ports of the node (`portMappings`) from 1024, except the ports of Kubernetes, of netclaim and of
     /// NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
     #[serde(skip_serializing_if = "is_false")]
     pub port_mappings: bool,
-    /// Claims may pass CNI_ARGS to the plugins (`args`), but for `IP`, `GATEWAY` and `MAC`, which have fields and
-    /// permissions of their own.
+    /// Claims may pass CNI_ARGS to the plugins (`args`), except `IP`, `GATEWAY` and `MAC`: `ips` and `mac` allow these.
     #[serde(skip_serializing_if = "is_false")]
     pub args: bool,
-    /// Parameters that claims may set, by name, each with a JSON schema of what it may be; used in the configuration
-    /// as `${parameters.NAME}`.
+    /// Parameters that claims may set: a JSON schema by name. The configuration uses a parameter as `${parameters.NAME}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, ParameterRule>,
 }
 
-/// Host ports that no claim gets: privileged ones, and those on which a node of Kubernetes itself listens (etcd, API server,
+/// Host ports that no claim gets: privileged ports, and ports on which a Kubernetes node listens (etcd, API server,
 /// netclaim's metrics, kubelet to cloud-controller-manager, NodePorts).
 const NODE_PORTS: [RangeInclusive<u16>; 6] =
     [0..=1023, 2379..=2380, 6443..=6443, 9177..=9179, 10248..=10260, 30000..=32767];
 
-/// CNI_ARGS by which plugins take an address or a MAC.
+/// CNI_ARGS from which plugins take an address or a MAC, and the field that permits it.
 const ADDRESS_ARGS: [(&str, &str); 3] = [("IP", "ips"), ("GATEWAY", "ips"), ("MAC", "mac")];
 
-/// Why no claim may have this port of the node.
+/// Returns why no claim may have this port of the node.
 fn host_port_problem(port: u16) -> Option<String> {
     NODE_PORTS.iter().any(|ports| ports.contains(&port)).then(|| {
         let ports = NODE_PORTS.iter().map(|ports| match (ports.start(), ports.end()) {
@@ -58,7 +56,7 @@ fn host_port_problem(port: u16) -> Option<String> {
     })
 }
 
-/// Why no claim may pass this CNI_ARG.
+/// Returns why no claim may pass this CNI_ARG.
 fn arg_problem(key: &str) -> Option<String> {
     let (_, field) = ADDRESS_ARGS.iter().find(|(known, _)| key.eq_ignore_ascii_case(known))?;
     Some(format!(
@@ -72,8 +70,8 @@ pub(crate) fn is_false(value: &bool) -> bool {
 }
 
 impl Allow {
-    /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` is whose rules these are,
-    /// for the message.
+    /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` names the object with these
+    /// rules, for the message.
     pub(crate) fn permits(&self, config: &AttachmentConfig, owner: &str) -> Result<(), Invalid> {
         // Destructured, so that a new field cannot be forgotten here.
         let AttachmentConfig { if_name: _, ips, mac, bandwidth, port_mappings, args, parameters } = config;
@@ -112,7 +110,7 @@ impl Allow {
         Ok(())
     }
 
-    /// Checks the rules themselves; paths are relative to the object.
+    /// Returns every problem of the rules themselves; paths are relative to the object.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let of_rule = |(name, rule): (&String, &ParameterRule)| {
             let path = format!("parameters.{name}");

@@ -1,4 +1,4 @@
-//! `AttachmentConfig`: what a class or a claim says about one attachment.
+//! `AttachmentConfig`: the settings of one attachment, in a DeviceClass or a ResourceClaim.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,33 +9,35 @@ use serde_json::Value;
 
 use crate::{IfName, Invalid, IpRequest, MacAddr, Quantity};
 
-/// Opaque device configuration of a DeviceClass or a ResourceClaim: how the attachment shall be made.
+/// Opaque device configuration of a DeviceClass or a ResourceClaim: the settings of an attachment.
 ///
-/// Several may apply to one request. They are merged field by field, classes first, then the claim, in the
-/// order of the allocation; what a claim may set is the admin's to decide, see [`Allow`](crate::Allow).
+/// Several may apply to one request. They are merged field by field in the order of the allocation, those of the class
+/// first; a later one wins. The admin decides in `allow` what a claim may set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttachmentConfig {
-    /// Name of the interface in the pod; by default `net1`, `net2` … in the order of the pod's claims.
+    /// Name of the interface in the pod. By default, interfaces are called `net1`, `net2` and so on, in the order of the
+    /// pod's claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_name: Option<IfName>,
-    /// Addresses wanted, with or without prefix length: passed as the CNI capability `ips`.
+    /// Addresses of the interface, with or without prefix length, such as `10.20.0.5` or `10.20.0.5/24`. Plugins get them as
+    /// the CNI capability `ips`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpRequest>,
-    /// MAC address wanted: passed as the CNI capability `mac`.
+    /// MAC address of the interface, such as `02:00:5e:10:00:01`. Plugins get it as the CNI capability `mac`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
-    /// Rates: passed as the CNI capability `bandwidth`. By default both directions get the bandwidth that the
-    /// claim was granted as capacity.
+    /// Limits of the rate in each direction. Plugins get them as the CNI capability `bandwidth`. By default, the limit of
+    /// both directions is the bandwidth that the claim was granted as capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// Ports of the node that lead to the pod: passed as the CNI capability `portMappings`.
+    /// Ports of the node that lead to the pod. Plugins get them as the CNI capability `portMappings`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<PortMapping>,
-    /// CNI_ARGS for the plugins.
+    /// CNI_ARGS for the plugins, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
-    /// Values for the `${parameters.NAME}` places of the configuration.
+    /// Values of the configuration's parameters, by name: each replaces the placeholder `${parameters.NAME}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "any_object")]
     pub parameters: BTreeMap<String, Value>,
@@ -45,20 +47,20 @@ fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "additionalProperties": true})
 }
 
-/// Rates of one attachment in bits per second, seen from the pod.
+/// Limits of the rate in bits per second, seen from the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bandwidth {
-    /// Towards the pod, in bits per second.
+    /// Rate towards the pod, in bits per second, such as `500M`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress: Option<Quantity>,
-    /// From the pod, in bits per second.
+    /// Rate from the pod, in bits per second, such as `500M`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Quantity>,
 }
 
 impl Bandwidth {
-    /// `rate` bits per second in both directions.
+    /// Returns the limit `rate` for both directions.
     pub const fn both(rate: Quantity) -> Self {
         Self { ingress: Some(rate), egress: Some(rate) }
     }
@@ -74,10 +76,10 @@ pub struct PortMapping {
     /// Port in the pod.
     #[schemars(range(min = 1))]
     pub container_port: u16,
-    /// Protocol; TCP by default.
+    /// Protocol of the ports. By default, it is TCP.
     #[serde(default)]
     pub protocol: Protocol,
-    /// Address of the node to listen on; all by default.
+    /// Address of the node to listen on, such as `192.0.2.10`. By default, the node listens on all of its addresses.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "hostIP")]
     #[schemars(with = "Option<String>")]
     pub host_ip: Option<IpAddr>,
@@ -126,7 +128,7 @@ impl AttachmentConfig {
         self.parameters.extend(parameters);
     }
 
-    /// What decoding cannot see; paths are relative to the config.
+    /// Returns every problem that decoding does not find; paths are relative to the configuration.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
         if let Some(name) = self.if_name.as_ref().filter(|name| matches!(name.as_str(), "lo" | "eth0")) {

@@ -1,5 +1,5 @@
-//! Attributes that people declare: for uplinks in an [`UplinkPolicy`](crate::uplink_policy) or a file beside the link,
-//! for networks in a [`Network`](crate::network).
+//! Attributes that people declare: of uplinks in an [`UplinkPolicy`](crate::uplink_policy) or a file on the node, of
+//! networks in a [`Network`](crate::network).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::{Invalid, attributes};
 /// Declared attributes by name.
 pub type DeclaredAttributes = BTreeMap<AttributeName, AttributeValue>;
 
-/// Declared attributes of one device at most: a device has room for 32 attributes and capacities, of which 17 are ours
+/// The most declared attributes of a device: it has room for 32 attributes and capacities, of which the driver uses 17
 /// (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub const MAX_DECLARED: usize = 15;
 
@@ -27,7 +27,7 @@ pub const MAX_TEXT: usize = 64;
 pub struct AttributeName(String);
 
 impl AttributeName {
-    /// As it is published.
+    /// The name, as it is published.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -77,11 +77,11 @@ pub enum AttributeValue {
     String(#[schemars(length(max = 64))] String),
     Int(i64),
     Bool(bool),
-    /// By [Semantic Versioning](https://semver.org), which is how selectors compare it.
+    /// A [semantic version](https://semver.org); selectors compare it as one.
     Version(#[schemars(length(max = 64))] String),
 }
 
-/// What the API server refuses of declared attributes, in CEL.
+/// Returns the CEL rules by which the API server refuses declared attributes.
 pub(crate) fn admission_rules_of_declared() -> serde_json::Value {
     let ours = attributes::OURS;
     serde_json::json!([{
@@ -90,7 +90,7 @@ pub(crate) fn admission_rules_of_declared() -> serde_json::Value {
     }])
 }
 
-/// What is wrong with declared attributes; paths are relative to them.
+/// Returns every problem of declared attributes; paths are relative to them.
 pub fn problems(declared: &DeclaredAttributes) -> Vec<Invalid> {
     let mut problems = Vec::new();
     if declared.len() > MAX_DECLARED {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_says_cannot_be_declared() {
+    fn the_attributes_of_the_driver_cannot_be_declared() {
         let taken = json!({"mtu": {"int": 1}, "resource.kubernetes.io/numaNode": {"int": 1}, "bandwidth": {"int": 1}});
         assert_eq!(problems(&declared(taken)).len(), 3);
     }

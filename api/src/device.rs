@@ -1,4 +1,4 @@
-//! Names of devices and pools. They are API: claims, policies and people refer to them.
+//! Names of devices and pools. They are API: claims, policies and people use them.
 //!
 //! | device | what it is | shared |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | `macvlan-LINK`, `ipvlan-LINK` | a child of the link in each pod | yes |
 //! | `net-NETWORK` | a [`Network`](crate::network::Network) | yes, unless its plugin takes the whole link |
 //!
-//! A link whose name is no DNS label (`eth0.100`, `ETH1`) is spelled with `-` for every other character and
-//! eight hex digits of the SHA-256 of its true name, so that two links never share a device name.
+//! If a link's name is not a DNS label (`eth0.100`, `ETH1`), `-` replaces every other character, and eight hex digits of
+//! the name's SHA-256 follow. Two links therefore never share a device name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,17 +17,17 @@ use sha2::{Digest, Sha256};
 use crate::names::is_dns_label;
 use crate::{IfName, Invalid, LinkUse, NetworkName};
 
-/// A device, as the pools of netclaim name it.
+/// The name of a device in netclaim's pools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceName {
-    /// One use of a link, which goes by its [label](link_label): the link's name cannot always be read from it.
+    /// One use of a link, with the link's [label](link_label). The link's name cannot always be read from the label.
     Link(LinkUse, String),
     /// A Network.
     Network(NetworkName),
 }
 
 impl DeviceName {
-    /// The device for this use of the link.
+    /// Returns the name of the device for this use of the link.
     pub fn of_link(link_use: LinkUse, link: &IfName) -> Self {
         Self::Link(link_use, link_label(link))
     }
@@ -47,23 +47,19 @@ impl FromStr for DeviceName {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let wrong = || {
-            Invalid::new(
-                "",
-                format!(
-                    "{text:?} is no device of netclaim: nic-LINK, macvlan-LINK, ipvlan-LINK or net-NETWORK"
-                ),
-            )
+            let known = "nic-LINK, macvlan-LINK, ipvlan-LINK or net-NETWORK";
+            Invalid::new("", format!("{text:?} is not the name of a netclaim device: use {known}"))
         };
         let (prefix, rest) = text.split_once('-').ok_or_else(wrong)?;
         if prefix == "net" {
-            return rest.parse().map(Self::Network).map_err(|problem: String| Invalid::new("", problem));
+            return rest.parse().map(Self::Network);
         }
         let link_use = prefix.parse().map_err(|_| wrong())?;
         if is_dns_label(rest) { Ok(Self::Link(link_use, rest.to_owned())) } else { Err(wrong()) }
     }
 }
 
-/// The counter set and label of a link.
+/// Returns how a link is spelled in the names of devices and counter sets.
 pub fn link_label(link: &IfName) -> String {
     let name = link.as_str();
     if is_dns_label(name) {
@@ -75,8 +71,8 @@ pub fn link_label(link: &IfName) -> String {
     format!("{}-{hash}", spelled.trim_matches('-')).trim_start_matches('-').to_owned()
 }
 
-/// Name of the pool in which the controller publishes a Network of scope `Cluster`. Node pools are named like
-/// their node, which never has a `/` in its name.
+/// Returns the name of the pool in which the controller publishes a Network of scope `Cluster`. A node's pool has the
+/// node's name, which never contains `/`.
 pub fn cluster_pool(network: &NetworkName) -> String {
     format!("networks/{network}")
 }

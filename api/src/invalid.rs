@@ -1,4 +1,4 @@
-//! The one error of validation: which field, what is wrong, what to do.
+//! The error of all validation: which field, what is wrong, what to do.
 
 use std::fmt;
 
@@ -17,23 +17,23 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// An error for `field`.
+    /// Returns an error for `field`.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into() }
     }
 
-    /// Many as one text, the first ones in full.
+    /// Joins many errors into one text, and shows only the first ones.
     pub fn list(problems: &[Self]) -> String {
-        /// More than that nobody corrects in one go.
+        /// People do not correct more at once.
         const SHOWN: usize = 8;
-        /// The longest that one of them gets, in bytes.
+        /// The longest error, in bytes.
         const MAX: usize = 1024;
         let shown = problems.iter().take(SHOWN).map(|problem| shorten(problem.to_string(), MAX));
         let more = problems.len().checked_sub(SHOWN).filter(|more| *more > 0);
         shown.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join("; ")
     }
 
-    /// The same error seen from the object that contains the field.
+    /// Returns the error with the path of the field from the object that contains it.
     #[must_use]
     pub fn within(self, parent: &str) -> Self {
         let field = match self.field.chars().next() {
@@ -58,7 +58,7 @@ impl fmt::Display for Invalid {
 impl std::error::Error for Invalid {}
 
 impl From<Finding> for Invalid {
-    /// The same without its severity; the pointer becomes a path as Kubernetes writes it.
+    /// Writes the pointer as Kubernetes writes paths, and drops the severity.
     fn from(finding: Finding) -> Self {
         let mut field = String::new();
         for key in finding.pointer.split('/').skip(1) {
@@ -75,7 +75,7 @@ impl From<Finding> for Invalid {
     }
 }
 
-/// Cuts `text` down to `max` bytes, visibly.
+/// Shortens `text` to `max` bytes, with `…` at its end.
 pub fn shorten(mut text: String, max: usize) -> String {
     const MARK: &str = "…";
     if text.len() > max {

@@ -1,4 +1,4 @@
-//! Labels and what selects by them.
+//! Labels and label selectors.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Invalid, names::is_dns_label};
 
-/// Selects objects by their labels: `metav1.LabelSelector`. An empty one selects everything.
+/// Selects objects by their labels, as `metav1.LabelSelector`. An empty selector selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelSelector {
-    /// Labels with these values.
+    /// Labels that an object must have, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Requirements that must all hold.
+    /// Requirements that an object must meet, all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelRequirement>,
 }
@@ -25,14 +25,14 @@ pub struct LabelSelector {
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// How the label and the values relate.
+    /// The relation of the label to the values.
     pub operator: LabelOperator,
     /// The values of `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// How a label and values relate.
+/// The relation of a label to values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "Kubernetes' own words")]
 pub enum LabelOperator {
@@ -58,7 +58,7 @@ impl LabelSelector {
         has_all(&self.match_labels, labels) && self.match_expressions.iter().all(holds)
     }
 
-    /// What is wrong with it; paths are relative to it.
+    /// Returns every problem of the selector; paths are relative to it.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems: Vec<Invalid> =
             pair_problems(&self.match_labels).map(|p| Invalid::new("matchLabels", p)).collect();
@@ -85,7 +85,7 @@ pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, Stri
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// What is wrong with `spec.nodeSelector`.
+/// Returns every problem of `spec.nodeSelector`.
 pub(crate) fn node_selector_problems(selector: &BTreeMap<String, String>) -> Vec<Invalid> {
     let problem =
         |problem| Invalid::new("spec.nodeSelector", format!("{problem}: no node would be selected"));

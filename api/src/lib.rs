@@ -1,4 +1,4 @@
-//! The words of netclaim: what admins and tenants write, and what the driver publishes.
+//! The API of netclaim: what admins and tenants write, and what the driver publishes.
 //!
 //! ```text
 //!   UplinkPolicy (CRD) ──────────────────────────┐
@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Invariants:
-//! * Nothing here does IO; the same functions serve the agent, the controller and the command line.
-//! * Decoding is strict: an unknown field or a repeated key is an error that names it. [`stored`] is the exception.
-//! * A value that has been parsed is right: [`IfName`], [`MacAddr`], [`Quantity`] cannot hold anything else.
-//! * What a tenant may set is decided by the admin's [`Allow`] and nothing else, see [`merge`].
+//! * Nothing here does IO. The agent, the controller and the command line use the same functions.
+//! * Decoding is strict: an unknown field or a repeated key is an error that names it. Only [`stored`] is lenient.
+//! * A parsed value is valid: [`IfName`], [`MacAddr`] and [`Quantity`] cannot hold an invalid one.
+//! * The admin's [`Allow`] alone decides what a tenant may set, see [`merge`].
 
 mod allow;
 mod attachment_config;
@@ -50,10 +50,10 @@ pub use netclaim_cni::{IfName, IpRequest, MacAddr};
 pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
 
-/// The driver's name unless `--driver-name` says otherwise; also the domain of its attributes.
+/// The driver's name, if `--driver-name` does not set another one. It is also the domain of the driver's attributes.
 pub const DRIVER_NAME: &str = "netclaim.dev";
 
-/// API group of everything netclaim defines.
+/// The API group of netclaim's objects.
 pub const GROUP: &str = "netclaim.dev";
 
 /// The only API version so far.

@@ -1,10 +1,10 @@
-//! Many configurations, one attachment: classes first, then the claim, field by field.
+//! Merges the configurations of a request into one attachment, field by field: classes first, then the claim.
 //!
-//! What a claim sets is checked against the admin's [`Allow`] here and nowhere else.
+//! Only this module checks what a claim sets against the admin's [`Allow`].
 
 use std::collections::BTreeMap;
 
-use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
+use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
 use netclaim_cni::{CapabilityArgs, NetworkList, error_chain};
 use serde_json::{Map, Value, json};
 
@@ -28,14 +28,14 @@ pub enum Author {
 pub struct Layer {
     /// Who wrote it.
     pub author: Author,
-    /// Its place in the author's own list of configurations, for messages.
+    /// Its index in the author's list of configurations, for messages.
     pub index: usize,
-    /// What it says.
+    /// The configuration.
     pub config: Opaque,
 }
 
 impl Layer {
-    /// Where the configuration stands, for messages: `claim config[0]`.
+    /// Returns where the configuration is, for messages: `claim config[0]`.
     pub fn place(&self) -> String {
         let author = match self.author {
             Author::Class => "class",
@@ -45,10 +45,10 @@ impl Layer {
     }
 }
 
-/// Where the CNI configuration of a device comes from when no class brings one.
+/// Where the CNI configuration of a device comes from if no class has one.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {
-    /// The device is a Network; its name and spec.
+    /// The device is a Network, with this name and spec.
     Network(&'a NetworkName, &'a NetworkSpec),
     /// The device is an uplink: the whole link, a macvlan child in bridge mode or an ipvlan child in L2 mode.
     Uplink(LinkUse),
@@ -57,7 +57,7 @@ pub enum Base<'a> {
 /// One attachment, ready to be resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Merged {
-    /// Interface name, where someone chose one.
+    /// Interface name, if a class or the claim sets it.
     pub if_name: Option<IfName>,
     /// Values for `parameters.NAME`.
     pub parameters: BTreeMap<String, Value>,
@@ -74,14 +74,14 @@ struct Template {
     conflist: Map<String, Value>,
     /// Whose conflist it is, for messages.
     owner: String,
-    /// Where it stands there.
+    /// The field there.
     field: &'static str,
 }
 
 /// Merges `layers` over `base`. `granted` is the bandwidth in bit/s that the scheduler charged for the device.
 ///
 /// # Errors
-/// The first problem, with the configuration and the field that it comes from and what to change.
+/// The first problem: in which configuration and field it is, and what to change.
 pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Result<Merged, Invalid> {
     let granted = granted.filter(|rate| rate.value() > 0);
     let asks =
@@ -153,7 +153,7 @@ fn class_conflist(config: &CniConfig) -> Result<Map<String, Value>, String> {
     let conflist = as_conflist(&config.config);
     let mut named = conflist.clone();
     named.entry("name").or_insert_with(|| json!("netclaim"));
-    let findings = validate_places(Value::Object(named).to_string().as_bytes(), &|name| {
+    let findings = validate_template(Value::Object(named).to_string().as_bytes(), &|name| {
         template::place_with(name, &config.allow)
     });
     let rules = config.allow.problems().into_iter().map(|problem| problem.within("allow")).collect();
@@ -161,7 +161,7 @@ fn class_conflist(config: &CniConfig) -> Result<Map<String, Value>, String> {
     Ok(conflist)
 }
 
-/// Every error among the findings in the configuration at `path`, after those that are known already.
+/// Refuses a configuration at `path` with errors among its findings. `errors` are known already.
 fn refused(findings: Vec<Finding>, path: &str, mut errors: Vec<Invalid>) -> Result<(), String> {
     let found = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
     errors.extend(found.map(|error| Invalid::from(error).within(path)));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tenant_may_not_set_is_refused_by_name() {
+    fn a_field_that_a_tenant_may_not_set_is_refused_by_name() {
         assert_eq!(
             refused(json!({}), json!({"ips": ["10.0.0.1"]})),
             "claim config[0].ips: Network \"storage\" does not allow claims to set it: remove it, or have the admin set allow.ips"
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugins_would_refuse_with_the_values_of_a_claim_is_refused_before() {
+    fn values_of_a_claim_that_a_plugin_would_refuse_are_refused_before() {
         let mut spec = network(json!({"parameters": {"vlan": {"type": "integer"}}}));
         spec.cni = json!({"cniVersion": "1.1.0", "plugins": [{"type": "vlan", "master": "eth1", "vlanId": "${parameters.vlan}",
             "ipam": {"type": "static", "addresses": [{"address": "10.0.0.${parameters.vlan}/24"}]}}]})

@@ -1,9 +1,11 @@
-//! Names and addresses that are right once they are parsed.
+//! Names that are valid once they are parsed.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::Invalid;
 
 /// Name of a [`Network`](crate::network::Network): a DNS label of at most 58 bytes, because `net-NAME` is the
 /// name of its device, and that must be a DNS label.
@@ -22,22 +24,22 @@ impl NetworkName {
 }
 
 impl TryFrom<String> for NetworkName {
-    type Error = String;
+    type Error = Invalid;
 
-    fn try_from(name: String) -> Result<Self, String> {
+    fn try_from(name: String) -> Result<Self, Invalid> {
         if name.len() <= Self::MAX && is_dns_label(&name) {
-            Ok(Self(name))
-        } else {
-            Err(format!(
-                "{name:?} cannot name a Network: use at most {} lower-case letters, digits and \"-\", \
-                 with a letter or digit at both ends",
-                Self::MAX
-            ))
+            return Ok(Self(name));
         }
+        let problem = format!(
+            "{name:?} cannot name a Network: use at most {} lower-case letters, digits and \"-\", \
+             with a letter or digit at both ends",
+            Self::MAX
+        );
+        Err(Invalid::new("", problem))
     }
 }
 
-/// RFC 1123 label, as Kubernetes checks device names.
+/// Whether `text` is a DNS label (RFC 1123), as Kubernetes checks device names.
 pub fn is_dns_label(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let edge = |c: Option<&u8>| c.is_some_and(|c| *c != b'-');
@@ -64,9 +66,9 @@ impl AsRef<str> for NetworkName {
 }
 
 impl FromStr for NetworkName {
-    type Err = String;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::try_from(text.to_owned())
     }
 }

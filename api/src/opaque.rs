@@ -1,4 +1,4 @@
-//! Decoding of the opaque parameters that the API server stores without looking at them.
+//! Decodes opaque parameters, which the API server stores without validation.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub enum Opaque {
 }
 
 impl Opaque {
-    /// Decodes the JSON text of `opaque.parameters` (at most 10 KiB, which the API server sees to).
+    /// Decodes the JSON text of `opaque.parameters`, which the API server limits to 10 KiB.
     ///
     /// # Errors
     /// Names the field that is unknown, repeated, missing or wrong.

@@ -1,8 +1,8 @@
-//! What a device looks like in a ResourceSlice: the same keys in every pool, and policies that hold.
+//! Devices in ResourceSlices: the same attribute keys in every pool, and request policies that the API server accepts.
 //!
-//! Rules that a real scheduler taught: every device carries the same attribute keys; a capacity that must be
-//! taken has the minimum 1 (with a default alone a claim may ask for 0); amounts are whole; an exhausted capacity
-//! has no policy, which could not hold its own default, and its device is to be tainted.
+//! The scheduler needs these rules: every device has the same attribute keys; a capacity that every claim takes has the
+//! minimum 1 (with a default alone, a claim may request 0); amounts are whole; an exhausted capacity has no policy, whose
+//! default would be more than is there, and its device is tainted.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use crate::attribute::{AttributeValue, DeclaredAttributes, MAX_TEXT};
+use crate::attribute::{AttributeValue, DeclaredAttributes, MAX_DECLARED, MAX_TEXT};
 use crate::taints::Trouble;
 use crate::{Quantity, attributes};
 
-/// Everything that can be said about a device; [`Default`] is what does not apply.
+/// The attributes of a device. [`Default`] stands for attributes that do not apply.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs, reason = "see the table in `attributes`")]
 pub struct Facts {
@@ -33,25 +33,25 @@ pub struct Facts {
     pub pcie_root: Option<String>,
     pub pci_bus_id: Option<String>,
     pub numa_node: Option<i64>,
-    /// What people declared.
+    /// Declared attributes.
     pub declared: DeclaredAttributes,
 }
 
 /// How much of a device there is; `None` is not published.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Amounts {
-    /// Bits per second.
+    /// Bandwidth in bits per second.
     pub bandwidth: Option<Quantity>,
-    /// Free and granted addresses together.
+    /// Number of addresses, free and granted together.
     pub addresses: Option<Quantity>,
-    /// Interfaces.
+    /// Number of interfaces.
     pub interfaces: Option<Quantity>,
     /// Segmentation ids.
     pub segments: Option<Segments>,
 }
 
 impl Amounts {
-    /// What everybody who gets the device needs one of, and there is none of.
+    /// Returns a capacity that every claim of the device takes and of which nothing is left.
     pub fn exhausted(&self) -> Option<&'static str> {
         let none = |amount: Option<Quantity>| amount.is_some_and(|amount| amount.value() == 0);
         match &self.segments {
@@ -67,18 +67,14 @@ impl Amounts {
 /// Segmentation ids that a device hands out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segments {
-    /// So many, which the node chooses.
+    /// The number of ids; the node chooses.
     Counted(u64),
-    /// These, of which claims choose one.
+    /// The ids of which a claim chooses one.
     Listed(Vec<u32>),
 }
 
-/// What can be declared of a device and what it hands out beside, together: the 32 that the API server takes, less all
-/// that may be published of ours.
-const MAX_EXTRA: usize = 15;
-
-/// A device with these facts and amounts. `shared` devices can be allocated many times, and only these have
-/// request policies. Of more declared attributes than there is room for, the last by name are left out.
+/// Returns the device with these attributes and capacities. A `shared` device can be allocated many times; only such
+/// devices have request policies. Declared attributes for which there is no room are left out, the last by name first.
 pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Device {
     // Destructured, so that a new fact cannot be forgotten.
     let Facts {
@@ -128,7 +124,8 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         .filter_map(|(key, amount, least)| Some((key.to_owned(), capacity(amount?, least, shared))))
         .collect();
     capacity.extend(segments.map(segment_capacities).unwrap_or_default());
-    let room = MAX_EXTRA.saturating_sub(capacity.len().saturating_sub(capacities.len()));
+    // Capacities of segmentation ids use the room of declared attributes.
+    let room = MAX_DECLARED.saturating_sub(capacity.len().saturating_sub(capacities.len()));
     published
         .extend(declared.into_iter().take(room).map(|(name, value)| (name.into(), declared_value(value))));
     Device {
@@ -151,7 +148,7 @@ fn capacity(amount: Quantity, least: u64, shared: bool) -> DeviceCapacity {
     DeviceCapacity { value: quantity(amount), request_policy: (shared && amount >= least).then_some(policy) }
 }
 
-/// A claim takes one id; more would never be used.
+/// A claim takes one id.
 fn segment_capacities(segments: Segments) -> BTreeMap<String, DeviceCapacity> {
     let quantity = |amount: u64| ApiQuantity(amount.to_string());
     let of = |value: u64, default: u64, values: &[u64]| DeviceCapacity {
@@ -170,7 +167,7 @@ fn segment_capacities(segments: Segments) -> BTreeMap<String, DeviceCapacity> {
     }
 }
 
-/// Keeps new pods off a device for these reasons; those that have it stay.
+/// Taints a device, so that no new pod gets it. Pods that have it keep it.
 pub fn taint(device: &mut Device, troubles: &[Trouble]) {
     let taint = |trouble: &Trouble| DeviceTaint {
         key: trouble.kind.key().to_owned(),
@@ -193,9 +190,7 @@ fn declared_value(value: AttributeValue) -> DeviceAttribute {
 }
 
 fn text(mut value: String) -> DeviceAttribute {
-    while value.len() > MAX_TEXT {
-        value.pop();
-    }
+    value.truncate(value.floor_char_boundary(MAX_TEXT));
     DeviceAttribute { string: Some(value), ..Default::default() }
 }
 
@@ -254,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_taken_has_the_minimum_one_and_bandwidth_none() {
+    fn a_capacity_that_every_claim_takes_has_the_minimum_one_and_bandwidth_none() {
         let amounts = Amounts {
             bandwidth: Some(Quantity::new(10)),
             addresses: Some(Quantity::new(5)),

@@ -8,11 +8,13 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::Invalid;
+
 /// A non-negative whole amount, written as Kubernetes writes quantities: `10G`, `500M`, `1Gi`, `64`.
 ///
-/// Bandwidth is in bits per second, everything else counts things. Fractions of one are refused where people write them,
-/// and [rounded up](Self::rounded_up) where Kubernetes does. Compare values, never spellings: the scheduler may hand `1G`
-/// back as `1000000000` or `1e9`.
+/// Bandwidth is in bits per second; other quantities are numbers of things. Parsing refuses fractions of one;
+/// [`rounded_up`](Self::rounded_up) rounds them up as Kubernetes does. Compare values, never texts: the scheduler may write
+/// `1G` as `1000000000` or `1e9`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "String")]
 pub struct Quantity(u64);
@@ -29,7 +31,7 @@ enum Written {
 }
 
 impl Quantity {
-    /// `amount` of whatever is counted.
+    /// Returns the quantity of `amount`.
     pub const fn new(amount: u64) -> Self {
         Self(amount)
     }
@@ -39,16 +41,16 @@ impl Quantity {
         self.0
     }
 
-    /// What Kubernetes counts for an amount that it has accepted: a fraction of one is one (`Quantity.Value`).
+    /// Parses a quantity that Kubernetes has accepted, and rounds fractions of one up, as `Quantity.Value` does.
     ///
     /// # Errors
-    /// When the text is no amount, or a negative or too large one.
-    pub fn rounded_up(text: &str) -> Result<Self, String> {
+    /// Refuses texts that are not quantities, and negative or too large ones.
+    pub fn rounded_up(text: &str) -> Result<Self, Invalid> {
         parse(text).map(|(amount, _)| amount)
     }
 }
 
-/// What stands behind the digits: powers of two and of ten.
+/// Suffixes, with their powers of two and of ten.
 const SUFFIXES: [(&str, u32, i32); 16] = [
     ("Ki", 10, 0),
     ("Mi", 20, 0),
@@ -68,12 +70,16 @@ const SUFFIXES: [(&str, u32, i32); 16] = [
     ("E", 0, 18),
 ];
 
-/// Digits behind the point that are looked at: more than any suffix moves before it.
+/// The most digits after the point that are read: no suffix moves more of them before the point.
 const DIGITS: usize = 18;
 
-/// The amount, rounded up, and whether it was whole. The grammar is that of apimachinery's `resource.ParseQuantity`.
-fn parse(text: &str) -> Result<(Quantity, bool), String> {
-    let wrong = |why: &str| format!("{text:?} is not a quantity: {why}; write for example 10G, 500M or 64");
+fn not_a_quantity(text: &str, why: &str) -> Invalid {
+    Invalid::new("", format!("{text:?} is not a quantity: {why}; write for example 10G, 500M or 64"))
+}
+
+/// Returns the amount, rounded up, and whether it was whole. The grammar is that of apimachinery's `resource.ParseQuantity`.
+fn parse(text: &str) -> Result<(Quantity, bool), Invalid> {
+    let wrong = |why: &str| not_a_quantity(text, why);
     let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
         Some(unsigned) => (text.starts_with('-'), unsigned),
         None => (false, text),
@@ -132,22 +138,20 @@ impl JsonSchema for Quantity {
 }
 
 impl FromStr for Quantity {
-    type Err = String;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Invalid> {
         match parse(text)? {
             (amount, true) => Ok(amount),
-            (_, false) => Err(format!(
-                "{text:?} is not a quantity: fractions of one cannot be handed out; write for example 10G, 500M or 64"
-            )),
+            (_, false) => Err(not_a_quantity(text, "fractions of one cannot be handed out")),
         }
     }
 }
 
 impl TryFrom<Written> for Quantity {
-    type Error = String;
+    type Error = Invalid;
 
-    fn try_from(text: Written) -> Result<Self, String> {
+    fn try_from(text: Written) -> Result<Self, Invalid> {
         match text {
             Written::Whole(number) => number.to_string().parse(),
             Written::Float(number) => number.to_string().parse(),
@@ -156,7 +160,7 @@ impl TryFrom<Written> for Quantity {
     }
 }
 
-/// Canonical: the largest decimal suffix that leaves a whole number.
+/// Writes the canonical form: the largest decimal suffix that leaves a whole number.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimal = SUFFIXES.iter().filter(|(_, twos, tens)| *twos == 0 && *tens >= 0);
@@ -181,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(text: &str) -> Result<u64, String> {
+    fn parsed(text: &str) -> Result<u64, Invalid> {
         text.parse().map(Quantity::value)
     }
 
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_has_accepted_is_rounded_up_as_it_counts_it() {
+    fn quantities_of_kubernetes_are_rounded_up_as_it_rounds_them() {
         let rounded = |text: &str| Quantity::rounded_up(text).map(Quantity::value);
         for (text, amount) in [
             ("1500m", 2),

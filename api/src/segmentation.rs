@@ -1,4 +1,4 @@
-//! Segmentation ids: VLAN ids or VNIs that a Network hands out, each to one attachment of a node at a time.
+//! Segmentation ids: VLAN ids or VNIs. On a node, one attachment at a time has each id.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
 
-/// The largest id: a VNI has 24 bits (RFC 7348); plugins that take a VLAN id bound it further.
+/// The largest id: a VNI has 24 bits (RFC 7348). Plugins that take a VLAN id have a lower limit.
 pub const MAX_ID: u32 = (1 << 24) - 1;
 
-/// How many ids a Network may list where claims choose: each is a capacity of its device, which has room for 32
+/// The most ids that a Network may list if claims choose: each id is a capacity of its device, which has room for 32
 /// attributes and capacities.
 pub const MAX_CHOICES: usize = 12;
 
-/// The ids of a Network, used in its configuration as `${segmentation.id}`.
+/// The segmentation ids of a Network. Its CNI configuration uses them as `${segmentation.id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Segmentation {
-    /// Ids and ranges of ids: `100`, `200-299`. Of an id that several Networks list for one uplink, the first Network by
-    /// name has it there.
+    /// Ids and ranges of ids, such as `100` and `200-299`. If several Networks list an id for one uplink, the first Network
+    /// by name has it there.
     #[schemars(length(min = 1, max = 64))]
     pub ids: Vec<IdRange>,
-    /// Who chooses the id of an attachment. `Node`: the node takes the lowest that is free; the device's capacity
-    /// `segments` counts them. `Claim`: the claim asks for one by the capacity `segmentID`, such as `segment150: 1`, so
-    /// that the scheduler finds a node where it is free.
+    /// Who chooses the id of an attachment. `Node`: the node takes the lowest free id, and the device's capacity `segments`
+    /// counts the ids. `Claim`: the claim requests the capacity of an id, such as `segment150: 1`, and the scheduler finds a
+    /// node where that id is free.
     #[serde(default)]
     pub chosen_by: ChosenBy,
 }
@@ -39,7 +39,7 @@ pub enum ChosenBy {
     Claim,
 }
 
-/// One id, or all from one to another, both included.
+/// One id, or a range of ids that includes both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Text", into = "String")]
 #[schemars(with = "Text")]
@@ -104,7 +104,7 @@ impl From<IdRange> for String {
 }
 
 impl Segmentation {
-    /// Every id, once.
+    /// Returns every id once.
     pub fn ids(&self) -> BTreeSet<u32> {
         self.ids.iter().flat_map(|range| range.first..=range.last).collect()
     }
@@ -115,7 +115,7 @@ impl Segmentation {
         (first, self.ids.iter().map(|range| range.last).max().unwrap_or(MAX_ID))
     }
 
-    /// What is wrong with it; paths are relative to it.
+    /// Returns every problem of the ids; paths are relative to the object.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
         if self.ids.is_empty() {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_cannot_offer_is_refused() {
+    fn ids_that_a_device_cannot_offer_are_refused() {
         assert_eq!(parse(json!([])).expect("read").problems().len(), 1);
         assert_eq!(parse(json!(["1-5", "5-6"])).expect("read").problems().len(), 1);
         let chosen = Segmentation { chosen_by: ChosenBy::Claim, ..parse(json!(["100-199"])).expect("read") };

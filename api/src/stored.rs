@@ -1,14 +1,14 @@
 //! Reads objects that the API server has stored, which may be of a newer version of netclaim.
 //!
-//! What people write is decoded strictly. After a rollback, objects of the newer version are still there, and to lose all
-//! of one for a field that nobody here knows would be worse than to do without the field.
+//! New objects are decoded strictly. After a rollback, objects of the newer version are still there. It is better to ignore
+//! an unknown field than to ignore the whole object.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Invalid;
 
-/// Unknown fields at most: nobody adds more in a version.
+/// The most unknown fields of an object: no version adds more.
 const MAX_UNKNOWN: usize = 32;
 
 /// What was read, and the paths of the fields that this version does not know.
@@ -20,10 +20,10 @@ pub struct Stored<T> {
     pub unknown: Vec<String>,
 }
 
-/// Decodes a value, and leaves out the fields that `T` does not know.
+/// Decodes a value without the fields that `T` does not know.
 ///
 /// # Errors
-/// Where it cannot be decoded for another reason.
+/// Names the field that cannot be decoded for another reason.
 pub fn read_stored<T: DeserializeOwned>(value: &Value) -> Result<Stored<T>, Invalid> {
     let (mut rest, mut unknown) = (value.clone(), Vec::new());
     loop {

@@ -1,7 +1,6 @@
-//! JSON in which a key stands once.
+//! Decodes JSON, and refuses objects with repeated keys.
 //!
-//! Admission policies and most decoders see only the last of repeated keys; a document with two is therefore
-//! refused instead of guessed at.
+//! Admission policies and most decoders see only the last of repeated keys, so such a document could mean two things.
 
 use std::fmt;
 
@@ -11,10 +10,10 @@ use serde_json::{Map, Number, Value};
 
 use crate::Invalid;
 
-/// Parses `text` and decodes it as `T`; unknown fields are refused where `T` says so.
+/// Decodes `value` as `T`, which decides whether unknown fields are refused.
 ///
 /// # Errors
-/// [`Invalid`] that names the field, or the line and column where `text` is no JSON.
+/// [`Invalid`] that names the field.
 pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Invalid> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -23,6 +22,9 @@ pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Invalid> {
 }
 
 /// Parses `text` as one JSON document without repeated keys.
+///
+/// # Errors
+/// [`Invalid`] with the line and column.
 pub(crate) fn parse(text: &str) -> Result<Value, Invalid> {
     serde_json::from_str::<Unique>(text)
         .map(|Unique(value)| value)

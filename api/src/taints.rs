@@ -1,18 +1,18 @@
-//! Taints of devices that cannot serve new pods now. DeviceTaintRules, tolerations and people name them, so they are API.
+//! Taints of devices that cannot serve new pods. DeviceTaintRules and tolerations name them, so they are API.
 //!
-//! | key | what is wrong |
+//! | key | reason |
 //! |---|---|
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
 //! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's |
-//! | `netclaim.dev/link-missing` | the uplink is gone, or is no uplink any more, while claims hold the device |
-//! | `netclaim.dev/withdrawn` | the Network is gone, or not accepted any more, while claims hold the device |
-//! | `netclaim.dev/exhausted` | others hold all addresses or ids that the Network has on the node |
+//! | `netclaim.dev/link-missing` | the uplink is gone, or is no longer an uplink, while claims hold the device |
+//! | `netclaim.dev/withdrawn` | the Network is gone, or no longer accepted, while claims hold the device |
+//! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the Network on the node |
 //! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
 //! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
 //!
-//! The effect is `NoSchedule`: pods that run are left alone. The value is empty; what is wrong in words is in the
-//! pod's health (`allocatedResourcesStatus`) and the agent's log.
+//! The effect is `NoSchedule`, so running pods are not affected. The value is empty: the pod's health
+//! (`allocatedResourcesStatus`) and the agent's log have the message.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl TroubleKind {
 /// Why a device cannot serve new pods now, for the scheduler and for people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trouble {
-    /// What kind of trouble.
+    /// The reason, which decides the taint.
     pub kind: TroubleKind,
     /// What is wrong and where, in one line.
     pub message: String,

@@ -1,19 +1,19 @@
-//! `${…}` places in a CNI configuration: typed, without logic.
+//! Placeholders such as `${uplink.ifName}` in a CNI configuration: typed, without logic.
 //!
-//! A string that is nothing but a place becomes the value itself (`"${parameters.vlan}"` -> `100`); inside a
-//! longer string scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
+//! A string that is only a placeholder becomes the value itself (`"${parameters.vlan}"` -> `100`); in a longer string,
+//! scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
 
 use serde_json::{Map, Value};
 
-use netclaim_cni::placeholder::{Part, Place, parse};
-use netclaim_cni::validate::{Finding, UnknownPlace, validate_places};
+use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
+use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate_template};
 
 use crate::{Allow, Invalid, ParameterRule, segmentation};
 
-/// Values for the places of a configuration, by name.
+/// Values of placeholders, by name.
 pub type Scope = Map<String, Value>;
 
-/// The names that netclaim itself gives a value, besides `parameters.NAME`.
+/// The placeholders that netclaim itself fills. Claims and classes fill `parameters.NAME`.
 pub const PLACES: [&str; 12] = [
     "claim.name",
     "claim.namespace",
@@ -29,18 +29,18 @@ pub const PLACES: [&str; 12] = [
     "uplink.mtu",
 ];
 
-/// What is known of a place that netclaim itself gives a value; `None` if there is no such place.
-pub fn place(name: &str) -> Option<Place> {
+/// Returns what is known of a placeholder that netclaim itself fills; `None` if there is no such placeholder.
+pub fn place(name: &str) -> Option<PlaceholderValue> {
     PLACES.contains(&name).then_some(match name {
         // What the kernel gives an Ethernet link, in bytes.
-        "uplink.mtu" => Place::Between(68, 65535),
-        "segmentation.id" => Place::Between(1, segmentation::MAX_ID.into()),
-        _ => Place::Text,
+        "uplink.mtu" => PlaceholderValue::Between(68, 65535),
+        "segmentation.id" => PlaceholderValue::Between(1, segmentation::MAX_ID.into()),
+        _ => PlaceholderValue::Text,
     })
 }
 
-/// What is known of a place where claims may choose what `allow` says.
-pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<Place, UnknownPlace> {
+/// Returns what is known of a placeholder if claims may set the parameters of `allow`.
+pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<PlaceholderValue, UnknownPlaceholder> {
     let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
     place(name).or_else(parameter).ok_or_else(|| {
         let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
@@ -48,42 +48,42 @@ pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<Place, UnknownPlac
     })
 }
 
-fn unknown(name: &str, known: impl Iterator<Item = String>) -> UnknownPlace {
-    UnknownPlace {
+fn unknown(name: &str, known: impl Iterator<Item = String>) -> UnknownPlaceholder {
+    UnknownPlaceholder {
         problem: format!("${{{name}}} is unknown"),
         advice: format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
     }
 }
 
-/// Everything that is wrong with a configuration of which it is not known what tenants may choose: of a
-/// `${parameters.NAME}` nothing is said but that it is there.
+/// Returns everything that is wrong with a configuration whose parameters are not known: any `${parameters.NAME}` is
+/// accepted.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
-    validate_places(json, &|name| {
-        let parameter = name.strip_prefix("parameters.").map(|_| Place::Any);
+    validate_template(json, &|name| {
+        let parameter = name.strip_prefix("parameters.").map(|_| PlaceholderValue::Any);
         let known = || PLACES.into_iter().chain(["parameters.NAME"]).map(str::to_owned);
         place(name).or(parameter).ok_or_else(|| unknown(name, known()))
     })
 }
 
-/// `value` with every place filled from `scope`.
+/// Returns `value` with every placeholder filled from `scope`.
 ///
 /// # Errors
-/// Names the path in `value` and the place that has no value.
+/// Names the path in `value` and the placeholder that has no value.
 pub fn resolve(value: &Value, scope: &Scope) -> Result<Value, Invalid> {
     map_strings(value, &mut |text| fill(text, scope))
 }
 
 fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
     let value = |name: &str| scope.get(name).ok_or_else(|| format!("${{{name}}} has no value here"));
-    let parts = parse(text)?;
-    if let [Part::Place(name)] = parts.as_slice() {
+    let parts = parse(text).map_err(|error| error.to_string())?;
+    if let [Part::Placeholder(name)] = parts.as_slice() {
         return value(name).cloned();
     }
     parts
         .into_iter()
         .map(|part| match part {
             Part::Text(text) => Ok(text.to_owned()),
-            Part::Place(name) => match value(name)? {
+            Part::Placeholder(name) => match value(name)? {
                 Value::String(text) => Ok(text.clone()),
                 number_or_bool @ (Value::Number(_) | Value::Bool(_)) => Ok(number_or_bool.to_string()),
                 _ => Err(format!("${{{name}}} is a list or object and cannot stand inside a text")),

@@ -1,4 +1,4 @@
-//! What differs from one attachment of a network to the next.
+//! The parameters of one attachment.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capability_args::CapabilityArgs;
 use crate::names::{ContainerId, IfName};
-use crate::request::ValidAttachment;
-use crate::trace::TraceContext;
+use crate::trace_context::TraceContext;
 
 /// The parameters of one attachment (specification, section 3, "Attachment Parameters").
 ///
@@ -17,8 +16,8 @@ use crate::trace::TraceContext;
 pub struct Attachment {
     /// The container, in Kubernetes the pod's sandbox.
     pub container_id: ContainerId,
-    /// Path of the network namespace. `None` gives plugins an empty `CNI_NETNS`: the namespace is gone, which only
-    /// DEL allows.
+    /// Path of the network namespace. `None` means that the namespace is gone: plugins get an empty `CNI_NETNS`, which
+    /// only DEL allows.
     pub netns: Option<PathBuf>,
     /// The interface to create or to adjust in the namespace.
     pub if_name: IfName,
@@ -34,14 +33,25 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// An attachment without arguments.
+    /// Creates an attachment without arguments.
     pub fn new(container_id: ContainerId, netns: Option<PathBuf>, if_name: IfName) -> Self {
         let capability_args = CapabilityArgs::default();
         Self { container_id, netns, if_name, args: Vec::new(), capability_args, trace: None }
     }
 
-    /// What identifies it.
+    /// Returns the two names that identify the attachment.
     pub fn key(&self) -> ValidAttachment {
         ValidAttachment { container_id: self.container_id.clone(), if_name: self.if_name.clone() }
     }
+}
+
+/// The two names that identify an attachment. GC keeps the attachments that it is given.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct ValidAttachment {
+    /// `CNI_CONTAINERID` of its ADD.
+    #[serde(rename = "containerID")]
+    pub container_id: ContainerId,
+    /// `CNI_IFNAME` of its ADD.
+    #[serde(rename = "ifname")]
+    pub if_name: IfName,
 }

@@ -1,8 +1,8 @@
 //! Network configurations (specification, section 1), parsed from JSON and kept byte for byte.
 //!
-//! A [`NetworkList`] always has a valid name, a version this runtime speaks and at least one plugin with a valid type.
-//! Only inlined plugins count: there is no directory beside the configuration from which more could be loaded, so
-//! `loadOnlyInlinedPlugins` is checked and otherwise of no effect.
+//! A [`NetworkList`] always has a valid name, a supported version and at least one plugin with a valid type. Plugins
+//! are not loaded from files beside the configuration, so `loadOnlyInlinedPlugins` is checked and otherwise has no
+//! effect.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::json::{self, Object};
 use crate::keys::{self, is_reserved, member};
-use crate::names::{NameError, NetworkName, PluginType};
+use crate::names::{ListName, NameError, PluginType};
 use crate::version::{self, SpecVersion, VersionError};
 
 /// A network configuration list.
@@ -22,7 +22,7 @@ use crate::version::{self, SpecVersion, VersionError};
 /// tagged container around it.
 #[derive(Clone, Debug)]
 pub struct NetworkList {
-    name: NetworkName,
+    name: ListName,
     versions: BTreeSet<SpecVersion>,
     version: SpecVersion,
     disable_check: bool,
@@ -64,9 +64,9 @@ pub enum ConfProblem {
     /// The value has the wrong JSON type.
     #[error("must be {expected}, not {found}")]
     Type {
-        /// What the specification asks for.
+        /// The type that the specification requires.
         expected: &'static str,
-        /// What was found.
+        /// The type of the value.
         found: &'static str,
     },
     /// The list of plugins is empty.
@@ -103,7 +103,7 @@ impl NetworkList {
     /// it is 0.1.0.
     ///
     /// # Errors
-    /// [`ConfError`] with the place and the problem.
+    /// [`ConfError`] with pointer and problem.
     pub fn parse(json: &[u8]) -> Result<Self, ConfError> {
         let raw: Box<RawValue> = serde_json::from_slice(json).map_err(|e| at("/", ConfProblem::Json(e)))?;
         Self::from_raw(raw)
@@ -117,7 +117,7 @@ impl NetworkList {
         }
 
         let name = object.get("name").ok_or_else(|| at("/name", ConfProblem::Missing))?;
-        let name = NetworkName::try_from(string(name, "/name")?).map_err(|e| at("/name", e))?;
+        let name = ListName::try_from(string(name, "/name")?).map_err(|e| at("/name", e))?;
         let versions = versions(&object)?;
         let version = *versions.last().ok_or_else(|| at("/cniVersions", ConfProblem::NoVersion))?;
         flag(&object, "loadOnlyInlinedPlugins")?;
@@ -144,7 +144,7 @@ impl NetworkList {
     }
 
     /// The network's name.
-    pub fn name(&self) -> &NetworkName {
+    pub fn name(&self) -> &ListName {
         &self.name
     }
 
@@ -173,7 +173,7 @@ impl NetworkList {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    /// The plugin that ADD begins with.
+    /// The plugin that ADD calls first.
     pub fn first_plugin(&self) -> &PluginConf {
         &self.first
     }
@@ -275,7 +275,7 @@ impl PluginConf {
         self.object.keys().filter(|key| is_reserved(key))
     }
 
-    /// The configuration as the plugin may get it: without `capabilities` and without what is the runtime's to write.
+    /// The configuration that the plugin gets: without `capabilities` and without the keys that the runtime writes.
     pub(crate) fn passed_on(&self) -> Object {
         let mut object = self.object.clone();
         object.retain(|key| key != "capabilities" && !is_reserved(key));
@@ -283,7 +283,7 @@ impl PluginConf {
     }
 }
 
-/// What libcni makes of a single plugin's configuration.
+/// Returns the list that libcni makes of a single plugin's configuration.
 fn list_of_one(conf: &Object, raw: Box<RawValue>) -> Result<Box<RawValue>, ConfError> {
     let mut list = Object::default();
     for key in ["cniVersion", "name"] {
@@ -311,7 +311,7 @@ fn versions(list: &Object) -> Result<BTreeSet<SpecVersion>, ConfError> {
             Ok(version) => {
                 versions.insert(version);
             }
-            // Newer than this runtime: another one may use it.
+            // A newer runtime may use it.
             Err(_) if version::is_well_formed(&text) => {}
             Err(error) => return Err(at(pointer, error)),
         }

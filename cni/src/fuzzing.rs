@@ -19,17 +19,17 @@ impl Finished {
         Self(Reply { status: ExitStatus::from_raw(status), stdout, overflow })
     }
 
-    /// What DEL, CHECK, GC and STATUS make of it.
+    /// The outcome of DEL, CHECK, GC or STATUS.
     pub fn success(&self) -> Result<(), ErrorKind> {
         self.0.success()
     }
 
-    /// What ADD makes of the output.
+    /// The result of ADD.
     pub fn result(&self, version: SpecVersion) -> Result<CniResult, ErrorKind> {
         self.0.result(version)
     }
 
-    /// What VERSION makes of the output.
+    /// The versions in the answer to VERSION.
     pub fn versions(&self) -> Result<BTreeSet<SpecVersion>, ErrorKind> {
         self.0.versions()
     }

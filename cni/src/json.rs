@@ -1,7 +1,7 @@
-//! JSON as configurations need it: values that keep their bytes, and duplicate keys that are refused.
+//! JSON objects that keep the bytes of their values, and a check for duplicate keys.
 //!
-//! Going through `serde_json::Value` would sort keys and round large numbers; a plugin would then get another
-//! configuration than the administrator wrote.
+//! `serde_json::Value` would sort keys and round large numbers, and plugins would get another configuration than the
+//! administrator wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

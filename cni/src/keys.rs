@@ -1,14 +1,14 @@
-//! The keys of a network configuration that mean something to the runtime, and where they are.
+//! The keys of a network configuration that the runtime reads or writes, and JSON pointers to values.
 
-/// Keys of a plugin object that mean something to the runtime, or that the runtime puts there.
+/// Keys of a plugin object that the runtime reads or writes.
 pub const PROTOCOL: [&str; 8] =
     ["type", "name", "cniVersion", "capabilities", "ipam", "runtimeConfig", "args", "prevResult"];
 
 /// Reserved for the runtime, which writes such keys itself (specification, section 1).
 const RESERVED_PREFIX: &str = "cni.dev/";
 
-/// Whether a plugin object's key is the runtime's to write. The prefix in any case: plugins written in Go read keys so.
-/// Keys without the prefix are refused when they are misspelt.
+/// Whether only the runtime may write this key of a plugin object. The prefix counts in any case, because plugins
+/// written in Go ignore case. Other misspelt keys are refused.
 pub fn is_reserved(key: &str) -> bool {
     let prefix = key.get(..RESERVED_PREFIX.len());
     matches!(key, "runtimeConfig" | "args" | "prevResult")
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_writes_is_reserved() {
+    fn keys_that_the_runtime_writes_are_reserved() {
         assert!(
             ["args", "prevResult", "runtimeConfig", "cni.dev/valid-attachments"]
                 .iter()

@@ -1,7 +1,7 @@
 //! Names that the specification restricts, each a type that cannot hold a forbidden one.
 //!
-//! All of them end up as file names, environment values or kernel names, so a value of these types is never empty,
-//! never a path, and at most 255 bytes (an interface name: 15).
+//! They become file names, environment values or kernel names: a value is never empty, never a path, and has at most
+//! 255 bytes (an interface name: 15).
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub enum NameKind {
     /// `CNI_CONTAINERID`.
     ContainerId,
     /// The network's `name`.
-    NetworkName,
+    ListName,
     /// `CNI_IFNAME`.
     IfName,
     /// A plugin's `type`, or the `type` of its `ipam`.
@@ -28,7 +28,7 @@ impl fmt::Display for NameKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ContainerId => "container id",
-            Self::NetworkName => "network name",
+            Self::ListName => "network name",
             Self::IfName => "interface name",
             Self::PluginType => "plugin type",
         })
@@ -39,7 +39,7 @@ impl fmt::Display for NameKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {value:?} {reason}")]
 pub struct NameError {
-    /// What the name was meant for.
+    /// The kind of name.
     pub kind: NameKind,
     /// The name as given.
     pub value: String,
@@ -108,7 +108,7 @@ name!(
 );
 name!(
     /// Names a network on this host (specification, section 1, `name`): spelt as a [`ContainerId`] is.
-    NetworkName,
+    ListName,
     check_identifier
 );
 name!(
@@ -166,7 +166,7 @@ fn check_length(value: &str) -> Result<(), &'static str> {
     if value.len() > MAX_LEN { Err("is longer than 255 bytes") } else { Ok(()) }
 }
 
-/// Whether the text is so many hex digits. Rust's own parser of numbers would accept a sign, too.
+/// Whether the text has exactly this number of hexadecimal digits. Rust's number parser would also accept a sign.
 pub fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -179,11 +179,11 @@ mod tests {
     fn an_identifier_starts_with_a_letter_or_digit() {
         for good in ["a", "0", "a.b", "A-_.9", &"x".repeat(255)] {
             assert!(good.parse::<ContainerId>().is_ok(), "{good}");
-            assert!(good.parse::<NetworkName>().is_ok(), "{good}");
+            assert!(good.parse::<ListName>().is_ok(), "{good}");
         }
         for bad in ["", ".", "-a", "_a", "a b", "a/b", "ä", "a\n", &"x".repeat(256)] {
             assert!(bad.parse::<ContainerId>().is_err(), "{bad}");
-            assert!(bad.parse::<NetworkName>().is_err(), "{bad}");
+            assert!(bad.parse::<ListName>().is_err(), "{bad}");
         }
     }
 

@@ -1,12 +1,12 @@
-//! Placeholders (`${NAME}`) in a configuration that is completed later: what stands where, and what may come there.
+//! Placeholders (`${NAME}`) in a configuration that is completed later.
 //!
-//! `$${` stands for a literal `${`. Keys are never templates.
+//! `$${` stands for a literal `${`. Keys have no placeholders.
 
 use serde_json::Value;
 
-/// What is known beforehand of the value that a place gets.
+/// The values that a placeholder may get.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Place {
+pub enum PlaceholderValue {
     /// Nothing.
     Any,
     /// It is a text.
@@ -17,13 +17,13 @@ pub enum Place {
     OneOf(Vec<Value>),
     /// It is a text of the form of this example.
     Like {
-        /// A text that may come there.
+        /// A text that it may be.
         example: &'static str,
         /// Whether a plugin that refuses the example refuses every other.
         stands_for_all: bool,
     },
     /// It is a list of these.
-    List(Box<Place>),
+    List(Box<PlaceholderValue>),
 }
 
 /// A piece of a text.
@@ -31,20 +31,25 @@ pub enum Part<'a> {
     /// Stands for itself.
     Text(&'a str),
     /// The name in a `${…}`.
-    Place(&'a str),
+    Placeholder(&'a str),
 }
 
-/// The pieces of a text; none of them is the empty text.
+/// A text with a placeholder that has no closing brace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} has a placeholder without an end: write ${{NAME}}, or $${{ for the text")]
+pub struct UnclosedPlaceholder(pub String);
+
+/// Splits a text into its pieces; none of them is the empty text.
 ///
 /// # Errors
-/// A place has no end.
-pub fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
+/// A placeholder has no end.
+pub fn parse(text: &str) -> Result<Vec<Part<'_>>, UnclosedPlaceholder> {
     let mut parts = pieces(text)?;
     parts.retain(|part| !matches!(part, Part::Text("")));
     Ok(parts)
 }
 
-fn pieces(text: &str) -> Result<Vec<Part<'_>>, String> {
+fn pieces(text: &str) -> Result<Vec<Part<'_>>, UnclosedPlaceholder> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find("${") {
@@ -55,10 +60,8 @@ fn pieces(text: &str) -> Result<Vec<Part<'_>>, String> {
             rest = after;
             continue;
         }
-        let end = after.find('}').ok_or_else(|| {
-            format!("{text:?} has a place without an end: write ${{NAME}}, or $${{ for the text")
-        })?;
-        parts.extend([Part::Text(before), Part::Place(after.get(..end).unwrap_or_default())]);
+        let end = after.find('}').ok_or_else(|| UnclosedPlaceholder(text.to_owned()))?;
+        parts.extend([Part::Text(before), Part::Placeholder(after.get(..end).unwrap_or_default())]);
         rest = after.get(end + 1..).unwrap_or_default();
     }
     parts.push(Part::Text(rest));

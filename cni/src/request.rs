@@ -3,16 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use serde::Serialize;
 use serde_json::Map;
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, ValidAttachment};
+use crate::bandwidth_device;
 use crate::config::{NetworkList, PluginConf};
 use crate::json::{self, Object};
-use crate::known;
-use crate::names::{ContainerId, IfName};
 use crate::result::{CniResult, ResultError};
-use crate::trace::TraceContext;
+use crate::trace_context::TraceContext;
 use crate::version::SpecVersion;
 
 /// An operation, `CNI_COMMAND`.
@@ -22,13 +20,13 @@ pub enum Verb {
     Add,
     /// Detach.
     Del,
-    /// Is the attachment as ADD left it? Since 0.4.0.
+    /// Check that the attachment is as ADD left it. Since 0.4.0.
     Check,
-    /// Could the plugin serve an ADD now? Since 1.1.0.
+    /// Check that the plugin can serve an ADD now. Since 1.1.0.
     Status,
-    /// Remove what belongs to attachments that no longer exist. Since 1.1.0.
+    /// Remove resources of attachments that no longer exist. Since 1.1.0.
     Gc,
-    /// Which versions does the plugin support? Since 0.2.0.
+    /// Report the supported versions. Since 0.2.0.
     Version,
 }
 
@@ -52,18 +50,7 @@ impl fmt::Display for Verb {
     }
 }
 
-/// An attachment that GC must leave alone.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct ValidAttachment {
-    /// `CNI_CONTAINERID` of its ADD.
-    #[serde(rename = "containerID")]
-    pub container_id: ContainerId,
-    /// `CNI_IFNAME` of its ADD.
-    #[serde(rename = "ifname")]
-    pub if_name: IfName,
-}
-
-/// Why a call cannot be put together from what was given.
+/// A call that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// ADD and CHECK need the namespace.
@@ -99,7 +86,7 @@ pub enum RequestError {
 pub struct Request {
     /// The operation.
     pub verb: Verb,
-    /// The six `CNI_*` variables, all of them always, so that a plugin cannot see a stale one; and the trace.
+    /// The trace, and all six `CNI_*` variables: a missing one could be inherited.
     pub env: Vec<(&'static str, OsString)>,
     /// JSON for standard input.
     pub stdin: Vec<u8>,
@@ -130,7 +117,7 @@ impl Request {
         }
 
         let mut stdin = base(list, plugin)?;
-        if let Some(name) = known::name_of_its_own(list, plugin, attachment, prev) {
+        if let Some(name) = bandwidth_device::network_name_for(list, plugin, attachment, prev) {
             stdin.set("name", json::raw(&name)?);
         }
         let runtime_config = runtime_config(plugin, attachment)?;
@@ -180,7 +167,7 @@ impl Request {
         Self::network(Verb::Gc, &stdin, cni_path)
     }
 
-    /// VERSION. Plugins built with an early library insist on variables that have no meaning here, so they are set.
+    /// VERSION. Plugins built with an early library require all variables, so they are set although they mean nothing.
     pub fn version() -> Self {
         Self {
             verb: Verb::Version,

@@ -1,7 +1,7 @@
 //! Results of ADD in every version of the specification (section 5, and its earlier editions).
 //!
-//! A [`CniResult`] keeps the JSON that the plugin printed and hands exactly that on, unknown keys included. What the
-//! accessors show is the same in one shape, that of 1.1.0, for every version. Conversion goes by libcni's rules.
+//! A [`CniResult`] keeps the JSON that the plugin printed, unknown keys included, and passes exactly that on. Its
+//! accessors show every version in the form of 1.1.0. Conversions follow libcni's rules.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::attachment::Attachment;
 use crate::json::{self, Object};
 use crate::version::{SpecVersion, VersionError};
 
-/// What a successful ADD returned.
+/// The result of a successful ADD.
 ///
 /// Serialises as its JSON, through [`RawValue`]: use `serde_json`, and no flattened or internally tagged container
 /// around it.
@@ -64,7 +64,7 @@ pub struct IpConfig {
     /// The subnet's default gateway.
     #[serde(default, deserialize_with = "some_address", skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
-    /// Index into the result's interfaces. It is the plugin's word: it may lead nowhere.
+    /// Index into the result's interfaces, as the plugin gave it: it may be out of range.
     #[serde(default, deserialize_with = "some_index", skip_serializing_if = "Option::is_none")]
     pub interface: Option<u32>,
 }
@@ -112,13 +112,13 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Whether it says nothing.
+    /// Whether it has no setting.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Why a result cannot be read or converted.
+/// A result that cannot be read or converted.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultError {
     /// Not one JSON object, or one that does not have a result's form.
@@ -126,7 +126,7 @@ pub enum ResultError {
     Form {
         /// The version by whose rules it was read.
         version: SpecVersion,
-        /// What is wrong, and where.
+        /// The fault and its position.
         #[source]
         source: serde_json::Error,
     },
@@ -197,8 +197,8 @@ struct MarkedIp<'a> {
 }
 
 impl CniResult {
-    /// Reads what a plugin printed. `config` is the version the plugin was called with, and counts where the result
-    /// names none, as in libcni; `null` is the empty result.
+    /// Parses a plugin's output. `config` is the version of the call; it counts if the result names none, as in libcni.
+    /// `null` is the empty result.
     ///
     /// # Errors
     /// See [`ResultError`].
@@ -288,8 +288,8 @@ impl CniResult {
         &self.dns
     }
 
-    /// The interface that `attachment` asked for: of that name, in a namespace. `None` before 0.3.0 and where a
-    /// plugin creates no interface.
+    /// The interface of `attachment`: it has the requested name and is in a namespace. `None` before 0.3.0, and if no
+    /// plugin created an interface.
     pub fn interface_of(&self, attachment: &Attachment) -> Option<&Interface> {
         self.index_of(attachment).and_then(|index| self.interfaces.get(index))
     }
@@ -305,7 +305,7 @@ impl CniResult {
         self.interfaces.iter().position(|interface| interface.name == name && interface.sandbox.is_some())
     }
 
-    /// The same result in another version, by libcni's rules: what the other version cannot express is left out.
+    /// Converts the result to another version by libcni's rules, and drops what that version cannot express.
     ///
     /// # Errors
     /// [`ResultError::NoAddress`] if a version before 0.3.0 is asked for and there is no address.

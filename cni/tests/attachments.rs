@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netclaim_cni::{
-    Attachment, AttachmentError, Attachments, Cache, Cached, CniResult, ErrorKind, NetworkList, Outcome,
-    Phase, Runtime, TraceContext,
+    AddOutcome, Attachment, AttachmentError, Attachments, Cache, Cached, CallPhase, CniResult, ErrorKind,
+    NetworkList, Runtime, TraceContext,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -80,7 +80,7 @@ impl Host {
         self.calls().into_iter().map(verb).collect()
     }
 
-    fn known(&self) -> Vec<Outcome> {
+    fn known(&self) -> Vec<AddOutcome> {
         let (known, unusable) = self.attachments.cache().attachments().unwrap();
         assert!(unusable.is_empty(), "{unusable:?}");
         known.into_iter().map(|known| known.outcome).collect()
@@ -99,7 +99,7 @@ fn attachment(container: &str, if_name: &str) -> Attachment {
 }
 
 fn request(list: &NetworkList, attachment: &Attachment) -> Cached {
-    Cached { list: list.clone(), attachment: attachment.clone(), outcome: Outcome::Unfinished(None) }
+    Cached { list: list.clone(), attachment: attachment.clone(), outcome: AddOutcome::Unfinished(None) }
 }
 
 fn result() -> CniResult {
@@ -112,7 +112,7 @@ async fn an_attachment_is_known_from_before_its_add_until_after_its_del() {
     let (net, c1) = (list(&json!([{"type": "a", "old": true}])), attachment("c1", "net1"));
     host.attachments.add(&net, &c1, LONG).await.unwrap();
     assert!(host.calls()[0].ends_with("known=1"), "known while the plugin runs");
-    assert_eq!(host.known(), [Outcome::Attached(result())]);
+    assert_eq!(host.known(), [AddOutcome::Attached(result())]);
 
     let error = host.attachments.add(&net, &c1, LONG).await.unwrap_err();
     assert!(matches!(&error, AttachmentError::Attached(_)), "{error}");
@@ -137,7 +137,7 @@ async fn a_failed_add_is_known_with_the_last_good_result_and_collected() {
     let (net, c1) = (list(&json!([{"type": "a"}, {"type": "b"}])), attachment("c1", "net1"));
     let error = host.attachments.add(&net, &c1, LONG).await.unwrap_err();
     assert!(matches!(&error, AttachmentError::Add(failed) if failed.completed == 1), "{error}");
-    assert_eq!(host.known(), [Outcome::Unfinished(Some(result()))]);
+    assert_eq!(host.known(), [AddOutcome::Unfinished(Some(result()))]);
     assert!(host.attachments.check(net.name(), &c1, LONG).await.is_err());
 
     host.attachments.add(&net, &attachment("c2", "net1"), LONG).await.unwrap_err();
@@ -207,7 +207,7 @@ async fn a_namespace_that_is_gone_is_not_named_and_its_addresses_are_released_by
 }
 
 #[tokio::test]
-async fn what_may_be_left_of_a_namespace_that_is_gone_is_an_error_and_stays_known() {
+async fn a_failed_release_is_an_error_and_the_attachment_stays_known() {
     let host = Host::with(&["bridge", "host-local"]);
     let net = list(&json!([{"type": "bridge", "ipam": {"type": "host-local"}}]));
     let c1 = Attachment { netns: Some("/nonexistent".into()), ..attachment("c1", "net1") };
@@ -249,7 +249,7 @@ async fn processes_wait_for_each_other_up_to_the_deadline() {
         {
             let error = waited.unwrap_err();
             let AttachmentError::Plugin(error) = error else { panic!("{error}") };
-            assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Queued, .. }), "{error}");
+            assert!(matches!(error.kind(), ErrorKind::Timeout { phase: CallPhase::Queued, .. }), "{error}");
         }
         assert!(host.calls().is_empty());
         fs::write(host.path("go"), "").unwrap();
@@ -349,7 +349,7 @@ async fn plugins_are_found_and_run_in_another_mount_namespace() {
     // Deadlines hold there too.
     let slow = runtime().with_env("SECONDS_TO_SLEEP", "60").in_mount_namespace(&namespace).unwrap();
     let error = slow.add(&net, &attachment("c1", "net1"), Duration::from_secs(1)).await.unwrap_err().error;
-    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Running, .. }), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: CallPhase::Running, .. }), "{error}");
 
     let own = runtime().in_mount_namespace(Path::new("/proc/self/ns/mnt")).unwrap_err();
     assert!(own.source().unwrap().to_string().contains("this program's own"), "{own}");
@@ -391,7 +391,7 @@ async fn a_bandwidth_device_that_another_runtime_has_made_keeps_its_name() {
     let made = r#"{"cniVersion":"1.1.0","interfaces":[{"name":"bwp623e1c388032"}]}"#;
     let made = CniResult::parse(made, netclaim_cni::SpecVersion::V1_1_0).unwrap();
     let known =
-        Cached { outcome: Outcome::Unfinished(Some(made)), ..request(&net, &attachment("c1", "net1")) };
+        Cached { outcome: AddOutcome::Unfinished(Some(made)), ..request(&net, &attachment("c1", "net1")) };
     host.attachments.del(&known, LONG).await.unwrap();
     assert_eq!(host.input("bandwidth", "DEL")["name"], "net");
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use netclaim_cni::{
-    Attachment, Cache, CacheError, Cached, CniResult, EntryError, NetworkList, Outcome, SpecVersion,
+    AddOutcome, Attachment, Cache, CacheError, Cached, CniResult, EntryError, NetworkList, SpecVersion,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ fn cached(network: &str, container: &str) -> Cached {
     Cached {
         list: NetworkList::parse(list.as_bytes()).unwrap(),
         attachment,
-        outcome: Outcome::Attached(
+        outcome: AddOutcome::Attached(
             CniResult::parse(r#"{"cniVersion":"1.0.0","x":18446744073709551616}"#, SpecVersion::V1_0_0)
                 .unwrap(),
         ),
@@ -65,12 +65,12 @@ fn an_attachment_is_read_back_as_it_was_stored() {
     assert_eq!(load(&cache, &cached("net", "c2")).unwrap(), None);
 
     let last_good = stored.outcome.result().cloned();
-    for outcome in [Outcome::Unfinished(last_good), Outcome::Unfinished(None)] {
+    for outcome in [AddOutcome::Unfinished(last_good), AddOutcome::Unfinished(None)] {
         let failed = Cached { outcome, ..stored.clone() };
         cache.store(&failed).unwrap();
         assert_eq!(load(&cache, &failed).unwrap(), Some(failed.clone()));
     }
-    let failed = Cached { outcome: Outcome::Unfinished(None), ..stored };
+    let failed = Cached { outcome: AddOutcome::Unfinished(None), ..stored };
     assert_eq!(cache.attachments().unwrap().0, std::slice::from_ref(&failed));
     remove(&cache, &failed).unwrap();
     assert_eq!(load(&cache, &failed).unwrap(), None);
@@ -106,7 +106,7 @@ fn a_file_of_libcni_is_read() {
 }
 
 #[test]
-fn what_libcni_leaves_out_may_be_missing_or_null() {
+fn members_that_libcni_leaves_out_may_be_missing_or_null() {
     let mut file: Value = serde_json::from_str(LIBCNI).unwrap();
     for key in ["netns", "cniArgs", "capabilityArgs", "result"] {
         file[key] = Value::Null;
@@ -119,7 +119,7 @@ fn what_libcni_leaves_out_may_be_missing_or_null() {
     assert!(
         found.attachment.args.is_empty()
             && found.attachment.netns.is_none()
-            && matches!(found.outcome, Outcome::Unfinished(None))
+            && matches!(found.outcome, AddOutcome::Unfinished(None))
     );
 }
 

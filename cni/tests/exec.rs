@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use netclaim_cni::{
-    AddError, Attachment, Effect, Error, ErrorKind, NetworkList, Phase, ResultError, Retry, Runtime,
+    AddError, Attachment, CallPhase, Effect, Error, ErrorKind, NetworkList, ResultError, Retry, Runtime,
     STDERR_TAIL, STDOUT_LIMIT, SpecVersion, TERM_GRACE, ValidAttachment, Verb, close_inherited_descriptors,
 };
 use tempfile::TempDir;
@@ -159,7 +159,7 @@ async fn a_plugin_that_hangs_is_killed_at_its_deadline() {
     let start = Instant::now();
     let error = plugins.failure(SHORT).await;
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Running, .. }), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: CallPhase::Running, .. }), "{error:?}");
     assert_eq!((error.retry(), error.effect()), (Retry::Later, Effect::Unknown));
     assert_eq!(error.stderr(), "working\n");
     assert_eq!(
@@ -174,7 +174,7 @@ async fn a_plugin_that_hangs_is_killed_at_its_deadline() {
 async fn a_plugin_for_which_no_time_is_left_is_not_started() {
     let plugins = Plugins::new().with("p", "touch $D/ran; echo '{}'");
     let error = plugins.add(&network(&["p"]), Duration::ZERO).await.unwrap_err();
-    assert!(matches!(error.error.kind(), ErrorKind::Timeout { phase: Phase::Spent, .. }), "{error:?}");
+    assert!(matches!(error.error.kind(), ErrorKind::Timeout { phase: CallPhase::Spent, .. }), "{error:?}");
     assert!(!error.needs_del() && !plugins.path().join("ran").exists());
 }
 
@@ -195,7 +195,7 @@ async fn a_plugin_that_ignores_sigterm_is_killed_with_all_it_started() {
 }
 
 #[tokio::test]
-async fn what_a_hanging_plugin_started_does_not_outlive_it() {
+async fn children_of_a_hanging_plugin_do_not_outlive_it() {
     let plugins = Plugins::new()
         .with("p", "(while :; do sleep 0.1; done) & echo $! > $D/child; trap 'exit 1' TERM; wait");
     plugins.failure(SHORT).await;
@@ -454,7 +454,7 @@ async fn a_binary_that_is_being_written_is_waited_for() {
     let plugins = Plugins::new().with("p", "echo '{}'");
     let writer = fs::OpenOptions::new().append(true).open(plugins.path().join("p")).unwrap();
     let error = plugins.failure(SHORT).await;
-    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Busy, .. }), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Timeout { phase: CallPhase::Busy, .. }), "{error:?}");
     assert_eq!((error.retry(), error.effect()), (Retry::Later, Effect::None));
 
     let list = network(&["p"]);
@@ -681,7 +681,7 @@ async fn waiting_for_another_operation_counts_towards_the_deadline() {
     let (first, second) = tokio::join!(first, second);
     first.unwrap();
     for error in second {
-        assert!(matches!(error.kind(), ErrorKind::Timeout { phase: Phase::Queued, .. }), "{error:?}");
+        assert!(matches!(error.kind(), ErrorKind::Timeout { phase: CallPhase::Queued, .. }), "{error:?}");
         assert_eq!(error.effect(), Effect::None);
     }
 }

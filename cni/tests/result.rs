@@ -155,7 +155,7 @@ fn a_result_of_the_wrong_form_is_refused() {
 }
 
 #[test]
-fn what_a_plugin_printed_is_kept_within_related_versions() {
+fn a_plugins_output_is_kept_within_related_versions() {
     let text = r#"{"cniVersion": "1.0.0", "x": 12345678901234567890123, "ips": [ {"address":"10.0.0.2/24", "y":1.0} ]}"#;
     let result = CniResult::parse(text, V1_1_0).unwrap();
     assert_eq!(result.raw(), text);

@@ -3,8 +3,8 @@
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use netclaim_cni::placeholder::Place;
-use netclaim_cni::validate::{Finding, UnknownPlace, validate, validate_places};
+use netclaim_cni::placeholder::PlaceholderValue;
+use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate, validate_template};
 use serde_json::{Value, json};
 
 /// Findings as `severity pointer: problem`.
@@ -17,15 +17,15 @@ fn lines(findings: Vec<Finding>) -> Vec<String> {
 }
 
 /// Texts of some forms, as the author of a template may describe them.
-const IPV4: Place = Place::Like { example: "10.20.0.5", stands_for_all: true };
-const IPV6: Place = Place::Like { example: "fd00::5", stands_for_all: true };
-const CIDR: Place = Place::Like { example: "10.20.0.0/24", stands_for_all: true };
-const MAC: Place = Place::Like { example: "02:00:5e:10:00:01", stands_for_all: true };
-const HOSTNAME: Place = Place::Like { example: "ns1.lab", stands_for_all: false };
+const IPV4: PlaceholderValue = PlaceholderValue::Like { example: "10.20.0.5", stands_for_all: true };
+const IPV6: PlaceholderValue = PlaceholderValue::Like { example: "fd00::5", stands_for_all: true };
+const CIDR: PlaceholderValue = PlaceholderValue::Like { example: "10.20.0.0/24", stands_for_all: true };
+const MAC: PlaceholderValue = PlaceholderValue::Like { example: "02:00:5e:10:00:01", stands_for_all: true };
+const HOSTNAME: PlaceholderValue = PlaceholderValue::Like { example: "ns1.lab", stands_for_all: false };
 
 /// Findings in a template of which nothing is known but that it has placeholders.
 fn of_template(json: &[u8]) -> Vec<Finding> {
-    validate_places(json, &|_| Ok(Place::Any))
+    validate_template(json, &|_| Ok(PlaceholderValue::Any))
 }
 
 /// A conflist of these plugins, in which nothing else is wrong.
@@ -317,7 +317,7 @@ fn the_order_of_a_chain_is_checked() {
 }
 
 #[test]
-fn what_limits_bandwidth_fits_the_interface_and_stands_alone() {
+fn a_bandwidth_plugin_fits_the_interface_and_stands_alone() {
     let asked = |plugin: &str| json!({"type": plugin, "capabilities": {"bandwidth": true}});
     let macvlan = json!({"type": "macvlan", "master": "eth1"});
     let bridge = json!({"type": "bridge"});
@@ -429,7 +429,7 @@ fn ranges_must_lie_in_their_subnets_and_apart() {
 }
 
 #[test]
-fn the_open_places_of_a_template_are_left_alone() {
+fn the_placeholders_of_a_template_are_left_alone() {
     let template = list(
         &json!([{"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "mtuu": 1,
         "ipam": {"type": "host-local", "ranges": [[{"subnet": "${parameters.subnet}"}]]}}]),
@@ -442,48 +442,54 @@ fn the_open_places_of_a_template_are_left_alone() {
 }
 
 /// Findings of a list with one such plugin, where the places are these.
-fn with_places(plugin: Value, places: &[(&str, Place)]) -> Vec<String> {
+fn with_placeholders(plugin: Value, placeholders: &[(&str, PlaceholderValue)]) -> Vec<String> {
     let known = |name: &str| {
-        let found = places.iter().find(|(known, _)| *known == name);
-        let unknown = || UnknownPlace { problem: format!("no {name}"), advice: "remove it".into() };
+        let found = placeholders.iter().find(|(known, _)| *known == name);
+        let unknown = || UnknownPlaceholder { problem: format!("no {name}"), advice: "remove it".into() };
         found.map(|(_, place)| place.clone()).ok_or_else(unknown)
     };
-    let findings = validate_places(list(&json!([plugin])).to_string().as_bytes(), &known);
+    let findings = validate_template(list(&json!([plugin])).to_string().as_bytes(), &known);
     lines(findings).iter().map(|line| line.replacen("/plugins/0", "", 1)).collect()
 }
 
 #[test]
-fn a_place_is_judged_by_what_may_come_there() {
-    let vlan = |place: Place| {
+fn a_placeholder_is_judged_by_its_possible_values() {
+    let vlan = |place: PlaceholderValue| {
         let plugin = json!({"type": "vlan", "master": "eth1", "vlanId": "${v}", "ipam": {"type": "dhcp"}});
-        with_places(plugin, &[("v", place)])
+        with_placeholders(plugin, &[("v", place)])
     };
-    assert_eq!(vlan(Place::Any), [""; 0]);
-    assert_eq!(vlan(Place::Between(1, 4094)), [""; 0]);
+    assert_eq!(vlan(PlaceholderValue::Any), [""; 0]);
+    assert_eq!(vlan(PlaceholderValue::Between(1, 4094)), [""; 0]);
     assert_eq!(
-        vlan(Place::Between(1, 5000)),
+        vlan(PlaceholderValue::Between(1, 5000)),
         ["warning /vlanId: `${v}` may become 5000: 5000 is out of range"]
     );
-    assert_eq!(vlan(Place::Text), ["error /vlanId: must be a whole number, and `${v}` becomes a string"]);
     assert_eq!(
-        vlan(Place::OneOf(vec![json!(7), json!(4095)])),
+        vlan(PlaceholderValue::Text),
+        ["error /vlanId: must be a whole number, and `${v}` becomes a string"]
+    );
+    assert_eq!(
+        vlan(PlaceholderValue::OneOf(vec![json!(7), json!(4095)])),
         ["warning /vlanId: `${v}` may become 4095: 4095 is out of range"]
     );
     assert_eq!(
-        vlan(Place::OneOf(vec![json!("7")])),
+        vlan(PlaceholderValue::OneOf(vec![json!("7")])),
         [r#"error /vlanId: `${v}` may become "7": must be a whole number, not a string"#]
     );
     // Within a longer text, whatever comes is a text.
     let plugin = json!({"type": "macvlan", "master": "${link}.${v}", "mtu": "1${v}"});
     assert_eq!(
-        with_places(plugin, &[("link", Place::Text), ("v", Place::Between(1, 9))]),
+        with_placeholders(
+            plugin,
+            &[("link", PlaceholderValue::Text), ("v", PlaceholderValue::Between(1, 9))]
+        ),
         ["error /mtu: must be a whole number, and `1${v}` becomes a string"]
     );
 }
 
 #[test]
-fn a_place_of_a_form_is_judged_by_all_that_have_it() {
-    let at = |plugin: Value, format| with_places(plugin, &[("v", format)]);
+fn a_placeholder_of_a_form_is_judged_by_all_values_of_the_form() {
+    let at = |plugin: Value, format| with_placeholders(plugin, &[("v", format)]);
     let address = || json!({"type": "macvlan", "master": "e", "ipam": {"type": "static", "routes": [], "addresses": [{"address": "${v}"}]}});
     assert_eq!(at(address(), CIDR), [""; 0]);
     for (format, example) in [(IPV4, "10.20.0.5"), (IPV6, "fd00::5"), (MAC, "02:00:5e:10:00:01")] {
@@ -505,61 +511,62 @@ fn a_place_of_a_form_is_judged_by_all_that_have_it() {
 
 #[test]
 fn a_list_comes_where_a_list_belongs_and_nowhere_else() {
-    let list = |place| [("v", Place::List(Box::new(place)))];
+    let list = |place| [("v", PlaceholderValue::List(Box::new(place)))];
     let dns = |at: &str, place| {
         let mut plugin = json!({"type": "macvlan", "master": "e", "dns": {}});
         plugin["dns"][at] = json!("${v}");
-        with_places(plugin, &list(place))
+        with_placeholders(plugin, &list(place))
     };
     assert_eq!(dns("nameservers", IPV4), [""; 0]);
     assert_eq!(
-        dns("nameservers", Place::Between(1, 2)),
+        dns("nameservers", PlaceholderValue::Between(1, 2)),
         ["error /dns/nameservers: `${v}[*]` may become 1: must be a string, not a number"]
     );
     assert_eq!(
-        dns("domain", Place::Text),
+        dns("domain", PlaceholderValue::Text),
         ["error /dns/domain: must be a string, and `${v}` becomes a list"]
     );
     let trunk = json!({"type": "bridge", "vlanTrunk": "${v}"});
     assert_eq!(
-        with_places(trunk, &list(Place::OneOf(vec![json!(7)]))),
+        with_placeholders(trunk, &list(PlaceholderValue::OneOf(vec![json!(7)]))),
         ["error /vlanTrunk: `${v}[*]` may become 7: must be an object, not a number"]
     );
     let unknown = json!({"type": "theirs", "a": "${v}", "b": {"c": "x${v}"}});
     assert_eq!(
-        with_places(unknown, &list(Place::Text)),
+        with_placeholders(unknown, &list(PlaceholderValue::Text)),
         ["error /b/c: ${v} is a list and cannot stand inside a text"]
     );
 }
 
 #[test]
-fn which_plugin_runs_is_known_beforehand() {
-    let typed = |place: Place| with_places(json!({"type": "${v}"}), &[("v", place)]);
-    assert_eq!(typed(Place::OneOf(vec![json!("dummy")])), [""; 0]);
-    for place in [Place::Text, HOSTNAME, Place::List(Box::new(Place::Text))] {
+fn the_type_of_a_plugin_is_known_beforehand() {
+    let typed = |place: PlaceholderValue| with_placeholders(json!({"type": "${v}"}), &[("v", place)]);
+    assert_eq!(typed(PlaceholderValue::OneOf(vec![json!("dummy")])), [""; 0]);
+    for place in [PlaceholderValue::Text, HOSTNAME, PlaceholderValue::List(Box::new(PlaceholderValue::Text))]
+    {
         assert_eq!(typed(place), ["error /type: `${v}` may become any plugin that is installed"]);
     }
-    let ipam = with_places(
+    let ipam = with_placeholders(
         json!({"type": "macvlan", "master": "e", "ipam": {"type": "${v}"}}),
-        &[("v", Place::Text)],
+        &[("v", PlaceholderValue::Text)],
     );
     assert_eq!(ipam, ["error /ipam/type: `${v}` may become any plugin that is installed"]);
 }
 
 #[test]
-fn a_place_that_gets_no_value_or_has_no_end_is_an_error_wherever_it_stands() {
+fn a_placeholder_without_value_or_end_is_an_error_anywhere() {
     let plugin = json!({"type": "theirs", "a": ["${w}"], "b": {"c": "${open"}, "d": "$${literal}"});
     assert_eq!(
-        with_places(plugin, &[]),
+        with_placeholders(plugin, &[]),
         [
             "error /a/0: no w",
-            r#"error /b/c: "${open" has a place without an end: write ${NAME}, or $${ for the text"#,
+            r#"error /b/c: "${open" has a placeholder without an end: write ${NAME}, or $${ for the text"#,
         ]
     );
 }
 
 #[test]
-fn what_a_capability_or_another_key_replaces_is_only_warned_of() {
+fn a_fault_in_a_replaced_value_is_only_a_warning() {
     let mac = |capabilities: Value| {
         of_plugin(&json!({"type": "macvlan", "master": "eth1", "mac": "x", "capabilities": capabilities}))
     };

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use netclaim_cni::NetworkList;
-use netclaim_cni::placeholder::Place;
-use netclaim_cni::validate::{Finding, Severity, validate, validate_places};
+use netclaim_cni::placeholder::PlaceholderValue;
+use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -172,7 +172,7 @@ proptest! {
     #[test]
     fn a_findings_pointer_leads_to_a_value_of_the_document(document in prop_oneof![document(), value()]) {
         let text = document.to_string();
-        for finding in validate(text.as_bytes()).into_iter().chain(validate_places(text.as_bytes(), &|_| Ok(Place::Any))) {
+        for finding in validate(text.as_bytes()).into_iter().chain(validate_template(text.as_bytes(), &|_| Ok(PlaceholderValue::Any))) {
             prop_assert!(document.pointer(&finding.pointer).is_some(), "{finding}");
             prop_assert!(!finding.problem.is_empty() && !finding.advice.is_empty());
         }

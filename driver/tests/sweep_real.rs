@@ -10,7 +10,7 @@ mod plugin_host;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use netclaim_cni::{Cache, Cached, NetworkList, Outcome, Runtime};
+use netclaim_cni::{AddOutcome, Cache, Cached, NetworkList, Runtime};
 use netclaim_driver::attach::record::{Plan, Sandbox};
 use netclaim_driver::attach::{Checked, CniNetwork, Network as _};
 use netclaim_driver::links::Links;
@@ -72,14 +72,14 @@ fn gc_releases_what_nobody_has_in_a_network_of_ours() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_other_programs_attached_is_kept() {
+fn attachments_of_other_programs_are_kept() {
     on_a_host(&[], async |host| {
         let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
         // It is in the cache, as `netclaimctl cni add` leaves it, and in no journal.
         let list = NetworkList::parse(Value::Object(plan.conflist.clone()).to_string().as_bytes()).unwrap();
         let attachment = attachment("s1", &netns);
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
-        let cached = Cached { list, attachment, outcome: Outcome::Attached(result) };
+        let cached = Cached { list, attachment, outcome: AddOutcome::Attached(result) };
         Cache::new(host.data.path().join("cache")).store(&cached).unwrap();
         drop(netns);
         assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));
@@ -89,7 +89,7 @@ fn what_other_programs_attached_is_kept() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_is_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
+fn an_attachment_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
     on_a_host(&[], async |host| {
         let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
         network.add(&plan, &sandbox(&netns)).await.unwrap();

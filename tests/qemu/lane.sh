@@ -13,8 +13,9 @@ trap 'rm -rf "$work"' EXIT
 programs="
 netclaim-driver links_kernel
 netclaim-driver links_uplinks
-netclaim-driver cni_real NETCLAIM_CNI_BIN=$plugins_bin
-netclaim-driver cni_plugins NETCLAIM_CNI_BIN=$plugins_bin
+netclaim-driver bond_uplink NETCLAIM_CNI_BIN=$plugins_bin
+netclaim-cni real_plugins NETCLAIM_CNI_BIN=$plugins_bin
+netclaim-cni plugin_links NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver composite NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-bandwidth traffic NETCLAIM_CNI_BIN=$plugins_bin ipvlan
 netclaim-driver libcni_conformance NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_LIBCNI=$work/libcni rare_links

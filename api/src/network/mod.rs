@@ -1,4 +1,4 @@
-//! `Network`: what an admin defines once and tenants ask for by claim.
+//! `Network`: a network that an admin defines and that tenants request through claims.
 
 pub mod overlap;
 mod validation;
@@ -15,8 +15,7 @@ use crate::labels::LabelSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
 
-/// A network that pods can be attached to: a CNI configuration, where it works, how much there is of it, and
-/// what tenants may set.
+/// A network that pods can be attached to through ResourceClaims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(
     feature = "crd",
@@ -29,41 +28,42 @@ use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
         shortname = "netw",
         category = "netclaim",
         status = "NetworkStatus",
-        doc = "A network that pods can be attached to by ResourceClaim.",
+        doc = "A network that pods can be attached to through ResourceClaims.",
         printcolumn = r#"{"name":"Scope","type":"string","jsonPath":".spec.scope"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
         printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
-        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"nodes that publish it"}"#,
+        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"number of nodes that publish the network"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// `Node`: each node hands out what it has. `Cluster`: one budget for all nodes.
+    /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all nodes share it.
     #[serde(default)]
     pub scope: Scope,
-    /// Labels of the nodes that have this network; all nodes by default.
+    /// Labels that a node must have to offer the network. By default, every node offers it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Labels of the namespaces whose claims may use the network; all namespaces by default.
+    /// Labels that a namespace must have for its claims to use the network. By default, every namespace may use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// The link of the node that the network goes through; none for networks that live inside the node.
+    /// The link of each node that carries the network. Leave it out for networks inside a node, such as a bridge without a
+    /// port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
-    /// The CNI conflist, with `${…}` places.
+    /// The CNI network configuration list, with placeholders such as `${uplink.ifName}` or `${parameters.NAME}`.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
-    /// How much of it can be handed out.
+    /// How much of the network claims can be granted.
     #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
     pub capacity: NetworkCapacity,
-    /// VLAN ids or VNIs that attachments get, one each, as `${segmentation.id}`.
+    /// VLAN ids or VNIs, of which each attachment gets one. Use it in `cni` as `${segmentation.id}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segmentation: Option<Segmentation>,
-    /// Attributes of the network's devices, for selectors and constraints of claims.
+    /// Attributes of the network's devices, which selectors and constraints of claims can use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: DeclaredAttributes,
-    /// What claims may set.
+    /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
     pub allow: Allow,
 }
@@ -72,11 +72,12 @@ fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": true,
-        "description": "The CNI conflist, with ${…} places.",
+        "description": "The CNI network configuration list, with placeholders such as ${uplink.ifName} or \
+                        ${parameters.NAME}.",
     })
 }
 
-/// Who counts what is handed out.
+/// Where the capacity of a Network is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "described at the field")]
 pub enum Scope {
@@ -85,30 +86,31 @@ pub enum Scope {
     Cluster,
 }
 
-/// Which link of a node a Network uses: the first that has one of the names and all of the attributes.
+/// Selects the link of a node that a Network uses: the first with one of the names and all of the attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct UplinkSelector {
-    /// Interface names in order of preference; any by default, in the order of the kernel.
+    /// Interface names, the preferred one first, such as `[eth1, ens5]`. By default, any name is possible, and the link
+    /// with the lowest index comes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub interfaces: Vec<IfName>,
-    /// Attributes that an UplinkPolicy, or a file on the node, gave the link.
+    /// Attributes that the link must have. An UplinkPolicy or a file on the node declares them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: DeclaredAttributes,
 }
 
-/// How much of a Network can be handed out: on each node, or in the whole cluster where the scope is `Cluster`.
+/// How much of a Network claims can be granted: on each node, or in the whole cluster if the scope is `Cluster`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkCapacity {
-    /// Bits per second that claims can ask for; none by default.
+    /// Bandwidth that claims can request, in bits per second, such as `10G`. By default, claims can request none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
-    /// Interfaces at once; not limited by default.
+    /// Number of interfaces that may exist at once, such as `64`. By default, it is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interfaces: Option<Quantity>,
-    /// Addresses; by default what the ranges of a `host-local` IPAM hold.
+    /// Number of addresses. By default, it is counted from the ranges of a `host-local` IPAM; set it for other IPAMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Quantity>,
 }
@@ -119,20 +121,19 @@ impl NetworkCapacity {
     }
 }
 
-/// What the controller found out about a Network.
+/// The state of a Network, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStatus {
-    /// The generation of the spec that this status is about.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Nodes that publish the network as a device; not set where the scope is `Cluster`, whose device belongs to no
-    /// node.
+    /// Number of nodes that publish the network as a device. It is not set if the scope is `Cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
-    /// `Accepted`: True when pods can claim the network, with the reason `AcceptedWithWarnings` where something in the
-    /// spec may not be meant as it is; else False, with everything that is wrong. `Available`: whether there is a node where
-    /// it can be used now, with those where it cannot, and why; not set where the scope is `Cluster`.
+    /// `Accepted` is True if claims can use the network, and False, with every problem, if the spec is invalid. The reason
+    /// `AcceptedWithWarnings` points at a likely mistake. `Available` says whether a node can serve the network now, and
+    /// lists the nodes that cannot, with reasons. It is not set if the scope is `Cluster`.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -140,13 +141,13 @@ pub struct NetworkStatus {
 }
 
 impl NetworkSpec {
-    /// The VLAN id that every attachment has on the uplink: the kernel makes one link of an id, so that one pod at a
+    /// Returns the VLAN id that every attachment has on the uplink. The kernel makes one link for each id, so one pod at a
     /// time can have it.
     pub fn fixed_vlan(&self) -> Option<u32> {
         vlan_of(self.plugins())
     }
 
-    /// The bridge that the uplink has to be a port of, where the network is a bridge.
+    /// Returns the bridge that the uplink must be a port of, if the network is a bridge.
     pub fn bridge(&self) -> Option<&str> {
         let bridge = self.plugins().find(|plugin| plugin.plugin_type() == "bridge")?;
         Some(bridge.get("bridge").and_then(Value::as_str).filter(|name| !name.is_empty()).unwrap_or("cni0"))
@@ -156,29 +157,29 @@ impl NetworkSpec {
         plugins(&self.cni)
     }
 
-    /// The types of the plugins, in the order of the chain.
+    /// Returns the types of the plugins, in the order of the chain.
     pub fn plugin_types(&self) -> Vec<&str> {
         self.plugins().map(Plugin::plugin_type).collect()
     }
 
-    /// The name of the CNI network, by which IPAM plugins keep their leases. `name` is the object's name.
+    /// Returns the name of the CNI network, by which IPAM plugins keep their leases. `name` is the object's name.
     pub fn list_name(&self, name: &NetworkName) -> String {
         let written = self.cni.get("name").and_then(Value::as_str).map(str::to_owned);
         written.unwrap_or_else(|| conflist_name(name.as_str()))
     }
 
-    /// How the network uses its uplink, where it does so exclusively.
+    /// Returns how the network uses its uplink, if that excludes other uses.
     pub fn link_use(&self) -> Option<LinkUse> {
         link_use_of(self.plugins())
     }
 
-    /// Whether one attachment at a time takes all of it.
+    /// Whether one attachment takes the whole network on its node.
     pub fn is_exclusive(&self) -> bool {
         self.link_use() == Some(LinkUse::Nic) || self.fixed_vlan().is_some()
     }
 }
 
-/// The name that the conflist of a Network gets when it has none: what plugins keep on the node goes by it.
+/// Returns the name of a conflist that has none of its own. Plugins keep their state on the node under it.
 pub fn conflist_name(network: &str) -> String {
     format!("netclaim-{network}")
 }

@@ -1,5 +1,5 @@
-//! Networks that hand out the same addresses on one layer 2: each of them keeps leases of its own, so that two pods may get
-//! one address. Only what is written out in both is looked at: what a claim or a node chooses is not known here.
+//! Finds Networks that hand out the same addresses on one layer 2. Each keeps leases of its own, so two pods may get one
+//! address. Only values that both specs write out are compared: what a claim or a node chooses is not known here.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::{NetworkSpec, UplinkSelector};
 use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
 
-/// What tells one Network's addresses from another's.
+/// The addresses of one Network.
 struct Addresses<'a> {
     name: &'a NetworkName,
     spec: &'a NetworkSpec,
@@ -25,7 +25,7 @@ struct Range<'a> {
     data_dir: Option<&'a str>,
 }
 
-/// The Networks that may give a pod an address which another one of them has given, with what to do.
+/// Returns the Networks that may give a pod an address that another Network has given, each with a warning.
 pub fn overlaps<'a>(
     networks: impl Iterator<Item = (&'a NetworkName, &'a NetworkSpec)>,
 ) -> Vec<(&'a NetworkName, Invalid)> {
@@ -53,7 +53,7 @@ fn warning(subnet: IpNet, other: &NetworkName) -> Invalid {
 }
 
 impl Addresses<'_> {
-    /// The subnet of which both hand out addresses without knowing of each other.
+    /// The subnet of which both hand out addresses, with leases of their own.
     fn common(&self, other: &Self) -> Option<IpNet> {
         let lists = [self, other].map(|one| one.spec.list_name(one.name));
         let is_common = |one: &Range<'_>, other: &Range<'_>| {
@@ -98,7 +98,7 @@ fn selectors_meet(one: &UplinkSelector, other: &UplinkSelector) -> bool {
     }
 }
 
-/// The VLAN that the Network's pods are in, 0 for none; `None` where each of them may be in another one.
+/// The VLAN of the Network's pods, 0 for none; `None` if each pod may be in another VLAN.
 fn tag(spec: &NetworkSpec) -> Option<u64> {
     if spec.segmentation.is_some() {
         return None;

@@ -1,10 +1,10 @@
-//! What is wrong with a Network, and what may not be meant as it is written.
+//! Validation of Networks: errors, and warnings about likely mistakes.
 
 use serde_json::Value;
 
 use netclaim_cni::BANDWIDTH_PLUGIN;
-use netclaim_cni::placeholder::Place;
-use netclaim_cni::validate::{Severity, UnknownPlace, validate_places};
+use netclaim_cni::placeholder::PlaceholderValue;
+use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::{NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::conflist::{Plugin, declares, is_inside_pod};
@@ -13,16 +13,16 @@ use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, template};
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
-/// Plugins that work on a link of the node, and the key that names it.
+/// Plugins that work on a link of the node, and the key that names the link.
 const LINK_KEYS: [(&str, &str); 4] =
     [("macvlan", "master"), ("ipvlan", "master"), ("vlan", "master"), ("host-device", "device")];
 
 impl NetworkSpec {
-    /// Every problem of the spec at once; empty means accepted. `name` is the object's name.
+    /// Returns every problem of the spec; none means that it is accepted. `name` is the object's name.
     pub fn problems(&self, name: &str) -> Vec<Invalid> {
         let mut problems = Vec::new();
         if let Err(problem) = name.parse::<NetworkName>() {
-            problems.push(Invalid::new("metadata.name", problem));
+            problems.push(problem.within("metadata.name"));
         }
         if self.uplink.as_ref().is_some_and(|uplink| *uplink == UplinkSelector::default()) {
             let problem = "selects every link: name interfaces, attributes, or both";
@@ -55,7 +55,7 @@ impl NetworkSpec {
         problems
     }
 
-    /// What works, but perhaps not as it was meant, at once. `name` is the object's name.
+    /// Returns every likely mistake in a spec without problems. `name` is the object's name.
     pub fn warnings(&self, name: &str) -> Vec<Invalid> {
         let allow = &self.allow;
         let capabilities = [
@@ -84,38 +84,40 @@ impl NetworkSpec {
         self.cni_findings(name, Severity::Warning).chain(untaken).chain(unenforced).collect()
     }
 
-    /// What is found in the conflist, with the names that it is going to be given.
+    /// What validation finds in the conflist, under the name that it will have.
     fn cni_findings(&self, name: &str, severity: Severity) -> impl Iterator<Item = Invalid> {
         let mut conflist = self.cni.clone();
         conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
         let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
-            Some(None) => Err(UnknownPlace {
+            Some(None) => Err(UnknownPlaceholder {
                 problem: format!("${{{place}}} needs spec.uplink"),
                 advice: "list the interfaces there".to_owned(),
             }),
-            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => Ok(
-                Place::OneOf(uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect()),
-            ),
+            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => {
+                Ok(PlaceholderValue::OneOf(
+                    uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect(),
+                ))
+            }
             _ => match (place, &self.segmentation) {
                 ("segmentation.id", Some(segmentation)) => {
                     let (first, last) = segmentation.bounds();
-                    Ok(Place::Between(first.into(), last.into()))
+                    Ok(PlaceholderValue::Between(first.into(), last.into()))
                 }
-                ("segmentation.id", None) => Err(UnknownPlace {
+                ("segmentation.id", None) => Err(UnknownPlaceholder {
                     problem: "${segmentation.id} needs spec.segmentation".to_owned(),
                     advice: "list the ids there".to_owned(),
                 }),
                 _ => template::place_with(place, &self.allow),
             },
         };
-        let findings = validate_places(Value::Object(conflist).to_string().as_bytes(), &place);
+        let findings = validate_template(Value::Object(conflist).to_string().as_bytes(), &place);
         findings
             .into_iter()
             .filter(move |finding| finding.severity == severity)
             .map(|finding| Invalid::from(finding).within("spec.cni"))
     }
 
-    /// What the CNI specification leaves open and a Network does not.
+    /// What the CNI specification permits and a Network does not.
     fn cni_problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
         match self.cni.get("plugins") {
@@ -149,7 +151,7 @@ impl NetworkSpec {
         problems
     }
 
-    /// Ids that nobody gets, and ids without a list.
+    /// Ids that no attachment would get.
     fn segmentation_problems(&self) -> Vec<Invalid> {
         let Some(segmentation) = &self.segmentation else { return Vec::new() };
         let mut problems = segmentation.problems();
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_of_links_in_the_pod_needs_no_uplink() {
+    fn a_plugin_that_works_on_links_in_the_pod_needs_no_uplink() {
         let found = |plugin: Value| {
             let spec = json!({"cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
             let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_the_plugins_is_judged_with_what_claims_may_choose() {
+    fn plugins_are_validated_with_the_values_that_claims_may_choose() {
         let vlan = |rule: Value, spec: &mut Value| {
             spec["allow"] = json!({"parameters": {"vlan": rule}});
             spec["cni"]["plugins"][0] = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}",
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claims_may_set_but_no_plugin_takes_is_warned_of() {
+    fn a_field_that_claims_may_set_and_no_plugin_takes_gets_a_warning() {
         let untaken = |spec: &mut Value| {
             spec["allow"] = json!({"ips": true, "portMappings": true, "args": true});
             spec["capacity"] = json!({});
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_that_nothing_enforces_is_warned_of() {
+    fn bandwidth_that_no_plugin_enforces_gets_a_warning() {
         let told = warnings_of(|spec| spec["allow"] = json!({}));
         let expected = "spec.capacity.bandwidth: nothing holds pods to the bandwidth that they are granted of it: add \
              {\"type\": \"netclaim-bandwidth\", \"capabilities\": {\"bandwidth\": true}} as the last of spec.cni.plugins";
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn which_plugins_run_is_not_for_claims_to_choose() {
+    fn claims_cannot_choose_the_plugins() {
         let found = problems_of(|spec| {
             spec["allow"]["parameters"] = json!({"p": {"type": "string", "enum": ["macvlan", "ipvlan"]}});
             let ipam = json!({"type": "${parameters.p}"});

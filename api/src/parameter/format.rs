@@ -1,34 +1,34 @@
-//! What texts of tenants can be the form of.
+//! Formats of texts that claims may set.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netclaim_cni::placeholder::Place;
+use netclaim_cni::placeholder::PlaceholderValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{MacAddr, is_dns_label};
 
-/// What a string is the text form of: an address (`ipv4`, `ipv6`), one with prefix length (`cidr`), a unicast Ethernet
-/// address (`mac`), or a DNS name (`hostname`). No text has two of them.
+/// Format of a string: an address (`ipv4`, `ipv6`), an address with prefix length (`cidr`), a unicast Ethernet address
+/// (`mac`), or a DNS name (`hostname`). No text has two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Format {
     /// An IPv4 address, `10.20.0.5`.
     Ipv4,
-    /// An IPv6 address, `fd00::5`, that is not an IPv4 address in disguise (`::ffff:10.20.0.5`).
+    /// An IPv6 address, `fd00::5`, but not an IPv4-mapped one (`::ffff:10.20.0.5`).
     Ipv6,
     /// An address with its prefix length, of either family: `10.20.0.0/24`, `fd00::/64`.
     Cidr,
     /// A unicast Ethernet address, `02:00:5e:10:00:01`.
     Mac,
-    /// A DNS name in lower case without a dot at its end, `ns1.example.org`. What ends with a label of digits is none:
-    /// it could be read as an address.
+    /// A DNS name in lower case without a dot at its end, `ns1.example.org`. Its last label must not be a number, or it
+    /// could be read as an address.
     Hostname,
 }
 
 impl Format {
-    /// One that has the form.
+    /// A text of this format.
     pub(crate) const fn example(self) -> &'static str {
         match self {
             Self::Ipv4 => "10.20.0.5",
@@ -39,15 +39,15 @@ impl Format {
         }
     }
 
-    /// What is known of a text of this form before it is chosen. A host name may be a word that the plugin knows.
-    pub(super) const fn place(self) -> Place {
-        Place::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }
+    /// What is known of a text of this format before a claim sets it. A host name may be a word that the plugin knows.
+    pub(super) const fn place(self) -> PlaceholderValue {
+        PlaceholderValue::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }
     }
 
-    /// Whether `text` has the form.
+    /// Checks that `text` has the format.
     ///
     /// # Errors
-    /// Says that it has not, with an example.
+    /// Names the format, with an example.
     pub(super) fn check(self, text: &str) -> Result<(), String> {
         let (has, name) = match self {
             Self::Ipv4 => (text.parse::<Ipv4Addr>().is_ok(), "an IPv4 address"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_as_something_else_has_no_form() {
+    fn a_text_that_could_be_read_as_something_else_has_no_format() {
         let long_name = [vec!["a"; 126].join("."), "com".to_owned()].join(".");
         let bad = [
             "",
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_plugins_understand_has_its_form() {
+    fn texts_that_plugins_understand_have_their_format() {
         for (format, text) in [
             (Format::Ipv4, "0.0.0.0"),
             (Format::Ipv6, "::"),

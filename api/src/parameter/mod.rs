@@ -1,14 +1,13 @@
-//! What a tenant parameter may be: a closed subset of JSON Schema.
+//! Rules for the parameters of claims: a closed subset of JSON Schema.
 //!
-//! A keyword means what JSON Schema (draft 2020-12, "Validation") and the structural schemas of Kubernetes mean by it;
-//! where it is narrower here, its description says so. Invariants:
-//! * No rule without problems lets free text or a list without an end through: what tenants write goes into a
-//!   configuration that root runs.
-//! * A keyword that says nothing of the rule's type is refused, not ignored.
-//! * Where a rule itself is at fault, what it cannot judge is refused.
+//! A keyword means the same as in JSON Schema (draft 2020-12, "Validation") and in the structural schemas of Kubernetes;
+//! if it means less here, its description says so. Invariants:
+//! * A valid rule accepts neither free text nor unbounded lists, because plugins run as root on what tenants write.
+//! * A keyword that does not apply to the rule's type is refused, not ignored.
+//! * An invalid rule refuses every value that it cannot check.
 //!
-//! Left out because no CNI configuration needs it: `number` (none has fractions), `object` (its keys would be the
-//! tenant's), lists in lists, `multipleOf`, and the exclusive bounds, which whole numbers do without.
+//! CNI configurations need neither `number` (they have no fractions), `object` (tenants would choose its keys), lists in
+//! lists, `multipleOf`, nor exclusive bounds.
 
 mod format;
 mod pattern;
@@ -22,19 +21,19 @@ use pattern::Pattern;
 
 use crate::allow::is_false;
 use crate::{Invalid, shorten};
-use netclaim_cni::placeholder::Place;
+use netclaim_cni::placeholder::PlaceholderValue;
 
-/// The most items that an array may be allowed.
+/// The most items that a rule may allow.
 const MAX_ITEMS: u32 = 256;
 
-/// What one tenant parameter may be: a JSON schema. Only the keywords listed here are known.
+/// The values that a parameter may have, as a JSON schema. Other keywords than these are refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParameterRule {
-    /// What the parameter is for, in words.
+    /// What the parameter is for, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What the value is.
+    /// Type of the value.
     pub r#type: ParameterType,
     /// Smallest integer allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,51 +41,51 @@ pub struct ParameterRule {
     /// Largest integer allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maximum: Option<i64>,
-    /// The only values allowed. A string needs this list, a `pattern` or a `format`: free text from tenants does not
-    /// belong into a configuration that root runs.
+    /// The values that are allowed. A string needs this list, a `pattern` or a `format`, because plugins run as root on what
+    /// claims set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "scalars")]
     pub r#enum: Vec<Value>,
-    /// Regular expression (RE2 syntax) that a string must match from its beginning, `^`, to its end, `$`: both must be
-    /// written. The string must also be printable ASCII.
+    /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with `$`, such as
+    /// `^[a-z]+$`. The string must also be printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// Fewest characters of a string.
+    /// Smallest number of characters of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count")]
     pub min_length: Option<u32>,
-    /// Most characters of a string.
+    /// Largest number of characters of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count")]
     pub max_length: Option<u32>,
-    /// What a string is the text form of.
+    /// Format of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// What each item of an array may be.
+    /// The values that an item of an array may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<ItemRule>,
-    /// Fewest items of an array.
+    /// Smallest number of items of an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count")]
     pub min_items: Option<u32>,
-    /// Most items of an array, at most 256. An array needs it.
+    /// Largest number of items of an array, at most 256. It is required for an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count")]
     pub max_items: Option<u32>,
-    /// Whether no two items of an array may be the same.
+    /// Whether the items of an array must differ from each other.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unique_items: bool,
-    /// Used where neither class nor claim sets the parameter.
+    /// The value if neither the class nor the claim sets the parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_value")]
     pub default: Option<Value>,
 }
 
-/// What an item of an array may be. The keywords are those of a parameter that is no array.
+/// The values that an item of an array may have, as a JSON schema with the keywords of a single value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ItemRule {
-    /// What the item is.
+    /// Type of the item.
     pub r#type: ItemType,
     /// Smallest integer allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,23 +93,23 @@ pub struct ItemRule {
     /// Largest integer allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maximum: Option<i64>,
-    /// The only values allowed. A string needs this list, a `pattern` or a `format`.
+    /// The values that are allowed. A string needs this list, a `pattern` or a `format`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "scalars")]
     pub r#enum: Vec<Value>,
-    /// Regular expression (RE2 syntax) that a string must match from its beginning, `^`, to its end, `$`: both must be
-    /// written. The string must also be printable ASCII.
+    /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with `$`, such as
+    /// `^[a-z]+$`. The string must also be printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// Fewest characters of a string.
+    /// Smallest number of characters of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count")]
     pub min_length: Option<u32>,
-    /// Most characters of a string.
+    /// Largest number of characters of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count")]
     pub max_length: Option<u32>,
-    /// What a string is the text form of.
+    /// Format of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
 }
@@ -119,7 +118,7 @@ fn any_value(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A number that 32 bits hold, without their format, which the API server does not know.
+/// A 32-bit number, without the format `uint32`, which the API server does not know.
 fn count(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "integer", "minimum": 0, "maximum": u32::MAX})
 }
@@ -128,17 +127,17 @@ fn scalars(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true}})
 }
 
-/// Types of a tenant parameter.
+/// Types of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ParameterType {
     /// A whole number.
     Integer,
-    /// Text: one of `enum`, or as `pattern` or `format` say.
+    /// A text that `enum`, `pattern` or `format` allows.
     String,
     /// `true` or `false`.
     Boolean,
-    /// A list of what `items` says.
+    /// A list of values that `items` allows.
     Array,
 }
 
@@ -148,14 +147,14 @@ pub enum ParameterType {
 pub enum ItemType {
     /// A whole number.
     Integer,
-    /// Text: one of `enum`, or as `pattern` or `format` say.
+    /// A text that `enum`, `pattern` or `format` allows.
     String,
     /// `true` or `false`.
     Boolean,
 }
 
 impl ParameterRule {
-    /// Checks the rule itself; paths are relative to the rule.
+    /// Returns every problem of the rule itself; paths are relative to the rule.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = match self.item_type() {
             Some(r#type) => {
@@ -208,7 +207,7 @@ impl ParameterRule {
         problems
     }
 
-    /// Whether `value` is what the rule says; the error says where it is not, with paths relative to the value.
+    /// Checks that the rule allows `value`; paths are relative to the value.
     pub(crate) fn check(&self, value: &Value) -> Result<(), Invalid> {
         match self.item_type() {
             Some(r#type) => self.as_item(r#type).check(value).map_err(|problem| Invalid::new("", problem)),
@@ -238,11 +237,13 @@ impl ParameterRule {
         Ok(())
     }
 
-    /// What is known of the parameter's value.
-    pub(crate) fn place(&self) -> Place {
+    /// What is known of the parameter's value before a claim sets it.
+    pub(crate) fn place(&self) -> PlaceholderValue {
         match self.item_type() {
             Some(r#type) => self.as_item(r#type).place(),
-            None => Place::List(Box::new(self.items.as_ref().map_or(Place::Any, ItemRule::place))),
+            None => PlaceholderValue::List(Box::new(
+                self.items.as_ref().map_or(PlaceholderValue::Any, ItemRule::place),
+            )),
         }
     }
 
@@ -306,7 +307,7 @@ impl ItemRule {
             problems.push(Invalid::new("pattern", problem));
         }
         for (i, value) in self.r#enum.iter().enumerate() {
-            // An integer of the list that is out of bounds has always been taken for one that is not in the list.
+            // An integer of the list that is out of bounds counts as one that is not in the list.
             let judged = match self.r#type {
                 ItemType::String if !is_broken => self.check(value),
                 _ => self.check_type(value),
@@ -318,7 +319,7 @@ impl ItemRule {
         problems
     }
 
-    /// Whether tenants could write what they like.
+    /// Whether the rule would allow any text.
     fn is_free_text(&self) -> bool {
         self.r#type == ItemType::String
             && self.r#enum.is_empty()
@@ -326,7 +327,7 @@ impl ItemRule {
             && self.format.is_none()
     }
 
-    /// Whether `value` is what the rule says; the error says which keyword is not kept.
+    /// Checks that the rule allows `value`; the error says what the keyword demands.
     fn check(&self, value: &Value) -> Result<(), String> {
         self.check_type(value)?;
         if !self.r#enum.is_empty() && !self.r#enum.contains(value) {
@@ -367,19 +368,19 @@ impl ItemRule {
         Err(format!("{} does not match {pattern}", shown(&text.into())))
     }
 
-    /// What is known of a value that the rule lets through.
-    fn place(&self) -> Place {
+    /// What is known of a value that the rule allows.
+    fn place(&self) -> PlaceholderValue {
         if !self.r#enum.is_empty() {
-            return Place::OneOf(
+            return PlaceholderValue::OneOf(
                 self.r#enum.iter().filter(|value| self.check(value).is_ok()).cloned().collect(),
             );
         }
         match self.r#type {
             ItemType::Integer => {
-                Place::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
+                PlaceholderValue::Between(self.minimum.unwrap_or(i64::MIN), self.maximum.unwrap_or(i64::MAX))
             }
-            ItemType::Boolean => Place::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
-            ItemType::String => self.format.map_or(Place::Text, Format::place),
+            ItemType::Boolean => PlaceholderValue::OneOf(vec![Value::Bool(true), Value::Bool(false)]),
+            ItemType::String => self.format.map_or(PlaceholderValue::Text, Format::place),
         }
     }
 
@@ -408,7 +409,7 @@ fn size(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// A value in a message: what tenants write can be long.
+/// A value in a message: values of claims can be long.
 fn shown(value: &Value) -> String {
     /// In bytes; all of a DNS name.
     const MAX: usize = 256;

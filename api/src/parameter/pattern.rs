@@ -1,8 +1,8 @@
-//! Regular expressions that hold for a whole text.
+//! Regular expressions that match a whole text.
 //!
-//! The patterns of JSON Schema match anywhere: one that is not tied to both ends would let any text through that has a
-//! good part. Such a pattern is refused, and so it never matters whose meaning is meant. Texts are printable ASCII: what
-//! `.` or `[^/]` let through are never line ends or other controls, and `\d` has ten digits.
+//! A pattern of JSON Schema matches any part of a text, so one that is not anchored at both ends would allow any text that
+//! contains a match. Such patterns are refused. Texts are printable ASCII, so `.` and `[^/]` never match line ends or other
+//! control characters, and `\d` has ten digits.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
@@ -15,10 +15,10 @@ const MAX_SIZE: usize = 64 * 1024;
 pub(super) struct Pattern(Regex);
 
 impl Pattern {
-    /// Understands `pattern`, in the syntax of RE2.
+    /// Parses `pattern`, in the syntax of RE2.
     ///
     /// # Errors
-    /// What is wrong with it, and what to write.
+    /// Says what is wrong with it, and what to write.
     pub(super) fn parse(pattern: &str) -> Result<Self, String> {
         let syntax = ParserBuilder::new()
             .unicode(false)
@@ -38,13 +38,13 @@ impl Pattern {
         Ok(Self(regex))
     }
 
-    /// Whether all of `text` is what the pattern says, in printable ASCII.
+    /// Whether `text` is printable ASCII and matches the pattern as a whole.
     pub(super) fn matches(&self, text: &str) -> bool {
         text.bytes().all(|byte| matches!(byte, b' '..=b'~')) && self.0.is_match(text.as_bytes())
     }
 }
 
-/// Errors of syntax are drawn over several lines, the last of which says what is wrong.
+/// A syntax error has several lines; the last one says what is wrong.
 fn last_line(error: &dyn std::error::Error) -> String {
     let text = error.to_string();
     let line = text.trim_end().lines().next_back().unwrap_or_default();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matches_a_part_of_a_text_is_refused() {
+    fn a_pattern_that_matches_a_part_of_a_text_is_refused() {
         let partial = [
             "",
             "a",
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused_with_the_reason() {
+    fn an_invalid_pattern_is_refused_with_the_reason() {
         assert_eq!(problem("^(a$"), "is no regular expression: unclosed group");
         assert_eq!(problem("^a**$)"), "is no regular expression: unopened group");
         assert!(problem("^(?=a)a$").contains("look-around"), "{}", problem("^(?=a)a$"));

@@ -194,14 +194,17 @@ fn a_value_that_is_very_long_is_refused_in_few_words() {
 }
 
 #[test]
-fn what_is_known_of_a_value_is_what_its_rule_says() {
+fn a_rule_tells_what_is_known_of_a_value() {
     let place = |schema| rule(schema).place();
-    assert_eq!(place(json!({"type": "string", "pattern": "^a$"})), Place::Text);
+    assert_eq!(place(json!({"type": "string", "pattern": "^a$"})), PlaceholderValue::Text);
     assert_eq!(place(json!({"type": "string", "pattern": "^a.$", "format": "mac"})), Format::Mac.place());
-    assert_eq!(place(json!({"type": "integer", "minimum": 1, "enum": [0, 1]})), Place::OneOf(vec![json!(1)]));
+    assert_eq!(
+        place(json!({"type": "integer", "minimum": 1, "enum": [0, 1]})),
+        PlaceholderValue::OneOf(vec![json!(1)])
+    );
     let vlans =
         json!({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 9}, "maxItems": 2});
-    assert_eq!(place(vlans), Place::List(Box::new(Place::Between(1, 9))));
+    assert_eq!(place(vlans), PlaceholderValue::List(Box::new(PlaceholderValue::Between(1, 9))));
 }
 
 fn schemas() -> impl Strategy<Value = Value> {
@@ -248,33 +251,38 @@ proptest! {
     }
 
     #[test]
-    fn what_a_rule_lets_through_is_no_more_than_it_says(
+    fn a_rule_allows_no_more_than_it_says(
         schema in schemas(),
         values in proptest::collection::vec(values(), 20),
     ) {
         let rule = rule(schema);
+        let format = rule.format.or_else(|| rule.items.as_ref()?.format);
         for value in values.iter().filter(|value| rule.check(value).is_ok()) {
             let (items, place) = match (value, rule.place()) {
-                (Value::Array(items), Place::List(place)) => (items.as_slice(), *place),
+                (Value::Array(items), PlaceholderValue::List(place)) => (items.as_slice(), *place),
                 (single, place) => (std::slice::from_ref(single), place),
             };
             prop_assert!(items.len() <= size(MAX_ITEMS));
             for item in items {
-                prop_assert!(may_come(item, &place, rule.format), "{item} is not {place:?}");
+                prop_assert!(may_come(item, &place, format), "{item} is not {place:?}");
             }
         }
     }
 }
 
-fn may_come(value: &Value, place: &Place, format: Option<Format>) -> bool {
+fn may_come(value: &Value, place: &PlaceholderValue, format: Option<Format>) -> bool {
     let text = value.as_str();
     match place {
-        Place::Between(min, max) => value.as_i64().is_some_and(|number| (*min..=*max).contains(&number)),
-        Place::OneOf(values) => values.contains(value),
-        Place::Like { .. } => {
+        PlaceholderValue::Between(min, max) => {
+            value.as_i64().is_some_and(|number| (*min..=*max).contains(&number))
+        }
+        PlaceholderValue::OneOf(values) => values.contains(value),
+        PlaceholderValue::Like { .. } => {
             format.is_some_and(|format| text.is_some_and(|text| format.check(text).is_ok()))
         }
-        Place::Text => text.is_some_and(|text| text.bytes().all(|byte| (b' '..=b'~').contains(&byte))),
-        Place::Any | Place::List(_) => false,
+        PlaceholderValue::Text => {
+            text.is_some_and(|text| text.bytes().all(|byte| (b' '..=b'~').contains(&byte)))
+        }
+        PlaceholderValue::Any | PlaceholderValue::List(_) => false,
     }
 }

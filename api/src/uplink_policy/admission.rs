@@ -1,8 +1,8 @@
-//! What the API server itself refuses of a policy.
+//! Rules by which the API server refuses a policy.
 
 use serde_json::{Value, json};
 
-/// What the API server refuses: as much of [`problems`](super::UplinkPolicySpec::problems) as CEL says in a line.
+/// The problems of a [policy](super::UplinkPolicySpec::problems) that one line of CEL can find.
 pub(super) fn admission_rules() -> Value {
     let selects = ["names", "drivers", "pciIDs", "pciBusIDs", "macs", "addresses", "minSpeed"];
     let selects = selects.map(|field| format!("has(self.links.{field})")).join(" || ");

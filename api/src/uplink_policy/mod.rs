@@ -1,10 +1,11 @@
-//! `UplinkPolicy`: which links of which nodes pods may use, and what is said of them.
+//! `UplinkPolicy`: which links of which nodes pods may use, and which attributes their devices have.
 //!
-//! Without a policy the agent publishes the links that lead out of a node and do not carry its own traffic. A policy
-//! publishes more, or less, and tells what a link cannot tell. Of several policies that select a link
+//! By default, the agent publishes the links that lead out of a node and do not carry the node's own traffic. A policy
+//! publishes more or fewer links, and declares what the kernel does not know about a link. If several policies select a
+//! link:
 //!
-//! * one that says `Never` wins over all others;
-//! * else what they say is put together, and where two say different things the first by name wins.
+//! * a policy with `publish: Never` wins over all others;
+//! * otherwise the policies are combined, and if two contradict each other, the first by name wins.
 
 mod admission;
 mod selector;
@@ -22,7 +23,7 @@ use crate::{LinkUse, Quantity};
 
 pub use selector::{LinkFacts, LinkSelector, Pattern};
 
-/// Which links of which nodes pods may use, and what is said of them.
+/// Which links of which nodes pods may use, and which attributes their devices have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(
     feature = "crd",
@@ -35,7 +36,7 @@ pub use selector::{LinkFacts, LinkSelector, Pattern};
         shortname = "uplinkpol",
         category = "netclaim",
         status = "UplinkPolicyStatus",
-        doc = "Which links of which nodes pods may use, and what is said of them.",
+        doc = "Which links of which nodes pods may use, and which attributes their devices have.",
         printcolumn = r#"{"name":"Publish","type":"string","jsonPath":".spec.publish"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -44,42 +45,42 @@ pub use selector::{LinkFacts, LinkSelector, Pattern};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = admission::admission_rules()))]
 pub struct UplinkPolicySpec {
-    /// Labels of the nodes that it is for; all nodes by default.
+    /// Labels that a node must have for the policy to apply. By default, the policy applies to every node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The links that it is for: those that every field fits that is set.
+    /// The links that the policy applies to. A link must match every field that is set.
     pub links: LinkSelector,
-    /// Whether they become devices. `Auto`: as without a policy. `Always`: also links of kinds that are not taken by
-    /// default, links with addresses or routes of the node, and whole cards that have virtual functions; but never a
-    /// loopback device, a port of another link, or one that a default route or an address of the Node object needs.
-    /// `Never`: whatever other policies say.
+    /// Whether the links become devices. `Auto`: as without a policy. `Always`: also virtual links, links with addresses or
+    /// routes of the node, and physical functions with virtual functions. Loopback devices, ports of other links, and links
+    /// that a default route or an address of the Node object needs are never published. `Never`: no device, whatever other
+    /// policies say.
     #[serde(default)]
     pub publish: Publish,
-    /// Links that carry the node's own traffic are devices too, to be shared by macvlan and ipvlan. A Network that names
-    /// such a link needs no policy.
+    /// Also publishes links that carry the node's own traffic, for macvlan and ipvlan. A Network that names such a link
+    /// needs no policy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_node_links: bool,
-    /// The ways in which pods may use the links; all that the kernel can by default.
+    /// How pods may use the links, such as `[macvlan, ipvlan]`. By default, all that the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     pub modes: Vec<LinkUse>,
-    /// Attributes of the links' devices, for selectors and constraints of claims.
+    /// Attributes of the links' devices, which selectors and constraints of claims can use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
     pub attributes: DeclaredAttributes,
-    /// How much of a link can be handed out.
+    /// How much of each link claims can be granted.
     #[serde(default, skip_serializing_if = "UplinkCapacity::is_empty")]
     pub capacity: UplinkCapacity,
 }
 
-/// What the controller found out about a policy.
+/// The state of a policy, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UplinkPolicyStatus {
-    /// The generation of the spec that this status is about.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`: True when nodes follow the policy, else False, with everything that is wrong.
+    /// `Accepted` is True if nodes follow the policy, and False, with every problem, if the spec is invalid.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -96,11 +97,11 @@ pub enum Publish {
     Never,
 }
 
-/// How much of a link can be handed out.
+/// How much of a link claims can be granted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UplinkCapacity {
-    /// Bits per second, instead of the speed that the link tells.
+    /// Bandwidth of the link in bits per second, such as `10G`. By default, it is the speed that the link reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
 }
@@ -111,7 +112,7 @@ impl UplinkCapacity {
     }
 }
 
-/// The first value that a policy gives to each attribute.
+/// Returns the first value that a policy gives to each attribute.
 pub fn first_values<'a>(
     policies: impl IntoIterator<Item = &'a UplinkPolicySpec>,
 ) -> BTreeMap<AttributeName, AttributeValue> {

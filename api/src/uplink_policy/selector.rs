@@ -1,4 +1,4 @@
-//! Which links a policy selects.
+//! Selects the links that a policy applies to.
 
 use std::net::IpAddr;
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::Quantity;
 
-/// Selects links. Every field that is set must fit, by any of its entries; `*` stands for any characters.
+/// Selects links. A link must match one entry of every field that is set. `*` stands for any characters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LinkSelector {
-    /// Interface names, alternative ones too: `eth1`, `ens*`.
+    /// Interface names, including alternative names: `eth1`, `ens*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub names: Vec<Pattern>,
-    /// Kernel drivers, or kinds of software links: `mlx5_core`, `bond`, `veth`.
+    /// Kernel drivers, or the kinds of virtual links: `mlx5_core`, `bond`, `veth`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub drivers: Vec<Pattern>,
-    /// PCI vendor and device: `8086:1572`, `15b3:*`.
+    /// PCI vendor and device ids: `8086:1572`, `15b3:*`.
     #[serde(rename = "pciIDs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub pci_ids: Vec<Pattern>,
@@ -32,16 +32,16 @@ pub struct LinkSelector {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub macs: Vec<Pattern>,
-    /// Links with an IP address in one of these networks.
+    /// Networks in CIDR notation: a link must have an IP address in one of them, such as `10.1.0.0/16`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), with = "Vec<String>")]
     pub addresses: Vec<IpNet>,
-    /// Links of at least this speed, in bits per second.
+    /// The lowest speed of a link, in bits per second, such as `25G`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_speed: Option<Quantity>,
 }
 
-/// A text in which `*` stands for any characters, also none. Letters match in either case.
+/// A pattern in which `*` stands for any number of characters. Case is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -68,7 +68,7 @@ impl From<Pattern> for String {
 }
 
 impl Pattern {
-    /// Whether `text` is what the pattern says.
+    /// Whether `text` matches the pattern.
     pub fn fits(&self, text: &str) -> bool {
         let text = text.to_ascii_lowercase();
         let mut pieces = self.0.split('*');
@@ -83,7 +83,7 @@ impl Pattern {
     }
 }
 
-/// What a policy looks at in a link.
+/// The properties of a link that a policy can select by.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "see `LinkSelector`")]
 pub struct LinkFacts<'a> {

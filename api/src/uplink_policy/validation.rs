@@ -1,4 +1,4 @@
-//! What is wrong with a policy, and what nodes do instead of one that they cannot follow.
+//! Validation of policies, and what nodes do instead of following an invalid one.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use crate::stored::{Stored, read_stored};
 use crate::{Invalid, LinkUse, Quantity, attribute};
 
 impl UplinkPolicySpec {
-    /// Reads the spec of a stored policy that nodes can follow, without fields that this version does not know. Those of
-    /// `links` it has to know: it would select more than is meant.
+    /// Reads the spec of a stored policy and leaves out fields that this version does not know. An unknown field of `links`
+    /// is an error: without it, the policy would select too many links.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Every problem of the spec.
     pub fn read(spec: &Value) -> Result<Stored<Self>, Vec<Invalid>> {
         let stored = read_stored::<Self>(spec).map_err(|problem| vec![problem.within("spec")])?;
         let of_links = stored.unknown.iter().filter(|path| path.starts_with("links."));
@@ -24,9 +24,9 @@ impl UplinkPolicySpec {
         if problems.is_empty() { Ok(stored) } else { Err(problems) }
     }
 
-    /// What nodes do instead of a policy that they cannot follow: one that publishes less than there would be without it
-    /// becomes one that publishes nothing of what it selects, as far as that can be read, and else nothing at all. `None`
-    /// where it publishes more or only says something of links.
+    /// Returns the policy that nodes follow instead of an invalid one. A policy that restricts what is published becomes
+    /// `publish: Never` for the links that it selects, or for all links if its selectors cannot be read. `None` if it
+    /// restricts nothing.
     pub fn instead_of(spec: &Value) -> Option<Self> {
         fn readable<T: DeserializeOwned>(spec: &Value, field: &str) -> Option<T> {
             Some(read_stored(spec.get(field)?).ok()?.value)
@@ -47,7 +47,7 @@ impl UplinkPolicySpec {
         })
     }
 
-    /// Every problem at once; empty means that the policy holds.
+    /// Returns every problem of the spec; none means that nodes follow it.
     pub fn problems(&self) -> Vec<Invalid> {
         let mut problems = node_selector_problems(&self.node_selector);
         if self.publish == Publish::Always && self.links.is_empty() {

@@ -19,7 +19,7 @@ use clap::Subcommand;
 use netclaim_api::template;
 use netclaim_cni::error_chain;
 use netclaim_cni::validate::{Severity, validate};
-use netclaim_cni::{Attachment, Cache, Cached, NetworkName, Outcome, ValidAttachment};
+use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachment};
 use serde_json::{Value, json};
 
 pub use failure::Failure;
@@ -133,7 +133,7 @@ async fn perform(
     Ok(ExitCode::SUCCESS)
 }
 
-fn name(network: &str) -> Result<NetworkName, Failure> {
+fn name(network: &str) -> Result<ListName, Failure> {
     network.parse().map_err(Failure::Name)
 }
 
@@ -156,7 +156,7 @@ async fn del(settings: &Settings, target: &Target) -> Result<(), Failure> {
             _ => return Err(error.into()),
         },
     };
-    let request = Cached { list, attachment, outcome: Outcome::Unfinished(None) };
+    let request = Cached { list, attachment, outcome: AddOutcome::Unfinished(None) };
     Ok(attachments.del(&request, settings.deadline()).await?)
 }
 
@@ -167,7 +167,7 @@ async fn check(settings: &Settings, target: &Target) -> Result<(), Failure> {
 
 async fn gc(
     settings: &Settings,
-    network: &NetworkName,
+    network: &ListName,
     keep: &[String],
     err: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
@@ -239,7 +239,7 @@ fn attachments(
         let ips = of.outcome.result().into_iter().flat_map(|result| result.ips_of(&of.attachment));
         ips.map(|ip| ip.address.to_string()).collect()
     };
-    let attached = |of: &Cached| matches!(of.outcome, Outcome::Attached(_));
+    let attached = |of: &Cached| matches!(of.outcome, AddOutcome::Attached(_));
     if json {
         let object = |of: &Cached| {
             json!({"network": of.list.name().as_str(), "containerID": of.attachment.container_id.as_str(),

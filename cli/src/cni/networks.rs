@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use netclaim_cni::error_chain;
-use netclaim_cni::{ConfError, NetworkList, NetworkName};
+use netclaim_cni::{ConfError, ListName, NetworkList};
 use serde_json::value::RawValue;
 
 /// A network that cannot be loaded.
@@ -48,7 +48,7 @@ pub enum LoadError {
     )]
     NotFound {
         /// The network.
-        network: NetworkName,
+        network: ListName,
         /// The directory.
         dir: PathBuf,
         /// What is wrong with files there, any of which may be the one.
@@ -64,7 +64,7 @@ fn but(unusable: &[String]) -> String {
 ///
 /// # Errors
 /// See [`LoadError`].
-pub fn load(dir: &Path, network: &NetworkName) -> Result<NetworkList, LoadError> {
+pub fn load(dir: &Path, network: &ListName) -> Result<NetworkList, LoadError> {
     let mut unusable = Vec::new();
     for path in files(dir)? {
         match parse(&path) {
@@ -127,7 +127,7 @@ fn plugins_beside(path: &Path, text: &[u8]) -> Result<Option<String>, LoadError>
     let inlined_only = list.get("loadOnlyInlinedPlugins").is_some_and(|value| value.get() == "true")
         || text_of("loadOnlyInlinedPlugins").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     // Without a name that is one the list is refused anyway.
-    let name = text_of("name").and_then(|name| NetworkName::try_from(name).ok());
+    let name = text_of("name").and_then(|name| ListName::try_from(name).ok());
     let (Some(dir), Some(name), false) = (path.parent(), name, inlined_only) else { return Ok(None) };
     let files = with_extensions(&dir.join(name.as_str()), &["conf"])?;
     if files.is_empty() {

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-use crate::NetworkName;
+use crate::names::ListName;
 
 /// The plugin's `type`.
 pub const TYPE: &str = "host-local";
@@ -187,7 +187,7 @@ impl HostLocal {
     }
 
     /// The directory with the reservations of a network.
-    pub fn reservations_dir(&self, network: &NetworkName) -> PathBuf {
+    pub fn reservations_dir(&self, network: &ListName) -> PathBuf {
         self.data_dir.join(network.as_str())
     }
 }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_refuses_is_refused() {
+    fn ranges_that_the_plugin_refuses_are_refused() {
         for ipam in [
             "{}",
             r#"{"ranges":[]}"#,

@@ -1,3 +1,3 @@
-//! What the runtime needs to know of IPAM plugins beyond calling them.
+//! IPAM plugins: the addresses that they can hand out and have handed out.
 
 pub mod host_local;

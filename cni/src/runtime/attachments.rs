@@ -9,9 +9,9 @@
 //!            └──────────────────────────────────┘
 //! ```
 //!
-//! * An attachment is on disk before its first plugin runs and until its DEL has succeeded; so a failed or interrupted
-//!   ADD is found by GC too.
-//! * DEL and CHECK go by the configuration, arguments and result of the ADD, whatever the files say today.
+//! * An attachment is on disk before its first plugin runs and until its DEL has succeeded, so that GC also finds a
+//!   failed or interrupted ADD.
+//! * DEL and CHECK use the configuration, arguments and result of the ADD, not today's configuration.
 //! * Processes that use the same cache directory wait for each other as the specification wants.
 
 use std::io;
@@ -21,30 +21,30 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
-use super::cache::{Cache, CacheError, Cached, Outcome};
-use super::error::{AddError, Context, Error, Phase};
-use super::exec::Deadline;
-use super::file_locks::{self, FileLock};
-use super::runtime::Runtime;
-use crate::attachment::Attachment;
+use super::cache::{AddOutcome, Cache, CacheError, Cached};
+use super::chain::Runtime;
+use super::deadline::Deadline;
+use super::error::{AddError, CallPhase, Context, Error};
+use super::file_locks::FileLock;
+use crate::attachment::{Attachment, ValidAttachment};
 use crate::config::NetworkList;
-use crate::error_chain;
-use crate::names::NetworkName;
-use crate::request::{ValidAttachment, Verb};
+use crate::error_chain::error_chain;
+use crate::names::ListName;
+use crate::request::Verb;
 use crate::result::CniResult;
 
-/// Makes, checks and removes attachments, and knows which there are.
+/// Makes, checks and removes attachments, and remembers them.
 #[derive(Debug)]
 pub struct Attachments {
     runtime: Runtime,
     cache: Cache,
 }
 
-/// Why an operation failed.
+/// A failed operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachmentError {
-    /// What is known of attachments cannot be read or stored. Before an ADD, nothing was run; after it, DEL is due.
+    /// The cache cannot be read or written. No plugin has run, or DEL is due.
     #[error(transparent)]
     Cache(#[from] CacheError),
     /// ADD succeeded, and its result could not be stored: DEL is due, with this result.
@@ -52,13 +52,13 @@ pub enum AttachmentError {
         "the result of a successful ADD is not known on disk; `del` it, and `add` it again when there is room"
     )]
     Unrecorded {
-        /// What ADD returned.
+        /// The result of the ADD.
         result: Box<CniResult>,
         /// Why it could not be stored.
         #[source]
         source: CacheError,
     },
-    /// It cannot be said whether the attachment's network namespace is there.
+    /// The attachment's network namespace cannot be looked at.
     #[error("cannot look at the network namespace {}", path.display())]
     Netns {
         /// Its path.
@@ -73,10 +73,10 @@ pub enum AttachmentError {
     /// A plugin failed.
     #[error(transparent)]
     Plugin(#[from] Error),
-    /// ADD of what is there.
+    /// ADD of an attachment that exists.
     #[error("interface `{}` of container `{}` is attached already, or an ADD of it failed; `del` it first", .0.if_name, .0.container_id)]
     Attached(ValidAttachment),
-    /// CHECK or DEL of what nothing is known of.
+    /// CHECK of an attachment that is not known.
     #[error("no ADD is known for interface `{}` of container `{}`; `add` it first", .0.if_name, .0.container_id)]
     NotAttached(ValidAttachment),
     /// Plugins that failed to delete what a vanished namespace left.
@@ -84,7 +84,7 @@ pub enum AttachmentError {
     Left(Vec<Error>),
 }
 
-/// What a GC did.
+/// The outcome of a GC.
 #[derive(Debug, Default)]
 pub struct Collected {
     /// Stale attachments that were deleted.
@@ -94,7 +94,7 @@ pub struct Collected {
 }
 
 impl Attachments {
-    /// Attachments by `runtime`, remembered in `cache`.
+    /// Creates attachments by `runtime`, remembered in `cache`.
     pub fn new(runtime: Runtime, cache: Cache) -> Self {
         Self { runtime, cache }
     }
@@ -104,16 +104,16 @@ impl Attachments {
         &self.runtime
     }
 
-    /// What is known.
+    /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// [`Runtime::add`], remembered. Where the configuration offers several versions, the highest that all plugins
-    /// support is used.
+    /// Calls [`Runtime::add`] and remembers the attachment. If the configuration offers several versions, uses the
+    /// highest that all plugins support.
     ///
     /// # Errors
-    /// [`AttachmentError::Attached`] while there is one, also an unfinished one: the specification forbids a second ADD
+    /// [`AttachmentError::Attached`] if the attachment exists, also unfinished: the specification forbids a second ADD
     /// without a DEL.
     pub async fn add(
         &self,
@@ -126,20 +126,21 @@ impl Attachments {
         if self.find(list.name(), attachment)?.is_some() {
             return Err(AttachmentError::Attached(attachment.key()));
         }
-        // Of a single version, what is wrong with it is the plugin's to say.
+        // With a single version there is no choice: a plugin that does not support it says so.
         let list = if list.versions().len() < 2 { list.clone() } else { self.runtime.settle(list).await? };
-        let mut cached = Cached { list, attachment: attachment.clone(), outcome: Outcome::Unfinished(None) };
+        let mut cached =
+            Cached { list, attachment: attachment.clone(), outcome: AddOutcome::Unfinished(None) };
         self.cache.store(&cached)?;
         match self.runtime.add_until(&cached.list, attachment, deadline).await {
             Ok(result) => {
-                cached.outcome = Outcome::Attached(result.clone());
+                cached.outcome = AddOutcome::Attached(result.clone());
                 match self.cache.store(&cached) {
                     Ok(()) => Ok(result),
                     Err(source) => Err(AttachmentError::Unrecorded { result: Box::new(result), source }),
                 }
             }
             Err(failed) if failed.needs_del() => {
-                cached.outcome = Outcome::Unfinished(failed.last_good.as_deref().cloned());
+                cached.outcome = AddOutcome::Unfinished(failed.last_good.as_deref().cloned());
                 // It is known already; without its result at worst.
                 if let Err(error) = self.cache.store(&cached) {
                     tracing::warn!(error = error_chain(&error), "the result of a failed ADD is not kept");
@@ -155,20 +156,19 @@ impl Attachments {
         }
     }
 
-    /// DEL by what the ADD was made with, but in the network namespace of `request`; nothing is known afterwards.
-    /// Without a namespace, or when the path leads to none any more, whatever plugins leave behind then is released
-    /// ([`Runtime::release`]).
+    /// Calls DEL with the configuration and result of the ADD, but in the network namespace of `request`, and forgets
+    /// the attachment. If the namespace is gone, calls [`Runtime::release`].
     ///
-    /// `request` is what to go by where nothing, or nothing readable, is known. It names the attachment in any case.
+    /// `request` names the attachment. The rest of it counts only if the cache has no readable entry.
     ///
     /// # Errors
-    /// As [`Runtime::del`]; [`AttachmentError::Left`] without a namespace. What is known is kept then.
+    /// As [`Runtime::del`]; [`AttachmentError::Left`] without a namespace. The attachment stays known then.
     pub async fn del(&self, request: &Cached, deadline: Duration) -> Result<(), AttachmentError> {
         let deadline = Deadline::after(deadline);
         let (network, attachment) = (request.list.name(), &request.attachment);
         let _lock = self.lock(Verb::Del, &request.list, attachment, deadline).await?;
         let known = match self.find(network, attachment) {
-            // It must be possible to delete an attachment whatever became of the file.
+            // A damaged file must not prevent a DEL.
             Err(error @ CacheError::Entry { .. }) => {
                 tracing::warn!(error = error_chain(&error), "deleting by today's configuration");
                 None
@@ -184,13 +184,13 @@ impl Attachments {
         Ok(self.forget(network, attachment)?)
     }
 
-    /// [`Runtime::check`] with what is known of the attachment.
+    /// Calls [`Runtime::check`] with the configuration and result of the ADD.
     ///
     /// # Errors
     /// [`AttachmentError::NotAttached`] if no successful ADD is known.
     pub async fn check(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         attachment: &Attachment,
         deadline: Duration,
     ) -> Result<(), AttachmentError> {
@@ -199,7 +199,7 @@ impl Attachments {
         let list = unlocked.ok_or_else(|| AttachmentError::NotAttached(attachment.key()))?.list;
         let _lock = self.lock(Verb::Check, &list, attachment, deadline).await?;
         match self.find(network, attachment)? {
-            Some(Cached { list, attachment: known, outcome: Outcome::Attached(result) }) => {
+            Some(Cached { list, attachment: known, outcome: AddOutcome::Attached(result) }) => {
                 let attachment = Attachment { trace: attachment.trace.clone(), ..known };
                 Ok(self.runtime.check_until(&list, &attachment, &result, deadline).await?)
             }
@@ -207,13 +207,12 @@ impl Attachments {
         }
     }
 
-    /// Deletes the known attachments of the network whose ADD did not succeed or whose namespace is gone, then has the
-    /// plugins remove what belongs to none of the others, nor to `keep`: those that somebody else made in a network of
-    /// that name. Nobody else can work on the network meanwhile. `deadline` is for each attachment, and for the plugins'
-    /// GC.
+    /// Deletes the known attachments of the network whose ADD did not succeed or whose namespace is gone. Then calls
+    /// the plugins' GC with all others and `keep`, which names attachments of another runtime in a network of that
+    /// name. Locks the network meanwhile. `deadline` is for each attachment, and for the plugins' GC.
     ///
     /// # Errors
-    /// [`AttachmentError::Cache`] when it cannot be said what is known: what cannot be read may be in use, so nothing is
+    /// [`AttachmentError::Cache`] if the cache has an unreadable file: its attachment may be in use, so nothing is
     /// done.
     pub async fn gc(
         &self,
@@ -224,8 +223,8 @@ impl Attachments {
         let network = list.name();
         let limit = Deadline::after(deadline);
         let context = || Context::network(Verb::Gc, list, list.first_plugin().plugin_type());
-        let lock = file_locks::whole_network(self.cache.dir(), network, limit.at()).await?;
-        let _lock = lock.ok_or_else(|| context().error(limit.passed(Phase::Queued)))?;
+        let lock = self.cache.lock_network(network, limit.at()).await?;
+        let _lock = lock.ok_or_else(|| context().error(limit.passed(CallPhase::Queued)))?;
         let (known, unusable) = self.cache.attachments()?;
         if let Some(error) = unusable.into_iter().find(|error| error.may_be_of(network)) {
             return Err(error.into());
@@ -242,9 +241,9 @@ impl Attachments {
                     continue;
                 }
             };
-            // Somebody who works on the container, in another network, may not be joined.
-            let alone = file_locks::try_container(self.cache.dir(), &key.container_id)?;
-            if alone.is_none() || (lives && matches!(known.outcome, Outcome::Attached(_))) {
+            // Another operation on the container, in another network, may be under way.
+            let alone = self.cache.try_lock_container(&key.container_id)?;
+            if alone.is_none() || (lives && matches!(known.outcome, AddOutcome::Attached(_))) {
                 valid.push(key);
                 continue;
             }
@@ -264,7 +263,7 @@ impl Attachments {
     ///
     /// # Errors
     /// See [`Cache::remove`].
-    pub fn forget(&self, network: &NetworkName, attachment: &Attachment) -> Result<(), CacheError> {
+    pub fn forget(&self, network: &ListName, attachment: &Attachment) -> Result<(), CacheError> {
         self.cache.remove(network, &attachment.container_id, &attachment.if_name)
     }
 
@@ -278,7 +277,7 @@ impl Attachments {
         if errors.is_empty() { Ok(()) } else { Err(AttachmentError::Left(errors)) }
     }
 
-    fn find(&self, network: &NetworkName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
+    fn find(&self, network: &ListName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {
         self.cache.load(network, &attachment.container_id, &attachment.if_name)
     }
 
@@ -291,12 +290,11 @@ impl Attachments {
     ) -> Result<FileLock, AttachmentError> {
         let lock = self.cache.lock(&attachment.container_id, list.name(), deadline.at()).await?;
         let context = || Context::attachment(verb, list, list.first_plugin().plugin_type(), attachment);
-        Ok(lock.ok_or_else(|| context().error(deadline.passed(Phase::Queued)))?)
+        Ok(lock.ok_or_else(|| context().error(deadline.passed(CallPhase::Queued)))?)
     }
 }
 
-/// Whether the path leads to a namespace. What is left of one that has gone is an ordinary file, or nothing; that it
-/// cannot be looked at says nothing.
+/// Whether the path leads to a namespace. One that is gone leaves an ordinary file, or nothing.
 fn is_there(path: Option<&Path>) -> Result<bool, AttachmentError> {
     match path.map(|path| (path, statfs(path))) {
         None | Some((_, Err(Errno::ENOENT | Errno::ENOTDIR))) => Ok(false),

@@ -1,4 +1,4 @@
-//! When to look again for the plugins that are installed.
+//! Changes of the installed plugins.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl BinChanges {
     /// Waits for the next change. Cancel safe.
     ///
     /// # Errors
-    /// When the directories cannot be watched any more; make another one, and look.
+    /// When the directories cannot be watched any more: subscribe and look again.
     pub async fn tick(&mut self) -> io::Result<()> {
         self.watches.tick().await?;
         self.watches = watches(&self.launcher, &self.dirs)?;

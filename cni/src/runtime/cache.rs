@@ -1,20 +1,19 @@
-//! What is known of attachments between two calls: configuration, parameters and result, one file each.
+//! The cache of attachments: configuration, parameters and result, one file each.
 //!
-//! The files have the form of libcni's cache (`cniCacheV1`), so that either side can read what the other wrote, and lie
-//! in a directory of our own, since others delete files from libcni's. What libcni does not promise:
+//! The files have the form of libcni's cache (`cniCacheV1`), so that each runtime can read the other's. They are in a
+//! directory of their own, because other programs delete files of libcni's. Beyond libcni's promises:
 //!
-//! * A file is written whole and durably, or not at all. (Durably can be left out by those who keep a journal besides.)
-//! * File names of libcni's form are ambiguous (`a-b` and `c`, `a` and `b-c`), so what counts is what is inside; a
-//!   file of another attachment is neither read nor overwritten.
-//! * An attachment can be stored before its ADD, without a result: one that failed half-way can be found and deleted.
-//!   It is told from one that succeeded by a member that libcni does not look at.
+//! * A file is written whole and durably, or not at all. A program that keeps a journal can do without durability.
+//! * libcni's file names are ambiguous (`a-b` and `c`, `a` and `b-c`). The content counts: a file of another attachment
+//!   is neither read nor overwritten.
+//! * An attachment can be stored before its ADD, without a result, so that DEL finds one that failed half-way. A member
+//!   that libcni ignores marks it.
 //!
-//! Who writes must hold the attachment's lock ([`Attachments`](super::Attachments) does): the temporary file has a fixed
-//! name, so that what a crash leaves is overwritten by the next try.
+//! Writers must hold the attachment's lock, as [`Attachments`](super::Attachments) does: the temporary file has a fixed
+//! name, so that the next write replaces what a crash leaves.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -24,13 +23,13 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::durable::{self, Lasting, Pending};
+use super::durable::{self, FileError, Lasting, Pending};
 use super::file_locks::{self, FileLock};
 use crate::attachment::Attachment;
 use crate::capability_args::CapabilityArgs;
 use crate::config::{ConfError, NetworkList};
-use crate::hex;
-use crate::names::{ContainerId, IfName, NameError, NetworkName};
+use crate::hex::hex;
+use crate::names::{ContainerId, IfName, ListName, NameError};
 use crate::result::{CniResult, ResultError};
 
 const KIND: &str = "cniCacheV1";
@@ -38,7 +37,7 @@ const KIND: &str = "cniCacheV1";
 /// Longest file name of the usual file systems, in bytes.
 const NAME_MAX: usize = 255;
 
-/// How much of a network's name is in the file names of attachments whose names are too long.
+/// Longest part of a network's name in a file name that had to be shortened, in bytes.
 const PREFIX_MAX: usize = 128;
 
 /// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of [`Attachment::args`].
@@ -51,27 +50,27 @@ pub struct Cache {
     lasting: Lasting,
 }
 
-/// An attachment as it was made: what CHECK and DEL must be given again.
+/// An attachment with the configuration and result of its ADD, for CHECK and DEL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cached {
     /// The network's configuration.
     pub list: NetworkList,
     /// The parameters.
     pub attachment: Attachment,
-    /// What came of its ADD.
-    pub outcome: Outcome,
+    /// The outcome of its ADD.
+    pub outcome: AddOutcome,
 }
 
-/// What is known of an ADD.
+/// The outcome of an ADD, as far as it is known.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum AddOutcome {
     /// It succeeded, with this result.
     Attached(CniResult),
-    /// It failed, or is still under way; with the result of the last plugin that succeeded. DEL is due.
+    /// It failed or is still under way, with the result of the last plugin that succeeded. DEL is due.
     Unfinished(Option<CniResult>),
 }
 
-impl Outcome {
+impl AddOutcome {
     /// `prevResult` for a DEL.
     pub fn result(&self) -> Option<&CniResult> {
         match self {
@@ -82,16 +81,16 @@ impl Outcome {
 }
 
 impl Cached {
-    /// Reads what [`to_vec`](Self::to_vec), or libcni, wrote.
+    /// Parses a file of this cache or of libcni's.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// See [`EntryError`].
     pub fn from_slice(bytes: &[u8]) -> Result<Self, EntryError> {
         let entry: Entry = serde_json::from_slice(bytes)?;
         if entry.kind != KIND {
             return Err(EntryError::Kind(entry.kind));
         }
-        let network = NetworkName::try_from(entry.network_name)?;
+        let network = ListName::try_from(entry.network_name)?;
         let list = NetworkList::parse(&STANDARD.decode(entry.config)?)?;
         if *list.name() != network {
             return Err(EntryError::Network { network, conf: list.name().clone() });
@@ -108,13 +107,13 @@ impl Cached {
         };
         let result = entry.result.map(|result| CniResult::parse(result.get(), list.version())).transpose()?;
         let outcome = match (result, entry.unfinished) {
-            (Some(result), None | Some(false)) => Outcome::Attached(result),
-            (result, _) => Outcome::Unfinished(result),
+            (Some(result), None | Some(false)) => AddOutcome::Attached(result),
+            (result, _) => AddOutcome::Unfinished(result),
         };
         Ok(Cached { list, attachment, outcome })
     }
 
-    /// The attachment in the form of libcni's cache.
+    /// Returns the attachment in the form of libcni's cache.
     ///
     /// # Errors
     /// [`EntryError::Netns`], [`EntryError::Json`].
@@ -139,7 +138,7 @@ impl Cached {
                 .result()
                 .map(|result| RawValue::from_string(result.raw().to_owned()))
                 .transpose()?,
-            unfinished: matches!(outcome, Outcome::Unfinished(_)).then_some(true),
+            unfinished: matches!(outcome, AddOutcome::Unfinished(_)).then_some(true),
         };
         Ok(serde_json::to_vec(&entry)?)
     }
@@ -149,22 +148,14 @@ impl Cached {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// A file or directory.
-    #[error("cannot {verb} {}", path.display())]
-    Io {
-        /// What was tried.
-        verb: &'static str,
-        /// Which one.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file that is not one of this form.
     #[error("CNI cache file {} cannot be used; delete it if its attachment is gone", path.display())]
     Entry {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         #[source]
         source: EntryError,
     },
@@ -177,7 +168,7 @@ pub enum CacheError {
         /// The file.
         path: PathBuf,
         /// The network of the attachment that has it.
-        network: NetworkName,
+        network: ListName,
         /// Its container.
         container_id: ContainerId,
         /// Its interface.
@@ -187,14 +178,14 @@ pub enum CacheError {
 
 impl CacheError {
     /// Whether this may hide an attachment to the network.
-    pub fn may_be_of(&self, network: &NetworkName) -> bool {
+    pub fn may_be_of(&self, network: &ListName) -> bool {
         let Self::Entry { path, .. } = self else { return true };
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         name.starts_with(prefix(network).as_bytes())
     }
 }
 
-/// What is wrong with a file of the cache.
+/// The fault of a cache file.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// Not JSON of this form.
@@ -203,10 +194,10 @@ pub enum EntryError {
     /// An entry of another kind.
     #[error("its kind is {0:?}, not \"cniCacheV1\"")]
     Kind(String),
-    /// JSON has no room for other paths.
+    /// JSON cannot express other paths.
     #[error("the path of its network namespace is not UTF-8")]
     Netns,
-    /// A name that is none.
+    /// A name that is not allowed.
     #[error("holds a name that is not allowed")]
     Name(#[from] NameError),
     /// The configuration is not encoded as it should be.
@@ -219,9 +210,9 @@ pub enum EntryError {
     #[error("is of network `{network}` and holds the configuration of `{conf}`")]
     Network {
         /// The entry's network.
-        network: NetworkName,
+        network: ListName,
         /// The configuration's name.
-        conf: NetworkName,
+        conf: ListName,
     },
     /// The result cannot be used.
     #[error("its result cannot be used")]
@@ -250,59 +241,61 @@ struct Entry {
 }
 
 impl Cache {
-    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there, locks in
-    /// `locks`.
+    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there,
+    /// locks in `locks`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), lasting: Lasting::OnDisk }
     }
 
-    /// The same cache for those who keep a journal of their own: what it holds may be lost when the machine stops, and
-    /// storing does not wait for the disk.
+    /// The same cache for a program that keeps a durable journal: storing does not wait for the disk, and a power cut
+    /// may lose entries. Such a program still needs the cache, for people, tools and other runtimes that read it.
     #[must_use]
     pub fn beside_a_journal(self) -> Self {
         Self { lasting: Lasting::InKernel, ..self }
     }
 
-    /// The directory.
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Waits for operations of other processes on the container, and for GC of the network, and keeps them waiting
-    /// until the lock is dropped. `None` if `until` comes first.
+    /// Locks a container against operations of other processes, and its network against their GC. `None` if `until`
+    /// comes first.
     ///
     /// # Errors
-    /// [`CacheError::Io`].
+    /// [`CacheError::File`].
     pub async fn lock(
         &self,
         container_id: &ContainerId,
-        network: &NetworkName,
+        network: &ListName,
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
-        file_locks::attachment(&self.dir, container_id, network, until).await
+        Ok(file_locks::attachment(&self.dir, container_id, network, until).await?)
     }
 
-    /// Waits for all operations on the network, of other processes too, and keeps them waiting until the lock is
-    /// dropped. `None` if `until` comes first.
+    /// Locks a network against all operations, also of other processes. `None` if `until` comes first.
     ///
     /// # Errors
-    /// [`CacheError::Io`].
+    /// [`CacheError::File`].
     pub async fn lock_network(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         until: Instant,
     ) -> Result<Option<FileLock>, CacheError> {
-        file_locks::whole_network(&self.dir, network, until).await
+        Ok(file_locks::whole_network(&self.dir, network, until).await?)
     }
 
-    /// Stores what is known of an attachment in place of what was known before.
+    /// Locks a container; `None` if an operation on it is under way.
+    pub(super) fn try_lock_container(
+        &self,
+        container_id: &ContainerId,
+    ) -> Result<Option<FileLock>, CacheError> {
+        Ok(file_locks::try_container(&self.dir, container_id)?)
+    }
+
+    /// Stores an attachment, in place of an earlier entry.
     ///
     /// # Errors
-    /// [`CacheError`] when it is not certain that it is stored, or when the place is another attachment's.
+    /// [`CacheError`] if the entry may not be stored, or if another attachment has a file of that name.
     pub fn store(&self, cached: &Cached) -> Result<(), CacheError> {
         let Cached { list, attachment, .. } = cached;
         let path = self.path(list.name(), &attachment.container_id, &attachment.if_name);
-        // What cannot be read is not worth keeping.
+        // An unreadable file is replaced.
         if let Ok(Some(old)) = read(&path)
             && !is_of(&old, list.name(), &attachment.container_id, &attachment.if_name)
         {
@@ -315,19 +308,19 @@ impl Cache {
         }
         let bytes = cached.to_vec().map_err(|source| CacheError::Entry { path: path.clone(), source })?;
         let results = self.results();
-        create_dir(&results)?;
+        durable::create_dir(&results)?;
         let tmp = results
             .join(format!(".{}", file_name(list.name(), &attachment.container_id, &attachment.if_name)));
         Ok(Pending::write(&tmp, &bytes, self.lasting)?.rename(&path)?)
     }
 
-    /// What is known of an attachment; `None` if nothing is.
+    /// Loads an attachment; `None` if it is not known.
     ///
     /// # Errors
     /// [`CacheError`] if the file is there and cannot be read or used.
     pub fn load(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         container_id: &ContainerId,
         if_name: &IfName,
     ) -> Result<Option<Cached>, CacheError> {
@@ -335,13 +328,13 @@ impl Cache {
         Ok(found.filter(|cached| is_of(cached, network, container_id, if_name)))
     }
 
-    /// Forgets an attachment; it need not be known.
+    /// Removes an attachment, which need not be known.
     ///
     /// # Errors
-    /// [`CacheError`] when it is not certain that the file is gone, or when it is another attachment's.
+    /// [`CacheError`] if the file may still be there.
     pub fn remove(
         &self,
-        network: &NetworkName,
+        network: &ListName,
         container_id: &ContainerId,
         if_name: &IfName,
     ) -> Result<(), CacheError> {
@@ -353,20 +346,20 @@ impl Cache {
         }
     }
 
-    /// Every attachment that is known, in the order of the file names, and what is wrong with the other files.
+    /// Loads all attachments, in the order of the file names, with the errors of unreadable files.
     ///
     /// # Errors
-    /// [`CacheError::Io`] if the directory cannot be read; one that does not exist is empty.
+    /// [`CacheError::File`] if the directory cannot be read; one that does not exist is empty.
     pub fn attachments(&self) -> Result<(Vec<Cached>, Vec<CacheError>), CacheError> {
         let results = self.results();
         let entries = match fs::read_dir(&results) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
-            entries => entries.map_err(io_error("read", &results))?,
+            entries => entries.map_err(FileError::to("read", &results))?,
         };
         let mut paths = Vec::new();
         for entry in entries {
-            let path = entry.map_err(io_error("read", &results))?.path();
-            // Names begin with a letter or digit: what else is there is not finished, or not ours.
+            let path = entry.map_err(FileError::to("read", &results))?.path();
+            // Hidden files are unfinished, or not the cache's: names begin with a letter or digit.
             let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.is_file() {
                 paths.push(path);
@@ -383,8 +376,8 @@ impl Cache {
         Ok((known, unusable))
     }
 
-    /// Where an attachment's file is.
-    fn path(&self, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
+    /// The path of an attachment's file.
+    fn path(&self, network: &ListName, container_id: &ContainerId, if_name: &IfName) -> PathBuf {
         self.results().join(file_name(network, container_id, if_name))
     }
 
@@ -393,14 +386,8 @@ impl Cache {
     }
 }
 
-impl From<durable::Failed> for CacheError {
-    fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
-        Self::Io { verb, path, source }
-    }
-}
-
-/// As libcni's, unless the file system has no room for such a name and the temporary file's dot.
-fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> String {
+/// libcni's file name, unless it is too long with the temporary file's dot.
+fn file_name(network: &ListName, container_id: &ContainerId, if_name: &IfName) -> String {
     let name = format!("{network}-{container_id}-{if_name}");
     if name.len() < NAME_MAX {
         return name;
@@ -408,12 +395,12 @@ fn file_name(network: &NetworkName, container_id: &ContainerId, if_name: &IfName
     format!("{}-{}", prefix(network), hex(&Sha256::digest(&name)))
 }
 
-/// What the names of all of a network's files begin with.
-fn prefix(network: &NetworkName) -> &str {
+/// The beginning of the names of all files of a network.
+fn prefix(network: &ListName) -> &str {
     network.as_str().get(..PREFIX_MAX).unwrap_or(network.as_str())
 }
 
-fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_name: &IfName) -> bool {
+fn is_of(cached: &Cached, network: &ListName, container_id: &ContainerId, if_name: &IfName) -> bool {
     let Cached { list, attachment, .. } = cached;
     list.name() == network && attachment.container_id == *container_id && attachment.if_name == *if_name
 }
@@ -421,16 +408,7 @@ fn is_of(cached: &Cached, network: &NetworkName, container_id: &ContainerId, if_
 fn read(path: &Path) -> Result<Option<Cached>, CacheError> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.map_err(io_error("read", path))?,
+        bytes => bytes.map_err(FileError::to("read", path))?,
     };
     Cached::from_slice(&bytes).map(Some).map_err(|source| CacheError::Entry { path: path.to_owned(), source })
-}
-
-pub(super) fn create_dir(dir: &Path) -> Result<(), CacheError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))
-}
-
-pub(super) fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
-    let path = path.to_owned();
-    move |source| CacheError::Io { verb, path, source }
 }

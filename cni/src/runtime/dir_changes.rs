@@ -1,4 +1,4 @@
-//! When to look again at what is in directories.
+//! Changes in directories.
 //!
 //! Directories need not exist: the nearest one above that does is watched until they do. A watch belongs to the
 //! directory itself and not to its path, so it works across mount namespaces once it has been set in the right one.
@@ -13,9 +13,9 @@ use tokio::io::unix::AsyncFd;
 
 /// A subscription to changes in directories.
 ///
-/// It tells that a file may have come, gone, been written or changed its mode since it was made, never which one. Whoever
-/// makes it before the first look, and looks again after every tick, misses nothing but what happens to the target of a
-/// link or to a directory further up (`/opt` renamed): for those an occasional look is needed.
+/// A tick means that a file may have been created, removed, written or changed in mode, never which one. Subscribe
+/// before the first look, and look again after every tick. Changes to the target of a link or to a directory further
+/// up (`/opt` renamed) are missed: look occasionally for those.
 #[derive(Debug)]
 pub struct DirChanges {
     dirs: Vec<PathBuf>,
@@ -23,10 +23,10 @@ pub struct DirChanges {
 }
 
 impl DirChanges {
-    /// Watches these.
+    /// Watches these directories.
     ///
     /// # Errors
-    /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
+    /// When the kernel has no inotify instance or watch left; `fs.inotify` limits them.
     pub fn subscribe(dirs: Vec<PathBuf>) -> io::Result<Self> {
         let watches = Watches::new(watch(&dirs)?)?;
         Ok(Self { dirs, watches })
@@ -40,11 +40,10 @@ impl DirChanges {
     /// Waits for the next change. Cancel safe.
     ///
     /// # Errors
-    /// When the directories cannot be watched any more; make another one, and look.
+    /// When the directories cannot be watched any more: subscribe and look again.
     pub async fn tick(&mut self) -> io::Result<()> {
         self.watches.tick().await?;
-        // Which directories there are may be what has changed. New watches instead of reading what the old ones tell:
-        // whatever happens from here on is told by these.
+        // The set of directories may have changed. New watches report everything from here on.
         self.watches = Watches::new(watch(&self.dirs)?)?;
         Ok(())
     }

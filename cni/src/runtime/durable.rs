@@ -1,14 +1,15 @@
-//! Files that are replaced whole, or not at all, whenever the machine stops: a new file beside the old one, fsync, rename,
-//! fsync of the directory.
+//! Files that are replaced whole or not at all, whenever the machine stops: a new file beside the old one, fsync,
+//! rename, fsync of the directory. The cache uses them; they are public for programs that keep a journal beside it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// What could not be done to a file or directory.
-#[derive(Debug)]
-pub struct Failed {
+/// A file or directory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {}", path.display())]
+pub struct FileError {
     /// What was tried.
     pub verb: &'static str,
     /// With what.
@@ -17,22 +18,22 @@ pub struct Failed {
     pub source: io::Error,
 }
 
-impl Failed {
-    fn to(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+impl FileError {
+    pub(super) fn to(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self { verb, path: path.to_owned(), source }
     }
 }
 
-/// Whether a change that is done has to outlast the machine.
+/// How long a finished change must last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// Also when the power goes.
+    /// Past a power cut.
     OnDisk,
-    /// As long as the kernel runs: nobody waits for the disk.
+    /// As long as the kernel runs: no write waits for the disk.
     InKernel,
 }
 
-/// A file that is complete, under a name that means nothing yet.
+/// A complete file under a temporary name.
 #[must_use]
 pub struct Pending<'a> {
     path: &'a Path,
@@ -40,21 +41,21 @@ pub struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// Writes the file at `path`, for its owner only. There is none if that fails: a full disk has no room for halves.
-    pub fn write(path: &'a Path, bytes: &[u8], lasting: Lasting) -> Result<Self, Failed> {
+    /// Writes the file at `path`, for its owner only. If that fails, no file is left.
+    pub fn write(path: &'a Path, bytes: &[u8], lasting: Lasting) -> Result<Self, FileError> {
         let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
-        let mut file = opened.map_err(Failed::to("create", path))?;
+        let mut file = opened.map_err(FileError::to("create", path))?;
         let synced = |file: &File| if lasting == Lasting::OnDisk { sync(file, path) } else { Ok(()) };
         if let Err(source) = file.write_all(bytes).and_then(|()| synced(&file)) {
             let _ = fs::remove_file(path);
-            return Err(Failed::to("write", path)(source));
+            return Err(FileError::to("write", path)(source));
         }
         Ok(Self { path, lasting })
     }
 
-    /// Puts it in the place of what is at `path`, in the same directory.
-    pub fn rename(self, path: &Path) -> Result<(), Failed> {
-        fs::rename(self.path, path).map_err(Failed::to("rename to", path))?;
+    /// Renames the file to `path`, in the same directory, over an existing one.
+    pub fn rename(self, path: &Path) -> Result<(), FileError> {
+        fs::rename(self.path, path).map_err(FileError::to("rename to", path))?;
         #[cfg(any(test, feature = "write-trace"))]
         trace::note("rename to", path);
         sync_dir_of(path, self.lasting)
@@ -62,20 +63,25 @@ impl<'a> Pending<'a> {
 }
 
 /// Removes a file, which need not be there.
-pub fn remove(path: &Path, lasting: Lasting) -> Result<(), Failed> {
+pub fn remove(path: &Path, lasting: Lasting) -> Result<(), FileError> {
     match fs::remove_file(path) {
-        // Whoever removed it may not have lived to sync the directory.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failed::to("remove", path)(error)),
+        // An earlier removal may have ended before the directory was synced.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::to("remove", path)(error)),
         _ => sync_dir_of(path, lasting),
     }
 }
 
-fn sync_dir_of(path: &Path, lasting: Lasting) -> Result<(), Failed> {
+/// Creates a directory and those above it, for their owner only.
+pub(super) fn create_dir(dir: &Path) -> Result<(), FileError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(FileError::to("create", dir))
+}
+
+fn sync_dir_of(path: &Path, lasting: Lasting) -> Result<(), FileError> {
     let dir = path.parent().unwrap_or(path);
     if lasting == Lasting::InKernel {
         return Ok(());
     }
-    File::open(dir).and_then(|file| sync(&file, dir)).map_err(Failed::to("sync", dir))
+    File::open(dir).and_then(|file| sync(&file, dir)).map_err(FileError::to("sync", dir))
 }
 
 /// Waits until what is at `path` is on disk.
@@ -87,7 +93,7 @@ fn sync(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What was done in this thread, for tests: what a power cut leaves can only be told from the order.
+/// The writes and syncs of this thread, for tests: their order decides what a power cut leaves.
 #[cfg(any(test, feature = "write-trace"))]
 pub mod trace {
     use std::cell::RefCell;
@@ -100,7 +106,7 @@ pub mod trace {
         DONE.with_borrow_mut(|done| done.push(format!("{verb} {name}")));
     }
 
-    /// What was done since the last question.
+    /// Returns the writes and syncs since the last call.
     pub fn take() -> Vec<String> {
         DONE.take()
     }

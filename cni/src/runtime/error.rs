@@ -1,8 +1,8 @@
-//! How a plugin call fails, and what follows from it.
+//! Failed plugin calls.
 //!
-//! An [`Error`] always knows the plugin, and what it was doing for whom; its source, an [`ErrorKind`], says what
-//! happened. Two questions matter to a caller: may the same call succeed later ([`Error::retry`]), and may it have
-//! left something behind ([`Error::effect`]).
+//! An [`Error`] names the plugin, the call and the attachment; its source, an [`ErrorKind`], is the cause. It answers
+//! two questions: may the same call succeed later ([`Error::retry`]), and may it have left something behind
+//! ([`Error::effect`])?
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::attachment::Attachment;
 use crate::config::{ConfError, NetworkList};
-use crate::names::{ContainerId, IfName, NetworkName, PluginType};
+use crate::names::{ContainerId, IfName, ListName, PluginType};
 use crate::request::{RequestError, Verb};
 use crate::result::{CniResult, ResultError};
 use crate::version::SpecVersion;
@@ -30,12 +30,12 @@ struct Inner {
     stderr: String,
 }
 
-/// Which call an error belongs to.
+/// The call that an error belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub(crate) verb: Option<Verb>,
     pub(crate) plugin: PluginType,
-    pub(crate) network: Option<NetworkName>,
+    pub(crate) network: Option<ListName>,
     pub(crate) container: Option<ContainerId>,
     pub(crate) if_name: Option<IfName>,
 }
@@ -62,12 +62,12 @@ impl Context {
         }
     }
 
-    /// What a plugin had to say beside its answer.
+    /// Logs a plugin's standard error.
     pub(crate) fn log(&self, stderr: &str) {
         tracing::info!(
             plugin = %self.plugin,
             verb = self.verb.map(Verb::as_str),
-            network = self.network.as_ref().map(NetworkName::as_str),
+            network = self.network.as_ref().map(ListName::as_str),
             container = self.container.as_ref().map(ContainerId::as_str),
             interface = self.if_name.as_ref().map(IfName::as_str),
             stderr = stderr.trim_end(),
@@ -84,7 +84,7 @@ impl Context {
     }
 }
 
-/// What happened.
+/// The cause of a failed call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -113,10 +113,10 @@ pub enum ErrorKind {
     Timeout {
         /// The time that was allowed for the whole operation, every plugin of the chain included.
         after: Duration,
-        /// What was waited for.
-        phase: Phase,
+        /// What the call was doing.
+        phase: CallPhase,
     },
-    /// A signal ended the plugin that was not ours: a crash, or the kernel short of memory.
+    /// A signal that was not the runtime's ended the plugin: a crash, or the kernel was out of memory.
     #[error("killed by signal {signal}")]
     Signal {
         /// Its number.
@@ -194,9 +194,9 @@ pub enum ErrorKind {
     Wait(#[source] io::Error),
 }
 
-/// What an operation was doing when its time was over.
+/// What a call was doing when its deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum CallPhase {
     /// Another operation on the same container, or GC of the same network, was still running.
     Queued,
     /// The plugins before it were running.
@@ -207,7 +207,7 @@ pub enum Phase {
     Running,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for CallPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Queued => {
@@ -226,15 +226,15 @@ impl fmt::Display for Phase {
 pub struct PluginError {
     /// Below 100 defined by the specification, from 100 on by the plugin; 999 is what Go plugins use for everything.
     pub code: u64,
-    /// What happened, in short.
+    /// The short message.
     pub msg: String,
-    /// The same at length; may be empty.
+    /// The long message; may be empty.
     pub details: String,
-    /// What the failed operation left, if the plugin says so. Not in a released specification yet.
+    /// What the failed operation left behind, if the plugin reports it. Not in a released specification yet.
     pub effect_state: Option<EffectState>,
 }
 
-/// The plugin's own word on what a failed operation left behind.
+/// A plugin's report of what a failed operation left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EffectState {
     /// Nothing.
@@ -248,7 +248,7 @@ pub enum EffectState {
 /// Whether the same call may succeed later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// The cause is expected to pass: the plugin said so (codes 11, 50, 51), or time or processes ran out.
+    /// The cause should pass: the plugin reported so (codes 11, 50, 51), or time or processes ran out.
     Later,
     /// The cause is not known: most plugins give every error the same code.
     Perhaps,
@@ -259,7 +259,7 @@ pub enum Retry {
 /// What a failed call may have left behind, that is, whether DEL is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: the plugin never ran, or said so. There is nothing to delete, and nothing more that DEL could do.
+    /// Nothing: the plugin never ran, or reported so. DEL is not due.
     None,
     /// Something that ends with the container's namespace.
     Container,
@@ -268,7 +268,7 @@ pub enum Effect {
 }
 
 impl Error {
-    /// What the plugin was called for; `None` when it was only looked for.
+    /// The operation; `None` if the plugin was only looked for.
     pub fn verb(&self) -> Option<Verb> {
         self.0.context.verb
     }
@@ -279,7 +279,7 @@ impl Error {
     }
 
     /// The network.
-    pub fn network(&self) -> Option<&NetworkName> {
+    pub fn network(&self) -> Option<&ListName> {
         self.0.context.network.as_ref()
     }
 
@@ -293,7 +293,7 @@ impl Error {
         self.0.context.if_name.as_ref()
     }
 
-    /// What happened.
+    /// The cause.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
@@ -344,7 +344,7 @@ impl Error {
                 Some(EffectState::None) => Effect::None,
                 Some(EffectState::Container) => Effect::Container,
                 Some(EffectState::Global) => Effect::Unknown,
-                // "Container unknown": the specification frees the runtime from any clean-up.
+                // "Container unknown": the specification requires no clean-up.
                 None if error.code == 3 => Effect::None,
                 None => Effect::Unknown,
             };
@@ -355,12 +355,14 @@ impl Error {
             | ErrorKind::Spawn { .. }
             | ErrorKind::NoCommonVersion { .. }
             | ErrorKind::NoCheck(_)
-            | ErrorKind::Timeout { phase: Phase::Queued | Phase::Spent | Phase::Busy, .. } => Effect::None,
+            | ErrorKind::Timeout { phase: CallPhase::Queued | CallPhase::Spent | CallPhase::Busy, .. } => {
+                Effect::None
+            }
             _ => Effect::Unknown,
         }
     }
 
-    /// Whether an address range is used up. The reference IPAM plugin says so in its message only.
+    /// Whether an address range is used up. The reference IPAM plugin reports it in its message only.
     pub fn is_address_exhaustion(&self) -> bool {
         self.reported().is_some_and(|error| {
             [&error.msg, &error.details].into_iter().any(|text| text.contains("no IP addresses available"))
@@ -384,7 +386,7 @@ impl fmt::Display for Error {
         if let Some(container) = container {
             write!(f, ", container `{container}`")?;
         }
-        // A plugin that reports an error has said what it had to say.
+        // A plugin's error object has the message already.
         if self.reported().is_none() && !self.0.stderr.trim().is_empty() {
             write!(f, ", with {:?} on standard error", ending(self.0.stderr.trim()))?;
         }
@@ -398,7 +400,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// An ADD that did not get to the end of its chain. Nothing was deleted.
+/// An ADD that did not reach the end of its chain. Nothing was deleted.
 #[derive(Debug, thiserror::Error)]
 #[error("ADD stopped after {completed} of {total} plugins")]
 pub struct AddError {

@@ -1,8 +1,8 @@
-//! One plugin process, from start to end. The only place in this module that runs anything.
+//! One plugin process, from start to end.
 //!
 //! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own. It has
-//! ended, one way or another, when [`run`] returns; when the future is dropped, its process group is killed, and in
-//! this process the container stays locked until it has ended.
+//! ended when [`run`] returns. Dropping the future kills its process group; in this process, the container stays locked
+//! until the group has ended.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,14 +26,12 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::error::{ErrorKind, Phase};
+use super::deadline::Deadline;
+use super::error::{CallPhase, ErrorKind};
 use super::launcher::Launcher;
 use super::locks::AttachmentGuard;
-use super::reply::Reply;
+use super::reply::{Reply, STDOUT_LIMIT};
 use crate::request::Request;
-
-/// How much of a plugin's standard output is kept, in bytes. More is read and thrown away.
-pub const STDOUT_LIMIT: usize = 4 << 20;
 
 /// How much of the end of a plugin's standard error is kept, in bytes.
 pub const STDERR_TAIL: usize = 64 << 10;
@@ -44,7 +42,7 @@ pub const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long output is waited for after a plugin has exited: a process it left behind may hold the pipes open.
 pub const DRAIN_AFTER_EXIT: Duration = Duration::from_millis(500);
 
-/// How often to look whether a killed process is still there when nobody waits for it.
+/// How often to look whether a killed process is still there.
 const KILL_BEAT: Duration = Duration::from_millis(2);
 
 /// How long a killed process may take to disappear before it is left to the kernel.
@@ -58,8 +56,8 @@ const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 
 /// Closes every descriptor above standard error that a plugin would inherit.
 ///
-/// What Rust opens is closed on exec by itself; what our own parent left open in us is not. To be called once, at the
-/// start of the program, before anything is opened on purpose to be inherited.
+/// Descriptors that Rust opens are closed on exec; those that this program inherited are not. Call it once, at the
+/// start of the program.
 ///
 /// # Errors
 /// `/proc/self` cannot be read.
@@ -82,36 +80,7 @@ pub fn close_inherited_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// When an operation must be over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    at: Instant,
-    after: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn after(after: Duration) -> Self {
-        let now = Instant::now();
-        // Too far away to be a time is as good as a year.
-        let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
-        Self { at, after }
-    }
-
-    /// How much time was given in all.
-    pub(crate) fn whole(self) -> Duration {
-        self.after
-    }
-
-    pub(crate) fn at(self) -> Instant {
-        self.at
-    }
-
-    pub(crate) fn passed(self, phase: Phase) -> ErrorKind {
-        ErrorKind::Timeout { after: self.after, phase }
-    }
-}
-
-/// What a call came to, and the end of its standard error in either case.
+/// The outcome of a call, with the end of its standard error.
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Reply, ErrorKind>,
     pub(crate) stderr: String,
@@ -126,9 +95,9 @@ pub(crate) async fn run(
     deadline: Deadline,
     lock: Option<Arc<AttachmentGuard>>,
 ) -> Ended {
-    // A plugin that is killed as soon as it has begun does more harm than one that never began.
-    if Instant::now() >= deadline.at {
-        return Ended { outcome: Err(deadline.passed(Phase::Spent)), stderr: String::new() };
+    // A plugin that is killed at once does more harm than one that never started.
+    if Instant::now() >= deadline.at() {
+        return Ended { outcome: Err(deadline.passed(CallPhase::Spent)), stderr: String::new() };
     }
     let (mut child, rest) = match spawn(launcher, path, env, request, deadline).await {
         Ok(spawned) => spawned,
@@ -165,7 +134,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Starts the plugin. Returns what of its input is still to be written.
+/// Starts the plugin. Returns the input that is still to be written.
 async fn spawn<'a>(
     launcher: &Launcher,
     path: &Path,
@@ -190,8 +159,8 @@ async fn spawn<'a>(
         match launcher.spawn(command).await {
             Ok(child) => return Ok((child, rest)),
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                if Instant::now() + pause >= deadline.at {
-                    return Err(deadline.passed(Phase::Busy));
+                if Instant::now() + pause >= deadline.at() {
+                    return Err(deadline.passed(CallPhase::Busy));
                 }
                 sleep(pause).await;
                 pause = longest.min(pause * 2);
@@ -221,7 +190,7 @@ impl<F: Future<Output = ()>> Pipes<'_, F> {
         }
     }
 
-    /// Moves what is left. False if someone else holds the pipes open.
+    /// Moves the rest. False if another process holds the pipes open.
     async fn drain(&mut self) -> bool {
         !self.open || timeout(DRAIN_AFTER_EXIT, &mut self.io).await.is_ok()
     }
@@ -233,7 +202,7 @@ async fn supervise<F: Future<Output = ()>>(
     mut pipes: Pipes<'_, F>,
     deadline: Deadline,
 ) -> Result<ExitStatus, ErrorKind> {
-    if let Some(status) = pipes.drive(child, deadline.at).await {
+    if let Some(status) = pipes.drive(child, deadline.at()).await {
         group.release();
         if !pipes.drain().await {
             tracing::warn!("CNI plugin exited and left a process that holds its output open");
@@ -242,7 +211,7 @@ async fn supervise<F: Future<Output = ()>>(
     }
     group.signal(Signal::SIGTERM);
     let exited = pipes.drive(child, Instant::now() + TERM_GRACE).await.is_some();
-    // Also after the plugin went quietly: what it started must not go on without it.
+    // Also if the plugin has ended: its children must not outlive it.
     group.signal(Signal::SIGKILL);
     let end = Instant::now() + KILL_WAIT;
     if !exited && pipes.drive(child, end).await.is_none() {
@@ -252,7 +221,7 @@ async fn supervise<F: Future<Output = ()>>(
     let _ = timeout_at(end, child.wait()).await;
     group.ended(end).await;
     pipes.drain().await;
-    Err(deadline.passed(Phase::Running))
+    Err(deadline.passed(CallPhase::Running))
 }
 
 /// Waits until the process has ended, and leaves it to [`reap_later`].
@@ -275,9 +244,9 @@ async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
 /// Reaps a process that has ended, when its last thread has had the time to leave the kernel.
 ///
 /// The end of a process with threads, as every Go program is one, is reported before the last of them has removed its
-/// directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`). Who reaps the process at
-/// once meets that directory half removed and waits for it by spinning (`shrink_dcache_parent`): where the processors
-/// are busy, for milliseconds after each plugin, of which the attachment would have to wait for every one.
+/// directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`). Reaping the process at
+/// once would spin until the directory is removed (`shrink_dcache_parent`): on busy processors, for milliseconds after
+/// each plugin of an attachment.
 fn reap_later(mut child: Child) {
     tokio::spawn(async move {
         sleep(REAP_AFTER).await;
@@ -288,7 +257,7 @@ fn reap_later(mut child: Child) {
 /// The plugin's process group; killed when dropped, unless the plugin has ended.
 struct Group {
     leader: Option<Pid>,
-    /// What nobody else may do meanwhile.
+    /// Keeps other operations on the container waiting.
     lock: Option<Arc<AttachmentGuard>>,
 }
 
@@ -318,8 +287,8 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// A killed process ends when the kernel has finished what it was doing for it, such as making a link: a DEL that
-    /// came before would not find it.
+    /// A killed process ends only when the kernel has finished its system call, such as making a link: an earlier DEL
+    /// would not find the link.
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
         let Some(leader) = self.leader.take() else { return };
@@ -343,8 +312,7 @@ async fn gone(leader: Pid, end: Instant) {
 struct Rest<'a>(Option<(PipeWriter, &'a [u8])>);
 
 impl<'a> Rest<'a> {
-    /// Fills a pipe before there is anyone to read it: nearly every input fits, and the plugin never waits for us, nor
-    /// we for it.
+    /// Fills a pipe before the plugin starts: nearly every input fits, so that neither side waits for the other.
     fn of(bytes: &'a [u8]) -> io::Result<(PipeReader, Self)> {
         let (reader, mut writer) = io::pipe()?;
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -357,7 +325,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// A plugin need not read its input: that the pipe breaks is no failure, and a plugin that misses part of it says so.
+/// A broken pipe is no failure: a plugin need not read its input.
 async fn feed(Rest(rest): Rest<'_>) {
     if let Some((writer, bytes)) = rest
         && let Ok(mut pipe) = pipe::Sender::from_owned_fd(writer.into())

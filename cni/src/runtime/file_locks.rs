@@ -1,7 +1,7 @@
-//! Locks that hold among the processes of a host, by files in the directory of a [`Cache`](super::Cache).
+//! Locks among the processes of a host, by files in the directory of a [`Cache`](super::Cache).
 //!
-//! The same rules as among the tasks of one process ([`Locks`](super::locks::Locks)): operations on one container run
-//! one after another, GC of a network runs alone. The kernel drops the locks of a process that dies.
+//! The rules are those among the tasks of one process ([`Locks`](super::locks::Locks)). The kernel drops the locks of a
+//! process that dies.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -15,10 +15,10 @@ use nix::libc;
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
-use super::cache::{CacheError, create_dir, io_error};
-use crate::names::{ContainerId, NetworkName};
+use super::durable::{FileError, create_dir};
+use crate::names::{ContainerId, ListName};
 
-/// First and longest pause before a lock that somebody holds is tried again.
+/// First and longest pause before a retry.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// No network has this name: names begin with a letter or digit.
@@ -34,9 +34,9 @@ pub struct FileLock {
 pub(super) async fn attachment(
     dir: &Path,
     container: &ContainerId,
-    network: &NetworkName,
+    network: &ListName,
     until: Instant,
-) -> Result<Option<FileLock>, CacheError> {
+) -> Result<Option<FileLock>, FileError> {
     let (containers, path) = open_off_thread(dir, CONTAINERS).await?;
     if !wait(until, || take_container(&containers, &path, container)).await? {
         return Ok(None);
@@ -46,27 +46,27 @@ pub(super) async fn attachment(
     Ok(taken.then(|| FileLock { _files: vec![containers, network] }))
 }
 
-/// `None` while somebody works on the container.
-pub(super) fn try_container(dir: &Path, container: &ContainerId) -> Result<Option<FileLock>, CacheError> {
+/// `None` while another operation on the container is under way.
+pub(super) fn try_container(dir: &Path, container: &ContainerId) -> Result<Option<FileLock>, FileError> {
     let (containers, path) = open(dir, CONTAINERS)?;
     let taken = take_container(&containers, &path, container)?;
     Ok(taken.then(|| FileLock { _files: vec![containers] }))
 }
 
-fn take_container(file: &File, path: &Path, container: &ContainerId) -> Result<bool, CacheError> {
+fn take_container(file: &File, path: &Path, container: &ContainerId) -> Result<bool, FileError> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&range_of(container))) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
-        Err(error) => Err(io_error("lock", path)(error.into())),
+        Err(error) => Err(FileError::to("lock", path)(error.into())),
     }
 }
 
 /// Waits for all operations on the network. `None` if `until` comes first.
 pub(super) async fn whole_network(
     dir: &Path,
-    network: &NetworkName,
+    network: &ListName,
     until: Instant,
-) -> Result<Option<FileLock>, CacheError> {
+) -> Result<Option<FileLock>, FileError> {
     let (network, path) = open_off_thread(dir, network.as_str()).await?;
     let taken = wait(until, || outcome(network.try_lock(), &path)).await?;
     Ok(taken.then(|| FileLock { _files: vec![network] }))
@@ -87,11 +87,11 @@ fn range_of(container: &ContainerId) -> libc::flock {
     }
 }
 
-/// Polls: a thread that sleeps in the kernel could not be called back at the deadline.
+/// Polls, because a thread that sleeps in the kernel cannot be woken at the deadline.
 async fn wait(
     until: Instant,
-    mut try_lock: impl FnMut() -> Result<bool, CacheError>,
-) -> Result<bool, CacheError> {
+    mut try_lock: impl FnMut() -> Result<bool, FileError>,
+) -> Result<bool, FileError> {
     let (mut pause, longest) = PAUSE;
     loop {
         if try_lock()? {
@@ -105,23 +105,23 @@ async fn wait(
     }
 }
 
-fn outcome(tried: Result<(), TryLockError>, path: &Path) -> Result<bool, CacheError> {
+fn outcome(tried: Result<(), TryLockError>, path: &Path) -> Result<bool, FileError> {
     match tried {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(io_error("lock", path)(error)),
+        Err(TryLockError::Error(error)) => Err(FileError::to("lock", path)(error)),
     }
 }
 
-/// The disk may be slow; what follows is between us and the kernel.
-async fn open_off_thread(dir: &Path, name: &str) -> Result<(File, PathBuf), CacheError> {
+/// Opens on another thread: the disk may be slow.
+async fn open_off_thread(dir: &Path, name: &str) -> Result<(File, PathBuf), FileError> {
     let (dir, name) = (dir.to_owned(), name.to_owned());
     let path = dir.clone();
     let opened = tokio::task::spawn_blocking(move || open(&dir, &name)).await;
-    opened.unwrap_or_else(|aborted| Err(io_error("open", &path)(io::Error::other(aborted))))
+    opened.unwrap_or_else(|aborted| Err(FileError::to("open", &path)(io::Error::other(aborted))))
 }
 
-fn open(dir: &Path, name: &str) -> Result<(File, PathBuf), CacheError> {
+fn open(dir: &Path, name: &str) -> Result<(File, PathBuf), FileError> {
     let dir = dir.join("locks");
     let path = dir.join(name);
     let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -132,7 +132,7 @@ fn open(dir: &Path, name: &str) -> Result<(File, PathBuf), CacheError> {
         }
         opened => opened,
     };
-    Ok((file.map_err(io_error("open", &path))?, path))
+    Ok((file.map_err(FileError::to("open", &path))?, path))
 }
 
 #[cfg(test)]

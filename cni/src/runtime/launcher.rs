@@ -1,9 +1,8 @@
-//! Where plugin processes are started from: the mount namespace of this program, or another one.
+//! Starts plugin processes in the mount namespace of this program, or in another one.
 //!
-//! In a container a plugin sees the container's files: no `iptables`, no shell, no libc where the image has none, and
-//! not the host's `/run` and `/var/lib`. A process is born into the mount namespace of the *thread* that starts it, so
-//! that one thread that has gone to the host's namespace is all that is needed: no helper program, and the plugin is
-//! still our child.
+//! In a container, a plugin sees the container's files: perhaps no `iptables`, shell or libc, and not the host's
+//! `/run` and `/var/lib`. A process starts in the mount namespace of the *thread* that starts it. So one thread in the
+//! host's namespace is enough: no helper program, and the plugin is still a child of this process.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -22,10 +21,10 @@ const OWN: &str = "/proc/self/ns/mnt";
 /// Looks at files, and starts processes, in one mount namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Launcher {
-    /// Ours.
+    /// This program's.
     #[default]
     Here,
-    /// That of a thread which does what it is sent.
+    /// That of a thread which runs the tasks it gets.
     Elsewhere(Sender<Task>),
 }
 
@@ -59,7 +58,7 @@ impl Launcher {
         let (tasks, received) = channel();
         let (entered, outcome) = channel();
         let work = move || {
-            // Threads share root and working directory, and who shares them may not change mount namespaces.
+            // A thread that shares root and working directory may not change its mount namespace.
             let there =
                 unshare(CloneFlags::CLONE_FS).and_then(|()| setns(&namespace, CloneFlags::CLONE_NEWNS));
             drop(namespace);
@@ -74,13 +73,13 @@ impl Launcher {
         Ok(Self::Elsewhere(tasks))
     }
 
-    /// What is at `path`. Blocks, as looking at files does.
+    /// Returns the metadata of the file at `path`. Blocks.
     pub(crate) fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         let path = path.to_owned();
         self.look(move || path.metadata())
     }
 
-    /// What `look` finds in this mount namespace. Blocks until it returns.
+    /// Runs `look` in this mount namespace. Blocks until it returns.
     pub(crate) fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -105,7 +104,7 @@ impl Launcher {
                 return;
             }
             let _entered = handle.enter();
-            // Where nobody waits for it any more, it is dropped here, and killed.
+            // If nobody waits any more, the child is dropped here, and killed.
             let _ = sender.send(command.spawn());
         };
         tasks.send(Box::new(task)).map_err(|_| gone())?;

@@ -1,7 +1,10 @@
-//! Who may run beside whom (specification, section 3, "Lifecycle & Ordering").
+//! Locks among the tasks of this process (specification, section 3, "Lifecycle & Ordering").
 //!
-//! Operations on one container run one after another; GC of a network runs alone, while operations on different
-//! containers of that network run side by side.
+//! Operations on one container run one after another. GC of a network runs alone; operations on different containers
+//! of a network run side by side.
+//!
+//! [`file_locks`](super::file_locks) do the same among processes, but cannot replace these: they poll, and a waiting
+//! task must start without that delay, also without a cache.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,12 +14,12 @@ use tokio::sync::{
     Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
 
-use crate::names::{ContainerId, NetworkName};
+use crate::names::{ContainerId, ListName};
 
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     containers: Keyed<ContainerId, AsyncMutex<()>>,
-    networks: Keyed<NetworkName, RwLock<()>>,
+    networks: Keyed<ListName, RwLock<()>>,
 }
 
 /// Held during an operation on one attachment.
@@ -28,7 +31,7 @@ pub(crate) struct AttachmentGuard {
 
 impl Locks {
     /// Waits for earlier operations on the container, and for GC of the network.
-    pub(crate) async fn attachment(&self, container: &ContainerId, network: &NetworkName) -> AttachmentGuard {
+    pub(crate) async fn attachment(&self, container: &ContainerId, network: &ListName) -> AttachmentGuard {
         // GC waits for no container, so this order cannot block itself.
         let container = self.containers.get(container).lock_owned().await;
         let network = self.networks.get(network).read_owned().await;
@@ -36,12 +39,12 @@ impl Locks {
     }
 
     /// Waits for all operations on the network.
-    pub(crate) async fn whole_network(&self, network: &NetworkName) -> OwnedRwLockWriteGuard<()> {
+    pub(crate) async fn whole_network(&self, network: &ListName) -> OwnedRwLockWriteGuard<()> {
         self.networks.get(network).write_owned().await
     }
 }
 
-/// Locks that exist while somebody holds or wants them.
+/// Locks that exist while a task holds them or waits for them.
 #[derive(Debug)]
 struct Keyed<K, L>(Mutex<HashMap<K, Weak<L>>>);
 

@@ -1,4 +1,4 @@
-//! Reading what a finished plugin left behind: exit status and standard output. Pure.
+//! Reads a finished plugin's exit status and standard output, without IO.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -8,10 +8,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::{EffectState, ErrorKind, PluginError, beginning};
-use super::exec::STDOUT_LIMIT;
 use crate::json::Object;
 use crate::result::CniResult;
 use crate::version::SpecVersion;
+
+/// How much of a plugin's standard output is kept, in bytes. More is read and thrown away.
+pub const STDOUT_LIMIT: usize = 4 << 20;
 
 /// A plugin's exit status and what it printed.
 pub(crate) struct Reply {
@@ -23,7 +25,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Did the plugin succeed? Its output is not looked at when it did: DEL, CHECK, GC and STATUS have none.
+    /// Whether the plugin succeeded. Ignores its output then: DEL, CHECK, GC and STATUS have none.
     pub(crate) fn success(&self) -> Result<(), ErrorKind> {
         if let Some(signal) = self.status.signal() {
             return Err(ErrorKind::Signal { signal });
@@ -39,7 +41,7 @@ impl Reply {
         if text.trim().is_empty() {
             return ErrorKind::Silent { status };
         }
-        // A plugin that fails after it has printed its result prints two documents: the error is the last one.
+        // A plugin that fails after it printed its result prints the error as a second document.
         let documents = serde_json::Deserializer::from_str(&text).into_iter::<Box<RawValue>>();
         match documents.map_while(Result::ok).filter_map(|document| plugin_error(&document)).last() {
             Some(error) => ErrorKind::Plugin(error),
@@ -102,10 +104,9 @@ impl Reply {
     }
 }
 
-/// An object with a code or a message; what is missing or of another type counts as not given.
+/// Reads an error object: it has a code or a message. Members of another type count as missing.
 ///
-/// Values are read one by one: what cannot be read in the rest of the object, as a number beyond all bounds, is no
-/// reason to take an error for something else.
+/// Members are read one by one, so that an unreadable one, such as a huge number, does not hide the error.
 fn plugin_error(document: &RawValue) -> Option<PluginError> {
     let object: Object = serde_json::from_str(document.get()).ok()?;
     let code: Option<u64> = object.get("code").and_then(|code| serde_json::from_str(code.get()).ok());
@@ -127,7 +128,7 @@ fn plugin_error(document: &RawValue) -> Option<PluginError> {
     })
 }
 
-/// A string; one with half a surrogate pair in it, as Python writes file names that are no UTF-8, with its escapes.
+/// Reads a string. Half a surrogate pair, as Python writes in file names that are no UTF-8, keeps its escapes.
 fn text(value: &RawValue) -> String {
     let written = value.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     written

@@ -1,4 +1,4 @@
-//! The form of a value: what JSON type a plugin reads it into, and what it accepts there.
+//! The form of a value: the JSON type that a plugin reads it into, and the values that it accepts.
 
 use std::net::IpAddr;
 
@@ -6,18 +6,17 @@ use ipnet::IpNet;
 
 use serde::Deserialize as _;
 
+use super::finding::{Report, Severity};
 use super::node::{Members, Node, Open};
-use super::{Report, Severity, member};
-use crate::keys::is_misspelt;
-use crate::names::IfName;
-use crate::names::is_hex;
-use crate::placeholder::Place;
+use crate::keys::{is_misspelt, member};
+use crate::names::{IfName, is_hex};
+use crate::placeholder::PlaceholderValue;
 
 /// Smallest MTU the kernel gives an interface of the kinds that plugins create, in bytes.
 const MIN_MTU: i128 = 68;
 const MAX_MTU: i128 = 65535;
 
-/// What a key's value must be. `null`, and where it makes sense the empty text, are the same as no key.
+/// The form of a key's value. `null` counts as no key, and so does the empty text in most forms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
     Any,
@@ -97,32 +96,34 @@ impl Form {
         }
     }
 
-    /// Checks what may come for an open place.
+    /// Checks the possible values of an open value.
     fn check_open(self, open: &Open, at: &str, report: &mut Report) {
         // Whether no other value than those may come.
-        let (values, all) = match &open.place {
-            Place::Any => return,
-            Place::Text | Place::Like { .. } if self != Self::Text && !self.is_text() => {
+        let (values, all) = match &open.value {
+            PlaceholderValue::Any => return,
+            PlaceholderValue::Text | PlaceholderValue::Like { .. }
+                if self != Self::Text && !self.is_text() =>
+            {
                 let problem = format!("must be {}, and `{}` becomes a string", self.expected(), open.text);
                 return report.error(at, problem, "change its type");
             }
-            Place::Text => return,
-            // Of a host name only the text is known: it may be a word that the plugin knows.
-            Place::Like { example, stands_for_all } => {
+            PlaceholderValue::Text => return,
+            // Any text may be a word that the plugin knows.
+            PlaceholderValue::Like { example, stands_for_all } => {
                 (vec![Node::Text((*example).to_owned())], *stands_for_all)
             }
-            Place::List(item) => {
+            PlaceholderValue::List(item) => {
                 let Self::List(form) = self else {
                     let problem = format!("must be {}, and `{}` becomes a list", self.expected(), open.text);
                     return report.error(at, problem, "change its type");
                 };
-                let item = Open { text: format!("{}[*]", open.text), place: item.as_ref().clone() };
+                let item = Open { text: format!("{}[*]", open.text), value: item.as_ref().clone() };
                 return form.check(&Node::Open(item), at, report);
             }
-            Place::Between(min, max) => {
+            PlaceholderValue::Between(min, max) => {
                 (vec![Node::Int((*min).into()), Node::Int((*max).into())], !self.is_number() || min == max)
             }
-            Place::OneOf(values) => {
+            PlaceholderValue::OneOf(values) => {
                 (values.iter().filter_map(|value| Node::deserialize(value).ok()).collect(), true)
             }
         };
@@ -230,7 +231,7 @@ pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &
     }
 }
 
-/// What becomes of a number that is not a usual one: the plugin reads 64 bits.
+/// Returns the severity of an unusual number: plugins read 64 bits.
 fn beyond(number: i128) -> Severity {
     if i64::try_from(number).is_ok() { Severity::Warning } else { Severity::Error }
 }

@@ -1,13 +1,12 @@
-//! JSON as the checks need it: keys in order, duplicates kept, and places that a template leaves open.
+//! JSON values for the checks: keys in order, duplicates kept, and values that a template leaves open.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::member;
-use crate::keys::is_misspelt;
-use crate::placeholder::Place;
+use crate::keys::{is_misspelt, member};
+use crate::placeholder::PlaceholderValue;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +19,7 @@ pub(super) enum Node {
     Text(String),
     List(Vec<Node>),
     Object(Members),
-    /// A text with a `${…}` in it, in a template: another value takes its place.
+    /// A text with a `${…}` in it, in a template: another value comes instead.
     Open(Open),
 }
 
@@ -29,8 +28,8 @@ pub(super) enum Node {
 pub(super) struct Open {
     /// As it is written.
     pub(super) text: String,
-    /// What is known of the value.
-    pub(super) place: Place,
+    /// The possible values.
+    pub(super) value: PlaceholderValue,
 }
 
 /// The members of an object, in order.
@@ -61,7 +60,7 @@ impl Node {
         matches!(self, Self::Open(_))
     }
 
-    /// What it is, for a message.
+    /// The kind of value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -139,7 +138,7 @@ impl Members {
         self.get(key) == Some(&Node::Bool(true))
     }
 
-    /// Whether the key has a value other than the empty text: an open place counts.
+    /// Whether the key has a value other than the empty text: an open value counts.
     pub(super) fn has(&self, key: &str) -> bool {
         self.get(key).is_some_and(|node| *node != Node::Text(String::new()))
     }
@@ -203,4 +202,9 @@ impl<'de> Visitor<'de> for Any {
         }
         Ok(Node::Object(Members(members)))
     }
+}
+
+/// Returns the problem of a value whose JSON type is not `expected`.
+pub(super) fn wrong(expected: &str, found: &Node) -> String {
+    format!("must be {expected}, not {}", found.kind())
 }

@@ -1,9 +1,8 @@
-//! The reference plugins, release 1.9.1, and our own: the keys that each reads (the structs of its Go source), and what
-//! else a configuration must know of it.
+//! The reference plugins, release 1.9.1, and netclaim's: the keys that each reads (the structs of its Go source), its
+//! role and its rule.
 
 use super::form::{Form, Key};
-use super::rules::{self, Rule};
-use crate::BANDWIDTH_PLUGIN;
+use super::rules::{self, BANDWIDTH_PLUGIN, Rule};
 use crate::version::SpecVersion;
 
 use Form::{
@@ -32,7 +31,7 @@ pub(super) struct Plugin {
     pub(super) capabilities: &'static [&'static str],
     /// The oldest version it answers to.
     pub(super) since: SpecVersion,
-    /// What hangs together.
+    /// Checks settings that depend on each other.
     pub(super) rule: Rule,
 }
 

@@ -1,30 +1,32 @@
-//! What hangs together within one plugin's configuration.
+//! Rules for the settings of one plugin that depend on each other.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::finding::{Report, Severity};
 use super::node::{Members, Node};
-use super::plugins::Plugin;
-use super::{Report, Severity, member};
-use crate::BANDWIDTH_PLUGIN;
+use crate::keys::member;
 use crate::version::SpecVersion;
+
+/// The bandwidth plugin that works with any interface; it comes with netclaim.
+pub const BANDWIDTH_PLUGIN: &str = "netclaim-bandwidth";
 
 /// Checks a configuration whose keys and forms have been looked at already.
 pub(super) type Rule = fn(&Subject<'_>, &mut Report);
 
-/// What a rule looks at.
+/// A plugin's configuration, as its rule sees it.
 pub(super) struct Subject<'a> {
     /// The plugin's object; of an IPAM plugin the `ipam` object.
     pub(super) conf: &'a Members,
-    /// Where that is.
+    /// Pointer to it.
     pub(super) at: &'a str,
     /// The object with `capabilities` and `ipam`.
     pub(super) plugin: &'a Members,
     /// The version of the list, if it has one that is known.
     pub(super) version: Option<SpecVersion>,
-    /// The plugin whose `type` is beside `ipam`, where it is a known one.
-    pub(super) asked_by: Option<&'static Plugin>,
+    /// Whether the plugin that has the object with `capabilities` and `ipam` is a known one.
+    pub(super) is_known: bool,
 }
 
 impl Subject<'_> {
@@ -44,10 +46,10 @@ impl Subject<'_> {
     }
 }
 
-/// Where values stand that the plugin looks at only sometimes: what is wrong with them may never matter.
-pub(super) fn unread(plugin: &Plugin, subject: &Subject<'_>) -> Vec<String> {
+/// Returns pointers to values that the plugin does not always read: a fault in them may have no effect.
+pub(super) fn unread(plugin: &str, subject: &Subject<'_>) -> Vec<String> {
     let conf = subject.conf;
-    let keys: &[&str] = match plugin.name {
+    let keys: &[&str] = match plugin {
         "bridge" | "ptp" if !(conf.on("ipMasq") && subject.has_ipam()) => &["ipMasqBackend"],
         "macvlan" | "tap" | "tuning" if subject.declares("mac") => &["mac"],
         "host-device" if conf.has("device") => &["hwaddr", "kernelpath"],
@@ -57,7 +59,7 @@ pub(super) fn unread(plugin: &Plugin, subject: &Subject<'_>) -> Vec<String> {
         BANDWIDTH_PLUGIN if subject.declares("bandwidth") => {
             &["ingressRate", "ingressBurst", "egressRate", "egressBurst"]
         }
-        // What it does not know it takes for no choice.
+        // It takes an unknown backend for none.
         "firewall" => &["backend"],
         _ => &[],
     };
@@ -184,7 +186,7 @@ fn sets(conf: &Members, key: &str) -> bool {
     conf.has(key) && conf.int(key) != Some(0)
 }
 
-/// Whether the plugin is written to limit something, whatever claims ask for.
+/// Whether the configuration sets limits itself.
 pub(super) fn always_limits(conf: &Members) -> bool {
     DIRECTIONS.iter().any(|(rate, _)| sets(conf, rate))
 }
@@ -212,7 +214,7 @@ pub(super) fn bandwidth(subject: &Subject<'_>, report: &mut Report) {
     limits_nothing(subject, report);
 }
 
-/// Ours.
+/// Checks netclaim's bandwidth plugin.
 pub(super) fn shaper(subject: &Subject<'_>, report: &mut Report) {
     for (rate, burst) in DIRECTIONS {
         if sets(subject.conf, burst) && !sets(subject.conf, rate) {
@@ -433,7 +435,7 @@ fn range(members: &Members, at: &str, report: &mut Report) -> Option<Range> {
         let problem = format!("gateway {gateway} is not in {subnet}: routes through it fail");
         report.warning(&here("gateway"), problem, "write a gateway within the subnet");
     }
-    // Of IPv4 the plugin leaves out the broadcast address, of IPv6 nothing.
+    // The plugin leaves out the broadcast address of IPv4, and nothing of IPv6.
     let last = number(subnet.broadcast()) - u128::from(subnet.addr().is_ipv4());
     let limit = |key, default| match inside(key) {
         Some((address, true)) => number(address),
@@ -458,7 +460,7 @@ fn range(members: &Members, at: &str, report: &mut Report) -> Option<Range> {
 
 fn routes(subject: &Subject<'_>, report: &mut Report) {
     // An IPAM plugin does not mind: the one that sets the routes does.
-    let severity = if subject.asked_by.is_some() { Severity::Error } else { Severity::Warning };
+    let severity = if subject.is_known { Severity::Error } else { Severity::Warning };
     for (index, item) in subject.conf.list("routes").iter().enumerate() {
         let Some(route) = item.object() else { continue };
         let at = member(&subject.pointer("routes"), &index.to_string());

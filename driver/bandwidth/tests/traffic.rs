@@ -4,7 +4,7 @@
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../tests/plugin_host/mod.rs"]
+#[path = "../../../cni/tests/plugin_host/mod.rs"]
 mod plugin_host;
 
 use std::io::{Read as _, Write as _};

@@ -241,8 +241,8 @@ pub fn take_turn(lock: &File) -> io::Result<bool> {
     }
 }
 
-impl From<durable::Failed> for Error {
-    fn from(durable::Failed { verb, path, source }: durable::Failed) -> Self {
+impl From<durable::FileError> for Error {
+    fn from(durable::FileError { verb, path, source }: durable::FileError) -> Self {
         Self::Io { verb, path, source }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use netclaim_cni::{Attachment, Cached, NetworkList, Outcome};
+use netclaim_cni::{AddOutcome, Attachment, Cached, NetworkList};
 use serde_json::{Map, Value, json};
 
 use crate::compare::{Report, settle};
@@ -175,7 +175,7 @@ fn caches_are_each_others() {
             let cached = Cached {
                 list: NetworkList::parse(list.to_string().as_bytes()).unwrap(),
                 attachment: Attachment::new("b-c".parse().unwrap(), None, "net1".parse().unwrap()),
-                outcome: Outcome::Unfinished(None),
+                outcome: AddOutcome::Unfinished(None),
             };
             side.cache().store(&cached).is_err()
         } else {

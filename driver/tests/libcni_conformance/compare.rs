@@ -117,7 +117,7 @@ impl Report {
 }
 
 #[test]
-fn what_follows_from_a_difference_does_not_show_it() {
+fn a_consequence_of_a_difference_does_not_show_it() {
     let mut report = Report::new(Group::Faulty);
     let (ours, libcni) = (json!({"class": "ok", "code": null}), json!({"class": "ok", "code": 3}));
     report.compare("a case", &["unknown-container"], &ours, &libcni);

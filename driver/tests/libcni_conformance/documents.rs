@@ -169,7 +169,7 @@ fn configurations_are_read_as_by_libcni() {
 /// Calls in full, without taking away the differences that are everywhere.
 #[test]
 #[ignore = "needs Go"]
-fn what_differs_in_every_call_is_in_the_table() {
+fn differences_in_every_call_are_in_the_table() {
     let mut report = Report::new(Group::Everywhere);
     let plugin = |members: Value| {
         let mut plugin = json!({"type": "alpha"});

@@ -14,7 +14,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use netclaim_cni::{
-    Attachment, Cache, Cached, CniResult, ContainerId, Error, ErrorKind, IfName, NetworkList, Outcome,
+    AddOutcome, Attachment, Cache, Cached, CniResult, ContainerId, Error, ErrorKind, IfName, NetworkList,
     Runtime, ValidAttachment,
 };
 use serde::Deserialize;
@@ -288,11 +288,11 @@ impl Side {
                 let result = runtime.add(&list, &attachment, timeout).await.map_err(|failed| failed.error)?;
                 let raw = serde_json::from_str(result.raw()).unwrap();
                 let (list, attachment) = (list.clone(), attachment.clone());
-                cache.store(&Cached { list, attachment, outcome: Outcome::Attached(result) }).unwrap();
+                cache.store(&Cached { list, attachment, outcome: AddOutcome::Attached(result) }).unwrap();
                 Ok(raw)
             }
             "CHECK" => match known().ok().flatten().map(|known| known.outcome) {
-                Some(Outcome::Attached(result)) => {
+                Some(AddOutcome::Attached(result)) => {
                     runtime.check(&list, &attachment, &result, timeout).await.map(|()| Value::Null)
                 }
                 _ => Ok(json!("no result")),

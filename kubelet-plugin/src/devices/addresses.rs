@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
 use netclaim_api::network::{NetworkSpec, Scope};
-use netclaim_cni::NetworkName as CniPluginsName;
+use netclaim_cni::ListName;
 use netclaim_cni::ipam::host_local::{HostLocal, reservations};
 use serde_json::Value;
 
@@ -95,7 +95,7 @@ pub fn dirs(name: &NetworkName, spec: &NetworkSpec) -> Vec<PathBuf> {
 }
 
 fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
-    let list_name = CniPluginsName::try_from(spec.list_name(name)).ok();
+    let list_name = ListName::try_from(spec.list_name(name)).ok();
     let plugins = spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
     let ipams = plugins.filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     ipams.filter_map(move |ipam| {

@@ -156,7 +156,7 @@ fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservatio
 
 #[cfg(test)]
 mod tests {
-    use netclaim_cni::Outcome;
+    use netclaim_cni::AddOutcome;
 
     use super::*;
     use crate::attach::record::tests::spec;
@@ -165,7 +165,7 @@ mod tests {
     fn what_only_the_cache_knows_counts_until_its_namespace_is_gone() {
         let spec = spec("net1");
         let attachment = CniPlugins::attachment(&spec, "s1", Some(Path::new("/run/netns/s1"))).unwrap();
-        let ours = Cached { list: spec.conflist, attachment, outcome: Outcome::Unfinished(None) };
+        let ours = Cached { list: spec.conflist, attachment, outcome: AddOutcome::Unfinished(None) };
         let journalled = [ours.attachment.key()];
         assert!(is_left_over(&ours, &[], |_| true));
         assert!(!is_left_over(&ours, &[], |_| false), "it may be a running pod's");

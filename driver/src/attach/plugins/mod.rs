@@ -10,7 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use netclaim_cni::{
     self as cni, Attachment, Cache, Cached, CniResult, ContainerId, ErrorKind, FileLock, IfName, NetworkList,
-    Outcome, PluginConf, Runtime, TraceContext, ValidAttachment, error_chain,
+    AddOutcome, PluginConf, Runtime, TraceContext, ValidAttachment, error_chain,
 };
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -71,7 +71,7 @@ impl CniPlugins {
         }
     }
 
-    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: Outcome) {
+    async fn note(&self, list: NetworkList, attachment: Attachment, outcome: AddOutcome) {
         let cache = self.cache.clone();
         let noted = off_thread(move || cache.store(&Cached { list, attachment, outcome })).await;
         if let Some(Err(error)) = noted {
@@ -281,7 +281,7 @@ impl Attach for CniPlugins {
         let add = self.runtime.add(list, &attachment, self.timeout);
         match self.turns.take(list.name().as_str(), add).await {
             Ok(result) => {
-                self.note(list.clone(), attachment, Outcome::Attached(result.clone())).await;
+                self.note(list.clone(), attachment, AddOutcome::Attached(result.clone())).await;
                 Ok(result)
             }
             Err(error) => {
@@ -289,7 +289,7 @@ impl Attach for CniPlugins {
                 let (failure, needs_del) = (Failure::of(&error.error), error.needs_del());
                 let last_good = error.last_good.map(|result| *result);
                 if needs_del {
-                    self.note(list.clone(), attachment, Outcome::Unfinished(last_good.clone())).await;
+                    self.note(list.clone(), attachment, AddOutcome::Unfinished(last_good.clone())).await;
                 }
                 Err(AddFailure { failure, last_good })
             }

@@ -1,8 +1,8 @@
 //! The reference plugins' own versions, addresses and failures, in network namespaces of this test's own.
-//! What each of them does to links is in `cni_plugins.rs`.
+//! What each of them does to links is in `plugin_links.rs`.
 //!
 //! Needs root, and `NETCLAIM_CNI_BIN`, the directory of the plugins:
-//! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-driver --test cni_real -- --ignored`
+//! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-cni --test real_plugins -- --ignored`
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

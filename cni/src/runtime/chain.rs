@@ -1,40 +1,36 @@
 //! Chains of plugins in the specification's order (section 3).
 
-use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
 
 use super::bin_changes::BinChanges;
-use super::error::{AddError, Context, Effect, Error, ErrorKind, Phase};
-use super::exec::{self, Deadline, Ended};
+use super::deadline::Deadline;
+use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind};
+use super::exec::{self, Ended};
+use super::known_versions::KnownVersions;
 use super::launcher::{Launcher, MountNamespaceError};
 use super::locks::{AttachmentGuard, Locks};
 use super::namespace_gone;
 use super::reply::Reply;
-use crate::attachment::Attachment;
-use crate::config::{ConfError, NetworkList, PluginConf};
-use crate::error_chain;
+use crate::attachment::{Attachment, ValidAttachment};
+use crate::config::{NetworkList, PluginConf};
+use crate::error_chain::error_chain;
 use crate::names::PluginType;
-use crate::request::{Request, ValidAttachment, Verb};
+use crate::request::{Request, Verb};
 use crate::result::CniResult;
-use crate::version::SpecVersion;
 
-/// How long a plugin may take to answer VERSION.
-const VERSION_DEADLINE: Duration = Duration::from_secs(10);
-
-/// What plugins get of our own environment: what finds and reaches other programs, and nothing that is ours alone.
+/// Variables of this program's environment that plugins get: those that find and reach other programs.
 const PASSED_ON: [&str; 8] =
     ["PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
-/// `PATH` where we have none: plugins call `iptables`, `nft` and the like by name.
+/// `PATH` for plugins if this program has none: they call `iptables`, `nft` and others by name.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runs CNI plugins from a list of directories.
@@ -51,18 +47,9 @@ pub struct Runtime {
     bin_dirs: Vec<PathBuf>,
     cni_path: OsString,
     env: Vec<(OsString, OsString)>,
-    launcher: Launcher,
+    pub(super) launcher: Launcher,
     locks: Locks,
-    versions: Mutex<HashMap<PathBuf, (Fingerprint, BTreeSet<SpecVersion>)>>,
-}
-
-/// Tells an installed binary from the one that replaces it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fingerprint {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
+    pub(super) versions: KnownVersions,
 }
 
 /// A directory that cannot be searched for plugins.
@@ -71,7 +58,7 @@ pub enum BinDirError {
     /// There is none.
     #[error("no directory to search for CNI plugins")]
     None,
-    /// A relative directory would depend on where we run.
+    /// A relative directory would depend on the working directory.
     #[error("CNI plugin directory {} is not an absolute path", .0.display())]
     Relative(PathBuf),
     /// `CNI_PATH` separates its entries by colons.
@@ -80,9 +67,9 @@ pub enum BinDirError {
 }
 
 impl Runtime {
-    /// A runtime that looks for plugins in `bin_dirs`, in that order.
+    /// Creates a runtime that looks for plugins in `bin_dirs`, in that order.
     ///
-    /// Of our own environment plugins get `PATH`, `HOME` and the proxy variables.
+    /// Plugins inherit `PATH`, `HOME` and the proxy variables only.
     ///
     /// # Errors
     /// [`BinDirError`] if there is no directory, or one that cannot be part of `CNI_PATH`.
@@ -117,7 +104,7 @@ impl Runtime {
         Ok(Self { launcher: Launcher::in_namespace(path)?, ..self })
     }
 
-    /// Gives plugins another variable, or another value of one. The `CNI_*` variables cannot be changed.
+    /// Adds or replaces a variable of the plugins. The `CNI_*` variables cannot be changed.
     #[must_use]
     pub fn with_env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((key.into(), value.into()));
@@ -129,7 +116,7 @@ impl Runtime {
         &self.bin_dirs
     }
 
-    /// Tells from now on when the plugins in these directories may have changed, also in another mount namespace.
+    /// Subscribes to changes of the installed plugins, also in another mount namespace.
     ///
     /// # Errors
     /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
@@ -137,7 +124,7 @@ impl Runtime {
         BinChanges::subscribe(self.launcher.clone(), self.bin_dirs.clone())
     }
 
-    /// The first regular file of the plugin's name that may be executed.
+    /// Finds the first executable regular file of the plugin's name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] with the directories searched.
@@ -159,9 +146,9 @@ impl Runtime {
     /// Attaches: ADD of every plugin in order, each with the result of the one before. Returns the last result, in
     /// the list's version.
     ///
-    /// Nothing is undone on failure: the caller owes a DEL then, with [`AddError::last_good`] (the specification
-    /// wants a DEL even after a failed ADD). `deadline` is for the whole chain. If the future is dropped, the running
-    /// plugin is killed and a DEL is owed as well.
+    /// A failure undoes nothing: the caller must call DEL with [`AddError::last_good`], as the specification requires
+    /// after a failed ADD. `deadline` is for the whole chain. Dropping the future kills the running plugin; then, too,
+    /// the caller must call DEL.
     ///
     /// # Errors
     /// [`AddError`]: which plugin failed, how, and what there was before.
@@ -184,7 +171,7 @@ impl Runtime {
         let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
         let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
         let lock = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
-        // All binaries first: a chain that cannot end should not begin.
+        // A chain that lacks a binary must not begin.
         for plugin in list.plugins() {
             self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
         }
@@ -241,7 +228,7 @@ impl Runtime {
         let lock = self.attachment_lock(&first, deadline).await?;
         for plugin in list.plugins().rev() {
             match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, prev, deadline).await {
-                // An unknown container, or word that nothing is left: this plugin has no more to delete.
+                // The plugin reports an unknown container, or that nothing is left.
                 Err(error) if error.reported().is_some() && error.effect() == Effect::None => {
                     tracing::info!(error = error_chain(&error), "taken for a successful DEL");
                 }
@@ -253,15 +240,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// DEL for an attachment whose [`del`](Self::del) is hopeless: goes on past errors, and then calls the DEL of
-    /// every IPAM plugin directly.
+    /// Detaches when the namespace is gone, and [`del`](Self::del) would fail: continues after errors, and then calls
+    /// DEL of every IPAM plugin directly.
     ///
-    /// Some plugins give up, or succeed, before they reach their IPAM plugin when the namespace or the uplink is gone;
-    /// the address would stay taken. IPAM plugins take a DEL for what they no longer hold. `deadline` is for each
-    /// plugin, so that one which hangs does not keep the others from cleaning up.
+    /// Without the namespace or the uplink, some plugins return before they call their IPAM plugin, and the address
+    /// would stay taken. `deadline` is for each plugin, so that a hanging one does not keep the others from cleaning
+    /// up.
     ///
-    /// For when the namespace is gone: `attachment` should have none. Returns every error on the way but those that
-    /// are known to leave nothing behind then; empty if all went well.
+    /// `attachment` should have no namespace. Returns all errors but those that are known to leave nothing behind.
     pub async fn release(
         &self,
         list: &NetworkList,
@@ -334,7 +320,7 @@ impl Runtime {
     /// Asks every plugin in order whether it could serve an ADD. Does nothing before version 1.1.0. `deadline` is for
     /// all of them.
     ///
-    /// Of the errors only codes 50 and 51 mean "no": a plugin that merely does not know STATUS fails with others.
+    /// Only the error codes 50 and 51 mean "no": a plugin that does not know STATUS fails with others.
     ///
     /// # Errors
     /// The first plugin's that fails.
@@ -373,7 +359,7 @@ impl Runtime {
         let lock = timeout_at(deadline.at(), self.locks.whole_network(list.name())).await;
         let Ok(_guard) = lock else {
             let context = Context::network(Verb::Gc, list, list.first_plugin().plugin_type());
-            return Err(vec![context.error(deadline.passed(Phase::Queued))]);
+            return Err(vec![context.error(deadline.passed(CallPhase::Queued))]);
         };
         let mut errors = Vec::new();
         for plugin in list.plugins() {
@@ -387,87 +373,7 @@ impl Runtime {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// The versions a plugin supports, of those this runtime knows. Asked once for each binary, that is, again when
-    /// the file was replaced.
-    ///
-    /// # Errors
-    /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
-    pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
-        let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
-        let path = self.search(&context)?;
-        let fingerprint = self.launcher.metadata(&path).ok().map(|file| Fingerprint::of(&file));
-        if let Some(versions) = self.known_versions(&path, fingerprint) {
-            return Ok(versions);
-        }
-        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
-        let versions = match answer {
-            Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
-            // What plugins say that are older than VERSION.
-            Err(error) if error.reported().is_some_and(|e| e.msg == "unknown CNI_COMMAND: VERSION") => {
-                BTreeSet::from([SpecVersion::V0_1_0])
-            }
-            Err(error) => return Err(error),
-        };
-        if let Some(fingerprint) = fingerprint {
-            let mut known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(path, (fingerprint, versions.clone()));
-        }
-        Ok(versions)
-    }
-
-    /// The same network in the highest version that it declares and all its plugins support, IPAM plugins included.
-    ///
-    /// # Errors
-    /// As [`versions`](Self::versions), or [`ErrorKind::NoCommonVersion`] for the plugin after which none is left.
-    pub async fn negotiate(&self, list: &NetworkList) -> Result<NetworkList, Error> {
-        let mut common = list.versions().clone();
-        let mut highest = list.version();
-        for plugin in list.plugin_types() {
-            let supported = self.versions(plugin).await?;
-            let left: BTreeSet<_> = common.intersection(&supported).copied().collect();
-            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
-            highest = *left.last().ok_or_else(|| {
-                let (wanted, supported) =
-                    (common.iter().copied().collect(), supported.iter().copied().collect());
-                context.error(ErrorKind::NoCommonVersion { wanted, supported })
-            })?;
-            common = left;
-        }
-        if highest == list.version() {
-            return Ok(list.clone());
-        }
-        list.pinned(highest).map_err(|error: ConfError| {
-            Context::lookup(list.first_plugin().plugin_type()).error(ErrorKind::Pin(error))
-        })
-    }
-
-    /// The network in the one version that an ADD and everything after it use: as [`negotiate`](Self::negotiate), but
-    /// where a plugin cannot say what it supports, the highest that the network declares.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].
-    pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Error> {
-        let no_way = |error: &Error| {
-            matches!(error.kind(), ErrorKind::NoCommonVersion { .. } | ErrorKind::NotFound { .. })
-        };
-        match self.negotiate(list).await {
-            Err(error) if !no_way(&error) => {
-                tracing::debug!(
-                    error = error_chain(&error),
-                    "a plugin does not tell its versions: using the highest"
-                );
-                Ok(list.clone())
-            }
-            settled => settled,
-        }
-    }
-
-    fn known_versions(&self, path: &Path, fingerprint: Option<Fingerprint>) -> Option<BTreeSet<SpecVersion>> {
-        let known = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(path).filter(|(of, _)| Some(*of) == fingerprint).map(|(_, versions)| versions.clone())
-    }
-
-    fn search(&self, context: &Context) -> Result<PathBuf, Error> {
+    pub(super) fn search(&self, context: &Context) -> Result<PathBuf, Error> {
         let mut not_executable = None;
         for dir in &self.bin_dirs {
             let path = dir.join(context.plugin.as_str());
@@ -487,10 +393,10 @@ impl Runtime {
     ) -> Result<Arc<AttachmentGuard>, Error> {
         let lock = self.locks.attachment(&call.attachment.container_id, call.list.name());
         let locked = timeout_at(deadline.at(), lock).await.map(Arc::new);
-        locked.map_err(|_| call.context.error(deadline.passed(Phase::Queued)))
+        locked.map_err(|_| call.context.error(deadline.passed(CallPhase::Queued)))
     }
 
-    /// One plugin's part in an operation on an attachment.
+    /// Runs one plugin of an operation on an attachment.
     async fn run(
         &self,
         call: &Call<'_>,
@@ -504,7 +410,7 @@ impl Runtime {
         self.exec(&call.context, request, deadline, Some(Arc::clone(lock))).await
     }
 
-    async fn exec(
+    pub(super) async fn exec(
         &self,
         context: &Context,
         request: Request,
@@ -514,7 +420,7 @@ impl Runtime {
         let path = self.search(context)?;
         let Ended { outcome, stderr } =
             exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
-        // STATUS is asked again and again, and what it has to say is its answer.
+        // STATUS is repeated often, and its answer says all.
         if !stderr.is_empty() && context.verb != Some(Verb::Status) {
             context.log(&stderr);
         }
@@ -525,13 +431,13 @@ impl Runtime {
     }
 }
 
-/// An operation on an attachment, as far as one plugin is concerned.
+/// One plugin's call of an operation on an attachment.
 struct Call<'a> {
     verb: Verb,
     list: &'a NetworkList,
     plugin: &'a PluginConf,
     attachment: &'a Attachment,
-    /// Names the binary to run: the plugin's own, or its IPAM plugin's.
+    /// Names the binary to run: the plugin's, or its IPAM plugin's.
     context: Context,
 }
 
@@ -539,12 +445,5 @@ impl<'a> Call<'a> {
     fn new(verb: Verb, list: &'a NetworkList, plugin: &'a PluginConf, attachment: &'a Attachment) -> Self {
         let context = Context::attachment(verb, list, plugin.plugin_type(), attachment);
         Self { verb, list, plugin, attachment, context }
-    }
-}
-
-impl Fingerprint {
-    fn of(file: &Metadata) -> Self {
-        let modified = (file.mtime(), file.mtime_nsec());
-        Self { device: file.dev(), inode: file.ino(), size: file.size(), modified }
     }
 }

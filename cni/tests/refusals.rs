@@ -2,7 +2,7 @@
 //! is more than once taken.
 //!
 //! Needs root, and `NETCLAIM_CNI_BIN`, the directory of the plugins:
-//! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-driver --test cni_refusals -- --ignored`
+//! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-cni --test refusals -- --ignored`
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -284,7 +284,7 @@ fn every_error_is_what_the_plugin_refuses() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_a_plugin_takes_is_no_error() {
+fn a_configuration_that_a_plugin_takes_is_no_error() {
     let ipam = json!({"type": "static", "addresses": [{"address": "10.9.0.5/24", "gateway": "10.8.0.1"}]});
     let veth = json!({"type": "bridge", "bridge": "br9", "mtu": -1, "ipMasqBackend": "ebtables"});
     let taken = [

@@ -1,4 +1,4 @@
-//! Trace context handed down to plugins: [W3C Trace Context](https://www.w3.org/TR/trace-context/) and Baggage, as the
+//! Trace context that plugins get: [W3C Trace Context](https://www.w3.org/TR/trace-context/) and Baggage, as the
 //! environment variables that OpenTelemetry gives them and libcni uses too.
 
 use std::env;
@@ -7,7 +7,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::hex;
+use crate::hex::hex;
 use crate::names::{ContainerId, IfName};
 
 const PARENT: &str = "TRACEPARENT";
@@ -24,8 +24,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// A trace for all operations on one interface of one container: what plugins write about its ADD and its DEL can
-    /// be found by one id, whoever calls them and after whichever restart.
+    /// Returns the trace of all operations on one interface of one container. One id finds what plugins log about its
+    /// ADD and its DEL, also after a restart of the caller.
     pub fn of_attachment(container_id: &ContainerId, if_name: &IfName) -> Self {
         // A slash is in neither name.
         let hash = Sha256::digest(format!("{container_id}/{if_name}"));
@@ -34,7 +34,7 @@ impl TraceContext {
         Self { parent, state: None, baggage: None }
     }
 
-    /// A `traceparent` as another program gave it. `None` if it is not one: a broken trace must not stop a network.
+    /// Parses another program's `traceparent`. `None` if it is malformed: a broken trace must not fail an attachment.
     pub fn parse(parent: &str) -> Option<Self> {
         let mut parts = parent.split('-');
         let mut hex = |length: usize| {
@@ -49,7 +49,7 @@ impl TraceContext {
         valid.then(|| Self { parent: parent.to_owned(), state: None, baggage: None })
     }
 
-    /// The context in which this program was started, if any.
+    /// Returns the context in which this program was started, if any.
     pub fn from_env() -> Option<Self> {
         let text = |key: &str| env::var(key).ok().filter(|value| !value.is_empty());
         let context = Self::parse(&text(PARENT)?)?;
@@ -61,8 +61,8 @@ impl TraceContext {
         self.parent.get(3..35).unwrap_or_default()
     }
 
-    /// The variables of a plugin.
-    pub(super) fn env(&self) -> impl Iterator<Item = (&'static str, OsString)> {
+    /// The variables for a plugin.
+    pub(crate) fn env(&self) -> impl Iterator<Item = (&'static str, OsString)> {
         let given =
             [(PARENT, Some(&self.parent)), (STATE, self.state.as_ref()), (BAGGAGE, self.baggage.as_ref())];
         given.into_iter().filter_map(|(key, value)| Some((key, value?.into())))
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_traceparent_is_none() {
+    fn a_malformed_traceparent_is_ignored() {
         let zero_trace = GIVEN.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32));
         let zero_span = GIVEN.replace("b7ad6b7169203331", &"0".repeat(16));
         let (upper, longer, version) =

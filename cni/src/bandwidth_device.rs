@@ -1,27 +1,26 @@
-//! What is known of single plugins, so that users need not learn it: where the reference plugins (release 1.9.1) make
-//! two attachments of one pod collide, or fail a DEL that has nothing left to do.
+//! A network name for the reference plugin `bandwidth` (release 1.9.1) with which two attachments of one container do
+//! not collide.
 //!
-//! Everything here goes by the plugin's type. A plugin of that name from somebody else gets calls that the
-//! specification allows all the same.
+//! The plugin is recognised by its type. Another plugin of that name still gets calls that the specification allows.
 
 use sha2::{Digest as _, Sha512};
 
 use crate::attachment::Attachment;
 use crate::config::{NetworkList, PluginConf};
-use crate::hex;
+use crate::hex::hex;
 use crate::result::CniResult;
 
 /// Longest name of a device in bytes (`IFNAMSIZ` less the closing NUL), all of which `bandwidth` uses.
 const DEVICE_NAME: usize = 15;
 
-/// The network name to give to this plugin in this attachment, if not the network's.
+/// Returns the network name for this plugin in this attachment, or `None` for the network's own.
 ///
 /// `bandwidth` names its device on the host after network and container, not the interface: a second attachment of a
 /// container to one network fails, and the DEL of one takes the other's device away. It uses the name for nothing else.
 ///
-/// `prev` is the attachment's result: where it has the device under the plugin's own name, another runtime, or an
-/// earlier version of this one, has made it, and the plugin is called by that name.
-pub(super) fn name_of_its_own(
+/// `prev` is the attachment's result. If it has a device of the plugin's usual name, another runtime made it, and the
+/// plugin must get the network's own name.
+pub(crate) fn network_name_for(
     list: &NetworkList,
     plugin: &PluginConf,
     attachment: &Attachment,

@@ -1,0 +1,36 @@
+//! Deadlines of operations.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::error::{CallPhase, ErrorKind};
+
+/// The deadline of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(after: Duration) -> Self {
+        let now = Instant::now();
+        // A time too far to express is as good as a year.
+        let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
+        Self { at, after }
+    }
+
+    /// The whole time from the beginning.
+    pub(crate) fn whole(self) -> Duration {
+        self.after
+    }
+
+    pub(crate) fn at(self) -> Instant {
+        self.at
+    }
+
+    pub(crate) fn passed(self, phase: CallPhase) -> ErrorKind {
+        ErrorKind::Timeout { after: self.after, phase }
+    }
+}
