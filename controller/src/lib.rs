@@ -20,17 +20,15 @@ mod policies;
 pub mod pools;
 mod verdict;
 
-use std::{net::SocketAddr, path::PathBuf, pin::pin, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::{Client, Config};
+use netclaim_process::Stop;
+use netclaim_process::kubernetes::{self, ConfigError};
 use netclaim_slices::{PublisherConfig, Scope};
 use thiserror::Error;
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -54,10 +52,8 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
-    #[error("cannot use kubeconfig {}", path.display())]
-    Kubeconfig { path: PathBuf, source: kube::config::KubeconfigError },
-    #[error("cannot find out how to reach the API server: outside of a pod, give --kubeconfig")]
-    Infer(#[source] kube::config::InferConfigError),
+    #[error(transparent)]
+    Config(ConfigError),
     #[error("cannot set up the client for the API server")]
     Client(#[source] kube::Error),
     #[error("cannot use --driver-name")]
@@ -77,8 +73,14 @@ pub enum Error {
 /// # Errors
 /// [`Error`]: a setting cannot work, or the lease is lost.
 pub async fn run(args: Args) -> Result<(), Error> {
+    let mut stop = Stop::new().map_err(Error::Signal)?;
     let shutdown = CancellationToken::new();
-    tokio::spawn(cancel_on_signal(shutdown.clone()).map_err(Error::Signal)?);
+    let stopped = shutdown.clone();
+    tokio::spawn(async move {
+        stop.requested().await;
+        tracing::info!("asked to stop");
+        stopped.cancel();
+    });
     let metrics = Metrics::default();
     let address = args.metrics_address;
     let failed = |source| Error::Metrics { address, source };
@@ -89,20 +91,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
 }
 
-fn cancel_on_signal(shutdown: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-        tracing::info!("asked to stop");
-        shutdown.cancel();
-    })
-}
-
 async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> Result<(), Error> {
-    let config = config(&args).await?;
+    let config = kubernetes::config(args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
     let client = Client::try_from(config.clone()).map_err(Error::Client)?;
     let identity = args.identity();
     let publisher =
@@ -142,15 +132,6 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
         candidate.resign().await;
     }
     outcome
-}
-
-async fn config(args: &Args) -> Result<Config, Error> {
-    let Some(path) = &args.kubeconfig else {
-        return Config::infer().await.map_err(Error::Infer);
-    };
-    let failed = |source| Error::Kubeconfig { path: path.clone(), source };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
 }
 
 /// Becomes a candidate as soon as the API server answers.

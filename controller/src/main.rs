@@ -25,8 +25,6 @@ async fn main() -> ExitCode {
     } else {
         log.init();
     }
-    // Fails only where a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     match netclaim_controller::run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netclaim_endpoints::Answer;
+use netclaim_process::http::{Answer, serve};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use prometheus_client::registry::Registry;
@@ -85,7 +85,7 @@ impl Metrics {
             "/readyz" => Some(Answer::probe(ready.get())),
             _ => None,
         };
-        netclaim_endpoints::serve(listener, answer).await
+        serve(listener, answer).await
     }
 }
 
