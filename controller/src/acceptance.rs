@@ -33,12 +33,12 @@ pub(crate) struct Acceptance {
 }
 
 impl Acceptance {
-    /// Judges a Network as the API server has it.
+    /// Validates a Network as the API server stores it.
     pub(crate) fn of(network: &DynamicObject) -> Self {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
         let status = network.data.get("status").unwrap_or(&Value::Null);
         let name = network.name_any();
-        let result = judge(&name, spec);
+        let result = validate(&name, spec);
         Self {
             warnings: result.as_ref().map(|(_, spec)| spec.warnings(&name)).unwrap_or_default(),
             result,
@@ -133,7 +133,7 @@ fn named<'a>(nodes: impl ExactSizeIterator<Item = &'a String>) -> String {
     if more == 0 { first } else { format!("{first} and {more} more") }
 }
 
-fn judge(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
+fn validate(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
     let spec: NetworkSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { "" } else { &path };

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 
-/// The netclaim controller: judges Networks and publishes those that belong to the whole cluster.
+/// The netclaim controller: accepts Networks and publishes those of the whole cluster.
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 #[allow(missing_docs, reason = "each field's comment is its help text")]

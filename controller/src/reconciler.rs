@@ -260,11 +260,12 @@ impl Reconciler {
         let (mut nodes, with_agent) = (nodes::by_network(&slices), nodes::with_agent(&slices));
         let mut networks = networks.state();
         networks.sort_by_cached_key(|network| network.name_any());
-        let mut judged: Vec<_> = networks.iter().map(|network| (network, Acceptance::of(network))).collect();
-        warn_of_overlaps(&mut judged);
+        let mut acceptances: Vec<_> =
+            networks.iter().map(|network| (network, Acceptance::of(network))).collect();
+        warn_of_overlaps(&mut acceptances);
 
-        let accepted = || judged.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
-        let pools = judged.iter().filter_map(|(network, acceptance)| {
+        let accepted = || acceptances.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
+        let pools = acceptances.iter().filter_map(|(network, acceptance)| {
             let (name, spec) = acceptance.result.as_ref().ok()?;
             pools::pool(name, spec, network.metadata.uid.as_deref()?)
         });
@@ -274,7 +275,7 @@ impl Reconciler {
             let selected = self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str()));
             on.missing = selected.filter(|node| !on.bandwidth.contains_key(*node)).cloned().collect();
         }
-        let (good, all) = (accepted().count(), judged.len());
+        let (good, all) = (accepted().count(), acceptances.len());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -284,7 +285,7 @@ impl Reconciler {
         self.later = None;
         let uids: BTreeSet<String> = networks.iter().filter_map(|network| network.uid()).collect();
         self.written.retain(|uid, _| uids.contains(uid));
-        for (network, acceptance) in &judged {
+        for (network, acceptance) in &acceptances {
             let name = network.name_any();
             let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).cloned().unwrap_or_default();
             let Some(status) = acceptance.status(&nodes, &Time(Timestamp::now())) else { continue };
@@ -374,7 +375,7 @@ impl Reconciler {
             tracing::info!(network = name, "accepted");
         } else {
             let (reason, problems) = (condition.reason, condition.message);
-            tracing::info!(network = name, reason, problems, "judged");
+            tracing::info!(network = name, reason, problems, "acceptance changed");
             self.warn::<Network>(network, reason, problems).await;
         }
     }
@@ -405,14 +406,14 @@ impl Reconciler {
 }
 
 /// Adds a warning to each accepted Network that overlaps with another one.
-fn warn_of_overlaps(judged: &mut [(&Arc<DynamicObject>, Acceptance)]) {
-    let accepted = judged.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
+fn warn_of_overlaps(acceptances: &mut [(&Arc<DynamicObject>, Acceptance)]) {
+    let accepted = acceptances.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
     let found = overlaps(accepted.map(|(name, spec)| (name, spec)));
     let found: Vec<_> = found.into_iter().map(|(name, warning)| (name.clone(), warning)).collect();
     for (name, warning) in found {
         let is_named =
             |acceptance: &Acceptance| acceptance.result.as_ref().is_ok_and(|(accepted, _)| *accepted == name);
-        if let Some((_, acceptance)) = judged.iter_mut().find(|(_, acceptance)| is_named(acceptance)) {
+        if let Some((_, acceptance)) = acceptances.iter_mut().find(|(_, acceptance)| is_named(acceptance)) {
             acceptance.warnings.push(warning);
         }
     }
@@ -578,9 +579,9 @@ mod tests {
         let mut other = one.clone();
         other["metadata"] = json!({"name": "backup", "uid": "u2", "generation": 1});
         let objects = [one, other].map(|object| Arc::new(serde_json::from_value(object).unwrap()));
-        let mut judged: Vec<_> = objects.iter().map(|object| (object, Acceptance::of(object))).collect();
-        warn_of_overlaps(&mut judged);
-        for ((_, acceptance), other) in judged.iter().zip(["Network backup ", "Network storage "]) {
+        let mut acceptances: Vec<_> = objects.iter().map(|object| (object, Acceptance::of(object))).collect();
+        warn_of_overlaps(&mut acceptances);
+        for ((_, acceptance), other) in acceptances.iter().zip(["Network backup ", "Network storage "]) {
             let status = acceptance.status(&Default::default(), &Time(Timestamp::now())).unwrap();
             let Some(accepted) = status.conditions.first() else { panic!("{status:?}") };
             assert_eq!(
