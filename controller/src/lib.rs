@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Invariants:
-//! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `nodes` and [`pools`]
+//! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `nodes` and `pools`
 //!   are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
@@ -21,7 +21,7 @@ mod leader;
 mod metrics;
 mod nodes;
 mod policies;
-pub mod pools;
+mod pools;
 mod reconciler;
 mod status;
 

@@ -21,7 +21,7 @@ use netclaim_api::{API_VERSION, NetworkName};
 use netclaim_slices::{Placement, Pool};
 
 /// Returns the pool of an accepted Network, owned by the object of this UID; `None` if its nodes publish it.
-pub fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<Pool> {
+pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<Pool> {
     match spec.scope {
         Scope::Node => None,
         Scope::Cluster => Some(Pool {

@@ -1,7 +1,5 @@
 //! Who publishes, which slices it manages, and how fast it writes.
 
-use std::{num::NonZeroU32, time::Duration};
-
 use netclaim_api::labels::is_label_name;
 use thiserror::Error;
 
@@ -26,11 +24,11 @@ impl Scope {
 /// Limits the writes of a publisher: a bucket of `burst` tokens, refilled evenly. A rewrite of more than ten slices costs
 /// ten tokens; dry runs are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteBudget {
+pub(crate) struct WriteBudget {
     /// Writes per second in the long run.
-    pub per_second: NonZeroU32,
+    pub(crate) per_second: u32,
     /// Writes at once after an idle time.
-    pub burst: NonZeroU32,
+    pub(crate) burst: u32,
 }
 
 /// Settings of a publisher.
@@ -39,8 +37,6 @@ pub struct PublisherConfig {
     pub(crate) driver: String,
     pub(crate) publisher: String,
     pub(crate) scope: Scope,
-    pub(crate) quiet: Duration,
-    pub(crate) max_delay: Duration,
     pub(crate) budget: WriteBudget,
 }
 
@@ -58,22 +54,9 @@ pub enum ConfigError {
     Node(String),
 }
 
-const fn budget(per_second: u32, burst: u32) -> WriteBudget {
-    // The fallback is never used; it avoids an unwrap.
-    let per_second = match NonZeroU32::new(per_second) {
-        Some(n) => n,
-        None => NonZeroU32::MIN,
-    };
-    let burst = match NonZeroU32::new(burst) {
-        Some(n) => n,
-        None => NonZeroU32::MIN,
-    };
-    WriteBudget { per_second, burst }
-}
-
 impl PublisherConfig {
-    /// Returns settings with defaults. Changes are gathered for 100 ms, or 1 s if they go on. The write budget is 2/s
-    /// (burst 20) for a node, of which there may be thousands, and 50/s (burst 200) for the cluster.
+    /// Returns settings with a write budget of 2/s (burst 20) for a node, of which there may be thousands, or 50/s (burst
+    /// 200) for the cluster.
     ///
     /// `publisher` distinguishes publishers of one driver name in one scope, and must stay the same across restarts.
     ///
@@ -93,31 +76,10 @@ impl PublisherConfig {
         }
         let budget = match &scope {
             Scope::Node(node) if !is_dns_subdomain(node) => return Err(ConfigError::Node(node.clone())),
-            Scope::Node(_) => budget(2, 20),
-            Scope::Cluster => budget(50, 200),
+            Scope::Node(_) => WriteBudget { per_second: 2, burst: 20 },
+            Scope::Cluster => WriteBudget { per_second: 50, burst: 200 },
         };
-        Ok(Self {
-            driver,
-            publisher,
-            scope,
-            quiet: Duration::from_millis(100),
-            max_delay: Duration::from_secs(1),
-            budget,
-        })
-    }
-
-    /// Gathers changes until there was none for `quiet`, at most for `max_delay`.
-    #[must_use]
-    pub fn gather(mut self, quiet: Duration, max_delay: Duration) -> Self {
-        (self.quiet, self.max_delay) = (quiet, max_delay);
-        self
-    }
-
-    /// Limits the writes.
-    #[must_use]
-    pub fn budget(mut self, budget: WriteBudget) -> Self {
-        self.budget = budget;
-        self
+        Ok(Self { driver, publisher, scope, budget })
     }
 
     /// Returns the field selector of this scope. An empty node name selects slices without one.

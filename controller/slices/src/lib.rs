@@ -31,7 +31,7 @@ mod pool;
 mod publisher;
 mod validate;
 
-pub use config::{ConfigError, PublisherConfig, Scope, WriteBudget};
+pub use config::{ConfigError, PublisherConfig, Scope};
 pub use dropped::{DroppedField, ServerFeatures};
 pub use error::{ApiVerb, PublishError};
 pub use kubernetes_version::{InvalidVersion, KubernetesVersion};

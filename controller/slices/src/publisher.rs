@@ -55,8 +55,6 @@ pub struct PublishStatus {
     pub pools: BTreeMap<String, PoolStatus>,
     /// What the API server stores; `None` until it was probed.
     pub server: Option<ServerFeatures>,
-    /// Why the slices cannot be watched; `None` while they are.
-    pub watch_error: Option<Arc<watcher::Error>>,
 }
 
 impl PublishStatus {
@@ -170,6 +168,12 @@ impl Publisher {
     }
 }
 
+/// Changes are gathered until none comes for this long.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// The longest time for which changes are gathered.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+
 /// A request that takes longer counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -217,7 +221,7 @@ impl Worker {
         let selector = watcher::Config { page_size: None, ..watcher::Config::default() };
         let selector = selector.any_semantic().fields(&self.config.field_selector());
         let mut events = pin!(watcher(self.api.clone(), selector).default_backoff().modify(strip));
-        let mut gather = Gather::new(self.config.quiet, self.config.max_delay);
+        let mut gather = Gather::new(QUIET, MAX_DELAY);
         let mut desired = Desired::default();
         let mut has_handles = true;
         loop {
@@ -314,20 +318,14 @@ impl Worker {
 
     /// Takes in an event of the watch. Returns whether slices changed.
     fn watched(&mut self, event: watcher::Result<watcher::Event<ResourceSlice>>) -> bool {
-        let (error, is_update) = match event {
-            Ok(event) => (None, self.observed.watched(event)),
+        match event {
+            Ok(event) => self.observed.watched(event),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch resource slices");
                 self.probe = Probe::Due;
-                (Some(Arc::new(error)), false)
+                false
             }
-        };
-        self.status.send_if_modified(|status| {
-            let changed = error.is_some() || status.watch_error.is_some();
-            status.watch_error = error;
-            changed
-        });
-        is_update
+        }
     }
 
     /// Makes changed pools due at once, even if they failed before.
