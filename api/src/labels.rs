@@ -109,7 +109,7 @@ fn is_label_key(key: &str) -> bool {
 }
 
 /// The name part of a label's key, or its value.
-fn is_label_name(text: &str) -> bool {
+pub fn is_label_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
     let inner = |c: &u8| c.is_ascii_alphanumeric() || b"-_.".contains(c);

@@ -32,7 +32,7 @@ pub mod opaque;
 mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
-mod quantity;
+pub mod quantity;
 pub mod segmentation;
 pub mod stored;
 mod strict_json;

@@ -50,7 +50,7 @@ impl Quantity {
     }
 }
 
-/// Suffixes, with their powers of two and of ten.
+/// Suffixes with their powers of two and of ten.
 const SUFFIXES: [(&str, u32, i32); 16] = [
     ("Ki", 10, 0),
     ("Mi", 20, 0),
@@ -70,54 +70,78 @@ const SUFFIXES: [(&str, u32, i32); 16] = [
     ("E", 0, 18),
 ];
 
-/// The most digits after the point that are read: no suffix moves more of them before the point.
-const DIGITS: usize = 18;
+/// Billionths of one: the finest unit that the API server keeps.
+pub const ONE: i128 = 1_000_000_000;
+
+/// Why a text is no quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Neither a known suffix nor an exponent.
+    #[error("unknown suffix")]
+    Suffix,
+    /// No number before the suffix.
+    #[error("it has no digits, or two points")]
+    Digits,
+    /// More than this type holds, which is far beyond what the API server holds.
+    #[error("it is too large")]
+    TooLarge,
+}
+
+/// Returns a quantity in billionths, rounded away from zero. Grammar and rounding: apimachinery's
+/// `resource.ParseQuantity`.
+///
+/// # Errors
+/// See [`Malformed`].
+pub fn billionths(text: &str) -> Result<i128, Malformed> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let exponent = || suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok();
+    let (twos, tens) = match SUFFIXES.iter().find(|(known, ..)| *known == suffix) {
+        Some((_, twos, tens)) => (*twos, *tens),
+        None => (0, exponent().ok_or(Malformed::Suffix)?),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+        return Err(Malformed::Digits);
+    }
+    let fraction = fraction.trim_end_matches('0');
+    // Digits behind these are less than a billionth.
+    let exact = usize::try_from(if twos > 0 { 27 } else { tens.saturating_add(9) }).unwrap_or(0);
+    let (near, far) = fraction.split_at(fraction.len().min(exact));
+    let amount = whole
+        .bytes()
+        .chain(near.bytes())
+        .try_fold(0_i128, |amount, digit| amount.checked_mul(10)?.checked_add(i128::from(digit - b'0')));
+    let scale = i64::from(tens) + 9 - i64::try_from(near.len()).unwrap_or(i64::MAX);
+    let power = u32::try_from(scale.unsigned_abs()).ok().and_then(|power| 10_i128.checked_pow(power));
+    let scaled = amount.and_then(|amount| amount.checked_mul(1 << twos)).and_then(|amount| match power {
+        _ if amount == 0 => Some((0, 0)),
+        Some(power) if scale >= 0 => Some((amount.checked_mul(power)?, 0)),
+        None if scale >= 0 => None,
+        Some(power) => Some((amount / power, amount % power)),
+        // Less than a billionth.
+        None => Some((0, 1)),
+    });
+    let (amount, rest) = scaled.ok_or(Malformed::TooLarge)?;
+    let amount = amount.checked_add(i128::from(rest != 0 || !far.is_empty())).ok_or(Malformed::TooLarge)?;
+    Ok(if text.starts_with('-') { -amount } else { amount })
+}
 
 fn not_a_quantity(text: &str, why: &str) -> Invalid {
     Invalid::new("", format!("{text:?} is not a quantity: {why}; write for example 10G, 500M or 64"))
 }
 
-/// Returns the amount, rounded up, and whether it was whole. The grammar is that of apimachinery's `resource.ParseQuantity`.
+/// Returns the amount, rounded up, and whether it was whole.
 fn parse(text: &str) -> Result<(Quantity, bool), Invalid> {
     let wrong = |why: &str| not_a_quantity(text, why);
-    let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
-        Some(unsigned) => (text.starts_with('-'), unsigned),
-        None => (false, text),
-    };
-    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let known = SUFFIXES.iter().find(|(known, ..)| *known == suffix);
-    let exponent = || suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok();
-    let (twos, tens) = match known {
-        Some((_, twos, tens)) => (*twos, *tens),
-        None => (0, exponent().ok_or_else(|| wrong("unknown suffix"))?),
-    };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
-        return Err(wrong("it has no digits, or two points"));
-    }
-    let (near, far) = fraction.split_at(fraction.len().min(DIGITS));
-    let digits = format!("{}{near}", whole.trim_start_matches('0'));
-    let amount = match digits.as_str() {
-        "" => Some(0),
-        digits => digits.parse::<u128>().ok(),
-    };
-    let scale = i64::from(tens) - i64::try_from(near.len()).unwrap_or(i64::MAX);
-    let power = u32::try_from(scale.unsigned_abs()).ok().and_then(|power| 10_u128.checked_pow(power));
-    let scaled =
-        amount.and_then(|amount| amount.checked_mul(1 << twos)).and_then(|amount| match (scale, power) {
-            _ if amount == 0 => Some((0, 0)),
-            (0.., power) => Some((amount.checked_mul(power?)?, 0)),
-            // Less than any amount that can be written in so many digits.
-            (_, None) => Some((0, 1)),
-            (_, Some(power)) => Some((amount / power, amount % power)),
-        });
-    let (amount, rest) = scaled.ok_or_else(|| wrong("it is too large"))?;
-    let is_whole = rest == 0 && far.bytes().all(|digit| digit == b'0');
+    let amount = billionths(text).map_err(|why| wrong(&why.to_string()))?;
+    let is_whole = amount % ONE == 0;
     // Quantities are int64 in Kubernetes.
-    let amount = i64::try_from(amount + u128::from(!is_whole)).map_err(|_| wrong("it is too large"))?;
-    match u64::try_from(amount) {
-        Ok(amount) if amount == 0 || !negative => Ok((Quantity(amount), is_whole)),
+    let rounded =
+        i64::try_from(amount / ONE + i128::from(!is_whole)).map_err(|_| wrong("it is too large"))?;
+    match u64::try_from(rounded) {
+        Ok(rounded) if amount >= 0 => Ok((Quantity(rounded), is_whole)),
         _ => Err(wrong("it is negative")),
     }
 }
@@ -212,6 +236,40 @@ mod tests {
     }
 
     #[test]
+    fn one_number_has_many_spellings() {
+        for (a, b) in [
+            ("1000M", "1G"),
+            ("0.5", "500m"),
+            ("1Ki", "1024"),
+            ("1e3", "1k"),
+            ("1E3", "1000"),
+            ("1.50", "1500m"),
+            ("+5", "5"),
+            (".5", "500m"),
+            ("5.", "5"),
+            ("-1G", "-1000M"),
+            ("0.1n", "1n"),
+            ("1e-30", "1n"),
+            ("0.1234567890123456789012345678901234567890", "123456790n"),
+            ("12345678901234.000000000000000000000000000000001", "12345678901234.000000001"),
+            ("0.0009765625Ki", "1"),
+            ("0e99", "0"),
+        ] {
+            assert_eq!(billionths(a).unwrap(), billionths(b).unwrap(), "{a} {b}");
+        }
+        assert_eq!(billionths("10G"), Ok(10_000_000_000 * ONE));
+        assert_eq!(billionths("8Ei"), Ok((1 << 63) * ONE));
+    }
+
+    #[test]
+    fn a_malformed_quantity_is_refused() {
+        for text in ["", "-", ".", "1.2.3", "G", "1 G", "1g", "1e", "1ee3", "0x10", "--1", "1e99", "1K", "½"]
+        {
+            assert!(billionths(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn quantities_of_kubernetes_are_rounded_up_as_it_rounds_them() {
         let rounded = |text: &str| Quantity::rounded_up(text).map(Quantity::value);
         for (text, amount) in [
@@ -261,6 +319,11 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in ".{0,60}|[-+]?[0-9.]{0,50}[a-zA-Z]{0,2}[-+]?[0-9]{0,12}") {
+            let _ = billionths(&text);
+        }
+
         #[test]
         fn the_canonical_form_reads_back(value in 0..=i64::MAX as u64) {
             prop_assert_eq!(Quantity::new(value).to_string().parse(), Ok(Quantity::new(value)));

@@ -1,8 +1,13 @@
-//! What a person types: `netclaimctl`, also installed as `kubectl-netclaim`.
+//! The command line `netclaimctl`, also installed as the kubectl plugin `kubectl-netclaim`.
 //!
-//! `netclaimctl cni` runs CNI plugins by hand on a node, with the command line and environment of cnitool.
+//! ```text
+//!   command line, environment ──> settings ──┐
+//!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
+//! ```
 //!
-//! Results go to standard output, for programs too; what is meant for people only goes to standard error.
+//! Invariants:
+//! * Standard output has results only, so that programs can read them; messages for people go to standard error.
+//! * `netclaimctl cni` accepts the command line and environment of cnitool, and prints what cnitool prints.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,12 +21,12 @@ pub mod cni;
 #[derive(Debug, Parser)]
 #[command(name = "netclaimctl", version)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What can be done.
+/// A group of commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
@@ -29,7 +34,7 @@ pub enum Command {
 }
 
 impl Cli {
-    /// Reads the command line and environment; ends the program where they are wrong, or help was asked for.
+    /// Parses the command line and environment. Exits if they are wrong or ask for help.
     pub fn from_command_line() -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
         let matches = Self::command().bin_name(shown_name(&program)).get_matches();
@@ -37,7 +42,7 @@ impl Cli {
     }
 }
 
-/// What the user typed to get here: kubectl runs `kubectl-netclaim` for `kubectl netclaim`.
+/// Returns what the user typed: kubectl runs `kubectl-netclaim` for `kubectl netclaim`.
 fn shown_name(program: impl AsRef<Path>) -> &'static str {
     match program.as_ref().file_name() {
         Some(name) if name == "kubectl-netclaim" => "kubectl netclaim",
@@ -45,7 +50,7 @@ fn shown_name(program: impl AsRef<Path>) -> &'static str {
     }
 }
 
-/// Does what the command line asks for.
+/// Runs the command.
 pub async fn run(cli: Cli, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     match cli.command {
         Command::Cni(args) => cni::run(args, out, err).await,
@@ -62,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn as_a_plugin_of_kubectl_it_shows_itself_as_one() {
+    fn a_kubectl_plugin_shows_itself_as_one() {
         assert_eq!(shown_name("/usr/bin/kubectl-netclaim"), "kubectl netclaim");
         assert_eq!(shown_name("./netclaimctl"), "netclaimctl");
     }

@@ -1,5 +1,5 @@
-//! The program `netclaimctl`, and under the name `kubectl-netclaim` a plugin of kubectl. Exits with 0 when what was
-//! asked for is done, 1 when it failed, 2 on a wrong command line, 130 when it was interrupted.
+//! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`. Exits with 0 on success, 1 on
+//! failure, 2 on a wrong command line, and 130 if interrupted.
 
 use std::io;
 use std::process::ExitCode;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long a plugin that was killed may take to be gone.
+/// How long a killed plugin may take to exit.
 const KILLED: Duration = Duration::from_millis(200);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // CNI plugins must not inherit what our caller left open.
+    // CNI plugins must not inherit the caller's open files.
     if let Err(error) = netclaim_cni::close_inherited_descriptors() {
         eprintln!("netclaimctl: cannot close inherited descriptors: {error}");
         return ExitCode::FAILURE;
@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
     tokio::select! {
         code = netclaim_cli::run(cli, &mut out, &mut err) => code,
         () = interrupted => {
-            // Plugins are in process groups of their own: the terminal does not interrupt them, we have just done.
+            // Plugins have their own process groups, so the terminal does not interrupt them; the drop of `run` kills them.
             eprintln!("netclaimctl: interrupted; what was begun is not finished: `cni attachments` shows what to `cni del`");
             tokio::time::sleep(KILLED).await;
             ExitCode::from(130)

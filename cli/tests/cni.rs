@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Notes its call and input; fails ADD, CHECK or DEL where there is a file of the verb's name.
+/// Logs its call and input; fails ADD, CHECK or DEL if a file of that name exists.
 const PLUGIN: &str = r#"#!/bin/sh
 d=${0%/*/*}
 { printf '%s\t' "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_NETNS" "$CNI_IFNAME" "$CNI_ARGS"; tr -d '\n'; echo; } >> "$d/calls"
@@ -19,7 +19,7 @@ if test -e "$d/$CNI_COMMAND"; then echo '{"code": 123, "msg": "told to fail", "d
 test "$CNI_COMMAND" != ADD || echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.0.0.9/24","interface":0}]}'
 "#;
 
-/// A node: plugins, configurations, a cache, and links to this test's own network namespace: no plugin enters it.
+/// A node with plugins, configurations, a cache, and links to this test's own network namespace, which no plugin enters.
 struct Node(TempDir);
 
 impl Node {
@@ -97,7 +97,7 @@ fn input(call: &[String]) -> Value {
 }
 
 #[test]
-fn an_attachment_is_made_checked_and_deleted_with_what_it_was_made_with() {
+fn check_and_del_use_the_configuration_and_arguments_of_add() {
     let node = Node::new();
     let result: Value = serde_json::from_str(&node.ok(&["add", "net", "a"])).unwrap();
     assert_eq!(result["ips"][0]["address"], "10.0.0.9/24");
@@ -127,7 +127,7 @@ fn an_attachment_is_made_checked_and_deleted_with_what_it_was_made_with() {
 }
 
 #[test]
-fn a_plugins_error_is_printed_as_it_came_and_told_in_words() {
+fn a_plugins_error_is_printed_unchanged_and_explained() {
     let node = Node::new();
     fs::write(node.path("ADD"), "").unwrap();
     let (object, told) = node.fails(&["add", "net", "a"]);
@@ -143,7 +143,7 @@ fn a_plugins_error_is_printed_as_it_came_and_told_in_words() {
 }
 
 #[test]
-fn a_failed_add_is_remembered_and_collected_while_its_namespace_lives() {
+fn a_failed_add_is_cached_and_collected_while_its_namespace_exists() {
     let node = Node::new();
     fs::write(node.path("ADD"), "").unwrap();
     node.fails(&["add", "net", "a"]);
@@ -155,7 +155,7 @@ fn a_failed_add_is_remembered_and_collected_while_its_namespace_lives() {
 }
 
 #[test]
-fn an_add_whose_plugin_never_ran_is_not_remembered() {
+fn an_add_whose_plugin_never_ran_is_not_cached() {
     let node = Node::new();
     node.configure(&json!({"type": "missing"}));
     let (object, _) = node.fails(&["add", "net", "a"]);
@@ -164,7 +164,7 @@ fn an_add_whose_plugin_never_ran_is_not_remembered() {
 }
 
 #[test]
-fn nothing_is_attached_twice() {
+fn a_second_add_is_refused() {
     let node = Node::new();
     node.ok(&["add", "net", "a"]);
     let (object, _) = node.fails(&["add", "net", "a"]);
@@ -187,7 +187,7 @@ fn a_failed_del_can_be_repeated() {
 }
 
 #[test]
-fn gc_deletes_what_has_lost_its_namespace_and_names_the_rest_as_valid() {
+fn gc_deletes_attachments_without_a_namespace_and_names_the_rest_as_valid() {
     let node = Node::new();
     node.ok(&["add", "net", "a"]);
     node.ok(&["add", "net", "b"]);
@@ -230,7 +230,7 @@ fn status_asks_the_plugins() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_errors_of_the_environment() {
+fn an_unusable_setting_is_an_error_of_the_environment() {
     let node = Node::new();
     for (variable, value) in [("CNI_ARGS", "K"), ("CAP_ARGS", "[]"), ("CNI_IFNAME", "a/b")] {
         let output = node.command(&["add", "net", "a"]).env(variable, value).output().unwrap();
@@ -245,20 +245,23 @@ fn settings_that_cannot_be_used_are_errors_of_the_environment() {
 }
 
 #[test]
-fn the_guide_shows_what_is_said() {
+fn the_guide_shows_the_real_output() {
     let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide.md")).unwrap();
     let (_, rest) = guide.split_once("```json\n").unwrap();
     let (conflist, rest) = rest.split_once("```").unwrap();
     let (_, rest) = rest.split_once("```\n").unwrap();
-    let (told, _) = rest.split_once("```").unwrap();
+    let (shown, _) = rest.split_once("```").unwrap();
     let node = Node::new();
     fs::write(node.path("netns/lab.conflist"), conflist).unwrap();
     let output = node.run(&["validate", "lab.conflist"]);
-    assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(1), told.to_owned()));
+    assert_eq!(
+        (output.status.code(), String::from_utf8(output.stdout).unwrap()),
+        (Some(1), shown.to_owned())
+    );
 }
 
 #[test]
-fn configurations_are_judged_with_file_and_place() {
+fn a_finding_names_file_and_place() {
     let node = Node::new();
     assert_eq!(node.ok(&["validate"]), "");
     node.configure(

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 
-/// The netclaim controller: judges Networks and publishes those that belong to the whole cluster.
+/// The netclaim controller: accepts Networks and publishes those of the whole cluster.
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 #[allow(missing_docs, reason = "each field's comment is its help text")]
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Name of this replica. The process id keeps two that were started by hand on one host apart.
+    /// Returns the name of this replica. The process id distinguishes two that run on one host.
     pub fn identity(&self) -> String {
         self.identity.clone().unwrap_or_else(|| {
             let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_on_one_host_have_names_of_their_own() {
+    fn replicas_on_one_host_have_different_names() {
         let args = Args::parse_from(["netclaim-controller"]);
         assert!(args.identity().ends_with(&format!("-{}", std::process::id())));
         let args = Args::parse_from(["netclaim-controller", "--identity", "pod-1"]);

@@ -1,13 +1,13 @@
-//! Which of several replicas is the active one: the holder of a lease.
+//! Leader election: one of several replicas holds a lease and does the work.
 //!
-//! Invariant: from [`Candidate::elected`] until [`Candidate::lost`] this process holds the lease, or could not yet
-//! know better. The end of it is final: the process is to exit, since nothing is as sure to have stopped.
+//! Invariant: from [`Candidate::elected`] until [`Candidate::lost`] this process holds the lease, or cannot know yet
+//! that it does not. A lost lease is final: the process exits, because only an exit surely stops its work.
 //!
-//! The times in a lease are for people. A holder is alive as long as its lease changes, which every replica measures by
-//! a clock of its own that nobody sets: replicas whose wall clocks differ by days elect a leader as others do.
+//! The times in a lease are for people. Each replica measures with its own monotonic clock how long a lease has not
+//! changed, so replicas elect a leader even if their wall clocks differ by days.
 //!
-//! Two leaders for a moment would do no harm, for all they write is derived from what the API server has; the lease
-//! spares them to undo each other's work.
+//! Two leaders at once would do no harm, because all they write follows from what the API server stores. The lease
+//! keeps them from undoing each other's writes.
 
 use std::time::Duration;
 
@@ -19,134 +19,127 @@ use kube::{Client, Config};
 use thiserror::Error;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long the lease of a leader that is silent is respected.
-const DURATION: Duration = Duration::from_secs(20);
+/// Candidates respect a lease for this long after its last change.
+const LEASE_DURATION: Duration = Duration::from_secs(20);
 
-/// Between renewals.
-const BEAT: Duration = Duration::from_secs(10);
+/// The leader renews the lease this often.
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often a replica that waits looks at the lease.
-const LOOK: Duration = Duration::from_secs(4);
+/// Candidates read the lease this often.
+const READ_INTERVAL: Duration = Duration::from_secs(4);
 
-/// A request about the lease that takes longer counts as failed.
+/// A request for the lease that takes longer counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Between a failure and the next try.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Time between a failed request and the next try.
+const RETRY: Duration = Duration::from_secs(1);
 
-const CONFLICT: u16 = 409;
-
-/// Which lease, and by which name.
+/// A lease, and the name by which this replica holds it.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidacy {
     /// Namespace of the lease.
     pub(crate) namespace: String,
-    /// Name of the lease; it is created where there is none.
+    /// Name of the lease, which is created if it does not exist.
     pub(crate) lease: String,
     /// Name of this replica; no two may have the same.
     pub(crate) identity: String,
 }
 
-/// Why this process does not lead.
+/// Why a leader stopped leading.
 #[derive(Debug, Error)]
-pub enum LeaderError {
-    /// No client for the API server.
-    #[error("cannot set up the client for the lease")]
-    Client(#[source] kube::Error),
-    /// The lease cannot be read or created.
-    #[error(
-        "cannot use lease {namespace}/{lease}: get, create and update on leases of coordination.k8s.io are needed"
-    )]
-    Lease {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        lease: String,
-        /// The answer.
-        #[source]
-        source: kube::Error,
-    },
-    /// Another replica has the lease now.
+pub enum LostLease {
+    /// Another replica holds the lease.
     #[error("another replica took over the lease")]
     TakenOver,
-    /// The lease ran out.
+    /// The lease expires before another renewal could succeed.
     #[error("the lease could not be renewed in time")]
     NotRenewed(#[source] kube::Error),
 }
 
-/// A replica that leads, or waits for its turn.
+/// A replica that leads or waits to lead.
 pub(crate) struct Candidate {
     api: Api<Lease>,
     name: String,
     identity: String,
-    /// As it was last read or written.
+    /// The lease as last read or written.
     lease: Lease,
-    /// When that was first seen; of what this replica has written, when it began to.
+    /// When the lease was first seen as it is; for this replica's own writes, when the request began.
     since: Instant,
 }
 
 impl Candidate {
-    /// Becomes a candidate. `config` says how to reach the API server.
+    /// Waits until the lease can be read, and returns a candidate for it.
     ///
     /// # Errors
-    /// [`LeaderError::Client`], which is final, or [`LeaderError::Lease`], which may pass.
-    pub(crate) async fn register(mut config: Config, candidacy: &Candidacy) -> Result<Self, LeaderError> {
+    /// `config` makes no client.
+    pub(crate) async fn register(mut config: Config, candidacy: &Candidacy) -> kube::Result<Self> {
         // A client of its own: watches must wait for minutes, and a renewal must not.
         config.connect_timeout = Some(REQUEST_TIMEOUT);
         config.read_timeout = Some(REQUEST_TIMEOUT);
         config.write_timeout = Some(REQUEST_TIMEOUT);
         config.default_retry = false;
-        Self::with(Client::try_from(config).map_err(LeaderError::Client)?, candidacy).await
+        Ok(Self::with(Client::try_from(config)?, candidacy).await)
     }
 
-    async fn with(client: Client, candidacy: &Candidacy) -> Result<Self, LeaderError> {
-        let Candidacy { namespace, lease, identity } = candidacy.clone();
+    async fn with(client: Client, candidacy: &Candidacy) -> Self {
+        let Candidacy { namespace, lease: name, identity } = candidacy.clone();
         let api = Api::namespaced(client, &namespace);
-        match read(&api, &lease).await {
-            Ok(found) => Ok(Self { api, name: lease, identity, lease: found, since: Instant::now() }),
-            Err(source) => Err(LeaderError::Lease { namespace, lease, source }),
+        loop {
+            match read(&api, &name).await {
+                Ok(lease) => return Self { api, name, identity, lease, since: Instant::now() },
+                Err(error) => {
+                    warn(
+                        &error,
+                        &format!(
+                            "cannot use lease {namespace}/{name}, will retry: get, create and update on leases of \
+                             coordination.k8s.io are needed"
+                        ),
+                    );
+                }
+            }
+            sleep(RETRY).await;
         }
     }
 
     /// Waits until this replica leads, however long that takes.
     pub(crate) async fn elected(&mut self) {
         loop {
-            // A replica that has died and come back does not wait for itself.
+            // A replica that has restarted does not wait for its own lease to expire.
             let free = self.holder().is_none_or(|holder| *holder == self.identity);
-            if (free || self.since.elapsed() >= DURATION) && self.take().await {
+            if (free || self.since.elapsed() >= LEASE_DURATION) && self.acquire().await {
                 return;
             }
-            sleep(LOOK).await;
-            self.look().await.unwrap_or_else(|error| warn(&error, "cannot read the lease"));
+            sleep(READ_INTERVAL).await;
+            self.read().await.unwrap_or_else(|error| warn(&error, "cannot read the lease"));
         }
     }
 
     /// Renews the lease, and returns when it is lost.
-    pub(crate) async fn lost(&mut self) -> LeaderError {
+    pub(crate) async fn lost(&mut self) -> LostLease {
         loop {
-            sleep_until(self.since + BEAT).await;
+            sleep_until(self.since + RENEW_INTERVAL).await;
             while let Err(error) = self.write(|spec| spec.renew_time = Some(now())).await {
-                if is_conflict(&error) && self.look().await.is_ok() {
+                if is_conflict(&error) && self.read().await.is_ok() {
                     if self.holder() != Some(&self.identity) {
-                        return LeaderError::TakenOver;
+                        return LostLease::TakenOver;
                     }
-                    // Somebody has put a label on it, or an earlier try has come through.
+                    // Somebody labelled the lease, or an earlier renewal succeeded after all.
                     break;
                 }
                 warn(&error, "cannot renew the lease");
-                // The last try that can still be in time is the one that is over before the lease is.
-                if self.since.elapsed() + PAUSE + REQUEST_TIMEOUT > DURATION {
-                    return LeaderError::NotRenewed(error);
+                // Another try must end before the lease expires.
+                if self.since.elapsed() + RETRY + REQUEST_TIMEOUT > LEASE_DURATION {
+                    return LostLease::NotRenewed(error);
                 }
-                sleep(PAUSE).await;
+                sleep(RETRY).await;
             }
         }
     }
 
-    /// Gives the lease back, so that the next leader need not wait for its end.
+    /// Releases the lease, so that the next leader need not wait until it expires.
     pub(crate) async fn resign(mut self) {
         if let Err(error) = self.write(|spec| spec.holder_identity = None).await {
-            warn(&error, "cannot give the lease back");
+            warn(&error, "cannot release the lease");
         }
     }
 
@@ -154,32 +147,29 @@ impl Candidate {
         self.lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
     }
 
-    async fn take(&mut self) -> bool {
+    async fn acquire(&mut self) -> bool {
         let identity = self.identity.clone();
-        let taken = self.write(|spec| {
-            let now = now();
+        let acquired = self.write(|spec| {
             *spec = LeaseSpec {
-                acquire_time: Some(now.clone()),
+                acquire_time: Some(now()),
                 holder_identity: Some(identity),
-                lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+                lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
                 lease_transitions: Some(spec.lease_transitions.unwrap_or_default().saturating_add(1)),
-                renew_time: Some(now),
+                renew_time: Some(now()),
                 ..LeaseSpec::default()
             };
         });
-        match taken.await {
-            Ok(()) => true,
-            // Another one was faster.
-            Err(error) if is_conflict(&error) => false,
-            Err(error) => {
-                warn(&error, "cannot take the lease");
-                false
-            }
+        let acquired = acquired.await;
+        // On a conflict, another replica was faster.
+        if let Err(error) = acquired.as_ref()
+            && !is_conflict(error)
+        {
+            warn(error, "cannot acquire the lease");
         }
+        acquired.is_ok()
     }
 
-    /// Reads the lease.
-    async fn look(&mut self) -> Result<(), kube::Error> {
+    async fn read(&mut self) -> kube::Result<()> {
         let lease = read(&self.api, &self.name).await?;
         if lease.spec != self.lease.spec {
             self.since = Instant::now();
@@ -188,8 +178,8 @@ impl Candidate {
         Ok(())
     }
 
-    /// Writes the lease, if it is as it was when it was last read or written.
-    async fn write(&mut self, change: impl FnOnce(&mut LeaseSpec)) -> Result<(), kube::Error> {
+    /// Writes the lease, unless it has changed since it was last read or written.
+    async fn write(&mut self, change: impl FnOnce(&mut LeaseSpec)) -> kube::Result<()> {
         let mut lease = self.lease.clone();
         change(lease.spec.get_or_insert_default());
         let begin = Instant::now();
@@ -199,8 +189,8 @@ impl Candidate {
     }
 }
 
-/// The lease, which is created where there is none.
-async fn read(api: &Api<Lease>, name: &str) -> Result<Lease, kube::Error> {
+/// Returns the lease, after creating it if it does not exist.
+async fn read(api: &Api<Lease>, name: &str) -> kube::Result<Lease> {
     if let Some(lease) = api.get_opt(name).await? {
         return Ok(lease);
     }
@@ -215,12 +205,13 @@ fn now() -> MicroTime {
     MicroTime(Timestamp::now())
 }
 
+/// Whether the object has changed, or exists, contrary to what the request assumed.
 fn is_conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == CONFLICT)
+    matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-fn warn(error: &kube::Error, what: &str) {
-    tracing::warn!(error = error as &dyn std::error::Error, "{what}");
+fn warn(error: &kube::Error, message: &str) {
+    tracing::warn!(error = error as &dyn std::error::Error, "{message}");
 }
 
 #[cfg(test)]
@@ -243,22 +234,22 @@ mod tests {
     struct State {
         lease: Option<Value>,
         version: u64,
-        away: bool,
+        unavailable: bool,
     }
 
     impl Server {
         fn answer(&self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
-            let (lease, away) = {
+            let (lease, unavailable) = {
                 let state = self.0.lock().unwrap();
-                (state.lease.clone(), state.away)
+                (state.lease.clone(), state.unavailable)
             };
-            let fails = |code: StatusCode| {
+            let failure = |code: StatusCode| {
                 let reason = code.canonical_reason().unwrap().replace(' ', "");
                 (code, json!({"status": "Failure", "code": code.as_u16(), "reason": reason}))
             };
             let sent = || serde_json::from_slice::<Value>(body).unwrap();
             match (method.as_str(), lease) {
-                _ if away => fails(StatusCode::SERVICE_UNAVAILABLE),
+                _ if unavailable => failure(StatusCode::SERVICE_UNAVAILABLE),
                 ("GET", Some(lease)) => (StatusCode::OK, lease),
                 ("POST", None) => (StatusCode::CREATED, self.put(sent())),
                 ("PUT", Some(lease))
@@ -266,8 +257,8 @@ mod tests {
                 {
                     (StatusCode::OK, self.put(sent()))
                 }
-                ("PUT" | "POST", Some(_)) => fails(StatusCode::CONFLICT),
-                _ => fails(StatusCode::NOT_FOUND),
+                ("PUT" | "POST", Some(_)) => failure(StatusCode::CONFLICT),
+                _ => failure(StatusCode::NOT_FOUND),
             }
         }
 
@@ -279,7 +270,7 @@ mod tests {
             lease
         }
 
-        /// Another replica writes; its wall clock is its own affair.
+        /// Lets another replica write, with any wall clock.
         fn held_by(&self, holder: &str, renewed: &str) {
             let spec = json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 20, "leaseTransitions": 3});
             self.put(json!({"metadata": {"name": "lease"}, "spec": spec}));
@@ -304,7 +295,7 @@ mod tests {
             });
             let candidacy =
                 Candidacy { namespace: "default".into(), lease: "lease".into(), identity: identity.into() };
-            Candidate::with(Client::new(service, "default"), &candidacy).await.unwrap()
+            Candidate::with(Client::new(service, "default"), &candidacy).await
         }
     }
 
@@ -312,13 +303,17 @@ mod tests {
     const FUTURE: &str = "2999-01-01T00:00:00.000000Z";
 
     #[tokio::test(start_paused = true)]
-    async fn a_holder_that_is_silent_is_respected_for_as_long_whatever_its_clock_said() {
+    async fn a_silent_holder_is_respected_for_the_lease_duration_whatever_its_clock_said() {
         for stamp in [PAST, FUTURE] {
             let server = Server::default();
             server.held_by("dead", stamp);
             let (begin, mut candidate) = (Instant::now(), server.candidate("me").await);
             candidate.elected().await;
-            assert!((DURATION..=DURATION + LOOK).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+            assert!(
+                (LEASE_DURATION..=LEASE_DURATION + READ_INTERVAL).contains(&begin.elapsed()),
+                "{:?}",
+                begin.elapsed()
+            );
             assert_eq!(server.holder(), "me");
         }
     }
@@ -330,18 +325,18 @@ mod tests {
         let mut candidate = server.candidate("me").await;
         let renewing = async {
             for minute in 0..10 {
-                sleep(BEAT).await;
+                sleep(RENEW_INTERVAL).await;
                 server.held_by("alive", &format!("2001-01-01T00:{minute:02}:00.000000Z"));
             }
         };
         tokio::select! {
-            () = candidate.elected() => panic!("elected beside a leader that lives"),
+            () = candidate.elected() => panic!("elected beside a live leader"),
             () = renewing => {}
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_that_is_free_or_ones_own_is_taken_at_once() {
+    async fn a_free_lease_or_the_replicas_own_is_acquired_at_once() {
         let server = Server::default();
         for identity in ["first", "first", "second"] {
             let (begin, mut candidate) = (Instant::now(), server.candidate(identity).await);
@@ -360,26 +355,26 @@ mod tests {
         let server = Server::default();
         let mut leader = server.candidate("me").await;
         leader.elected().await;
-        assert!(timeout(10 * DURATION, leader.lost()).await.is_err(), "lost what it renews");
-        // A label is nobody's claim to the lease.
+        assert!(timeout(10 * LEASE_DURATION, leader.lost()).await.is_err(), "lost a lease that it renews");
+        // A label takes the lease from nobody.
         let mut lease = server.0.lock().unwrap().lease.clone().unwrap();
         lease["metadata"]["labels"] = json!({"a": "b"});
         server.put(lease);
-        assert!(timeout(10 * DURATION, leader.lost()).await.is_err(), "lost what it renews");
+        assert!(timeout(10 * LEASE_DURATION, leader.lost()).await.is_err(), "lost a lease that it renews");
         server.held_by("other", FUTURE);
-        let lost = timeout(BEAT + PAUSE, leader.lost()).await;
-        assert!(matches!(lost, Ok(LeaderError::TakenOver)), "{lost:?}");
+        let lost = timeout(RENEW_INTERVAL + RETRY, leader.lost()).await;
+        assert!(matches!(lost, Ok(LostLease::TakenOver)), "{lost:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_that_cannot_renew_has_stopped_before_another_one_begins() {
+    async fn a_leader_that_cannot_renew_stops_before_the_lease_expires() {
         let server = Server::default();
         let mut leader = server.candidate("me").await;
         leader.elected().await;
         let begin = Instant::now();
-        server.0.lock().unwrap().away = true;
+        server.0.lock().unwrap().unavailable = true;
         let lost = leader.lost().await;
-        assert!(matches!(lost, LeaderError::NotRenewed(_)), "{lost:?}");
-        assert!((BEAT..DURATION).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+        assert!(matches!(lost, LostLease::NotRenewed(_)), "{lost:?}");
+        assert!((RENEW_INTERVAL..LEASE_DURATION).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     }
 }

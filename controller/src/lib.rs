@@ -1,51 +1,49 @@
-//! The cluster controller of netclaim: what has to be done once in a cluster and not on each node.
+//! The cluster controller of netclaim: what is done once in a cluster and not on each node.
 //!
-//! | module | what it does |
-//! |---|---|
-//! | `leader` | lets one of several replicas do the rest |
-//! | `networks` | the loop: watches, writes the status of Networks, publishes |
-//! | `verdict` | whether a Network is accepted, and the status that says so |
-//! | `nodes` | on how many nodes a Network is |
-//! | [`pools`] | Networks of scope `Cluster` as pools of the cluster |
-//! | `metrics` | `/metrics`, `/healthz`, `/readyz` |
+//! ```text
+//!   leader: one of several replicas leads, and runs the reconciler
 //!
-//! Nodes go on without the controller: what it published stays, and pods are attached by agents alone.
+//!   Networks ─────────┐             ┌─> acceptance ──> status, events
+//!   UplinkPolicies ───┼─ reconciler ┼─> policies ────> status, events
+//!   Nodes ────────────┤             ├─> nodes: on which nodes a Network is
+//!   ResourceSlices ───┘             └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
+//! ```
+//!
+//! Invariants:
+//! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `nodes` and `pools`
+//!   are pure.
+//! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
+//! * A replica that loses its lease exits.
 
+mod acceptance;
 mod args;
 mod leader;
 mod metrics;
-mod networks;
 mod nodes;
 mod policies;
-pub mod pools;
-mod verdict;
+mod pools;
+mod reconciler;
+mod status;
 
-use std::{net::SocketAddr, path::PathBuf, pin::pin, time::Duration};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
 
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Client;
+use netclaim_process::Stop;
+use netclaim_process::kubernetes::{self, ConfigError};
 use netclaim_slices::{PublisherConfig, Scope};
 use thiserror::Error;
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    time::{sleep, timeout},
-};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    leader::{Candidacy, Candidate},
-    metrics::Metrics,
-    networks::Settings,
-};
+use crate::leader::{Candidacy, Candidate};
+use crate::metrics::Metrics;
+use crate::reconciler::Settings;
 
 pub use args::Args;
-pub use leader::LeaderError;
-
-/// Between two tries to become a candidate.
-const RETRY: Duration = Duration::from_secs(2);
+pub use leader::LostLease;
 
 /// How long a last write may take.
 const LAST_WRITE: Duration = Duration::from_secs(5);
@@ -54,10 +52,8 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
-    #[error("cannot use kubeconfig {}", path.display())]
-    Kubeconfig { path: PathBuf, source: kube::config::KubeconfigError },
-    #[error("cannot find out how to reach the API server: outside of a pod, give --kubeconfig")]
-    Infer(#[source] kube::config::InferConfigError),
+    #[error(transparent)]
+    Config(ConfigError),
     #[error("cannot set up the client for the API server")]
     Client(#[source] kube::Error),
     #[error("cannot use --driver-name")]
@@ -67,18 +63,24 @@ pub enum Error {
     #[error("cannot wait for signals")]
     Signal(#[source] std::io::Error),
     #[error("cannot lead")]
-    Leader(#[source] LeaderError),
+    Leader(#[source] LostLease),
     #[error("the publisher of pools stopped")]
     Publisher(#[source] tokio::task::JoinError),
 }
 
-/// Runs the controller until SIGTERM or SIGINT; the lease is given back then.
+/// Runs the controller until SIGTERM or SIGINT, and then releases the lease.
 ///
 /// # Errors
 /// [`Error`]: a setting cannot work, or the lease is lost.
 pub async fn run(args: Args) -> Result<(), Error> {
+    let mut stop = Stop::new().map_err(Error::Signal)?;
     let shutdown = CancellationToken::new();
-    tokio::spawn(cancel_on_signal(shutdown.clone()).map_err(Error::Signal)?);
+    let stopped = shutdown.clone();
+    tokio::spawn(async move {
+        stop.requested().await;
+        tracing::info!("asked to stop");
+        stopped.cancel();
+    });
     let metrics = Metrics::default();
     let address = args.metrics_address;
     let failed = |source| Error::Metrics { address, source };
@@ -89,20 +91,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
 }
 
-fn cancel_on_signal(shutdown: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-        tracing::info!("asked to stop");
-        shutdown.cancel();
-    })
-}
-
 async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> Result<(), Error> {
-    let config = config(&args).await?;
+    let config = kubernetes::config(args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
     let client = Client::try_from(config.clone()).map_err(Error::Client)?;
     let identity = args.identity();
     let publisher =
@@ -115,7 +105,7 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
     };
 
     let election = async {
-        let mut candidate = register(&config, &candidacy).await?;
+        let mut candidate = Candidate::register(config, &candidacy).await.map_err(Error::Client)?;
         metrics.ready.set(true);
         let Candidacy { namespace, lease, identity } = &candidacy;
         tracing::info!(namespace, lease, identity, "waiting for the lease");
@@ -130,9 +120,9 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
     metrics.leader.set(1);
     metrics.ready.set(false);
     let stop = CancellationToken::new();
-    let mut work = pin!(networks::run(client, settings, metrics.clone(), stop.clone()));
+    let mut work = pin!(reconciler::run(client, settings, metrics.clone(), stop.clone()));
     let outcome = tokio::select! {
-        error = candidate.lost() => Err(Error::Leader(error)),
+        lost = candidate.lost() => Err(Error::Leader(lost)),
         () = shutdown.cancelled() => Ok(()),
         result = &mut work => return result.map_err(Error::Publisher),
     };
@@ -142,27 +132,4 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
         candidate.resign().await;
     }
     outcome
-}
-
-async fn config(args: &Args) -> Result<Config, Error> {
-    let Some(path) = &args.kubeconfig else {
-        return Config::infer().await.map_err(Error::Infer);
-    };
-    let failed = |source| Error::Kubeconfig { path: path.clone(), source };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
-}
-
-/// Becomes a candidate as soon as the API server answers.
-async fn register(config: &Config, candidacy: &Candidacy) -> Result<Candidate, Error> {
-    loop {
-        match Candidate::register(config.clone(), candidacy).await {
-            Ok(candidate) => return Ok(candidate),
-            Err(error @ LeaderError::Client(_)) => return Err(Error::Leader(error)),
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "will try again");
-                sleep(RETRY).await;
-            }
-        }
-    }
 }

@@ -1,5 +1,5 @@
-//! The program `netclaim-controller`. Exits with 0 after SIGTERM or SIGINT, 1 when it cannot go on (among others:
-//! when it lost its lease), 2 on a wrong command line.
+//! The program `netclaim-controller`. Exits with 0 after SIGTERM or SIGINT, with 1 when it fails or loses its lease, and
+//! with 2 on a wrong command line.
 
 use std::{
     io::{IsTerminal as _, stderr},
@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // What kube has to say it also returns, and then it is told with what was being done.
+    // kube returns what it logs; the controller logs it with what it was doing.
     let filter = || EnvFilter::new("info,kube_client=off,kube_runtime=off");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| filter());
     let log = tracing_subscriber::fmt()
@@ -25,8 +25,6 @@ async fn main() -> ExitCode {
     } else {
         log.init();
     }
-    // Fails only where a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     match netclaim_controller::run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,34 +1,35 @@
-//! What can be asked of a running controller: `/metrics`, `/healthz` and `/readyz`.
+//! `/metrics`, `/healthz` and `/readyz` of a running controller.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netclaim_endpoints::Answer;
+use netclaim_process::http::{Answer, serve};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use prometheus_client::registry::Registry;
+use thiserror::Error;
 use tokio::net::TcpListener;
 
-/// Whether a Network is accepted.
+/// Label: whether a Network is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Accepted {
     pub(crate) accepted: bool,
 }
 
-/// Whether a pool is published as it should be.
+/// Label: whether a pool is published as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Published {
     pub(crate) published: bool,
 }
 
-/// A field of ResourceSlices.
+/// Label: a field of ResourceSlices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Field {
     pub(crate) field: &'static str,
 }
 
-/// Figures about this replica. Clones share them.
+/// Counters and gauges of this replica. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     pub(crate) leader: Gauge,
@@ -39,7 +40,7 @@ pub(crate) struct Metrics {
     pub(crate) ready: Ready,
 }
 
-/// Whether this replica does what it is there for, be it to wait for its turn.
+/// Whether this replica leads or can take over. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ready(Arc<AtomicBool>);
 
@@ -48,13 +49,14 @@ impl Ready {
         self.0.store(ready, Ordering::Relaxed);
     }
 
-    fn get(&self) -> Result<(), String> {
-        match self.0.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err("not ready: waiting for the API server, see the log".to_owned()),
-        }
+    fn probe(&self) -> Answer {
+        Answer::probe(self.0.load(Ordering::Relaxed).then_some(()).ok_or(NotReady))
     }
 }
+
+#[derive(Debug, Error)]
+#[error("not ready: waiting for the API server, see the log")]
+struct NotReady;
 
 impl Metrics {
     fn registry(&self) -> Registry {
@@ -76,23 +78,22 @@ impl Metrics {
         registry
     }
 
-    /// Serves until dropped.
+    /// Serves metrics and probes until dropped.
     pub(crate) async fn serve(self, listener: TcpListener) -> Infallible {
         let (registry, ready) = (Arc::new(self.registry()), self.ready);
         let answer = move |path: &str| match path {
             "/metrics" => Some(metrics(&registry)),
             "/healthz" => Some(Answer::Ok),
-            "/readyz" => Some(Answer::probe(ready.get())),
+            "/readyz" => Some(ready.probe()),
             _ => None,
         };
-        netclaim_endpoints::serve(listener, answer).await
+        serve(listener, answer).await
     }
 }
 
 fn metrics(registry: &Registry) -> Answer {
     let mut text = String::new();
-    match encode(&mut text, registry) {
-        Ok(()) => Answer::Metrics(text),
-        Err(error) => Answer::Unavailable(format!("cannot write the metrics down: {error}")),
-    }
+    // Writing to a String does not fail.
+    let _ = encode(&mut text, registry);
+    Answer::Metrics(text)
 }

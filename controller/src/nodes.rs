@@ -1,4 +1,4 @@
-//! On which nodes a Network is, and how well: what the agents' ResourceSlices say. Pure.
+//! The nodes that each Network is on, and what they have for it, from the agents' ResourceSlices. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use netclaim_api::network::NetworkSpec;
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
-/// A ResourceSlice, of which little is kept: there may be hundreds of thousands of devices.
+/// A ResourceSlice with little of its spec, because a cluster may have hundreds of thousands of devices.
 pub(crate) type DevicesOfSlice = Object<Devices, NotUsed>;
 
-/// What is kept of a ResourceSlice's spec.
+/// The part of a ResourceSlice's spec that is kept.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Devices {
@@ -51,12 +51,12 @@ struct Amount {
     value: String,
 }
 
-/// What [`DevicesOfSlice`] is called in the API.
+/// Returns the API's name of [`DevicesOfSlice`].
 pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<ResourceSlice>(&())
 }
 
-/// Takes off what is of no use here.
+/// Removes what the controller does not read.
 pub(crate) fn strip(slice: &mut DevicesOfSlice) {
     slice.metadata.managed_fields = None;
     slice.spec.devices.retain(|device| matches!(device.name.parse(), Ok(DeviceName::Network(_))));
@@ -65,17 +65,17 @@ pub(crate) fn strip(slice: &mut DevicesOfSlice) {
 
 /// The nodes that publish one Network.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct OnNodes {
-    /// All of them, each with the bandwidth that it has for the Network.
+pub(crate) struct NetworkNodes {
+    /// All of them, each with its bandwidth for the Network.
     pub(crate) bandwidth: BTreeMap<String, Option<Quantity>>,
-    /// Those that take no new pods, by the taint that says why.
-    pub(crate) troubled: BTreeMap<String, BTreeSet<String>>,
-    /// Nodes with an agent that the Network selects, and that do not publish it.
+    /// Nodes that take no new pods, by the taint that says why.
+    pub(crate) tainted: BTreeMap<String, BTreeSet<String>>,
+    /// Nodes that the Network selects and that have an agent, but do not publish it.
     pub(crate) missing: BTreeSet<String>,
 }
 
-impl OnNodes {
-    /// How many publish it.
+impl NetworkNodes {
+    /// Returns how many nodes publish it.
     pub(crate) fn count(&self) -> i64 {
         i64::try_from(self.bandwidth.len()).unwrap_or(i64::MAX)
     }
@@ -85,21 +85,21 @@ impl OnNodes {
 #[derive(Debug, Default)]
 pub(crate) struct NodeLabels {
     known: BTreeMap<String, BTreeMap<String, String>>,
-    /// A list that is not complete yet.
+    /// The list in progress.
     listing: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl NodeLabels {
-    /// Notes what a watch saw. Returns whether it changed anything: kubelets write their Node all the time.
-    pub(crate) fn seen(&mut self, event: watcher::Event<PartialObjectMeta<Node>>) -> bool {
-        let of = |node: &PartialObjectMeta<Node>| (node.name_any(), node.labels().clone());
+    /// Takes in an event of the watch. Returns whether labels changed: kubelets write their Node all the time.
+    pub(crate) fn apply(&mut self, event: watcher::Event<PartialObjectMeta<Node>>) -> bool {
+        let labels_of = |node: &PartialObjectMeta<Node>| (node.name_any(), node.labels().clone());
         match event {
             watcher::Event::Init => {
                 self.listing.clear();
                 false
             }
             watcher::Event::InitApply(node) => {
-                self.listing.extend([of(&node)]);
+                self.listing.extend([labels_of(&node)]);
                 false
             }
             watcher::Event::InitDone => {
@@ -107,7 +107,7 @@ impl NodeLabels {
                 std::mem::replace(&mut self.known, listed) != self.known
             }
             watcher::Event::Apply(node) => {
-                let (name, labels) = of(&node);
+                let (name, labels) = labels_of(&node);
                 self.known.get(&name) != Some(&labels) && {
                     self.known.insert(name, labels);
                     true
@@ -117,21 +117,21 @@ impl NodeLabels {
         }
     }
 
-    /// The nodes that the Network selects.
+    /// Returns the nodes that the Network selects.
     pub(crate) fn selected<'a>(&'a self, spec: &'a NetworkSpec) -> impl Iterator<Item = &'a String> {
         let fits = |(_, labels): &(&String, &BTreeMap<String, String>)| has_all(&spec.node_selector, labels);
         self.known.iter().filter(fits).map(|(name, _)| name)
     }
 }
 
-/// The nodes whose agents publish anything.
+/// Returns the nodes whose agents publish anything.
 pub(crate) fn with_agent(slices: &[Arc<DevicesOfSlice>]) -> BTreeSet<&str> {
     slices.iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect()
 }
 
-/// Where each Network is; those that no node publishes are left out.
-pub(crate) fn tally(slices: &[Arc<DevicesOfSlice>]) -> BTreeMap<NetworkName, OnNodes> {
-    let mut networks: BTreeMap<NetworkName, OnNodes> = BTreeMap::new();
+/// Returns the nodes of each Network that a node publishes.
+pub(crate) fn by_network(slices: &[Arc<DevicesOfSlice>]) -> BTreeMap<NetworkName, NetworkNodes> {
+    let mut networks: BTreeMap<NetworkName, NetworkNodes> = BTreeMap::new();
     for Devices { node_name, devices } in slices.iter().map(|slice| &slice.spec) {
         let Some(node) = node_name else { continue };
         for device in devices {
@@ -140,7 +140,7 @@ pub(crate) fn tally(slices: &[Arc<DevicesOfSlice>]) -> BTreeMap<NetworkName, OnN
             let bandwidth = device.capacity.bandwidth.as_ref();
             nodes.bandwidth.insert(node.clone(), bandwidth.and_then(|amount| amount.value.parse().ok()));
             for taint in &device.taints {
-                nodes.troubled.entry(taint.key.clone()).or_default().insert(node.clone());
+                nodes.tainted.entry(taint.key.clone()).or_default().insert(node.clone());
             }
         }
     }
@@ -175,17 +175,17 @@ mod tests {
             slice(Some("n2"), &named(&["net-a"])),
         ];
         let counts: Vec<_> =
-            tally(&slices).into_iter().map(|(name, on)| (name.to_string(), on.count())).collect();
+            by_network(&slices).into_iter().map(|(name, on)| (name.to_string(), on.count())).collect();
         assert_eq!(counts, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
     }
 
     #[test]
-    fn pools_of_the_cluster_are_on_no_node() {
-        assert_eq!(tally(&[slice(None, &named(&["net-a"]))]), BTreeMap::new());
+    fn a_pool_of_the_cluster_is_on_no_node() {
+        assert_eq!(by_network(&[slice(None, &named(&["net-a"]))]), BTreeMap::new());
     }
 
     #[test]
-    fn labels_follow_the_nodes_and_only_changes_of_them_are_told() {
+    fn only_changes_of_labels_are_reported() {
         use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
         let node = |name: &str, rack: &str| {
             let metadata = json!({"name": name, "labels": {"rack": rack}});
@@ -198,24 +198,24 @@ mod tests {
         let network: NetworkSpec = serde_json::from_value(network).unwrap();
         let mut labels = NodeLabels::default();
         let seen = [Init, InitApply(node("n1", "7")), InitApply(node("n2", "8")), InitDone];
-        assert_eq!(seen.map(|event| labels.seen(event)), [false, false, false, true]);
+        assert_eq!(seen.map(|event| labels.apply(event)), [false, false, false, true]);
         assert_eq!(labels.selected(&network).collect::<Vec<_>>(), ["n1"]);
-        assert!(!labels.seen(Apply(node("n1", "7"))), "a heartbeat");
-        assert!(labels.seen(Apply(node("n2", "7"))) && labels.seen(Delete(node("n1", "7"))));
+        assert!(!labels.apply(Apply(node("n1", "7"))), "a heartbeat");
+        assert!(labels.apply(Apply(node("n2", "7"))) && labels.apply(Delete(node("n1", "7"))));
         assert_eq!(labels.selected(&network).collect::<Vec<_>>(), ["n2"]);
     }
 
     #[test]
-    fn taints_and_bandwidth_are_known_by_node() {
-        let well = json!({"name": "net-a", "capacity": {"bandwidth": {"value": "10G"}}});
+    fn taints_and_bandwidth_are_collected_by_node() {
+        let healthy = json!({"name": "net-a", "capacity": {"bandwidth": {"value": "10G"}}});
         let down =
             json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]});
-        let nodes = tally(&[slice(Some("n1"), &[well]), slice(Some("n2"), &[down])])
+        let nodes = by_network(&[slice(Some("n1"), &[healthy]), slice(Some("n2"), &[down])])
             .remove(&"a".parse().unwrap())
             .unwrap();
         assert_eq!(nodes.bandwidth["n1"], Some("10G".parse().unwrap()));
         assert_eq!(
-            nodes.troubled,
+            nodes.tainted,
             BTreeMap::from([("netclaim.dev/link-down".into(), BTreeSet::from(["n2".into()]))])
         );
     }

@@ -1,33 +1,22 @@
-//! UplinkPolicies: whether nodes follow one, said in its status. Pure but for the write.
-
-use std::sync::Arc;
+//! Whether nodes follow an UplinkPolicy, and the status that says so. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DynamicObject, Patch, PatchParams, ResourceExt as _};
-use kube::{Api, Resource as _};
+use kube::api::DynamicObject;
 use netclaim_api::Invalid;
-use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
-use serde_json::{Value, json};
+use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicySpec, UplinkPolicyStatus};
+use serde_json::Value;
 
-use crate::verdict::{ACCEPTED, ACCEPTED_WITH_WARNINGS, INVALID, condition};
+use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find};
 
-/// Statuses that were written.
-pub(crate) struct Written {
-    /// How many.
-    pub(crate) count: u64,
-    /// Of policies that nodes cannot follow, each with what is wrong, where that is news.
-    pub(crate) refused: Vec<(Arc<DynamicObject>, String)>,
-}
-
-/// The status that a policy should have; `None` if it has it.
-pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicyStatus> {
+/// Returns the status that a policy should have, or `None` if it has it.
+pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
     let spec = policy.data.get("spec").unwrap_or(&Value::Null);
-    // One that cannot be decoded is not ours, and is overwritten.
+    // The controller did not write a status that cannot be decoded; it is overwritten.
     let before = policy.data.get("status").cloned().unwrap_or_default();
     let before: UplinkPolicyStatus = serde_json::from_value(before).unwrap_or_default();
-    let verdict = match UplinkPolicySpec::read(spec) {
+    let finding = match UplinkPolicySpec::read(spec) {
         Ok(stored) if stored.unknown.is_empty() => {
-            ("True", ACCEPTED, "nodes that it selects follow it".to_owned())
+            Finding::new(true, ACCEPTED, "nodes that it selects follow it")
         }
         Ok(stored) => {
             let unknown: Vec<String> = stored.unknown.iter().map(|path| format!("spec.{path}")).collect();
@@ -35,18 +24,18 @@ pub(crate) fn status(policy: &DynamicObject, now: Time) -> Option<UplinkPolicySt
                 "nodes that it selects follow it, but for what this version of netclaim does not know: {}",
                 unknown.join(", ")
             );
-            ("True", ACCEPTED_WITH_WARNINGS, message)
+            Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
         }
-        Err(problems) => ("False", INVALID, refusal(spec, &problems)),
+        Err(problems) => Finding::new(false, INVALID, refusal(spec, &problems)),
     };
-    let known = before.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
     let generation = policy.metadata.generation;
-    let condition = condition(ACCEPTED, known, generation, verdict, now);
-    let same = known == Some(&condition) && before.observed_generation == generation;
+    let condition = finding.condition(ACCEPTED, &before.conditions, generation, now);
+    let same =
+        find(&before.conditions, ACCEPTED) == Some(&condition) && before.observed_generation == generation;
     (!same).then(|| UplinkPolicyStatus { observed_generation: generation, conditions: vec![condition] })
 }
 
-/// What is wrong with a policy, and what nodes do instead of following it.
+/// Says what is wrong with a policy, and what nodes do instead of following it.
 fn refusal(spec: &Value, problems: &[Invalid]) -> String {
     let instead = match UplinkPolicySpec::instead_of(spec) {
         None => "does without the policy",
@@ -59,43 +48,10 @@ fn refusal(spec: &Value, problems: &[Invalid]) -> String {
     )
 }
 
-/// Writes the status of every policy that does not have it.
-///
-/// # Errors
-/// The first that could not be written, and is to be tried again.
-pub(crate) async fn write(
-    api: &Api<DynamicObject>,
-    manager: &str,
-    policies: &[Arc<DynamicObject>],
-    now: &Time,
-) -> Result<Written, kube::Error> {
-    let mut written = Written { count: 0, refused: Vec::new() };
-    for policy in policies {
-        let Some(status) = status(policy, now.clone()) else { continue };
-        let name = policy.name_any();
-        let patch = json!({
-            "apiVersion": netclaim_api::API_VERSION,
-            "kind": UplinkPolicy::kind(&()),
-            "metadata": {"name": name, "uid": policy.metadata.uid},
-            "status": status,
-        });
-        match api.patch_status(&name, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await {
-            Ok(_) => {
-                written.count += 1;
-                let refused = status.conditions.into_iter().find(|condition| condition.status == "False");
-                written.refused.extend(refused.map(|condition| (Arc::clone(policy), condition.message)));
-            }
-            // It was deleted meanwhile, as the watch is about to tell.
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(written)
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
 
@@ -108,13 +64,13 @@ mod tests {
     }
 
     fn judged(spec: Value) -> (String, String) {
-        let status = status(&policy(spec, Value::Null), Time(Timestamp::UNIX_EPOCH)).unwrap();
+        let status = status(&policy(spec, Value::Null), &Time(Timestamp::UNIX_EPOCH)).unwrap();
         let condition = status.conditions.into_iter().next().unwrap();
         (condition.status, condition.message)
     }
 
     #[test]
-    fn a_policy_is_accepted_or_every_problem_is_told() {
+    fn a_policy_is_accepted_or_its_status_has_every_problem() {
         assert_eq!(judged(json!({"links": {"names": ["eth*"]}})).0, "True");
         let (status, message) =
             judged(json!({"links": {}, "publish": "Always", "capacity": {"bandwidth": 0}}));
@@ -149,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_right_is_not_written_again() {
+    fn a_correct_status_is_not_written_again() {
         let spec = json!({"links": {"names": ["eth1"]}});
-        let written = status(&policy(spec.clone(), Value::Null), Time(Timestamp::UNIX_EPOCH)).unwrap();
+        let written = status(&policy(spec.clone(), Value::Null), &Time(Timestamp::UNIX_EPOCH)).unwrap();
         let later = Time(Timestamp::from_second(60).unwrap());
-        assert_eq!(status(&policy(spec, serde_json::to_value(written).unwrap()), later), None);
+        assert_eq!(status(&policy(spec, serde_json::to_value(written).unwrap()), &later), None);
     }
 }

@@ -1,13 +1,13 @@
 //! Networks of scope `Cluster` as pools of their own, which belong to no node. Pure.
 //!
-//! One pool with one device for each: a budget that pods draw from wherever they run. `bindsToNode` makes the claim
-//! one of the pod's node, so that the agent there may write its status; it costs no time without binding conditions.
+//! Each pool has one device: a budget that pods draw from on any node. `bindsToNode` binds the claim to the pod's node,
+//! so that the agent there may write its status; without binding conditions that costs no time.
 //!
-//! * Attributes are those of node devices, and empty where they tell of a link: that differs from node to node.
-//! * The device is always shared. What one node's link can take is not counted here: the scheduler knows counters
+//! * The device has the attributes of node devices. Those that describe a link are empty: links differ between nodes.
+//! * The device is always shared. It does not count what one node's link can take: the scheduler knows counters
 //!   within one pool only.
-//! * The pool goes with its Network object, also when nobody is there to withdraw it.
-//! * A Network that is not accepted has no pool, for agents refuse it as well. Claims that hold its device keep what
+//! * The pool is deleted with its Network object, also when no controller runs.
+//! * A Network that is not accepted has no pool, because agents refuse it too. Claims that hold its device keep what
 //!   they have, and are counted again when it comes back.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
@@ -20,9 +20,8 @@ use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{API_VERSION, NetworkName};
 use netclaim_slices::{Placement, Pool};
 
-/// The pool of a Network that is accepted, which goes with the object of this UID; `None` where its nodes publish it
-/// themselves.
-pub fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<Pool> {
+/// Returns the pool of an accepted Network, owned by the object of this UID; `None` if its nodes publish it.
+pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<Pool> {
     match spec.scope {
         Scope::Node => None,
         Scope::Cluster => Some(Pool {
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_with_its_network() {
+    fn a_pool_is_owned_by_its_network() {
         let owner = pool_of(|_| {}).unwrap().owner.unwrap();
         let expected = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "name": "backbone", "uid": "u1",
             "controller": true});
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_attribute_keys_of_node_devices() {
+    fn a_cluster_device_has_the_attribute_keys_of_node_devices() {
         let pool = pool_of(|_| {}).unwrap();
         let node_device = device("nic-eth1".into(), Facts::default(), Amounts::default(), false);
         let keys = |device: &Device| {
@@ -147,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_declared_is_nothing_limited() {
+    fn an_undeclared_capacity_is_not_limited() {
         let pool = pool_of(|spec| spec["capacity"] = json!({})).unwrap();
         assert_eq!(pool.devices[0].capacity, None);
     }
 
     #[test]
-    fn a_node_network_is_left_to_its_nodes() {
+    fn a_node_network_has_no_pool() {
         assert_eq!(pool_of(|spec| spec["scope"] = json!("Node")), None);
     }
 }

@@ -23,6 +23,7 @@ use netclaim_driver::attach::{Attacher, CniPlugins, boot_id};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
 use netclaim_driver::nri::{self, SandboxNetwork};
+use netclaim_process::Stop;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -49,7 +50,6 @@ use crate::process::memory;
 use crate::process::metrics::Metrics;
 use crate::process::mounts::{make_room_for_tuning, make_sysctls_writable};
 use crate::process::sockets::listen;
-use crate::process::stop::Stop;
 use crate::runtime::nri_events::{Pods, RuntimeEvents};
 use crate::runtime::pods::NodePods;
 use crate::runtime::sandboxes::{self, Listed, Sandboxes};
@@ -83,9 +83,6 @@ pub(crate) fn start(args: Args) -> Result<ExitCode> {
     set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;
     // Before anything is opened: CNI plugins inherit what our own parent left open.
     close_inherited_descriptors()?;
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("no TLS crypto provider"))?;
     // Two threads: the work is in the plugins, and the agent's memory is counted.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(args))?;
@@ -116,7 +113,7 @@ async fn run(args: Args) -> Result<()> {
     // One agent at a time: the next one stands by until the last one has ended.
     tokio::select! {
         owned = own(&lock) => owned?,
-        () = stop.told() => return Ok(()),
+        () = stop.requested() => return Ok(()),
     }
     mark.end_bearers().await;
 
@@ -268,7 +265,7 @@ async fn run(args: Args) -> Result<()> {
     tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
-        () = stop.told() => None,
+        () = stop.requested() => None,
         part = parts.ended() => Some(part),
     };
     tracing::info!("stopping");
@@ -373,15 +370,7 @@ fn make_run_dir(dir: &Path) -> Result<()> {
 }
 
 async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let kubeconfig = kube::config::Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?
-        }
-        None => kube::Config::infer().await.context("found no kubeconfig and no service account")?,
-    };
-    Ok(Client::try_from(config)?)
+    Ok(Client::try_from(netclaim_process::kubernetes::config(kubeconfig).await?)?)
 }
 
 /// The programs that come with the agent, and where the host has them: each from its file to its path.

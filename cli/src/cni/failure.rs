@@ -1,4 +1,4 @@
-//! How an operation fails: for a program the error object of the CNI specification, for a person the whole story.
+//! Why an operation failed: an error object of the CNI specification for programs, an error chain for people.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,38 +17,38 @@ mod code {
     pub(super) const IO: u64 = 5;
     pub(super) const CONFIGURATION: u64 = 7;
     pub(super) const TRY_AGAIN: u64 = 11;
-    /// What plugins written in Go use for everything.
+    /// Plugins written in Go use this for all failures.
     pub(super) const OTHER: u64 = 999;
 }
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// An option or variable.
+    /// An unusable option or variable.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The network's name.
+    /// An unusable name of a network.
     #[error("NETWORK cannot be used")]
     Name(#[source] NameError),
-    /// The network's configuration.
+    /// The network's configuration cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// What is remembered of attachments.
+    /// The cache of attachments failed.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// A plugin, without an attachment.
+    /// A plugin failed, without an attachment.
     #[error(transparent)]
     Plugin(#[from] Error),
-    /// An operation on an attachment.
+    /// An operation on an attachment failed.
     #[error(transparent)]
     Attachment(#[from] AttachmentError),
-    /// Attachments and plugins that GC could not clean up.
+    /// GC could not clean up attachments or plugins.
     #[error("{}", .0.iter().map(|failure| error_chain(failure)).collect::<Vec<_>>().join("; "))]
     Gc(Vec<AttachmentError>),
-    /// The text of `--keep`.
+    /// A malformed `--keep`.
     #[error("{0:?} names no attachment; write it as CONTAINERID/IFNAME")]
     Keep(String),
-    /// A file to validate.
+    /// A file to validate cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -57,16 +57,16 @@ pub enum Failure {
         #[source]
         source: io::Error,
     },
-    /// Standard output.
+    /// Standard output cannot be written.
     #[error("the result cannot be written")]
     Output(#[from] io::Error),
-    /// A result that is no JSON any more.
+    /// A result cannot be written as JSON.
     #[error("the result cannot be written as JSON")]
     Json(#[from] serde_json::Error),
 }
 
 impl Failure {
-    /// The error object: a plugin's own where it gave one.
+    /// Returns the error object, which is the plugin's own if it gave one.
     pub(super) fn object(&self) -> Value {
         let version = SpecVersion::CURRENT;
         if let Some(reported) = self.plugin().and_then(Error::reported) {
@@ -101,7 +101,7 @@ impl Failure {
     }
 }
 
-/// The plugin's part in it.
+/// Returns the plugin's error in it.
 fn plugin(error: &AttachmentError) -> Option<&Error> {
     match error {
         AttachmentError::Add(failed) => Some(&failed.error),

@@ -1,10 +1,10 @@
-//! CNI networks by hand: what cnitool does, with its command line and environment, and more.
+//! CNI networks by hand: the operations of cnitool, with its command line and environment, and more.
 //!
-//! * The result of `add` goes to standard output as the last plugin gave it; a failure as an error object of the
-//!   specification, with exit status 1, and in words to standard error.
-//! * What was attached is remembered ([`Attachments`](netclaim_cni::Attachments)), before the first plugin runs:
-//!   `del` and `check` use the remembered configuration, arguments and result, whatever the files and variables say
-//!   today, and wait for other processes that work on the same container or network.
+//! * `add` prints the result of the last plugin to standard output. A failure is printed there as an error object of the
+//!   specification, with exit status 1, and for people to standard error.
+//! * [`Attachments`](netclaim_cni::Attachments) caches an attachment before its first plugin runs. `del` and `check` use
+//!   the cached configuration, arguments and result, even if files and variables have changed. They wait for other
+//!   processes that work on the same container or network.
 
 mod failure;
 mod networks;
@@ -29,15 +29,15 @@ pub use settings::{SettingError, Settings};
 /// `netclaimctl cni`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What cnitool takes from its environment.
+    /// Settings that cnitool reads from its environment.
     #[command(flatten)]
     pub settings: Settings,
-    /// What to do.
+    /// The operation.
     #[command(subcommand)]
     pub operation: Operation,
 }
 
-/// What `netclaimctl cni` can do.
+/// The operations of `netclaimctl cni`.
 #[derive(Debug, Subcommand)]
 pub enum Operation {
     /// Attaches a network namespace to a network, and prints the result
@@ -94,19 +94,19 @@ pub struct Target {
     pub netns: PathBuf,
 }
 
-/// Does what the command line asks for.
+/// Runs the operation.
 pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     let failed = match perform(&args, out, err).await {
         Ok(code) => return code,
         Err(failure) => failure,
     };
-    // Where the output is closed there is nobody left to tell.
+    // If the output is closed, nobody reads the error.
     let _ = writeln!(out, "{:#}", failed.object());
-    say(err, &failed);
+    report(err, &failed);
     ExitCode::FAILURE
 }
 
-fn say(err: &mut (dyn Write + Send), error: &dyn StdError) {
+fn report(err: &mut (dyn Write + Send), error: &dyn StdError) {
     let _ = writeln!(err, "netclaimctl: {}", error_chain(error));
 }
 
@@ -126,7 +126,7 @@ async fn perform(
         }
         Operation::Gc { network, netns: _, keep } => gc(settings, &name(network)?, keep, err).await?,
         Operation::Validate { files, template, json } => {
-            return judge(settings, files, *template, *json, out);
+            return validate_files(settings, files, *template, *json, out);
         }
         Operation::Attachments { json } => attachments(&settings.cache(), *json, out, err)?,
     }
@@ -147,7 +147,7 @@ async fn add(settings: &Settings, target: &Target, out: &mut (dyn Write + Send))
 async fn del(settings: &Settings, target: &Target) -> Result<(), Failure> {
     let (attachments, attachment) = (settings.attachments()?, settings.attachment(&target.netns)?);
     let network = name(&target.network)?;
-    // Today's configuration is for what nothing is known of; it need not be there otherwise.
+    // The file is used only if the cache does not know the attachment, and need not exist otherwise.
     let list = match networks::load(settings.netconf_dir(), &network) {
         Ok(list) => list,
         Err(error) => match attachments.cache().load(&network, &attachment.container_id, &attachment.if_name)
@@ -188,7 +188,7 @@ fn kept(text: &str) -> Result<ValidAttachment, Failure> {
     parse().ok_or_else(|| Failure::Keep(text.to_owned()))
 }
 
-fn judge(
+fn validate_files(
     settings: &Settings,
     files: &[PathBuf],
     template: bool,
@@ -232,7 +232,7 @@ fn attachments(
 ) -> Result<(), Failure> {
     let (known, unusable) = cache.attachments()?;
     for error in &unusable {
-        say(err, error);
+        report(err, error);
     }
     let netns = |of: &Cached| of.attachment.netns.as_ref().map(|path| path.to_string_lossy().into_owned());
     let ips = |of: &Cached| -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Network configurations in a directory, found by the network's name in libcni's order: `*.conflist` by file name,
-//! then `*.conf` and `*.json`. Unlike libcni, a file that cannot be used hides no other.
+//! Finds network configurations in a directory by the network's name, in libcni's order: `*.conflist` by file name, then
+//! `*.conf` and `*.json`. Unlike in libcni, an unusable file hides no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,19 +10,19 @@ use netclaim_cni::error_chain;
 use netclaim_cni::{ConfError, ListName, NetworkList};
 use serde_json::value::RawValue;
 
-/// A network that cannot be loaded.
+/// Why a network cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A file or directory.
+    /// A file or directory cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which one.
+        /// The file or directory.
         path: PathBuf,
         /// Why not.
         #[source]
         source: io::Error,
     },
-    /// A file that is no network configuration.
+    /// A file is no network configuration.
     #[error("{} is no usable network configuration", path.display())]
     Conf {
         /// The file.
@@ -31,7 +31,7 @@ pub enum LoadError {
         #[source]
         source: ConfError,
     },
-    /// A file that is not JSON of the expected form.
+    /// A file is not JSON of the expected form.
     #[error("{} is no JSON object", path.display())]
     Json {
         /// The file.
@@ -51,7 +51,7 @@ pub enum LoadError {
         network: ListName,
         /// The directory.
         dir: PathBuf,
-        /// What is wrong with files there, any of which may be the one.
+        /// Unusable files there, which may configure the network.
         unusable: Vec<String>,
     },
 }
@@ -60,7 +60,7 @@ fn but(unusable: &[String]) -> String {
     unusable.iter().map(|reason| format!(" ({reason})")).collect()
 }
 
-/// The first network of that name in `dir`.
+/// Returns the first network of that name in `dir`.
 ///
 /// # Errors
 /// See [`LoadError`].
@@ -76,7 +76,7 @@ pub fn load(dir: &Path, network: &ListName) -> Result<NetworkList, LoadError> {
     Err(LoadError::NotFound { network: network.clone(), dir: dir.to_owned(), unusable })
 }
 
-/// The files of network configurations in `dir`, in the order in which they count.
+/// Returns the files of network configurations in `dir` in order of precedence.
 ///
 /// # Errors
 /// [`LoadError::Read`]; a directory that does not exist is empty.
@@ -114,7 +114,7 @@ fn parse(path: &Path) -> Result<NetworkList, LoadError> {
     NetworkList::parse(beside.as_deref().map_or(&*text, str::as_bytes)).map_err(conf)
 }
 
-/// The list with the plugins in files of the directory that has the network's name, unless it wants inlined ones only.
+/// Returns the list with the plugins from the directory of the network's name; `None` if it has inlined plugins only.
 fn plugins_beside(path: &Path, text: &[u8]) -> Result<Option<String>, LoadError> {
     type Members = BTreeMap<String, Box<RawValue>>;
     let json = |path: &Path| {
@@ -126,7 +126,7 @@ fn plugins_beside(path: &Path, text: &[u8]) -> Result<Option<String>, LoadError>
         |key: &str| list.get(key).and_then(|value| serde_json::from_str::<String>(value.get()).ok());
     let inlined_only = list.get("loadOnlyInlinedPlugins").is_some_and(|value| value.get() == "true")
         || text_of("loadOnlyInlinedPlugins").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    // Without a name that is one the list is refused anyway.
+    // A list without a valid name is refused later.
     let name = text_of("name").and_then(|name| ListName::try_from(name).ok());
     let (Some(dir), Some(name), false) = (path.parent(), name, inlined_only) else { return Ok(None) };
     let files = with_extensions(&dir.join(name.as_str()), &["conf"])?;

@@ -1,4 +1,4 @@
-//! Options and environment of `netclaimctl cni`, which are cnitool's.
+//! Options and environment of `netclaimctl cni`, the same as those of cnitool.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,11 +12,11 @@ use netclaim_cni::{
 };
 use sha2::{Digest as _, Sha512};
 
-/// With those that the agent brings.
+/// Includes the plugins that the agent installs.
 const DEFAULT_CNI_PATH: &str = "/opt/cni/bin:/var/lib/netclaim/plugins";
 const DEFAULT_NETCONF_DIR: &str = "/etc/cni/net.d";
 
-/// What every operation may need. An empty value is the same as none, except for `CNI_IFNAME`.
+/// Settings of all operations. An empty value is the same as none, except for `CNI_IFNAME`.
 #[derive(Debug, clap::Args)]
 pub struct Settings {
     /// Directories of CNI plugins, separated by colons [default: /opt/cni/bin, and the agent's
@@ -57,13 +57,13 @@ pub struct Settings {
     pub timeout: u64,
 }
 
-/// A setting that cannot be used.
+/// Why a setting cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
-    /// The plugins' directories.
+    /// An unusable directory of plugins.
     #[error("CNI_PATH cannot be used")]
     CniPath(#[source] BinDirError),
-    /// A relative path, and no directory it is relative to.
+    /// A relative path without a current directory.
     #[error("path {} cannot be made absolute", path.display())]
     Path {
         /// The path.
@@ -72,22 +72,22 @@ pub enum SettingError {
         #[source]
         source: io::Error,
     },
-    /// The capability arguments.
+    /// Malformed capability arguments.
     #[error("CAP_ARGS must be a JSON object, such as {{\"mac\": \"02:00:00:00:00:01\"}}")]
     CapArgs(#[source] serde_json::Error),
-    /// The arguments.
+    /// Malformed arguments.
     #[error("CNI_ARGS has the part {0:?}; write it as K1=V1;K2=V2, without empty keys and values")]
     CniArgs(String),
-    /// The interface.
+    /// An unusable interface name.
     #[error("CNI_IFNAME cannot be used")]
     IfName(#[source] NameError),
-    /// The container's made-up name.
+    /// No container ID for the namespace.
     #[error("no container ID can be made")]
     ContainerId(#[source] NameError),
 }
 
 impl Settings {
-    /// A runtime with the directories of plugins.
+    /// Returns a runtime with the directories of plugins.
     ///
     /// # Errors
     /// [`SettingError::CniPath`], [`SettingError::Path`].
@@ -100,13 +100,13 @@ impl Settings {
         Runtime::new(dirs).map_err(SettingError::CniPath)
     }
 
-    /// The directory of network configurations.
+    /// Returns the directory of network configurations.
     pub fn netconf_dir(&self) -> &Path {
         let dir = self.netconf_path.as_deref().filter(|dir| !dir.is_empty());
         Path::new(dir.unwrap_or_else(|| DEFAULT_NETCONF_DIR.as_ref()))
     }
 
-    /// A runtime that remembers.
+    /// Returns a runtime that caches attachments.
     ///
     /// # Errors
     /// As [`runtime`](Self::runtime).
@@ -114,17 +114,17 @@ impl Settings {
         Ok(Attachments::new(self.runtime()?, self.cache()))
     }
 
-    /// Where attachments are remembered.
+    /// Returns the cache of attachments.
     pub fn cache(&self) -> Cache {
         Cache::new(&self.cache_dir)
     }
 
-    /// The time for one operation.
+    /// Returns the time limit of an operation.
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 
-    /// An attachment of the namespace at `netns`, which need not exist. Its container has the ID that cnitool gives it.
+    /// Returns an attachment of the namespace at `netns`, which need not exist. Its container ID is the same as cnitool's.
     ///
     /// # Errors
     /// See [`SettingError`].
@@ -146,14 +146,14 @@ impl Settings {
     }
 }
 
-/// `cnitool-` and the first ten bytes of the path's SHA-512 in hexadecimal.
+/// Returns `cnitool-` and the first ten bytes of the path's SHA-512 in hexadecimal.
 fn container_id(netns: &Path) -> Result<ContainerId, SettingError> {
     let hash = Sha512::digest(netns.as_os_str().as_encoded_bytes());
     let hex: String = hash.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
     ContainerId::try_from(format!("cnitool-{hex}")).map_err(SettingError::ContainerId)
 }
 
-/// As Go's `filepath.Abs`, which takes `..` away by the text alone: the container's ID depends on it.
+/// Makes a path absolute as Go's `filepath.Abs` does, which removes `..` lexically. The container ID depends on it.
 fn absolute(path: &Path) -> Result<PathBuf, SettingError> {
     let absolute =
         std::path::absolute(path).map_err(|source| SettingError::Path { path: path.to_owned(), source })?;
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_container_id_is_cnitools() {
+    fn the_container_id_is_the_same_as_cnitools() {
         // printf /var/run/netns/test | sha512sum
         let id = container_id(&absolute(Path::new("/var//run/x/../netns/./test/")).unwrap()).unwrap();
         assert_eq!(id.as_str(), "cnitool-7b8a61d5d8e94d07cbe4");

@@ -1,4 +1,4 @@
-//! One form for specs that mean the same, so that what was sent and what the server stores can be compared.
+//! One form for specs that mean the same, to compare what was sent with what the server stores.
 //!
 //! The API server rewrites quantities, leaves out what is empty, and stamps taints with the time it first saw them.
 
@@ -8,10 +8,9 @@ use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, Counter, Device, ResourceSliceSpec},
     apimachinery::pkg::api::resource::Quantity,
 };
+use netclaim_api::quantity::billionths;
 
-use crate::quantity::billionths;
-
-/// The canonical form of `spec`; two specs mean the same when theirs are equal.
+/// Returns the canonical form of `spec`. Two specs mean the same if their canonical forms are equal.
 pub(crate) fn canonical(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
     let mut spec = spec.clone();
     spec.all_nodes = spec.all_nodes.filter(|set| *set);
@@ -67,7 +66,7 @@ fn counters(counters: &mut BTreeMap<String, Counter>) {
 }
 
 fn number(quantity: &mut Quantity) {
-    if let Some(value) = billionths(quantity) {
+    if let Ok(value) = billionths(&quantity.0) {
         quantity.0 = format!("{value}n");
     }
 }
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_rewrites_is_no_difference() {
+    fn a_rewrite_by_the_server_is_no_difference() {
         let sent = json!({
             "name": "a", "attributes": {}, "allowMultipleAllocations": true, "bindsToNode": false,
             "capacity": {"bandwidth": {"value": "10000M", "requestPolicy": {"default": "0.5G", "validRange":

@@ -1,10 +1,9 @@
-//! Who publishes, which slices that covers, and how fast.
+//! Who publishes, which slices it manages, and how fast it writes.
 
-use std::{num::NonZeroU32, time::Duration};
-
+use netclaim_api::labels::is_label_name;
 use thiserror::Error;
 
-/// The slices of its driver that a publisher looks after.
+/// The slices of its driver that a publisher manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Those with `spec.nodeName` of this node.
@@ -22,14 +21,14 @@ impl Scope {
     }
 }
 
-/// How many writes a publisher may send: a bucket of `burst`, refilled evenly. A rewrite of more than ten slices takes as much
-/// as ten, and dry runs take nothing.
+/// Limits the writes of a publisher: a bucket of `burst` tokens, refilled evenly. A rewrite of more than ten slices costs
+/// ten tokens; dry runs are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteBudget {
+pub(crate) struct WriteBudget {
     /// Writes per second in the long run.
-    pub per_second: NonZeroU32,
-    /// Writes at once after a pause.
-    pub burst: NonZeroU32,
+    pub(crate) per_second: u32,
+    /// Writes at once after an idle time.
+    pub(crate) burst: u32,
 }
 
 /// Settings of a publisher.
@@ -38,43 +37,28 @@ pub struct PublisherConfig {
     pub(crate) driver: String,
     pub(crate) publisher: String,
     pub(crate) scope: Scope,
-    pub(crate) quiet: Duration,
-    pub(crate) max_delay: Duration,
     pub(crate) budget: WriteBudget,
 }
 
-/// A setting that cannot work.
+/// Why a publisher cannot have these settings.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// The API server refuses such a driver name.
+    /// The driver's name, which the API server would refuse.
     #[error("driver name {0:?} must be a lower-case DNS subdomain of at most 63 bytes")]
     Driver(String),
-    /// The name goes into a label.
+    /// The publisher's name, which becomes a label.
     #[error("publisher name {0:?} must be a label value: 1 to 63 letters, digits, `-`, `_` or `.`")]
     Publisher(String),
-    /// No node has such a name.
+    /// The node's name, which no node can have.
     #[error("node name {0:?} must be a lower-case DNS subdomain of at most 253 bytes")]
     Node(String),
 }
 
-const fn budget(per_second: u32, burst: u32) -> WriteBudget {
-    // `NonZeroU32::new` of a literal: the fallback is never taken, and spares an unwrap.
-    let per_second = match NonZeroU32::new(per_second) {
-        Some(n) => n,
-        None => NonZeroU32::MIN,
-    };
-    let burst = match NonZeroU32::new(burst) {
-        Some(n) => n,
-        None => NonZeroU32::MIN,
-    };
-    WriteBudget { per_second, burst }
-}
-
 impl PublisherConfig {
-    /// Settings with defaults: changes gathered for 100 ms (1 s if they go on and on), and a write budget
-    /// of 2/s (burst 20) for a node, of which there may be thousands, or 50/s (burst 200) for the cluster.
+    /// Returns settings with a write budget of 2/s (burst 20) for a node, of which there may be thousands, or 50/s (burst
+    /// 200) for the cluster.
     ///
-    /// `publisher` tells publishers of one driver name in one scope apart; it has to stay the same across restarts.
+    /// `publisher` distinguishes publishers of one driver name in one scope, and must stay the same across restarts.
     ///
     /// # Errors
     /// [`ConfigError`] for a name that the API server would refuse.
@@ -87,56 +71,25 @@ impl PublisherConfig {
         if driver.len() > 63 || !is_dns_subdomain(&driver) {
             return Err(ConfigError::Driver(driver));
         }
-        if !is_label_value(&publisher) {
+        if !is_label_name(&publisher) {
             return Err(ConfigError::Publisher(publisher));
         }
         let budget = match &scope {
             Scope::Node(node) if !is_dns_subdomain(node) => return Err(ConfigError::Node(node.clone())),
-            Scope::Node(_) => budget(2, 20),
-            Scope::Cluster => budget(50, 200),
+            Scope::Node(_) => WriteBudget { per_second: 2, burst: 20 },
+            Scope::Cluster => WriteBudget { per_second: 50, burst: 200 },
         };
-        Ok(Self {
-            driver,
-            publisher,
-            scope,
-            quiet: Duration::from_millis(100),
-            max_delay: Duration::from_secs(1),
-            budget,
-        })
+        Ok(Self { driver, publisher, scope, budget })
     }
 
-    /// Changes are gathered until there was none for `quiet`, at most for `max_delay`.
-    #[must_use]
-    pub fn gather(mut self, quiet: Duration, max_delay: Duration) -> Self {
-        (self.quiet, self.max_delay) = (quiet, max_delay);
-        self
-    }
-
-    /// Limits the writes.
-    #[must_use]
-    pub fn budget(mut self, budget: WriteBudget) -> Self {
-        self.budget = budget;
-        self
-    }
-
-    /// Selects the slices of this scope. An empty node name selects those without one.
+    /// Returns the field selector of this scope. An empty node name selects slices without one.
     pub(crate) fn field_selector(&self) -> String {
         format!("spec.driver={},spec.nodeName={}", self.driver, self.scope.node_name())
     }
 }
 
-/// RFC 1123 label, as the API server checks device names.
-pub(crate) fn is_dns_label(text: &str) -> bool {
-    let alphanumeric = |c: Option<&u8>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && alphanumeric(bytes.first())
-        && alphanumeric(bytes.last())
-        && bytes.iter().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'-')
-}
-
-/// RFC 1123 subdomain; the API server does not limit the length of its labels.
-pub(crate) fn is_dns_subdomain(text: &str) -> bool {
+/// RFC 1123 subdomain. The API server does not limit the length of its labels.
+fn is_dns_subdomain(text: &str) -> bool {
     let label = |part: &str| {
         !part.is_empty()
             && !part.starts_with('-')
@@ -146,21 +99,12 @@ pub(crate) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(label)
 }
 
-fn is_label_value(text: &str) -> bool {
-    let alphanumeric = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && alphanumeric(bytes.first())
-        && alphanumeric(bytes.last())
-        && bytes.iter().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_that_the_server_would_refuse_are_refused_here() {
+    fn a_name_that_the_server_would_refuse_is_an_error() {
         let node = || Scope::Node("n1".into());
         assert!(PublisherConfig::new("netclaim.dev", "agent", node()).is_ok());
         for driver in ["", "Net.dev", "a..b", "-a", "a,spec.nodeName=x", &"a".repeat(64)] {

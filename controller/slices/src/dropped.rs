@@ -1,11 +1,10 @@
-//! Notices fields that the API server did not store, and accepts its version lest it be written again and again.
+//! Detects fields that the API server does not store, and adopts its version instead of sending the same again.
 //!
-//! A server with a feature gate off drops the fields of that gate without a word. Whatever the reason for a difference
-//! between what was sent and what came back, sending the same again is futile: the answer is remembered, and counts
-//! as published until something else is wanted.
+//! A server with a feature gate off silently drops the fields of that gate. If an answer differs from what was sent, for
+//! whatever reason, the answer is adopted: it counts as published until something else is desired.
 //!
-//! A probe, the dry run of a slice with every gated field, tells what is stored before anything is published, and again
-//! after the server was away, when it may have been upgraded.
+//! A probe is the dry run of a slice with every gated field. It shows what the server stores before anything is
+//! published, and again after the watch failed, because the server may have been upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +30,7 @@ const PROBE: &str = "probe";
 pub enum DroppedField {
     /// Taints of devices.
     Taints,
-    /// Counters that devices consume: what excludes each other is no longer known to the scheduler.
+    /// Counters that devices consume. Without them, the scheduler does not know which devices exclude each other.
     ConsumesCounters,
     /// Counter sets.
     SharedCounters,
@@ -46,7 +45,7 @@ pub enum DroppedField {
 }
 
 impl DroppedField {
-    /// All that a feature gate can take away.
+    /// All fields that depend on a feature gate.
     pub const GATED: [Self; 6] = [
         Self::AllowMultipleAllocations,
         Self::RequestPolicy,
@@ -56,7 +55,7 @@ impl DroppedField {
         Self::BindsToNode,
     ];
 
-    /// The field in the slice.
+    /// Returns the path of the field in the slice.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {
@@ -70,7 +69,7 @@ impl DroppedField {
         }
     }
 
-    /// The feature gate of the API server that makes it store the field; `None` when that is not known.
+    /// Returns the feature gate with which the API server stores the field, if it is known.
     #[must_use]
     pub fn gate(self) -> Option<&'static str> {
         match self {
@@ -83,7 +82,7 @@ impl DroppedField {
     }
 }
 
-/// What an API server stores of what a slice can say, and whether its scheduler goes by it.
+/// Which fields of slices an API server stores, and whether its scheduler handles counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
     dropped: BTreeSet<DroppedField>,
@@ -97,7 +96,7 @@ impl ServerFeatures {
         !self.dropped.contains(&field)
     }
 
-    /// The same, of a server of this version.
+    /// Returns these features on a server of this version.
     #[must_use]
     pub fn of(mut self, version: KubernetesVersion) -> Self {
         let is_old = version < KubernetesVersion::FIRST_TO_COUNT;
@@ -105,14 +104,14 @@ impl ServerFeatures {
         self
     }
 
-    /// The version of the API server, if it stores counters that its scheduler cannot work with. The scheduler's own
-    /// version cannot be asked for.
+    /// Returns the version of the API server, if it stores counters that its scheduler cannot handle. No API reports the
+    /// version of the scheduler itself.
     #[must_use]
     pub fn without_counters(&self) -> Option<KubernetesVersion> {
         self.without_counters
     }
 
-    /// Whether what excludes each other by counters is safe from each other.
+    /// Whether the scheduler keeps devices apart that exclude each other by counters.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.stores(DroppedField::ConsumesCounters)
@@ -120,21 +119,21 @@ impl ServerFeatures {
             && self.without_counters.is_none()
     }
 
-    /// The fields that are not.
+    /// Returns the fields that are not stored.
     pub fn dropped(&self) -> impl Iterator<Item = DroppedField> {
         self.dropped.iter().copied()
     }
 }
 
 impl FromIterator<DroppedField> for ServerFeatures {
-    /// A server that drops these fields.
+    /// Makes the features of a server that drops these fields.
     fn from_iter<T: IntoIterator<Item = DroppedField>>(dropped: T) -> Self {
         Self { dropped: dropped.into_iter().collect(), without_counters: None }
     }
 }
 
-/// A slice with every field that a gate can take away, to be sent as a dry run. Counter sets, which are not allowed
-/// beside devices from 1.35, have the gate of the devices' counters.
+/// Returns a slice with every gated field, to be sent as a dry run. Counter sets are not allowed beside devices since
+/// 1.35; they have the same gate as the counters of devices.
 pub(crate) fn probe(config: &PublisherConfig) -> ResourceSlice {
     let one = || Quantity("1".to_owned());
     let range = CapacityRequestPolicyRange { min: one(), ..Default::default() };
@@ -160,12 +159,12 @@ pub(crate) fn probe(config: &PublisherConfig) -> ResourceSlice {
         ..Device::default()
     };
     let (pool, node_name) = match &config.scope {
-        // Where slices are guarded, a node's publisher may write the pool of its node only.
+        // An admission policy may allow a node to write only the pool of its own name.
         Scope::Node(node) => (node.clone(), Some(node.clone())),
         Scope::Cluster => (PROBE.to_owned(), None),
     };
     ResourceSlice {
-        // A dry run leaves nothing that another one of this name could meet.
+        // A dry run stores nothing, so probes cannot collide.
         metadata: ObjectMeta { name: Some(format!("{}-{PROBE}", config.driver)), ..ObjectMeta::default() },
         spec: ResourceSliceSpec {
             driver: config.driver.clone(),
@@ -178,7 +177,7 @@ pub(crate) fn probe(config: &PublisherConfig) -> ResourceSlice {
     }
 }
 
-/// How often each gated field occurs in a canonical spec.
+/// Counts each gated field in a canonical spec.
 fn occurrences(spec: &ResourceSliceSpec) -> BTreeMap<DroppedField, usize> {
     let mut found = BTreeMap::new();
     let mut count = |field, n| *found.entry(field).or_insert(0) += n;
@@ -197,7 +196,7 @@ fn occurrences(spec: &ResourceSliceSpec) -> BTreeMap<DroppedField, usize> {
     found
 }
 
-/// The gated fields that a canonical spec has, by whether all of them came back.
+/// Returns the gated fields of a canonical spec that came back incomplete, and those that came back whole.
 fn compared(
     sent: &ResourceSliceSpec,
     answer: &ResourceSliceSpec,
@@ -210,7 +209,7 @@ fn compared(
     (fields(lost), fields(kept))
 }
 
-/// What is known about the differences between what was sent and what the server stored.
+/// The differences between what was sent and what the server stored.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     /// By slice: what was sent, and what came back instead; canonical.
@@ -220,7 +219,7 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// What the server stores, as far as is known.
+    /// Returns what the server stores, as far as is known.
     pub(crate) fn features(&self) -> ServerFeatures {
         let features: ServerFeatures = self.dropped.iter().copied().collect();
         match self.version {
@@ -229,15 +228,15 @@ impl Adopted {
         }
     }
 
-    /// Whether the slice, stored as `stored`, is as published as it can be when `wanted` is wanted.
-    pub(crate) fn equal(&self, name: &str, wanted: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> bool {
-        let (wanted, stored) = (canonical(wanted), canonical(stored));
-        wanted == stored
-            || self.answers.get(name).is_some_and(|(sent, answer)| *sent == wanted && *answer == stored)
+    /// Whether the slice `stored` is the best that the server stores for `desired`.
+    pub(crate) fn equal(&self, name: &str, desired: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> bool {
+        let (desired, stored) = (canonical(desired), canonical(stored));
+        desired == stored
+            || self.answers.get(name).is_some_and(|(sent, answer)| *sent == desired && *answer == stored)
     }
 
-    /// Remembers the server's answer to a write. Returns true when the server now stores a field that it dropped
-    /// before, so that all slices have to be looked at again.
+    /// Takes in the server's answer to a write. Returns `true` if the server now stores a field that it dropped before, so
+    /// that all slices must be planned again.
     pub(crate) fn record(&mut self, name: &str, sent: &ResourceSliceSpec, answer: &ResourceSlice) -> bool {
         let (sent, answer) = (canonical(sent), canonical(&answer.spec));
         let (mut lost, kept) = compared(&sent, &answer);
@@ -252,12 +251,12 @@ impl Adopted {
         self.learn(lost, &kept)
     }
 
-    /// Remembers which version the server is; `None` where it does not tell, and is believed to count.
+    /// Sets the version of the server; `None` if it is unknown, when the scheduler is assumed to handle counters.
     pub(crate) fn set_version(&mut self, version: Option<KubernetesVersion>) {
         self.version = version;
     }
 
-    /// Remembers the server's answer to the dry run of a [`probe`]. Returns what [`Self::record`] does.
+    /// Takes in the server's answer to a [`probe`]. Returns the same as [`Self::record`].
     pub(crate) fn probed(&mut self, sent: &ResourceSliceSpec, answer: &ResourceSlice) -> bool {
         let (mut lost, mut kept) = compared(&canonical(sent), &canonical(&answer.spec));
         let counters = if lost.contains(&DroppedField::ConsumesCounters) { &mut lost } else { &mut kept };
@@ -285,7 +284,7 @@ impl Adopted {
         !back.is_empty()
     }
 
-    /// The slice is gone, and with it what was remembered.
+    /// Forgets a deleted slice.
     pub(crate) fn forget(&mut self, name: &str) {
         self.answers.remove(name);
     }
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dropped_field_is_told_and_the_answer_counts_as_published() {
+    fn every_dropped_field_is_found_and_the_answer_counts_as_published() {
         let mut adopted = Adopted::default();
         let bare = json!({"name": "a", "capacity": {"x": {"value": "1"}}});
         assert!(!adopted.equal("s", &spec(full()), &spec(bare.clone())));
@@ -327,7 +326,7 @@ mod tests {
             !adopted.equal("s", &spec(full()), &spec(json!({"name": "b"}))),
             "a foreign edit still counts"
         );
-        assert!(!adopted.equal("s", &spec(json!({"name": "b"})), &spec(bare)), "so does a new wish");
+        assert!(!adopted.equal("s", &spec(json!({"name": "b"})), &spec(bare)), "so does a new desired spec");
     }
 
     #[test]
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_comes_back_makes_everything_due_again() {
+    fn a_field_that_is_stored_again_clears_all_answers() {
         let mut adopted = Adopted::default();
         let tainted = json!({"name": "a", "taints": [{"key": "k", "effect": "NoSchedule"}]});
         let bare = json!({"name": "a"});
@@ -350,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_cannot_work_with_counters_is_known_by_its_version() {
+    fn a_version_shows_whether_the_scheduler_handles_counters() {
         let mut adopted = Adopted::default();
         assert!(adopted.features().counts());
         for old in ["v1.36.0", "v1.36.2", "v1.36.99"].map(|text| text.parse().unwrap()) {
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_has_every_gated_field_and_its_answer_replaces_what_was_known() {
+    fn a_probe_has_every_gated_field_and_its_answer_decides() {
         let config = PublisherConfig::new("netclaim.dev", "agent", Scope::Node("n1".into())).unwrap();
         let probe = probe(&config);
         let mut bare = probe.clone();

@@ -6,20 +6,20 @@ use thiserror::Error;
 
 use crate::validate::Fault;
 
-/// What was asked of the API server.
+/// A request to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// To store a new slice.
+pub enum ApiVerb {
+    /// Stores a new slice.
     Create,
-    /// To replace a slice.
+    /// Replaces a slice.
     Update,
-    /// To remove a slice.
+    /// Removes a slice.
     Delete,
-    /// To say whether it would store a slice.
+    /// Checks a slice without storing it.
     DryRun,
 }
 
-impl fmt::Display for Verb {
+impl fmt::Display for ApiVerb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Create => "create",
@@ -30,13 +30,13 @@ impl fmt::Display for Verb {
     }
 }
 
-/// Why a pool is not published as asked. What was published before stays, and all but the first are tried again.
+/// Why a pool is not published as desired. Its last slices stay. All errors but [`Self::Invalid`] are retried.
 #[derive(Debug, Error)]
 pub enum PublishError {
-    /// The pool was not sent, since it would do harm.
+    /// The pool was not sent, because the scheduler could not use it.
     #[error("{}", list(.faults))]
     Invalid {
-        /// Everything found, at least one.
+        /// All faults, at least one.
         faults: Vec<Fault>,
     },
     /// Another publisher has a pool of this name.
@@ -54,8 +54,8 @@ pub enum PublishError {
     /// The API server refused, or could not be reached.
     #[error("cannot {verb} resource slice {slice} of pool {pool}")]
     Api {
-        /// What was asked.
-        verb: Verb,
+        /// The request.
+        verb: ApiVerb,
         /// The pool.
         pool: String,
         /// The slice.
@@ -64,22 +64,22 @@ pub enum PublishError {
         #[source]
         source: kube::Error,
     },
-    /// The API server did not answer; whether it acted, the watch will tell.
+    /// The API server did not answer. The watch will show whether it acted.
     #[error("no answer within {} s: {verb} resource slice {slice} of pool {pool}", .after.as_secs())]
     Timeout {
-        /// What was asked.
-        verb: Verb,
+        /// The request.
+        verb: ApiVerb,
         /// The pool.
         pool: String,
         /// The slice.
         slice: String,
-        /// How long it was waited for.
+        /// The time limit.
         after: Duration,
     },
 }
 
 impl PublishError {
-    /// Someone else was faster; the next try starts from what they did.
+    /// Whether someone else wrote first. The next try starts from what they wrote.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == 409)
     }

@@ -1,23 +1,23 @@
-//! A pool as an API server with fewer features can have it. What the scheduler cannot know is left out: unpublished is
-//! safe, unprotected is not.
+//! Reduces a pool to the features of an API server. What the scheduler would not know of is left out: an unpublished
+//! device is safe, an unprotected one is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{CounterSet, Device};
+use netclaim_api::quantity::billionths;
 
 use crate::{
     dropped::{DroppedField, ServerFeatures},
     pool::Pool,
-    quantity::billionths,
 };
 
 impl Pool {
-    /// This pool without what `server` would drop.
+    /// Returns this pool without what `server` would drop.
     ///
-    /// * Counters, or a scheduler that goes by them: of devices that together take more of a counter than there is, which
-    ///   on another server wait for each other, those with the lowest `rank` stay, of equals the first.
-    /// * Taints: a device with one that keeps pods away is left out.
-    /// * Sharing: a device is for one claim at a time, and its capacities have no policies.
+    /// * Without counters, or a scheduler that handles them: if devices together consume more of a counter than there is,
+    ///   those with the lowest `rank` stay, and of equals the first.
+    /// * Without taints: a device with a taint that repels pods is left out.
+    /// * Without sharing: a device is for one claim at a time, and its capacities have no policies.
     #[must_use]
     pub fn fitted<R: Ord>(mut self, server: &ServerFeatures, rank: impl Fn(&Device) -> R) -> Self {
         if !server.stores(DroppedField::Taints) {
@@ -27,7 +27,7 @@ impl Pool {
             });
         }
         if !server.counts() {
-            let mut left = Left::of(std::mem::take(&mut self.counters));
+            let mut left = Remaining::of(std::mem::take(&mut self.counters));
             let mut order: Vec<&Device> = self.devices.iter().collect();
             order.sort_by_cached_key(|device| rank(device));
             let stay: BTreeSet<String> = order
@@ -54,19 +54,19 @@ impl Pool {
     }
 }
 
-/// What is left of each counter, in billionths, by set and name.
-struct Left(BTreeMap<(String, String), i128>);
+/// The rest of each counter in billionths, by set and name.
+struct Remaining(BTreeMap<(String, String), i128>);
 
-impl Left {
+impl Remaining {
     fn of(sets: Vec<CounterSet>) -> Self {
         let counters = sets.into_iter().flat_map(|set| {
             let name = set.name;
             set.counters.into_iter().map(move |(counter, amount)| ((name.clone(), counter), amount))
         });
-        Self(counters.filter_map(|(key, amount)| Some((key, billionths(&amount.value)?))).collect())
+        Self(counters.filter_map(|(key, amount)| Some((key, billionths(&amount.value.0).ok()?))).collect())
     }
 
-    /// Takes what the device consumes, unless there is too little of something.
+    /// Takes what the device consumes, and returns `false` if a counter has too little left.
     fn take(&mut self, device: &Device) -> bool {
         let mut left = self.0.clone();
         let consumptions = device.consumes_counters.iter().flatten();
@@ -74,7 +74,7 @@ impl Left {
             consumptions.flat_map(|from| from.counters.iter().map(move |(name, c)| (from, name, c)));
         for (from, name, counter) in counters {
             let rest = left.get_mut(&(from.counter_set.clone(), name.clone())).and_then(|left| {
-                *left = left.checked_sub(billionths(&counter.value)?)?;
+                *left = left.checked_sub(billionths(&counter.value.0).ok()?)?;
                 Some(*left)
             });
             if rest.is_none_or(|rest| rest < 0) {
@@ -130,26 +130,26 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stores_everything_gets_everything() {
+    fn a_server_with_all_features_gets_the_whole_pool() {
         assert_eq!(fitted(&[]).1, pool());
     }
 
     #[test]
-    fn without_counters_the_first_choice_of_those_that_exclude_each_other_stays() {
+    fn without_counters_the_preferred_of_exclusive_devices_stays() {
         let (names, pool) = fitted(&[DroppedField::ConsumesCounters]);
         assert_eq!(names, ["net-a", "net-b"], "they do not exclude each other");
         assert!(pool.counters.is_empty() && pool.devices.iter().all(|d| d.consumes_counters.is_none()));
     }
 
     #[test]
-    fn without_taints_a_device_that_keeps_pods_away_is_left_out() {
+    fn without_taints_a_device_that_repels_pods_is_left_out() {
         let (names, pool) = fitted(&[DroppedField::Taints]);
         assert_eq!(names, ["nic", "ipvlan", "net-a"]);
         assert!(pool.devices.iter().all(|device| device.taints.is_none()));
     }
 
     #[test]
-    fn without_sharing_devices_have_no_policies_which_are_for_shared_ones_only() {
+    fn without_sharing_devices_have_no_request_policies() {
         let (_, pool) = fitted(&[DroppedField::AllowMultipleAllocations]);
         for device in pool.devices {
             assert_eq!(device.allow_multiple_allocations, None);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_an_old_server_drops_is_sent_to_it() {
+    fn an_old_server_is_sent_nothing_that_it_drops() {
         let (names, pool) = fitted(&DroppedField::GATED);
         assert_eq!(names, ["net-a"]);
         let rest = json!({"name": "net-a", "capacity": {"x": {"value": "1"}}});

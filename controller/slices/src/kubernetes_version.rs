@@ -1,9 +1,9 @@
-//! The version of Kubernetes, and what the scheduler of one is known to get wrong. No API tells that.
+//! Kubernetes versions, and the known bugs of their schedulers, which no API reports.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A version of Kubernetes, as far as bugs come and go with it.
+/// A version of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KubernetesVersion {
     major: u32,
@@ -12,10 +12,10 @@ pub struct KubernetesVersion {
 }
 
 impl KubernetesVersion {
-    /// The first whose scheduler can work with counters on many nodes. On 1.36 it reads the counters of all nodes for each
-    /// node that it looks at, for every pod with a claim of any driver: minutes per pod on thousands of nodes
-    /// (<https://github.com/kubernetes/kubernetes/issues/138917>). Before 1.36.2 it also forgets what shared devices take
-    /// (<https://github.com/kubernetes/kubernetes/issues/139034>). Neither is mended in any 1.36.x to come.
+    /// The first version whose scheduler handles counters on many nodes. On 1.36, it reads the counters of all nodes for
+    /// each node that it visits, for every pod with a claim of any driver: minutes per pod on thousands of nodes
+    /// (<https://github.com/kubernetes/kubernetes/issues/138917>). Before 1.36.2, it also forgets what shared devices
+    /// consume (<https://github.com/kubernetes/kubernetes/issues/139034>). No 1.36 release will fix the former.
     pub const FIRST_TO_COUNT: Self = Self { major: 1, minor: 37, patch: 0 };
 }
 
@@ -25,15 +25,15 @@ impl fmt::Display for KubernetesVersion {
     }
 }
 
-/// Why a text is no version.
+/// A text that is no version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a version of Kubernetes, such as v1.36.2 or v1.36.2-distribution.1")]
-pub struct NoVersion(String);
+pub struct InvalidVersion(String);
 
 impl FromStr for KubernetesVersion {
-    type Err = NoVersion;
+    type Err = InvalidVersion;
 
-    /// Reads what an API server calls its `gitVersion`. What a distribution adds does not count.
+    /// Parses the `gitVersion` of an API server, and ignores the suffix of a distribution.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |part: Option<&str>| part?.parse().ok();
         let version = || {
@@ -46,7 +46,7 @@ impl FromStr for KubernetesVersion {
             };
             parts.next().is_none().then_some(version)
         };
-        version().ok_or_else(|| NoVersion(text.to_owned()))
+        version().ok_or_else(|| InvalidVersion(text.to_owned()))
     }
 }
 
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distributions_have_the_version_they_are_made_of() {
+    fn a_distribution_has_the_version_that_it_is_built_from() {
         for text in ["v1.37.0", "v1.37.0-gke.1234", "v1.37.0+k3s1", "v1.37.0-eks-abc"] {
             assert_eq!(text.parse(), Ok(KubernetesVersion::FIRST_TO_COUNT), "{text}");
         }
         for text in ["", "v", "1.36.2", "v1.36", "v1.36.x", "v1.36.2.1", "v-1.36.2", "v1.36.99999999999"] {
-            assert_eq!(text.parse::<KubernetesVersion>(), Err(NoVersion(text.into())), "{text}");
+            assert_eq!(text.parse::<KubernetesVersion>(), Err(InvalidVersion(text.into())), "{text}");
         }
     }
 

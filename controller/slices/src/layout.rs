@@ -1,11 +1,11 @@
-//! Cuts a pool into slices such that a change touches as few of them as possible.
+//! Splits a pool into slices, so that a change touches as few of them as possible.
 //!
-//! Counter sets and devices go into slices of their own (mandatory since 1.35). Each stays where it is as long as it
-//! is wanted; a new one goes into the first slice with room. So one changed device is one written slice.
+//! Counter sets and devices have separate slices (required since 1.35). Each stays in its slice as long as it is
+//! desired; a new one goes into the first slice with room. So one changed device is one written slice.
 //!
-//! The name of a slice tells its place: `<pool>-<driver>-<hash>-d0000`. Fixed names make a create that was sent twice
-//! fail the second time, where a generated name would put two slices with the same devices into the pool. Counter
-//! slices (`c0000`) sort before device slices, which the scheduler looks at in the order of their names.
+//! The name of a slice contains its place: `<pool>-<driver>-<hash>-d0000`. With fixed names, a create that is sent twice
+//! fails the second time; generated names would put two slices with the same devices into the pool. Counter slices
+//! (`c0000`) sort before device slices, which the scheduler reads in the order of their names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use k8s_openapi::api::resource::v1::{ResourcePool, ResourceSlice, ResourceSliceS
 
 use crate::pool::{Placement, Pool};
 
-/// Devices in a slice. The API allows 128, but 64 as soon as one of them has a taint or consumes counters; with 64
-/// always, a link going down does not tear its slice apart.
+/// Devices in a slice. The API allows 128, but 64 if one of them has a taint or consumes counters. With 64 always, a
+/// new taint does not split a slice.
 pub(crate) const DEVICES_PER_SLICE: usize = 64;
 
 /// Counter sets in a slice (API limit).
 pub(crate) const COUNTER_SETS_PER_SLICE: usize = 8;
 
-/// What a slice holds. Counters come first, also when writing.
+/// What a slice holds. Counters come first, also in the order of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Counters,
@@ -50,7 +50,7 @@ impl Names {
             .take(Self::POOL_BYTES)
             .collect();
         let readable = readable.trim_matches(['-', '.']);
-        // The hash keeps apart what the readable part does not: `a/b` and `a-b`, long names, and another driver.
+        // The hash distinguishes names with the same readable part: `a/b` and `a-b`, long names, other drivers.
         let hash = fnv1a(driver.bytes().chain([0]).chain(pool.bytes()));
         Self { prefix: format!("{readable}-{driver}-{hash:08x}-").trim_start_matches('-').to_owned() }
     }
@@ -63,7 +63,7 @@ impl Names {
         format!("{}{letter}{:04}", self.prefix, slot.index)
     }
 
-    /// The place of the slice called `name`; `None` when this pool has no slice of such a name.
+    /// Returns the place of the slice `name`, or `None` if this pool has no slice of such a name.
     pub(crate) fn slot(&self, name: &str) -> Option<Slot> {
         let place = name.strip_prefix(&self.prefix)?;
         let kind = match place.as_bytes().first()? {
@@ -76,18 +76,18 @@ impl Names {
     }
 }
 
-/// 32-bit FNV-1a: stable across releases, unlike the hashers of std.
+/// 32-bit FNV-1a, which is stable across releases, unlike the hashers of std.
 fn fnv1a(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The specs of the slices of `pool`, with generation 0, given the slices that are there.
+/// Returns the specs of the slices of `pool`, with generation 0, given its current slices.
 pub(crate) fn layout(
     driver: &str,
     pool: &Pool,
     current: &BTreeMap<Slot, &ResourceSlice>,
 ) -> BTreeMap<Slot, ResourceSliceSpec> {
-    // A half-written pool can name a device in two slices: the newer generation decides.
+    // A half-written pool can have a device in two slices; the newer generation decides.
     let mut newest_first: Vec<_> = current.iter().collect();
     newest_first.sort_by_key(|(_, slice)| std::cmp::Reverse(slice.spec.pool.generation));
 
@@ -123,7 +123,7 @@ pub(crate) fn layout(
     specs
 }
 
-/// A slice index for each item: where it is, if there is room, else the first with room.
+/// Returns a slice index for each item: its current one if there is room, else the first with room.
 fn assign(places: impl Iterator<Item = Option<u32>>, per_slice: usize) -> Vec<u32> {
     let mut places: Vec<_> = places.collect();
     let mut used: BTreeMap<u32, usize> = BTreeMap::new();
@@ -176,7 +176,7 @@ mod tests {
     const DEVICES: Slot = Slot { kind: Kind::Devices, index: 3 };
 
     #[test]
-    fn a_name_tells_pool_and_place() {
+    fn a_name_contains_pool_and_place() {
         let names = Names::new("netclaim.dev", "node-1.example");
         let name = names.name(DEVICES);
         assert!(name.starts_with("node-1.example-netclaim.dev-"), "{name}");

@@ -1,18 +1,23 @@
 //! Publishes pools of devices as ResourceSlices and keeps them as published.
 //!
-//! A caller says what should be there ([`PublisherHandle::publish`]); the [`Publisher`] makes the API server say the
-//! same and watches that it stays so: slices that the kubelet wipes at its start, or after a plugin was gone for 30 s,
-//! come back; foreign edits are undone; nothing is written while nothing changes.
+//! ```text
+//!   PublisherHandle::publish ── desired pools ──> validate ──> layout ──> plan ──> writes ──> API server
+//!                                                               observed slices ──┘             │
+//!                                                                     └────────── watch ────────┘
+//! ```
+//!
+//! A caller sets the desired pools with [`PublisherHandle::publish`]. The [`Publisher`] writes the slices and watches
+//! them: it restores slices that the kubelet deletes when it starts or when a plugin was gone for 30 s, and undoes
+//! foreign edits. It writes nothing while nothing changes.
 //!
 //! Invariants:
-//! * Whatever write a crash or a refusal is followed by, the scheduler never sees a complete pool whose devices lack
-//!   their counters or appear twice: module `plan` says how.
-//! * A device that [`validate()`] finds fault with, or that the API server names as the cause of its refusal, is left out. A pool
-//!   that is refused as a whole keeps what was published of it before.
-//! * Only slices of this driver, in this [`Scope`], are ever touched, and of these none that bears the label
-//!   [`PUBLISHER_LABEL`] with another publisher's name. A slice without the label belongs to whoever publishes a pool
-//!   of its name; one of an unknown pool is left alone. So several publishers may share a driver name as long as
-//!   they publish different pools.
+//! * The scheduler never sees a complete pool whose devices lack their counters or appear twice, even if the publisher
+//!   crashes or is refused between two writes. Module `plan` says how.
+//! * A device is left out if [`validate()`] finds a fault, or if the API server names it as the cause of a refusal. A pool
+//!   that is refused as a whole keeps its last slices.
+//! * The publisher touches only slices of its driver in its [`Scope`], and none whose label [`PUBLISHER_LABEL`] names
+//!   another publisher. A slice without the label belongs to whoever publishes a pool of its name; one of an unknown
+//!   pool is left alone. So several publishers can share a driver name if they publish different pools.
 
 mod canonical;
 mod config;
@@ -24,13 +29,12 @@ mod layout;
 mod plan;
 mod pool;
 mod publisher;
-mod quantity;
 mod validate;
 
-pub use config::{ConfigError, PublisherConfig, Scope, WriteBudget};
+pub use config::{ConfigError, PublisherConfig, Scope};
 pub use dropped::{DroppedField, ServerFeatures};
-pub use error::{PublishError, Verb};
-pub use kubernetes_version::{KubernetesVersion, NoVersion};
+pub use error::{ApiVerb, PublishError};
+pub use kubernetes_version::{InvalidVersion, KubernetesVersion};
 pub use plan::PUBLISHER_LABEL;
 pub use pool::{Placement, Pool};
 pub use publisher::{PoolStatus, PublishStatus, Publisher, PublisherHandle, Revision};

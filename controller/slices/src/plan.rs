@@ -1,17 +1,14 @@
-//! Decides which slices to write, and in which order. No IO, no memory: the same question has the same answer after a
-//! crash.
+//! Decides which slices to write, and in which order. Pure: after a crash, the same slices give the same plan.
 //!
-//! What the scheduler does rules this: it looks at the slices of the highest generation only, takes a pool for
-//! complete when their number equals their `resourceSliceCount`, allocates nothing from an incomplete one, and refuses
-//! a complete one in which a device name occurs twice or a counter is missing.
+//! The scheduler reads only the slices of the highest generation. It allocates nothing from a pool until the number of
+//! these slices equals their `resourceSliceCount`, and refuses a pool with a duplicate device or a missing counter.
 //!
 //! * A single slice that differs is replaced in place: the pool is complete and consistent before and after.
-//! * Otherwise every slice is written with the next generation. The first write makes the pool incomplete, the last
-//!   one complete again, and only then does a new device meet its counters. Counter slices go first all the same.
-//! * Slices of the highest generation that are as wanted are the trace of a rewrite that broke off, or what a wipe
-//!   left: the rest is written with that generation.
-//! * Slices that are not wanted go first. Removing one can only leave a pool incomplete, or as it was before someone
-//!   else put that slice there.
+//! * Otherwise, every slice is written with the next generation. The first write makes the pool incomplete, the last
+//!   one complete again, so new devices never appear without their counters. Counter slices are written first anyway.
+//! * If slices of the highest generation are as desired, a rewrite was interrupted, or slices were deleted. The rest is
+//!   written with that generation.
+//! * Undesired slices are deleted first. That only makes a pool incomplete, or undoes what someone else added.
 
 use std::collections::BTreeMap;
 
@@ -28,17 +25,17 @@ use crate::{
     pool::Pool,
 };
 
-/// Label with the name of the publisher, on every slice it writes.
+/// Label with the name of the publisher on every slice that it writes.
 pub const PUBLISHER_LABEL: &str = "netclaim.dev/publisher";
 
 /// One request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
-    /// Remove this very slice, as it is.
+    /// Removes this slice, unless it changed meanwhile.
     Delete(ResourceSlice),
-    /// Replace it, unless it changed meanwhile (`resourceVersion`).
+    /// Replaces it, unless it changed meanwhile (`resourceVersion`).
     Update(ResourceSlice),
-    /// Store it, unless there is one of this name.
+    /// Stores it, unless there is one of this name.
     Create(ResourceSlice),
 }
 
@@ -49,39 +46,39 @@ impl Write {
     }
 }
 
-/// The way from what is there to what is wanted.
+/// The way from the current slices to the desired ones.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// Generation of the pool once everything is written; `None` when it is to be gone.
+    /// Generation of the pool after all writes; `None` if the pool is withdrawn.
     pub(crate) generation: Option<i64>,
     /// Empty when there is nothing to do.
     pub(crate) writes: Vec<Write>,
 }
 
 impl Plan {
-    /// The writes that store something.
+    /// Returns the writes that store something.
     pub(crate) fn puts(&self) -> impl Iterator<Item = &Write> {
         self.writes.iter().filter(|write| !matches!(write, Write::Delete(_)))
     }
 
-    /// Whether a refusal halfway would spoil a pool that may be in use.
+    /// Whether a refusal between two writes would break a pool that may be in use.
     pub(crate) fn rewrites(&self) -> bool {
         self.puts().count() > 1 && self.puts().any(|write| matches!(write, Write::Update(_)))
     }
 }
 
-/// The publisher that `slice` names as its own.
+/// Returns the publisher in the label of `slice`.
 pub(crate) fn publisher_of(slice: &ResourceSlice) -> Option<&str> {
     slice.metadata.labels.as_ref()?.get(PUBLISHER_LABEL).map(String::as_str)
 }
 
-/// The way to a pool that is gone: only what is certainly ours is deleted.
+/// Plans to withdraw a pool: deletes only slices with the publisher's label.
 pub(crate) fn withdraw(config: &PublisherConfig, existing: &[&ResourceSlice]) -> Plan {
     let ours = existing.iter().filter(|slice| publisher_of(slice) == Some(config.publisher.as_str()));
     Plan { generation: None, writes: ours.map(|slice| Write::Delete((*slice).clone())).collect() }
 }
 
-/// The way to `pool`, given all slices of that pool that are there.
+/// Plans to publish `pool`, given all current slices of that pool.
 ///
 /// # Errors
 /// [`PublishError::Taken`] when another publisher has a slice in this pool.
@@ -104,13 +101,13 @@ pub(crate) fn plan(
     let slot_of = |slice: &ResourceSlice| names.slot(slice.metadata.name.as_deref()?);
     let current: BTreeMap<Slot, &ResourceSlice> =
         existing.iter().filter_map(|slice| Some((slot_of(slice)?, *slice))).collect();
-    let mut wanted = layout(&config.driver, pool, &current);
+    let mut desired = layout(&config.driver, pool, &current);
 
-    let unwanted = existing.iter().filter(|slice| slot_of(slice).is_none_or(|s| !wanted.contains_key(&s)));
-    let mut writes: Vec<_> = unwanted.map(|slice| Write::Delete((*slice).clone())).collect();
+    let undesired = existing.iter().filter(|slice| slot_of(slice).is_none_or(|s| !desired.contains_key(&s)));
+    let mut writes: Vec<_> = undesired.map(|slice| Write::Delete((*slice).clone())).collect();
 
     let generation_of = |slot: &Slot| current.get(slot).map(|slice| slice.spec.pool.generation);
-    let top = wanted.keys().filter_map(generation_of).max();
+    let top = desired.keys().filter_map(generation_of).max();
     let published = |slot: &Slot, spec: &ResourceSliceSpec| {
         let at_top = || {
             let mut spec = spec.clone();
@@ -122,22 +119,22 @@ pub(crate) fn plan(
         })
     };
     let due: Vec<Slot> =
-        wanted.iter().filter(|(slot, spec)| !published(slot, spec)).map(|(slot, _)| *slot).collect();
+        desired.iter().filter(|(slot, spec)| !published(slot, spec)).map(|(slot, _)| *slot).collect();
     let (generation, due) = match top {
         None => (1, due),
         Some(top) => {
-            let rewrite_broke_off = || due.iter().all(|slot| generation_of(slot) != Some(top));
-            if due.len() == 1 || rewrite_broke_off() {
+            let interrupted = || due.iter().all(|slot| generation_of(slot) != Some(top));
+            if due.len() == 1 || interrupted() {
                 (top, due)
             } else {
-                (top.saturating_add(1), wanted.keys().copied().collect())
+                (top.saturating_add(1), desired.keys().copied().collect())
             }
         }
     };
 
     let times = taint_times(existing);
     for slot in due {
-        let Some(mut spec) = wanted.remove(&slot) else {
+        let Some(mut spec) = desired.remove(&slot) else {
             continue;
         };
         spec.pool.generation = generation;
@@ -170,7 +167,7 @@ fn new_metadata(name: String, config: &PublisherConfig, pool: &Pool) -> ObjectMe
     }
 }
 
-/// Keeps what others put on the object, and the `resourceVersion` that guards the update.
+/// Keeps the metadata of others, and the `resourceVersion` that guards the update.
 fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
     let mut metadata = slice.metadata.clone();
     metadata.managed_fields = None;
@@ -190,7 +187,7 @@ fn taint_id(device: &str, taint: &DeviceTaint) -> TaintId {
     (device.to_owned(), taint.key.clone(), value, taint.effect.clone())
 }
 
-/// When the server first saw each taint. Tolerations count from there, so an update must not start them anew.
+/// Returns when the server first saw each taint. Tolerations count from then, so an update must not reset it.
 fn taint_times(existing: &[&ResourceSlice]) -> BTreeMap<TaintId, Time> {
     let devices = existing.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
     let taints = devices.flat_map(|device| device.taints.iter().flatten().map(|taint| (&device.name, taint)));

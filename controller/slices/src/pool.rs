@@ -1,4 +1,4 @@
-//! What a caller publishes: a pool of devices, where it is reachable from, and the counters its devices share.
+//! What a caller publishes: a pool of devices, the nodes that can use it, and the counters that its devices share.
 
 use k8s_openapi::{
     api::{
@@ -15,12 +15,12 @@ pub struct Pool {
     pub name: String,
     /// The nodes that can use the devices.
     pub placement: Placement,
-    /// The slices disappear with this object, whose `uid` must be that of today: for a node's pool the Node.
+    /// The slices are deleted with this object, whose `uid` must be current. For a node's pool, this is the Node.
     pub owner: Option<OwnerReference>,
-    /// The devices, first choice first: the scheduler takes the first that fits. The order holds within a slice; a
-    /// device does not change its slice for the sake of the order. `timeAdded` of a taint is the server's, and ignored.
+    /// The devices in order of preference: the scheduler takes the first that fits. The order holds within a slice; a
+    /// device does not move to another slice for it. `timeAdded` of a taint is ignored, because the server sets it.
     ///
-    /// A pool without devices is published as one empty slice, since "nothing there" and "not yet known" differ.
+    /// A pool without devices is published as one empty slice, because "no devices" and "not known yet" differ.
     pub devices: Vec<Device>,
     /// Counters that the devices consume.
     pub counters: Vec<CounterSet>,
@@ -31,7 +31,7 @@ pub struct Pool {
 pub enum Placement {
     /// The node of this name.
     Node(String),
-    /// The nodes that match; the API server wants exactly one term.
+    /// The nodes that match; the API server requires exactly one term.
     NodeSelector(NodeSelector),
     /// Every node.
     AllNodes,

@@ -1,9 +1,8 @@
-//! The task that makes the API server agree with what is to be published.
+//! The task that writes the desired pools to the API server.
 //!
-//! One loop: something changed (a wish, or a slice) -> wait for a quiet moment -> plan each pool from what is there
-//! -> write. A write that fails ends the plan of its pool; the next try plans anew, without the devices that the server
-//! named as the cause. Nothing is remembered that a restart would lose, but what the server refuses to store (see
-//! [`crate::dropped`]).
+//! One loop: a desired pool or a slice changes -> gather changes -> plan each pool from its slices -> write. A failed write
+//! ends the plan of its pool. The next try plans anew, without the devices that the server named as the cause. A
+//! restart loses only what the server does not store (see [`crate::dropped`]), which the next probe finds out.
 
 mod observed;
 mod pace;
@@ -37,98 +36,96 @@ use self::{
 use crate::{
     config::PublisherConfig,
     dropped::{Adopted, ServerFeatures, probe},
-    error::{PublishError, Verb},
-    kubernetes_version::{KubernetesVersion, NoVersion},
+    error::{ApiVerb, PublishError},
+    kubernetes_version::{InvalidVersion, KubernetesVersion},
     plan::{Plan, Write, plan, publisher_of, withdraw},
     pool::Pool,
-    validate::{Fault, Problem, sift},
+    validate::{Fault, Problem, publishable},
 };
 
-/// Counts what [`PublisherHandle::publish`] was told; 0 is before the first call.
+/// Counts different calls of [`PublisherHandle::publish`]; 0 is before the first.
 pub type Revision = u64;
 
-/// What has become of the pools.
+/// The state of all pools.
 #[derive(Clone, Debug, Default)]
 pub struct PublishStatus {
-    /// The last wish that was worked off, successfully or not.
+    /// Revision last processed, successfully or not.
     pub revision: Revision,
-    /// By name: the pools of that wish, and those on their way out.
+    /// By name: the pools of that revision, and those being withdrawn.
     pub pools: BTreeMap<String, PoolStatus>,
-    /// What the API server stores; `None` until it was asked.
+    /// What the API server stores; `None` until it was probed.
     pub server: Option<ServerFeatures>,
-    /// Why the slices cannot be watched; `None` while they are.
-    pub watch_error: Option<Arc<watcher::Error>>,
 }
 
 impl PublishStatus {
-    /// Whether everything of this wish, or a later one, is published.
+    /// Whether all pools of this revision, or a later one, are published.
     #[must_use]
     pub fn is_published(&self, revision: Revision) -> bool {
         self.revision >= revision && self.pools.values().all(|pool| pool.error.is_none())
     }
 }
 
-/// What has become of one pool.
+/// The state of one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolStatus {
-    /// Generation last published as a whole by this process; `None` when there was none.
+    /// Generation last published as a whole by this process.
     pub generation: Option<i64>,
-    /// Why the last wish is not published; the one before still is.
+    /// Why the pool is not published as desired. Its last slices stay.
     pub error: Option<Arc<PublishError>>,
-    /// What is wrong with devices that the pool is published without, and with counter sets.
+    /// Why devices and counter sets are left out of the pool.
     pub left_out: Vec<Fault>,
 }
 
-/// What has become of one pool in one go.
-struct Outcome {
+/// The result of publishing one pool once.
+struct Attempt {
     left_out: Vec<Fault>,
-    /// The generation that is published.
+    /// Generation now published.
     result: Result<Option<i64>, PublishError>,
 }
 
-impl From<Result<Option<i64>, PublishError>> for Outcome {
+impl From<Result<Option<i64>, PublishError>> for Attempt {
     fn from(result: Result<Option<i64>, PublishError>) -> Self {
         Self { left_out: Vec::new(), result }
     }
 }
 
 #[derive(Clone, Debug, Default)]
-struct Wish {
+struct Desired {
     revision: Revision,
-    /// `None` until the first call: an agent that has just started does not withdraw what its predecessor published.
+    /// `None` until the first call, so that an agent that has just started does not withdraw its predecessor's pools.
     pools: Option<Arc<[Pool]>>,
 }
 
-/// Tells a publisher what to publish. Clones share the publisher; it outlives them.
+/// Sets what a publisher publishes. Clones share the publisher, which outlives them.
 #[derive(Clone, Debug)]
 pub struct PublisherHandle {
-    wish: watch::Sender<Wish>,
+    desired: watch::Sender<Desired>,
     status: watch::Receiver<PublishStatus>,
 }
 
-impl Wish {
+impl Desired {
     fn pools(&self) -> &[Pool] {
         self.pools.as_deref().unwrap_or_default()
     }
 }
 
 impl PublisherHandle {
-    /// These pools, and no others, are to be published. The last call wins; never blocks. Pools that are left out are
-    /// withdrawn. Returns the number to look for in [`PublishStatus`]: that of the call before if nothing is new.
+    /// Sets the pools to publish, and withdraws all others. Never blocks; the last call wins. Returns the revision to look
+    /// for in [`PublishStatus`], which is the last one if nothing changed.
     pub fn publish(&self, pools: Vec<Pool>) -> Revision {
         let mut revision = 0;
-        self.wish.send_if_modified(|wish| {
-            let new = wish.pools.as_deref() != Some(&pools);
+        self.desired.send_if_modified(|desired| {
+            let new = desired.pools.as_deref() != Some(&pools);
             if new {
-                *wish = Wish { revision: wish.revision + 1, pools: Some(pools.into()) };
+                *desired = Desired { revision: desired.revision + 1, pools: Some(pools.into()) };
             }
-            revision = wish.revision;
+            revision = desired.revision;
             new
         });
         revision
     }
 
-    /// What has become of it.
+    /// Returns the state of all pools.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<PublishStatus> {
         self.status.clone()
@@ -140,8 +137,8 @@ impl PublisherHandle {
 pub struct Publisher;
 
 impl Publisher {
-    /// Starts a publisher, which runs until `cancel`. It then leaves the slices as they are: a restart is no reason
-    /// to withdraw devices.
+    /// Starts a publisher, which runs until `cancel`. It then leaves the slices as they are, because a restart must not
+    /// withdraw devices.
     ///
     /// `client` needs list, watch, create, update and delete on `resourceslices`.
     pub fn spawn(
@@ -149,7 +146,7 @@ impl Publisher {
         config: PublisherConfig,
         cancel: CancellationToken,
     ) -> (PublisherHandle, JoinHandle<()>) {
-        let (wish, wishes) = watch::channel(Wish::default());
+        let (desired, updates) = watch::channel(Desired::default());
         let (status_sender, status) = watch::channel(PublishStatus::default());
         let worker = Worker {
             api: Api::all(client.clone()),
@@ -164,32 +161,40 @@ impl Publisher {
             config,
         };
         let task = tokio::spawn(async move {
-            // A write that is cut off is like a crash after it, which every plan can start from.
-            cancel.run_until_cancelled(worker.run(wishes)).await;
+            // A cancelled write is like a crash, which every plan can start from.
+            cancel.run_until_cancelled(worker.run(updates)).await;
         });
-        (PublisherHandle { wish, status }, task)
+        (PublisherHandle { desired, status }, task)
     }
 }
 
-/// A request that takes longer will not be answered any more.
+/// Changes are gathered until none comes for this long.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// The longest time for which changes are gathered.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// A request that takes longer counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What each of so many writes takes from the budget. All writes of a plan together take at most that of ten, or a pool of many
-/// slices, which are all written anew when their number changes, could not follow what it is made of. Dry runs are free:
-/// writes come after them, or a pause that grows.
+/// The most expensive plan costs as much as this many writes.
+const MAX_COST: u32 = 10;
+
+/// Returns the cost of each of so many writes. Together they cost at most [`MAX_COST`]: all slices of a pool are written
+/// when their number changes, and a big pool must keep up with its devices. Dry runs are free: paid writes or a growing
+/// delay follow them.
 fn cost_of_each(writes: usize) -> f64 {
-    const DEAREST: u32 = 10;
-    u32::try_from(writes).map_or(0.0, |writes| f64::from(DEAREST) / f64::from(writes.max(DEAREST)))
+    u32::try_from(writes).map_or(0.0, |writes| f64::from(MAX_COST) / f64::from(writes.max(MAX_COST)))
 }
 
-/// Takes off what is half of a slice and of no use here.
+/// Removes managed fields, which are half of a slice's size.
 fn strip(slice: &mut ResourceSlice) {
     slice.metadata.managed_fields = None;
 }
 
-/// Whether the API server has to be asked what it stores.
+/// Whether it is known what the API server stores.
 enum Probe {
-    /// It may be another one than before.
+    /// The server may have been replaced or upgraded.
     Due,
     Failed(Failures),
     Done,
@@ -203,24 +208,24 @@ struct Worker {
     adopted: Adopted,
     budget: Budget,
     failures: BTreeMap<String, Failures>,
-    /// By pool: devices that the API server refused, as long as they are wished for unchanged.
+    /// By pool: devices that the API server refused, as long as they are desired unchanged.
     refused: BTreeMap<String, Vec<(Device, Fault)>>,
     probe: Probe,
     status: watch::Sender<PublishStatus>,
 }
 
 impl Worker {
-    async fn run(mut self, mut wishes: watch::Receiver<Wish>) {
-        // From the API server's cache: "the newest" is read from etcd where the cache lags, every slice of the cluster for each
-        // node that asks. What is stale leads to a conflict, and to a plan anew.
+    async fn run(mut self, mut updates: watch::Receiver<Desired>) {
+        // Lists come from the API server's cache. A consistent list would read all slices of the cluster from etcd, for each
+        // node, when the cache lags. A stale slice only leads to a conflict and a new plan.
         let selector = watcher::Config { page_size: None, ..watcher::Config::default() };
         let selector = selector.any_semantic().fields(&self.config.field_selector());
         let mut events = pin!(watcher(self.api.clone(), selector).default_backoff().modify(strip));
-        let mut gather = Gather::new(self.config.quiet, self.config.max_delay);
-        let mut wish = Wish::default();
-        let mut handles = true;
+        let mut gather = Gather::new(QUIET, MAX_DELAY);
+        let mut desired = Desired::default();
+        let mut has_handles = true;
         loop {
-            let ready = self.observed.is_ready() && wish.pools.is_some();
+            let ready = self.observed.is_ready() && desired.pools.is_some();
             let retry = self.failures.values().map(|failures| failures.retry_at).min();
             let due = gather.due().into_iter().chain(retry).min().filter(|_| ready);
             let probe_at = match &self.probe {
@@ -234,23 +239,23 @@ impl Worker {
                     Some(event) => if self.watched(event) { gather.changed() },
                     None => return,
                 },
-                changed = wishes.changed(), if handles => match changed {
+                changed = updates.changed(), if has_handles => match changed {
                     Ok(()) => {
-                        let next = wishes.borrow_and_update().clone();
-                        self.forgive(wish.pools(), next.pools());
-                        wish = next;
+                        let next = updates.borrow_and_update().clone();
+                        self.reset_retries(desired.pools(), next.pools());
+                        desired = next;
                         gather.changed();
                     }
-                    Err(_) => handles = false,
+                    Err(_) => has_handles = false,
                 },
                 () = sleep_until(probe_at.unwrap_or_else(Instant::now)), if probe_at.is_some() => {
-                    if self.ask().await {
+                    if self.probe().await {
                         gather.changed();
                     }
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     gather.acted();
-                    if self.work(&wish).await {
+                    if self.reconcile(&desired).await {
                         gather.changed();
                     }
                 }
@@ -258,19 +263,19 @@ impl Worker {
         }
     }
 
-    /// Asks the API server what it stores. Returns whether all pools have to be looked at once more.
-    async fn ask(&mut self) -> bool {
+    /// Probes what the API server stores. Returns whether all pools must be planned again.
+    async fn probe(&mut self) -> bool {
         let slice = probe(&self.config);
         let answer = match self.send(&slice.spec.pool.name, &Write::Create(slice.clone()), true).await {
             Ok(answer) => answer,
-            // A webhook that takes no dry run, or something that refuses this slice: what is written will tell.
+            // A webhook does not support dry runs, or refuses this slice. Later writes show what is stored.
             Err(PublishError::Api { source, .. }) if is_status(&source, 400) || is_status(&source, 422) => {
                 let error = &source as &dyn std::error::Error;
-                tracing::warn!(error, "cannot ask the API server what it stores");
+                tracing::warn!(error, "cannot probe what the API server stores");
                 None
             }
             Err(error) => {
-                self.ask_again(&error);
+                self.retry_probe(&error);
                 return false;
             }
         };
@@ -279,16 +284,16 @@ impl Worker {
             // Without permission to read `/version`, assume that the scheduler counts correctly.
             Ok(Err(kube::Error::Api(_))) => self.adopted.set_version(None),
             Ok(Err(error)) => {
-                self.ask_again(&error);
+                self.retry_probe(&error);
                 return false;
             }
             Err(elapsed) => {
-                self.ask_again(&elapsed);
+                self.retry_probe(&elapsed);
                 return false;
             }
         }
         self.probe = Probe::Done;
-        // An upgraded server may take what it refused before.
+        // An upgraded server may accept what it refused before.
         let refused = std::mem::take(&mut self.refused).into_values().any(|devices| !devices.is_empty());
         let again = answer.is_some_and(|answer| self.adopted.probed(&slice.spec, &answer));
         self.status.send_if_modified(|status| {
@@ -300,57 +305,52 @@ impl Worker {
         again || refused
     }
 
-    fn ask_again(&mut self, error: &(dyn std::error::Error + 'static)) {
+    fn retry_probe(&mut self, error: &(dyn std::error::Error + 'static)) {
         let before = match self.probe {
             Probe::Failed(failures) => Some(failures),
             Probe::Due | Probe::Done => None,
         };
         if before.is_none() {
-            tracing::warn!(error, "cannot ask the API server what it stores, trying again");
+            tracing::warn!(error, "cannot probe what the API server stores, will retry");
         }
-        self.probe = Probe::Failed(Failures::another(before));
+        self.probe = Probe::Failed(Failures::after(before));
     }
 
+    /// Takes in an event of the watch. Returns whether slices changed.
     fn watched(&mut self, event: watcher::Result<watcher::Event<ResourceSlice>>) -> bool {
-        let (error, news) = match event {
-            Ok(event) => (None, self.observed.watched(event)),
+        match event {
+            Ok(event) => self.observed.watched(event),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch resource slices");
                 self.probe = Probe::Due;
-                (Some(Arc::new(error)), false)
+                false
             }
-        };
-        self.status.send_if_modified(|status| {
-            let changed = error.is_some() || status.watch_error.is_some();
-            status.watch_error = error;
-            changed
-        });
-        news
+        }
     }
 
-    /// A pool whose wish changed is tried at once, whatever became of the one before.
-    fn forgive(&mut self, before: &[Pool], now: &[Pool]) {
+    /// Makes changed pools due at once, even if they failed before.
+    fn reset_retries(&mut self, before: &[Pool], now: &[Pool]) {
         self.failures.retain(|name, _| {
             let named = |pool: &&Pool| pool.name == *name;
             before.iter().find(named) == now.iter().find(named)
         });
     }
 
-    /// Brings every pool where it should be. Returns whether all of them have to be looked at once more.
-    async fn work(&mut self, wish: &Wish) -> bool {
+    /// Publishes and withdraws pools. Returns whether all of them must be planned again.
+    async fn reconcile(&mut self, desired: &Desired) -> bool {
         let mut again = false;
         let mut results = BTreeMap::new();
         let ours = self.observed.all().filter(|s| publisher_of(s) == Some(self.config.publisher.as_str()));
         let ours: BTreeSet<_> = ours.map(|slice| slice.spec.pool.name.clone()).collect();
-        let mut wanted: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
-        wanted.extend(ours.iter().map(|name| (name.as_str(), Vec::new())));
-        for pool in wish.pools() {
-            wanted.entry(&pool.name).or_default().push(pool);
+        let mut by_name: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
+        by_name.extend(ours.iter().map(|name| (name.as_str(), Vec::new())));
+        for pool in desired.pools() {
+            by_name.entry(&pool.name).or_default().push(pool);
         }
-        for (name, pools) in wanted {
+        for (name, pools) in by_name {
             let result = match pools[..] {
-                [] => self.bring(name, None, &mut again).await,
-                [pool] => self.bring(name, Some(pool), &mut again).await,
+                [] => self.reconcile_pool(name, None, &mut again).await,
+                [pool] => self.reconcile_pool(name, Some(pool), &mut again).await,
                 _ => {
                     self.failures.remove(name);
                     let (pool, problem) = (name.to_owned(), Problem::Duplicate(name.to_owned()));
@@ -362,24 +362,25 @@ impl Worker {
         }
         self.failures.retain(|name, _| results.contains_key(name));
         self.refused.retain(|name, _| results.contains_key(name));
-        self.report(wish.revision, results);
+        self.report(desired.revision, results);
         again
     }
 
-    /// Plans and writes one pool; `None` while its next try is not due.
-    async fn bring(&mut self, name: &str, pool: Option<&Pool>, again: &mut bool) -> Option<Outcome> {
+    /// Plans and writes one pool. Returns `None` until its retry is due.
+    async fn reconcile_pool(&mut self, name: &str, pool: Option<&Pool>, again: &mut bool) -> Option<Attempt> {
         if self.failures.get(name).is_some_and(|failures| failures.retry_at > Instant::now()) {
             return None;
         }
-        let (mut pool, mut left_out) = match pool.map(|pool| sift(pool, &self.config.scope)).transpose() {
-            Ok(Some((pool, left_out))) => (Some(pool), left_out),
-            Ok(None) => (None, Vec::new()),
-            Err(faults) => {
-                // Trying again is of no use before the wish changes.
-                self.failures.remove(name);
-                return Some(Err(PublishError::Invalid { faults }).into());
-            }
-        };
+        let (mut pool, mut left_out) =
+            match pool.map(|pool| publishable(pool, &self.config.scope)).transpose() {
+                Ok(Some((pool, left_out))) => (Some(pool), left_out),
+                Ok(None) => (None, Vec::new()),
+                Err(faults) => {
+                    // A retry is useless until the pool changes.
+                    self.failures.remove(name);
+                    return Some(Err(PublishError::Invalid { faults }).into());
+                }
+            };
         if let (Some(pool), Some(refused)) = (&mut pool, self.refused.get_mut(name)) {
             refused.retain(|(device, _)| pool.devices.contains(device));
             leave_out(pool, refused, &mut left_out);
@@ -407,11 +408,11 @@ impl Worker {
                 self.failures.remove(name);
             }
             Err(_) => {
-                let failures = Failures::another(self.failures.get(name).copied());
+                let failures = Failures::after(self.failures.get(name).copied());
                 self.failures.insert(name.to_owned(), failures);
             }
         }
-        Some(Outcome { left_out, result })
+        Some(Attempt { left_out, result })
     }
 
     async fn execute(
@@ -451,7 +452,7 @@ impl Worker {
         Ok(plan.generation)
     }
 
-    /// Sends one write. A slice that is not there any more counts as deleted.
+    /// Sends one write. A slice that does not exist any more counts as deleted.
     async fn send(
         &mut self,
         pool: &str,
@@ -460,10 +461,10 @@ impl Worker {
     ) -> Result<Option<ResourceSlice>, PublishError> {
         let (pool, slice) = (pool.to_owned(), write.name().to_owned());
         let verb = match write {
-            _ if dry_run => Verb::DryRun,
-            Write::Create(_) => Verb::Create,
-            Write::Update(_) => Verb::Update,
-            Write::Delete(_) => Verb::Delete,
+            _ if dry_run => ApiVerb::DryRun,
+            Write::Create(_) => ApiVerb::Create,
+            Write::Update(_) => ApiVerb::Update,
+            Write::Delete(_) => ApiVerb::Delete,
         };
         match timeout(REQUEST_TIMEOUT, self.request(write, dry_run)).await {
             Ok(Ok(stored)) => Ok(stored),
@@ -498,16 +499,16 @@ impl Worker {
         Ok(Some(stored))
     }
 
-    fn report(&self, revision: Revision, results: BTreeMap<String, Option<Outcome>>) {
+    fn report(&self, revision: Revision, results: BTreeMap<String, Option<Attempt>>) {
         self.status.send_modify(|status| {
             status.revision = revision;
             if status.server.is_some() {
                 status.server = Some(self.adopted.features());
             }
             let mut before = std::mem::take(&mut status.pools);
-            for (name, outcome) in results {
+            for (name, attempt) in results {
                 let mut pool = before.remove(&name).unwrap_or_default();
-                let Some(Outcome { left_out, result }) = outcome else {
+                let Some(Attempt { left_out, result }) = attempt else {
                     status.pools.insert(name, pool);
                     continue;
                 };
@@ -520,11 +521,11 @@ impl Worker {
                     Ok(generation) => (pool.generation, pool.error) = (generation, None),
                     Err(error) => {
                         let tries = self.failures.get(&name).map_or(0, |failures| failures.count);
-                        let told = |error: &PublishError| {
+                        let message = |error: &PublishError| {
                             (error.to_string(), error.source().map(ToString::to_string))
                         };
-                        let known = pool.error.is_some_and(|known| told(&known) == told(&error));
-                        // A lost race or two is normal, and the same warning again tells nothing new.
+                        let known = pool.error.is_some_and(|known| message(&known) == message(&error));
+                        // A conflict or two is normal, and a repeated warning says nothing new.
                         let quiet = if error.is_conflict() { tries != 3 } else { known };
                         let cause = &error as &dyn std::error::Error;
                         if quiet {
@@ -542,13 +543,16 @@ impl Worker {
 }
 
 fn version(text: &str) -> Option<KubernetesVersion> {
-    let warn = |error: &NoVersion| {
-        tracing::warn!(error = error as &dyn std::error::Error, "cannot tell what the scheduler can do");
+    let warn = |error: &InvalidVersion| {
+        tracing::warn!(
+            error = error as &dyn std::error::Error,
+            "cannot tell whether the scheduler handles counters"
+        );
     };
     text.parse().inspect_err(warn).ok()
 }
 
-/// The devices of `plan` that the API server names as the cause of its refusal.
+/// Returns the devices of `plan` that the API server names as the cause of its refusal.
 fn refused(pool: &str, plan: &Plan, error: &PublishError) -> Vec<(Device, Fault)> {
     let PublishError::Api { slice, source: kube::Error::Api(status), .. } = error else { return Vec::new() };
     let sent = plan.puts().find(|write| write.name() == slice);
@@ -568,7 +572,7 @@ fn refused(pool: &str, plan: &Plan, error: &PublishError) -> Vec<(Device, Fault)
             let problem = Problem::Refused(cause.message.clone());
             let fault = Fault { pool, device: Some(device.name.clone()), field, problem };
             let mut device = device.clone();
-            // As it is wished for: the times are the server's.
+            // As desired: the server sets the times.
             device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
             found.push((device, fault));
         }
@@ -576,7 +580,7 @@ fn refused(pool: &str, plan: &Plan, error: &PublishError) -> Vec<(Device, Fault)
     found
 }
 
-/// Takes refused devices out of `pool` and notes why. Returns whether there were any in it.
+/// Removes refused devices from `pool` and adds their faults. Returns whether there were any.
 fn leave_out(pool: &mut Pool, refused: &[(Device, Fault)], left_out: &mut Vec<Fault>) -> bool {
     let before = pool.devices.len();
     pool.devices.retain(|device| refused.iter().all(|(known, _)| known != device));

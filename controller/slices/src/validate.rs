@@ -1,9 +1,8 @@
-//! Finds the devices that the scheduler chokes on although the API server accepts them, and the mistakes in a pool that no
-//! single slice shows.
+//! Finds devices that the API server accepts but the scheduler fails on, and faults of a pool that no single slice shows.
 //!
-//! A device with a negative capacity makes every pod fail that merely looks at it; a pool with a duplicate name or a
-//! dangling counter is unusable as a whole (both observed on 1.37). What the API server itself refuses is mostly left
-//! to it: before a rewrite the publisher asks it with a dry run.
+//! A device with a negative capacity fails every pod that the scheduler tries on it. A duplicate name or a dangling
+//! counter makes the whole pool unusable (both observed on 1.37). What the API server refuses itself is mostly left to
+//! it, because the publisher sends a dry run before a rewrite.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,15 +13,16 @@ use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, CounterSet, Device, DeviceCapacity},
     apimachinery::pkg::api::resource::Quantity,
 };
+use netclaim_api::is_dns_label;
+use netclaim_api::quantity::{ONE, billionths};
 use thiserror::Error;
 
 use crate::{
-    config::{Scope, is_dns_label},
+    config::Scope,
     pool::{Placement, Pool},
-    quantity::{ONE, billionths},
 };
 
-/// Counters a counter set may have (API limit since 1.35).
+/// Most counters of a counter set (API limit since 1.35).
 const COUNTERS_PER_SET: usize = 32;
 
 /// One thing wrong with a pool.
@@ -30,7 +30,7 @@ const COUNTERS_PER_SET: usize = 32;
 pub struct Fault {
     /// The pool.
     pub pool: String,
-    /// The device; `None` when the fault is the pool's or a counter set's.
+    /// The device, or `None` for a fault of the pool or of a counter set.
     pub device: Option<String>,
     /// The field, within the device if there is one: `capacity[bandwidth].requestPolicy.default`.
     pub field: String,
@@ -57,16 +57,16 @@ pub enum Problem {
     /// The API server refuses such a device name.
     #[error("{0:?} must be a DNS label: at most 63 lower-case letters, digits and `-`")]
     Name(String),
-    /// The publisher does not watch slices with this placement.
-    #[error("the placement lies outside what this publisher looks after")]
+    /// The publisher does not manage slices with this placement.
+    #[error("the placement is outside this publisher's scope")]
     Placement,
     /// Not a number.
     #[error("{0:?} is not a quantity")]
     Quantity(String),
-    /// The scheduler fails every pod that looks at the device.
+    /// The scheduler would fail every pod that it tries on the device.
     #[error("{0} is negative")]
     Negative(String),
-    /// No request can ever be granted, or a default grants more than there is.
+    /// No request could be granted, or a default grants more than there is.
     #[error("{value} is above {limit_name} {limit}")]
     Above {
         /// The value of the field.
@@ -90,7 +90,7 @@ pub enum Problem {
         /// The counter.
         counter: String,
     },
-    /// The API server refuses the device for a reason that nobody here knows.
+    /// The API server refuses the device for a reason of its own.
     #[error("the API server refuses it: {0}")]
     Refused(String),
     /// The API server limits the counters of a set.
@@ -98,18 +98,18 @@ pub enum Problem {
     TooManyCounters(usize),
 }
 
-/// Everything that is wrong with `pool` when published in `scope`; nothing when it can be published.
+/// Returns everything that is wrong with `pool` in `scope`; nothing if it can be published.
 #[must_use]
 pub fn validate(pool: &Pool, scope: &Scope) -> Vec<Fault> {
-    sift(pool, scope).map_or_else(|faults| faults, |(_, faults)| faults)
+    publishable(pool, scope).map_or_else(|faults| faults, |(_, faults)| faults)
 }
 
-/// The part of `pool` that can be published in `scope`, and what is wrong with the rest: one device that cannot be
-/// published must not keep the node's others from the scheduler.
+/// Returns the part of `pool` that can be published in `scope`, and what is wrong with the rest. One bad device must not
+/// hide the node's others from the scheduler.
 ///
 /// # Errors
-/// Why nothing of it can be published.
-pub(crate) fn sift(pool: &Pool, scope: &Scope) -> Result<(Pool, Vec<Fault>), Vec<Fault>> {
+/// Why nothing of the pool can be published.
+pub(crate) fn publishable(pool: &Pool, scope: &Scope) -> Result<(Pool, Vec<Fault>), Vec<Fault>> {
     let mut faults = Faults { pool: &pool.name, device: None, found: Vec::new() };
     let placed = match (&pool.placement, scope) {
         (Placement::Node(name), Scope::Node(scope)) => name == scope,
@@ -158,20 +158,20 @@ impl Faults<'_> {
         self.found.push(Fault { pool, device, field: field.into(), problem });
     }
 
-    /// The number, unless it is a fault itself.
+    /// Returns the number, or adds a fault.
     fn not_negative(&mut self, field: &str, quantity: &Quantity) -> Option<i128> {
-        match billionths(quantity) {
-            None => self.add(field, Problem::Quantity(quantity.0.clone())),
-            Some(value) if value < 0 => self.add(field, Problem::Negative(quantity.0.clone())),
-            Some(value) => return Some(value),
+        match billionths(&quantity.0) {
+            Err(_) => self.add(field, Problem::Quantity(quantity.0.clone())),
+            Ok(value) if value < 0 => self.add(field, Problem::Negative(quantity.0.clone())),
+            Ok(value) => return Some(value),
         }
         None
     }
 
-    /// A number that is neither negative nor above `limit`.
+    /// Adds a fault if the number is negative or above `limit`.
     fn at_most(&mut self, field: &str, quantity: &Quantity, limit_name: &'static str, limit: &Quantity) {
         let value = self.not_negative(field, quantity);
-        if value.zip(billionths(limit)).is_some_and(|(value, limit)| value > limit) {
+        if value.zip(billionths(&limit.0).ok()).is_some_and(|(value, limit)| value > limit) {
             let (value, limit) = (quantity.0.clone(), limit.0.clone());
             self.add(field, Problem::Above { value, limit_name, limit });
         }
@@ -180,7 +180,7 @@ impl Faults<'_> {
 
 type CounterSets<'a> = BTreeMap<&'a str, &'a CounterSet>;
 
-/// The sets that can be published, by name.
+/// Returns the sets that can be published, by name.
 fn counter_sets<'a>(sets: &'a [CounterSet], faults: &mut Faults<'_>) -> CounterSets<'a> {
     let mut known = BTreeMap::new();
     for set in sets {
@@ -244,7 +244,7 @@ fn request_policy(field: &str, policy: &CapacityRequestPolicy, value: &Quantity,
         faults.at_most(&format!("{field}.min"), &range.min, "max", max);
     }
     if let Some(step) = &range.step {
-        let whole = billionths(step).is_some_and(|step| step > 0 && step % ONE == 0);
+        let whole = billionths(&step.0).is_ok_and(|step| step > 0 && step % ONE == 0);
         if !whole {
             faults.add(format!("{field}.step"), Problem::Step(step.0.clone()));
         }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_that_choke_the_scheduler_are_refused() {
+    fn a_capacity_that_fails_the_scheduler_is_a_fault() {
         for (capacity, fault) in [
             (json!({"value": "-1"}), "value: -1 is negative"),
             (json!({"value": "1Q"}), r#"value: "1Q" is not a quantity"#),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_must_exist_and_suffice() {
+    fn a_consumed_counter_must_exist_and_suffice() {
         let device = |set: &str, counter: &str, value: &str| {
             json!([{"name": "a", "consumesCounters":
                 [{"counterSet": set, "counters": {counter: {"value": value}}}]}])
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_every_fault_is_told() {
+    fn every_duplicate_or_bad_name_is_a_fault() {
         let set = json!({"name": "s", "counters": {}});
         assert_eq!(
             faults_of(json!([{"name": "a"}, {"name": "A"}, {"name": "a"}]), json!([set, set])),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sound_in_a_pool_is_what_can_be_published() {
+    fn the_sound_part_of_a_pool_can_be_published() {
         let consuming = |name: &str, set: &str| json!({"name": name, "consumesCounters": [{"counterSet": set, "counters": {"c": {"value": "1"}}}]});
         let set = |name: &str, value: &str| json!({"name": name, "counters": {"c": {"value": value}}});
         let pool = Pool {
@@ -367,7 +367,7 @@ mod tests {
             .unwrap(),
             counters: serde_json::from_value(json!([set("good", "1"), set("bad", "-1")])).unwrap(),
         };
-        let (sound, faults) = sift(&pool, &Scope::Node("n1".into())).unwrap();
+        let (sound, faults) = publishable(&pool, &Scope::Node("n1".into())).unwrap();
         let names: Vec<_> = sound.devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["a", "c"]);
         assert_eq!(sound.counters.iter().map(|set| set.name.as_str()).collect::<Vec<_>>(), ["good"]);

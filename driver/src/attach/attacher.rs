@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use netclaim_cni::NetworkName;
+use netclaim_cni::ListName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -233,7 +233,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     }
 
     /// The CNI networks of everything that is journalled, by name, each with the spec of one of its attachments.
-    pub fn networks(&self) -> BTreeMap<NetworkName, Spec> {
+    pub fn networks(&self) -> BTreeMap<ListName, Spec> {
         let named = |plan: &Plan<O::Owner>| (plan.spec.conflist.name().clone(), plan.spec.clone());
         self.plans(named).into_iter().collect()
     }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::prepare::owner::Journal;
 use anyhow::{Context as _, Result};
+use netclaim_process::Stop;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
@@ -36,7 +37,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::parent::kubelet_sockets::Front;
 use crate::parent::leftovers::end_children;
 use crate::process::args::Args;
-use crate::process::stop::Stop;
 
 /// How often the agent was started before, for the agent, which knows by it that it has a parent.
 pub(crate) const STARTS: &str = "NETCLAIM_STARTS";
@@ -80,7 +80,7 @@ async fn run(args: &Args) -> Result<ExitCode> {
             tokio::select! {
                 _ = children.recv() => {}
                 () = agent.fit(), if !front.is_shown() => front.show()?,
-                () = stop.told(), if !told => {
+                () = stop.requested(), if !told => {
                     told = true;
                     // It is there until it is reaped.
                     let _ = kill(agent.pid, Signal::SIGTERM);
@@ -100,7 +100,7 @@ async fn run(args: &Args) -> Result<ExitCode> {
         tracing::error!(%status, "the agent ended and is started again");
         tokio::select! {
             biased;
-            () = stop.told() => {
+            () = stop.requested() => {
                 front.withdraw().await;
                 return Ok(ExitCode::SUCCESS);
             }

@@ -88,8 +88,12 @@ enum ClaimError {
         #[source]
         source: Invalid,
     },
-    #[error("consumedCapacity.bandwidth of ResourceClaim {claim}: {problem}")]
-    Bandwidth { claim: ObjectRef, problem: String },
+    #[error("consumedCapacity.bandwidth of ResourceClaim {claim}")]
+    Bandwidth {
+        claim: ObjectRef,
+        #[source]
+        source: Invalid,
+    },
 }
 
 /// A claim that is refused, with what is needed to say so in its status.
@@ -355,7 +359,7 @@ fn allocated(
         .get(attributes::BANDWIDTH)
         .map(|text| Quantity::rounded_up(text))
         .transpose();
-    let bandwidth = bandwidth.map_err(|problem| ClaimError::Bandwidth { claim: claim.clone(), problem })?;
+    let bandwidth = bandwidth.map_err(|source| ClaimError::Bandwidth { claim: claim.clone(), source })?;
     let chosen = |(name, text): (&String, &String)| {
         let taken = Quantity::rounded_up(text).is_ok_and(|amount| amount.value() > 0);
         attributes::id_of_segment(name).filter(|_| taken)

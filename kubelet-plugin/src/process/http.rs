@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netclaim_endpoints::{Answer, serve};
+use netclaim_process::http::{Answer, serve};
 use tokio::net::TcpListener;
 
 use crate::process::metrics::Metrics;

@@ -1,4 +1,4 @@
-//! What any long-running program needs: arguments, metrics, sockets, signals, memory.
+//! What any long-running program needs: arguments, metrics, sockets, memory.
 
 pub mod args;
 pub mod files;
@@ -7,4 +7,3 @@ pub mod memory;
 pub mod metrics;
 pub mod mounts;
 pub mod sockets;
-pub mod stop;

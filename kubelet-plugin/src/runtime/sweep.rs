@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::prepare::owner::ObjectRef;
 use crate::prepare::owner::{Owner, PodState};
-use netclaim_cni::NetworkName;
+use netclaim_cni::ListName;
 use netclaim_driver::attach::record::Phase;
 use netclaim_driver::attach::sweep::{Beat, Orphans, Sighting};
 use netclaim_driver::attach::{Attach, Attacher, Checked, Observer, Spec};
@@ -66,7 +66,7 @@ impl<N: Attach, O: Observer<Owner = Owner>, P: Pods> Sweep<N, O, P> {
 
     async fn collect(&self) {
         let Some(mut beat) = beat(self.periods.gc) else { return };
-        let mut seen: BTreeMap<NetworkName, Spec> = BTreeMap::new();
+        let mut seen: BTreeMap<ListName, Spec> = BTreeMap::new();
         loop {
             let network = turn(&mut beat, || {
                 seen.extend(self.attacher.networks());

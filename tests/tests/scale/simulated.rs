@@ -14,9 +14,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, Config, ResourceExt as _};
+use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::Network;
@@ -143,10 +142,7 @@ fn own_pid() -> Result<i32> {
 }
 
 async fn client(dir: &Path) -> Result<Client> {
-    // Fails where there is one already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let kubeconfig = Kubeconfig::read_from(dir.join("kubeconfig"))?;
-    Ok(Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?)
+    Ok(Client::try_from(netclaim_process::kubernetes::config(Some(&dir.join("kubeconfig"))).await?)?)
 }
 
 /// The Networks that every node has.

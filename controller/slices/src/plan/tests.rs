@@ -1,4 +1,4 @@
-//! Plans against a server of their own: a map of slices that takes one write at a time.
+//! Plans against a fake server: a map of slices that takes one write at a time.
 
 use std::collections::BTreeSet;
 
@@ -92,8 +92,8 @@ impl Server {
         self.slices.values().filter(|slice| Some(slice.spec.pool.generation) == top).collect()
     }
 
-    /// What a scheduler makes of the slices: `None` for an incomplete pool, else its devices and counter sets. The
-    /// scheduler trusts the count of any one slice, so a pool is complete as soon as one slice says so.
+    /// Returns the devices and counter sets that a scheduler reads; `None` for an incomplete pool. The scheduler trusts
+    /// the count of any one slice, so a pool is complete as soon as one slice says so.
     fn complete(&self) -> Option<(Vec<Device>, Vec<CounterSet>)> {
         let top = self.top();
         let number = i64::try_from(top.len()).unwrap();
@@ -175,7 +175,7 @@ fn a_new_slice_takes_a_new_generation() {
 }
 
 #[test]
-fn a_slice_too_many_goes_first() {
+fn a_surplus_slice_is_deleted_first() {
     let mut server = Server::default();
     server.publish(&pool(1, 0..130));
     let plan = server.publish(&pool(1, 0..128));
@@ -200,7 +200,7 @@ fn a_wiped_slice_comes_back_alone() {
 }
 
 #[test]
-fn a_broken_off_rewrite_is_finished_with_its_generation() {
+fn an_interrupted_rewrite_is_finished_with_its_generation() {
     let mut server = Server::default();
     server.publish(&pool(1, 0..100));
     let grown = pool(2, 0..200);
@@ -211,7 +211,7 @@ fn a_broken_off_rewrite_is_finished_with_its_generation() {
 }
 
 #[test]
-fn what_the_server_adds_or_rewrites_is_left_alone() {
+fn the_servers_additions_and_rewrites_are_left_alone() {
     let mut server = Server::default();
     let mut pool = pool(1, 0..2);
     pool.devices[0].taints = serde_json::from_str(r#"[{"key": "k", "effect": "NoSchedule"}]"#).unwrap();
@@ -239,7 +239,7 @@ fn what_the_server_adds_or_rewrites_is_left_alone() {
 }
 
 #[test]
-fn labels_and_owner_are_ours_and_the_rest_of_the_metadata_is_kept() {
+fn an_update_sets_label_and_owner_and_keeps_other_metadata() {
     let mut server = Server::default();
     server.publish(&pool(0, 0..1));
     for slice in server.slices.values_mut() {
@@ -295,7 +295,7 @@ fn a_foreign_slice_in_our_pool_is_removed_and_nothing_else_is_written() {
 }
 
 #[test]
-fn a_server_without_a_gate_is_not_written_to_twice() {
+fn a_server_without_a_gate_gets_each_slice_once() {
     let sent = pool(1, 0..2);
     let plan_with = |server: &Server, adopted: &Adopted| {
         let existing: Vec<_> = server.slices.values().collect();
@@ -324,7 +324,7 @@ fn any_pool() -> impl Strategy<Value = Pool> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A pool is wanted; the publisher crashes, or changes its mind, after so many writes.
+    /// A pool is desired; the publisher crashes, or gets another pool, after so many writes.
     Publish(Box<Pool>, usize),
     /// Someone deletes the slice of this index.
     Wipe(usize),
@@ -339,7 +339,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn whatever_breaks_off_no_complete_pool_is_inconsistent_and_the_next_plan_leads_to_the_goal(
+    fn a_complete_pool_is_consistent_after_every_write_and_the_next_plan_reaches_the_goal(
         steps in proptest::collection::vec(any_step(), 0..8),
         goal in any_pool(),
     ) {

@@ -1,6 +1,6 @@
-//! The slices of our scope as far as we know them: the watch, and ahead of it what our own writes returned.
+//! The known slices of the scope: what the watch reported, and before that what the publisher's own writes returned.
 //!
-//! A stale view does no harm: an update or delete of what has changed and a create of what exists are refused.
+//! A stale view does no harm, because the API server refuses to update or delete what has changed and to create what exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,31 +10,31 @@ use kube::{ResourceExt as _, runtime::watcher::Event};
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     slices: BTreeMap<String, ResourceSlice>,
-    /// The list under way.
+    /// The list in progress.
     listed: BTreeMap<String, ResourceSlice>,
-    /// Objects (uid) that we deleted and whose last echoes are still to come.
+    /// UIDs of slices that the publisher deleted and the watch may still report.
     gone: BTreeSet<String>,
-    /// A first list is complete.
+    /// Whether the first list is complete.
     ready: bool,
 }
 
 impl Observed {
-    /// Whether all slices that there are have been seen. Before that, nothing may be planned.
+    /// Whether all slices are known. Before that, nothing may be planned.
     pub(super) fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// The slices of a pool.
+    /// Returns the slices of a pool.
     pub(super) fn pool(&self, name: &str) -> Vec<&ResourceSlice> {
         self.all().filter(|slice| slice.spec.pool.name == name).collect()
     }
 
-    /// All slices.
+    /// Returns all slices.
     pub(super) fn all(&self) -> impl Iterator<Item = &ResourceSlice> {
         self.slices.values()
     }
 
-    /// Takes an event in. Returns whether it says something new, which the echo of our own write does not.
+    /// Takes in an event. Returns whether it is an update, which the echo of the publisher's own write is not.
     pub(super) fn watched(&mut self, event: Event<ResourceSlice>) -> bool {
         match event {
             Event::Init => self.listed.clear(),
@@ -68,7 +68,7 @@ impl Observed {
                     self.gone.remove(uid);
                 }
                 let name = slice.name_any();
-                // A late word about the predecessor says nothing about the slice that we put in its place.
+                // A late event of the predecessor does not concern the slice that replaced it.
                 if self.slices.get(&name).is_some_and(|known| known.metadata.uid == slice.metadata.uid) {
                     self.slices.remove(&name);
                     return true;
@@ -78,12 +78,12 @@ impl Observed {
         false
     }
 
-    /// The server stored `slice` for us.
+    /// Takes in a slice that the publisher wrote.
     pub(super) fn stored(&mut self, slice: ResourceSlice) {
         self.slices.insert(slice.name_any(), slice);
     }
 
-    /// The server removed `slice` for us, or never heard of it.
+    /// Removes a slice that the publisher deleted, or that no longer exists.
     pub(super) fn deleted(&mut self, slice: &ResourceSlice) {
         self.gone.extend(slice.metadata.uid.clone());
         self.slices.remove(&slice.name_any());
@@ -94,7 +94,7 @@ impl Observed {
     }
 }
 
-/// Whether `seen` is the same object as `known` and not newer. Resource versions are comparable numbers (KEP-5504).
+/// Whether `seen` is the same object as `known` and not newer. Resource versions are comparable (KEP-5504).
 fn is_echo(seen: &ResourceSlice, known: &ResourceSlice) -> bool {
     let version = |slice: &ResourceSlice| slice.metadata.resource_version.as_ref()?.parse::<u64>().ok();
     seen.metadata.uid == known.metadata.uid
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_the_first_list_is_complete() {
+    fn slices_are_ready_when_the_first_list_is_complete() {
         let mut observed = Observed::default();
         observed.watched(Event::Init);
         observed.watched(Event::InitApply(slice("a", 1)));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_echo_of_a_write_is_no_news() {
+    fn the_echo_of_a_write_is_no_update() {
         let mut observed = Observed::default();
         observed.stored(slice("a", 10));
         assert!(!observed.watched(Event::Apply(slice("a", 9))));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_replaces_all_but_what_we_wrote_after_it() {
+    fn a_list_replaces_all_but_later_writes() {
         let mut observed = Observed::default();
         observed.stored(slice("a", 10));
         observed.watched(Event::Init);

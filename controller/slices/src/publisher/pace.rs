@@ -1,4 +1,4 @@
-//! When to act: gathers changes, limits requests, spaces out retries.
+//! When to act: gathers changes, limits writes, delays retries.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::config::WriteBudget;
 
-/// Waits for a quiet moment after a change, but not for ever.
+/// Waits until changes pause, up to a limit.
 #[derive(Debug)]
 pub(super) struct Gather {
     quiet: Duration,
     max_delay: Duration,
-    /// First and last change that nobody acted on.
+    /// First and last change since the last action.
     pending: Option<(Instant, Instant)>,
 }
 
@@ -44,15 +44,15 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(limits: WriteBudget) -> Self {
-        Self { limits, tokens: f64::from(limits.burst.get()), counted: Instant::now() }
+        Self { limits, tokens: f64::from(limits.burst), counted: Instant::now() }
     }
 
-    /// Returns once something of this cost may be sent; a request has 1.
+    /// Waits until a request of this cost may be sent. A single write costs 1.
     pub(super) async fn spend(&mut self, cost: f64) {
-        let per_second = f64::from(self.limits.per_second.get());
+        let per_second = f64::from(self.limits.per_second);
         let now = Instant::now();
         let refill = now.duration_since(self.counted).as_secs_f64() * per_second;
-        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst.get())) - cost;
+        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst)) - cost;
         self.counted = now;
         if self.tokens < 0.0 {
             tokio::time::sleep(Duration::from_secs_f64(-self.tokens / per_second)).await;
@@ -60,7 +60,7 @@ impl Budget {
     }
 }
 
-/// The failures of one pool in a row.
+/// Consecutive failures, and when to retry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failures {
     pub(super) count: u32,
@@ -71,8 +71,8 @@ impl Failures {
     const FIRST: Duration = Duration::from_millis(200);
     const LONGEST: Duration = Duration::from_secs(60);
 
-    /// One failure more: 200 ms to the next try, doubled with each, at most 60 s.
-    pub(super) fn another(before: Option<Self>) -> Self {
+    /// Adds a failure: the next try is 200 ms away, doubled with each failure, at most 60 s.
+    pub(super) fn after(before: Option<Self>) -> Self {
         let count = before.map_or(1, |failures| failures.count.saturating_add(1));
         let delay = Self::FIRST.saturating_mul(1 << (count - 1).min(10)).min(Self::LONGEST);
         Self { count, retry_at: Instant::now() + delay }
@@ -81,12 +81,10 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn changes_are_gathered_until_it_is_quiet_or_the_time_is_up() {
+    async fn changes_are_gathered_until_they_pause_or_the_limit_is_reached() {
         let ms = Duration::from_millis;
         let (start, mut gather) = (Instant::now(), Gather::new(ms(100), ms(250)));
         assert_eq!(gather.due(), None);
@@ -103,9 +101,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_the_burst_requests_go_at_the_rate() {
-        let n = |n| NonZeroU32::new(n).unwrap();
-        let mut budget = Budget::new(WriteBudget { per_second: n(2), burst: n(3) });
+    async fn a_budget_allows_a_burst_and_then_its_rate() {
+        let mut budget = Budget::new(WriteBudget { per_second: 2, burst: 3 });
         let start = Instant::now();
         for cost in [1.0, 1.0, 0.5, 0.5] {
             budget.spend(cost).await;
@@ -118,11 +115,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retries_are_spaced_out_up_to_a_minute() {
-        let mut failures = Failures::another(None);
+    async fn retries_are_delayed_up_to_a_minute() {
+        let mut failures = Failures::after(None);
         assert_eq!(failures.retry_at - Instant::now(), Duration::from_millis(200));
         for _ in 0..40 {
-            failures = Failures::another(Some(failures));
+            failures = Failures::after(Some(failures));
         }
         assert_eq!(failures.retry_at - Instant::now(), Duration::from_secs(60));
     }

@@ -1,4 +1,4 @@
-//! The publisher against an API server that keeps slices in memory, in paused time.
+//! The publisher against a fake API server with slices in memory, in paused time.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -21,23 +21,23 @@ type Responder = SendResponse<Response<Body>>;
 struct State {
     slices: BTreeMap<String, ResourceSlice>,
     version: u64,
-    /// Version and watch event of every change.
+    /// Version and watch event of each change.
     history: Vec<(u64, Value)>,
-    /// Watches that wait for something after a version.
+    /// Watches that wait for a change after a version.
     watches: Vec<(u64, Responder)>,
-    /// Method and place of every write: `POST d0000`.
+    /// Method and place of each write: `POST d0000`.
     writes: Vec<String>,
     /// The gate `DRADeviceTaints` is off.
     drops_taints: bool,
-    /// How often it was asked what it stores, which is not among `writes`.
+    /// Number of probes, which are not among `writes`.
     probes: usize,
-    /// Watches end with an error.
+    /// Watches fail.
     refuses_watches: bool,
-    /// What it calls its version.
+    /// Its `gitVersion`.
     git_version: Option<&'static str>,
     /// Devices of this name are refused.
     refuses: Option<&'static str>,
-    /// It says which device it was.
+    /// The refusal names the device.
     names_refused: bool,
     /// Writes get no answer.
     hangs: bool,
@@ -94,7 +94,7 @@ impl Server {
         }
     }
 
-    /// What someone else does.
+    /// Lets someone else change slices.
     fn edit(&self, edit: impl FnOnce(&mut State)) {
         let mut state = self.state();
         edit(&mut state);
@@ -203,7 +203,7 @@ impl State {
         self.history.push((self.version, json!({"type": "DELETED", "object": slice})));
     }
 
-    /// Answers the watches that have something to hear. Each ends with its answer, and the watcher asks again.
+    /// Answers the watches that have events. Each ends with its answer, and the watcher starts another.
     fn flush(&mut self) {
         let version = self.version;
         let (due, waiting) =
@@ -246,22 +246,22 @@ fn start(server: &Server) -> PublisherHandle {
 
 async fn published(handle: &PublisherHandle, pools: Vec<Pool>) -> PublishStatus {
     let revision = handle.publish(pools);
-    worked_off(handle, |status| status.is_published(revision)).await
+    processed(handle, |status| status.is_published(revision)).await
 }
 
-async fn worked_off(handle: &PublisherHandle, done: impl FnMut(&PublishStatus) -> bool) -> PublishStatus {
+async fn processed(handle: &PublisherHandle, done: impl FnMut(&PublishStatus) -> bool) -> PublishStatus {
     let mut status = handle.status();
     let wait = tokio::time::timeout(Duration::from_secs(600), status.wait_for(done));
-    wait.await.expect("the status does not come").unwrap().clone()
+    wait.await.expect("the status does not arrive").unwrap().clone()
 }
 
-/// Lets a second pass: what the publisher has not done by then it has no reason to do.
+/// Lets a second pass, in which the publisher does all that is due.
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn slices_come_back_within_a_second_of_being_wiped() {
+async fn wiped_slices_come_back_within_a_second() {
     let server = Server::default();
     let handle = start(&server);
     let status = published(&handle, vec![nets(100)]).await;
@@ -278,7 +278,7 @@ async fn slices_come_back_within_a_second_of_being_wiped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_while_nothing_changes() {
+async fn the_publisher_writes_nothing_while_nothing_changes() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(3)]).await;
@@ -289,7 +289,7 @@ async fn nothing_is_written_while_nothing_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_withdraws_nothing_and_writes_nothing_when_the_wish_is_the_same() {
+async fn a_restart_with_the_same_pools_writes_nothing() {
     let server = Server::default();
     let cancel = CancellationToken::new();
     let (handle, task) = Publisher::spawn(server.start(), config(), cancel.clone());
@@ -300,7 +300,7 @@ async fn a_restart_withdraws_nothing_and_writes_nothing_when_the_wish_is_the_sam
 
     let handle = start(&server);
     settle().await;
-    assert_eq!(server.take_writes(), "", "before the first wish");
+    assert_eq!(server.take_writes(), "", "before the first call");
     published(&handle, vec![nets(3)]).await;
     assert_eq!(server.take_writes(), "", "after it");
 }
@@ -320,7 +320,7 @@ async fn a_foreign_edit_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pools_that_are_left_out_are_withdrawn_unless_they_are_another_publishers() {
+async fn omitted_pools_are_withdrawn_unless_another_publisher_has_them() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(3)]).await;
@@ -341,7 +341,7 @@ async fn pools_that_are_left_out_are_withdrawn_unless_they_are_another_publisher
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_wishes_is_one_write() {
+async fn a_burst_of_calls_is_one_write() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(1)]).await;
@@ -356,12 +356,12 @@ async fn a_burst_of_wishes_is_one_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_that_lost_a_race_is_planned_anew() {
+async fn an_update_after_a_conflict_is_planned_anew() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(1)]).await;
     server.take_writes();
-    // Behind the publisher's back: the watch hears of it only with the next change.
+    // The watch reports this only with the next change.
     {
         let mut state = server.state();
         let mut slice = state.slices.first_entry().unwrap().get().clone();
@@ -376,7 +376,7 @@ async fn an_update_that_lost_a_race_is_planned_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rewrite_that_the_server_refuses_leaves_what_is_published_and_other_pools_go_on() {
+async fn a_refused_rewrite_keeps_the_last_slices_and_other_pools_go_on() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(64)]).await;
@@ -384,7 +384,7 @@ async fn a_rewrite_that_the_server_refuses_leaves_what_is_published_and_other_po
     server.state().refuses = Some("net-099");
     let other = Pool { name: "other".into(), ..pool([]) };
     let revision = handle.publish(vec![nets(100), other.clone()]);
-    let status = worked_off(&handle, |status| status.revision == revision).await;
+    let status = processed(&handle, |status| status.revision == revision).await;
     assert_eq!(server.take_writes(), "dry PUT d0000 dry POST d0001 POST d0000");
     assert_eq!(server.devices().len(), 64);
     assert_eq!(status.pools["n1"].generation, Some(1));
@@ -393,13 +393,13 @@ async fn a_rewrite_that_the_server_refuses_leaves_what_is_published_and_other_po
     assert!(status.pools["other"].error.is_none());
 
     server.state().refuses = None;
-    let status = worked_off(&handle, |status| status.is_published(revision)).await;
+    let status = processed(&handle, |status| status.is_published(revision)).await;
     assert_eq!(status.pools["n1"].generation, Some(2));
     assert_eq!(server.devices().len(), 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_cannot_be_published_is_left_out_alone() {
+async fn only_the_faulty_device_is_left_out() {
     let server = Server::default();
     let handle = start(&server);
     let mut exhausted = nets(2);
@@ -417,7 +417,7 @@ async fn a_device_that_cannot_be_published_is_left_out_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_the_server_names_as_the_cause_is_left_out_until_it_changes_or_the_server_does() {
+async fn a_refused_device_is_left_out_until_it_or_the_server_changes() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(64)]).await;
@@ -429,7 +429,7 @@ async fn a_device_that_the_server_names_as_the_cause_is_left_out_until_it_change
     assert_eq!(left_out, [fault]);
     server.take_writes();
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!(server.take_writes(), "", "it is not asked for again and again");
+    assert_eq!(server.take_writes(), "", "it is not retried");
 
     server.edit(|state| {
         state.refuses = None;
@@ -438,12 +438,12 @@ async fn a_device_that_the_server_names_as_the_cause_is_left_out_until_it_change
     });
     settle().await;
     server.edit(|state| state.refuses_watches = false);
-    worked_off(&handle, |status| status.pools["n1"].left_out.is_empty()).await;
+    processed(&handle, |status| status.pools["n1"].left_out.is_empty()).await;
     assert_eq!(server.devices().len(), 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn slices_follow_an_owner_that_is_made_anew() {
+async fn slices_follow_a_recreated_owner() {
     let server = Server::default();
     let handle = start(&server);
     let owned = |uid: &str| {
@@ -468,7 +468,7 @@ async fn an_invalid_pool_is_not_sent_and_keeps_its_slices() {
     let elsewhere = Pool { placement: Placement::AllNodes, ..nets(1) };
     for invalid in [vec![elsewhere], vec![nets(1), nets(3)]] {
         let revision = handle.publish(invalid);
-        let status = worked_off(&handle, |status| status.revision == revision).await;
+        let status = processed(&handle, |status| status.revision == revision).await;
         assert!(matches!(**status.pools["n1"].error.as_ref().unwrap(), PublishError::Invalid { .. }));
         assert_eq!(status.pools["n1"].generation, Some(1));
     }
@@ -478,7 +478,7 @@ async fn an_invalid_pool_is_not_sent_and_keeps_its_slices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_field_that_the_server_drops_is_told_and_not_sent_again() {
+async fn a_dropped_field_is_reported_and_not_sent_again() {
     let server = Server::default();
     server.state().drops_taints = true;
     let handle = start(&server);
@@ -506,17 +506,17 @@ async fn counters_are_written_before_devices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_an_answer_is_given_up_and_tried_again() {
+async fn a_request_without_an_answer_is_retried() {
     let server = Server::default();
     server.state().hangs = true;
     let handle = start(&server);
     let revision = handle.publish(vec![nets(1)]);
-    let status = worked_off(&handle, |status| status.revision == revision).await;
+    let status = processed(&handle, |status| status.revision == revision).await;
     let error = status.pools["n1"].error.as_ref().unwrap();
     assert!(error.to_string().starts_with("no answer within 30 s: create resource slice n1-"), "{error}");
 
     server.state().hangs = false;
-    worked_off(&handle, |status| status.is_published(revision)).await;
+    processed(&handle, |status| status.is_published(revision)).await;
     assert_eq!(server.devices(), ["net-000"]);
 }
 
@@ -528,31 +528,31 @@ async fn a_pool_of_another_publisher_is_reported_and_left_alone() {
     let config = PublisherConfig::new("netclaim.dev", "other", Scope::Node("n1".into())).unwrap();
     let (handle, _task) = Publisher::spawn(server.start(), config, CancellationToken::new());
     let revision = handle.publish(vec![nets(2)]);
-    let status = worked_off(&handle, |status| status.revision == revision).await;
+    let status = processed(&handle, |status| status.revision == revision).await;
     assert!(matches!(**status.pools["n1"].error.as_ref().unwrap(), PublishError::Taken { .. }));
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(server.take_writes(), "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_stores_is_known_before_anything_is_published() {
+async fn the_server_is_probed_before_anything_is_published() {
     let server = Server::default();
     server.state().drops_taints = true;
     let handle = start(&server);
-    let status = worked_off(&handle, |status| status.server.is_some()).await;
+    let status = processed(&handle, |status| status.server.is_some()).await;
     assert_eq!(status.server, Some([DroppedField::Taints].into_iter().collect()));
     assert_eq!((server.take_writes().as_str(), server.state().probes), ("", 1));
     published(&handle, vec![nets(3)]).await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!(server.state().probes, 1, "asked once");
+    assert_eq!(server.state().probes, 1, "probed once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_watch_that_failed_the_server_is_asked_again_for_it_may_have_been_upgraded() {
+async fn the_server_is_probed_again_after_a_failed_watch() {
     let server = Server::default();
     server.state().drops_taints = true;
     let handle = start(&server);
-    worked_off(&handle, |status| status.server.is_some()).await;
+    processed(&handle, |status| status.server.is_some()).await;
     server.edit(|state| {
         state.drops_taints = false;
         state.refuses_watches = true;
@@ -561,15 +561,15 @@ async fn after_a_watch_that_failed_the_server_is_asked_again_for_it_may_have_bee
     settle().await;
     server.edit(|state| state.refuses_watches = false);
     let all = Some(ServerFeatures::default());
-    worked_off(&handle, |status| status.server == all).await;
+    processed(&handle, |status| status.server == all).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_gets_no_counters_is_told_until_the_server_is_upgraded() {
+async fn an_old_version_is_reported_until_the_server_is_upgraded() {
     let server = Server::default();
     server.state().git_version = Some("v1.36.6-distribution.7");
     let handle = start(&server);
-    let status = worked_off(&handle, |status| status.server.is_some()).await;
+    let status = processed(&handle, |status| status.server.is_some()).await;
     assert!(!status.server.unwrap().counts());
     server.edit(|state| {
         state.git_version = Some("v1.37.0");
@@ -578,16 +578,16 @@ async fn a_version_that_gets_no_counters_is_told_until_the_server_is_upgraded() 
     });
     settle().await;
     server.edit(|state| state.refuses_watches = false);
-    worked_off(&handle, |status| status.server == Some(ServerFeatures::default())).await;
+    processed(&handle, |status| status.server == Some(ServerFeatures::default())).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_of_many_slices_is_written_anew_within_a_moment() {
+async fn a_pool_of_many_slices_is_rewritten_within_a_second() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(40 * 64)]).await;
     let start = tokio::time::Instant::now();
     published(&handle, vec![nets(40 * 64 + 1)]).await;
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    assert_eq!(server.take_writes().matches("PUT").count(), 2 * 40, "each was tried and written");
+    assert_eq!(server.take_writes().matches("PUT").count(), 2 * 40, "each has a dry run and a write");
 }

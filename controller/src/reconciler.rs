@@ -1,16 +1,18 @@
-//! The loop of the leader: watch Networks and ResourceSlices, and derive from them the Networks' status and the
-//! cluster's pools.
+//! The loop of the leader: it derives the status of Networks and UplinkPolicies, and the cluster's pools, from what
+//! the API server stores.
 //!
 //! ```text
-//!   Networks ───────┬─> verdict ─┬─> status, event if it is bad news
-//!   ResourceSlices ─┼─> nodes    └─> pools ─> netclaim_slices::Publisher
-//!   Nodes ──────────┘
+//!   Networks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
+//!   ResourceSlices ─┼─> nodes ──────┘
+//!   Nodes ──────────┘   pools ────────> netclaim_slices::Publisher
+//!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
-//! Everything is looked at anew after each change, at most every [`GATHER`]: what is right already is not written,
-//! so an idle cluster sees no writes, and nothing is remembered that a restart would lose.
+//! After a change, at most every [`GATHER`], everything is derived anew. What is correct is not written, so an idle
+//! cluster sees no writes. A restart loses no state that matters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +21,12 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, ResourceExt as _};
+use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
 use kube::core::PartialObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, Resource as _};
+use kube::{Api, Client, Resource};
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::network::{Network, NetworkStatus};
 use netclaim_api::shorten;
@@ -32,45 +34,42 @@ use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
     DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
 };
-use serde_json::json;
-use thiserror::Error;
+use serde::de::DeserializeOwned;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::acceptance::Acceptance;
 use crate::metrics::{Accepted, Field, Metrics, Published};
 use crate::nodes::{self, DevicesOfSlice, NodeLabels};
-use crate::verdict::{ACCEPTED_WITH_WARNINGS, INVALID, Verdict};
+use crate::status::{ACCEPTED_WITH_WARNINGS, CONTROLLER, INVALID, apply};
 use crate::{policies, pools};
-
-/// Field manager of the status, and the reporter of events.
-const CONTROLLER: &str = "netclaim-controller";
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// Between two writes that tell nothing but on which nodes a Network is: every agent watches Networks, so that each write
-/// goes to every node, and while many nodes start it changes all the time.
-const NODES_PERIOD: Duration = Duration::from_secs(10);
+/// Time between two writes that change only the nodes of a Network. Every agent watches Networks, so each write goes
+/// to every node; and while many nodes start, their number changes all the time.
+const NODES_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Between a write that failed and the next try.
+/// Time between a failed write and the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The longest note that an event may have, in bytes (`events.k8s.io/v1`).
+/// The longest note of an event, in bytes (`events.k8s.io/v1`).
 const MAX_NOTE: usize = 1024;
 
-/// Which slices are ours, and who writes events about them.
+/// What to publish as, and whose slices to read.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Whose slices tell on which nodes a Network is.
+    /// Driver whose slices say on which nodes a Network is.
     pub(crate) driver: String,
-    /// How to publish the cluster's pools.
+    /// Publisher of the cluster's pools.
     pub(crate) publisher: PublisherConfig,
-    /// Name of this replica.
+    /// Name of this replica, for events.
     pub(crate) identity: String,
 }
 
-/// Runs until `cancel`. What is published stays.
+/// Reconciles until `cancel`. Published pools stay.
 ///
 /// # Errors
 /// The publisher panicked.
@@ -84,44 +83,35 @@ pub(crate) async fn run(
     let (publisher, mut publishing) = Publisher::spawn(client.clone(), config, cancel.clone());
     tokio::select! {
         () = watch(client, settings, metrics, publisher) => Ok(()),
-        // It ends with `cancel`, after which nothing is to be written here either.
+        // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
     }
 }
 
 async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: PublisherHandle) {
+    let everything = watcher::Config::default;
     let resource = ApiResource::erase::<Network>(&());
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let (networks, writer) = store(resource);
-    let mut network_events = pin!(
-        watcher(api.clone(), watcher::Config::default())
-            .default_backoff()
-            .modify(|network| network.metadata.managed_fields = None)
-            .reflect(writer)
-    );
+    let network_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let (networks, network_events) = reflect(network_api.clone(), everything(), resource, strip);
+    let mut network_events = pin!(network_events);
+
     let resource = nodes::resource();
-    let selector = watcher::Config::default().fields(&format!("spec.driver={}", settings.driver));
     let slice_api: Api<DevicesOfSlice> = Api::all_with(client.clone(), &resource);
-    let (slices, writer) = store(resource);
-    let mut slice_events =
-        pin!(watcher(slice_api, selector).default_backoff().modify(nodes::strip).reflect(writer));
+    let of_driver = everything().fields(&format!("spec.driver={}", settings.driver));
+    let (slices, slice_events) = reflect(slice_api, of_driver, resource, nodes::strip);
+    let mut slice_events = pin!(slice_events);
 
     let resource = ApiResource::erase::<UplinkPolicy>(&());
     let policy_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let (policies, writer) = store(resource);
-    let mut policy_events = pin!(
-        watcher(policy_api.clone(), watcher::Config::default())
-            .default_backoff()
-            .modify(|policy| policy.metadata.managed_fields = None)
-            .reflect(writer)
-    );
+    let (policies, policy_events) = reflect(policy_api.clone(), everything(), resource, strip);
+    let mut policy_events = pin!(policy_events);
 
     let node_api: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
-    let mut node_events = pin!(watcher(node_api, watcher::Config::default()).default_backoff());
+    let mut node_events = pin!(watcher(node_api, everything()).default_backoff());
 
     let mut published = publisher.status();
     let mut reconciler = Reconciler {
-        api,
+        network_api,
         policy_api,
         client,
         settings,
@@ -132,19 +122,20 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
         written: BTreeMap::new(),
         later: None,
     };
-    let mut known = Known::default();
+    let mut synced = Synced::default();
     let mut due: Option<Instant> = None;
     loop {
-        let ready = known == Known::ALL;
+        let ready = synced == Synced::ALL;
         tokio::select! {
-            () = changed(&mut policy_events, "uplink policies", &mut known.policies) => soon(&mut due),
-            () = changed(&mut network_events, "networks", &mut known.networks) => soon(&mut due),
-            () = changed(&mut slice_events, "resource slices", &mut known.slices) => soon(&mut due),
-            () = labels_changed(&mut node_events, &mut reconciler.nodes, &mut known.nodes) => soon(&mut due),
-            Ok(()) = published.changed() => reconciler.published(&published.borrow_and_update()),
+            () = changed(&mut policy_events, "uplink policies", &mut synced.policies) => soon(&mut due),
+            () = changed(&mut network_events, "networks", &mut synced.networks) => soon(&mut due),
+            () = changed(&mut slice_events, "resource slices", &mut synced.slices) => soon(&mut due),
+            () = labels_changed(&mut node_events, &mut reconciler.nodes, &mut synced.nodes) => soon(&mut due),
+            Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
-                let done = reconciler.reconcile(&networks, &slices).await & reconciler.judge(&policies).await;
+                let done = reconciler.reconcile_networks(&networks, &slices).await
+                    & reconciler.reconcile_policies(&policies).await;
                 let retry = (!done).then(|| Instant::now() + RETRY);
                 due = retry.into_iter().chain(reconciler.later).min();
             }
@@ -152,48 +143,87 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     }
 }
 
-/// What was seen once as a whole.
+/// Which watches have seen a whole list.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Known {
+struct Synced {
     networks: bool,
     slices: bool,
     policies: bool,
     nodes: bool,
 }
 
-impl Known {
+impl Synced {
     const ALL: Self = Self { networks: true, slices: true, policies: true, nodes: true };
 }
 
-/// Something changed: the next look is due in [`GATHER`], unless it is due earlier.
+/// Makes the next reconciliation due in [`GATHER`], unless it is due earlier.
 fn soon(due: &mut Option<Instant>) {
     let gathered = Instant::now() + GATHER;
     *due = Some(due.map_or(gathered, |due| due.min(gathered)));
 }
 
-fn store<K>(resource: ApiResource) -> (Store<K>, Writer<K>)
-where
-    K: kube::Resource<DynamicType = ApiResource> + Clone + 'static,
-{
-    let writer = Writer::new(resource);
-    (writer.as_reader(), writer)
+fn strip(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
 }
 
-/// Waits until the watch of `what` saw a change. `known` turns true when everything that there is was seen once.
+/// Returns a store of the objects that `config` selects, and the watch that fills it.
+fn reflect<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    resource: ApiResource,
+    strip: fn(&mut K),
+) -> (Store<K>, impl Stream<Item = watcher::Result<watcher::Event<K>>>)
+where
+    K: Resource<DynamicType = ApiResource> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let writer = Writer::new(resource);
+    let store = writer.as_reader();
+    (store, watcher(api, config).default_backoff().modify(strip).reflect(writer))
+}
+
+/// Waits until the watch of `what` sees a change. Sets `synced` at the end of a list.
 async fn changed<K>(
     events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
     what: &str,
-    known: &mut bool,
+    synced: &mut bool,
 ) {
     loop {
-        match events.next().await {
-            Some(Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_))) => return,
-            Some(Ok(watcher::Event::InitDone)) => {
-                *known = true;
+        match next(events, what).await {
+            watcher::Event::Apply(_) | watcher::Event::Delete(_) => return,
+            watcher::Event::InitDone => {
+                *synced = true;
                 return;
             }
-            // Parts of a list, which is complete with `InitDone`.
-            Some(Ok(watcher::Event::Init | watcher::Event::InitApply(_))) => {}
+            // Parts of a list, which `InitDone` ends.
+            watcher::Event::Init | watcher::Event::InitApply(_) => {}
+        }
+    }
+}
+
+/// Waits until the watch of nodes sees other labels. Sets `synced` at the end of a list.
+async fn labels_changed(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<PartialObjectMeta<Node>>>> + Unpin),
+    labels: &mut NodeLabels,
+    synced: &mut bool,
+) {
+    loop {
+        let event = next(events, "nodes").await;
+        let is_first = !*synced && matches!(event, watcher::Event::InitDone);
+        *synced |= is_first;
+        if labels.apply(event) || is_first {
+            return;
+        }
+    }
+}
+
+/// Returns the next event of the watch of `what`, and logs errors, after which the watch goes on.
+async fn next<K>(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
+    what: &str,
+) -> watcher::Event<K> {
+    loop {
+        match events.next().await {
+            Some(Ok(event)) => return event,
             Some(Err(error)) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch {what}");
             }
@@ -203,32 +233,8 @@ async fn changed<K>(
     }
 }
 
-/// Waits until the watch of nodes saw other labels. `known` turns true when all nodes were seen once.
-async fn labels_changed(
-    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<PartialObjectMeta<Node>>>> + Unpin),
-    labels: &mut NodeLabels,
-    known: &mut bool,
-) {
-    loop {
-        match events.next().await {
-            Some(Ok(event)) => {
-                let is_first = !*known && matches!(event, watcher::Event::InitDone);
-                *known |= is_first;
-                if labels.seen(event) || is_first {
-                    return;
-                }
-            }
-            Some(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch nodes");
-            }
-            // A watcher never ends.
-            None => std::future::pending().await,
-        }
-    }
-}
-
 struct Reconciler {
-    api: Api<DynamicObject>,
+    network_api: Api<DynamicObject>,
     policy_api: Api<DynamicObject>,
     client: Client,
     settings: Settings,
@@ -237,25 +243,30 @@ struct Reconciler {
     /// Revision last handed to the publisher.
     revision: Revision,
     nodes: NodeLabels,
-    /// When the status of a Network was last written, by its UID.
+    /// When each Network's status was last written, by the UID of the Network.
     written: BTreeMap<String, Instant>,
-    /// When a status is due that was put off.
+    /// When the first postponed status is due.
     later: Option<Instant>,
 }
 
 impl Reconciler {
-    /// Looks at everything once. Returns whether all writes went well.
-    async fn reconcile(&mut self, networks: &Store<DynamicObject>, slices: &Store<DevicesOfSlice>) -> bool {
+    /// Publishes the cluster's pools and writes the status of Networks. Returns whether all writes succeeded.
+    async fn reconcile_networks(
+        &mut self,
+        networks: &Store<DynamicObject>,
+        slices: &Store<DevicesOfSlice>,
+    ) -> bool {
         let slices = slices.state();
-        let (mut nodes, with_agent) = (nodes::tally(&slices), nodes::with_agent(&slices));
+        let (mut nodes, with_agent) = (nodes::by_network(&slices), nodes::with_agent(&slices));
         let mut networks = networks.state();
         networks.sort_by_cached_key(|network| network.name_any());
-        let mut verdicts: Vec<_> = networks.iter().map(|network| (network, Verdict::of(network))).collect();
-        warn_of_overlaps(&mut verdicts);
+        let mut acceptances: Vec<_> =
+            networks.iter().map(|network| (network, Acceptance::of(network))).collect();
+        warn_of_overlaps(&mut acceptances);
 
-        let accepted = || verdicts.iter().filter_map(|(_, verdict)| verdict.accepted.as_ref().ok());
-        let pools = verdicts.iter().filter_map(|(network, verdict)| {
-            let (name, spec) = verdict.accepted.as_ref().ok()?;
+        let accepted = || acceptances.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
+        let pools = acceptances.iter().filter_map(|(network, acceptance)| {
+            let (name, spec) = acceptance.result.as_ref().ok()?;
             pools::pool(name, spec, network.metadata.uid.as_deref()?)
         });
         self.publish(pools.collect());
@@ -264,7 +275,7 @@ impl Reconciler {
             let selected = self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str()));
             on.missing = selected.filter(|node| !on.bandwidth.contains_key(*node)).cloned().collect();
         }
-        let (good, all) = (accepted().count(), verdicts.len());
+        let (good, all) = (accepted().count(), acceptances.len());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -274,53 +285,61 @@ impl Reconciler {
         self.later = None;
         let uids: BTreeSet<String> = networks.iter().filter_map(|network| network.uid()).collect();
         self.written.retain(|uid, _| uids.contains(uid));
-        for (network, verdict) in &verdicts {
+        for (network, acceptance) in &acceptances {
             let name = network.name_any();
             let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).cloned().unwrap_or_default();
-            if let Some(status) = verdict.status(&nodes, Time(Timestamp::now())) {
-                let (now, uid) = (Instant::now(), network.uid().unwrap_or_default());
-                let due = self.written.get(&uid).map(|written| *written + NODES_PERIOD);
-                if let Some(due) = due.filter(|due| *due > now && !verdict.is_more_than_nodes(&status)) {
-                    self.later = Some(self.later.map_or(due, |later| later.min(due)));
-                    continue;
+            let Some(status) = acceptance.status(&nodes, &Time(Timestamp::now())) else { continue };
+            let (now, uid) = (Instant::now(), network.uid().unwrap_or_default());
+            let due = self.written.get(&uid).map(|written| *written + NODES_INTERVAL);
+            if let Some(due) = due.filter(|due| *due > now && !acceptance.changes_with(&status)) {
+                self.later = Some(self.later.map_or(due, |later| later.min(due)));
+                continue;
+            }
+            match apply::<Network>(&self.network_api, network, &status).await {
+                Ok(true) => {
+                    self.written.insert(uid, now);
+                    self.report(network, acceptance, status).await;
                 }
-                match self.write(network, verdict, status).await {
-                    Ok(()) => {
-                        self.written.insert(uid, now);
-                    }
-                    // It was deleted meanwhile, as the watch is about to tell.
-                    Err(WriteError { source: kube::Error::Api(status), .. }) if status.code == 404 => {}
-                    Err(error) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "will try again");
-                        done = false;
-                    }
+                // The Network was deleted; the watch is about to report it.
+                Ok(false) => {}
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, network = name, "cannot write the status of a network, will retry");
+                    done = false;
                 }
             }
         }
         done
     }
 
-    /// Says of every policy whether it is followed. Returns whether all writes went well.
-    async fn judge(&self, policies: &Store<DynamicObject>) -> bool {
-        let now = Time(Timestamp::now());
-        match policies::write(&self.policy_api, CONTROLLER, &policies.state(), &now).await {
-            Ok(written) => {
-                self.metrics.status_writes.inc_by(written.count);
-                let resource = ApiResource::erase::<UplinkPolicy>(&());
-                for (policy, problems) in written.refused {
-                    tracing::warn!(policy = policy.name_any(), problems, "nodes cannot follow the policy");
-                    self.warn(&policy, &resource, INVALID.to_owned(), problems).await;
+    /// Writes the status of uplink policies. Returns whether all writes succeeded.
+    async fn reconcile_policies(&self, policies: &Store<DynamicObject>) -> bool {
+        let mut done = true;
+        for policy in policies.state() {
+            let Some(status) = policies::status(&policy, &Time(Timestamp::now())) else { continue };
+            match apply::<UplinkPolicy>(&self.policy_api, &policy, &status).await {
+                Ok(true) => {
+                    self.metrics.status_writes.inc();
+                    let refused = status.conditions.into_iter().find(|condition| condition.status == "False");
+                    if let Some(problems) = refused.map(|condition| condition.message) {
+                        tracing::warn!(
+                            policy = policy.name_any(),
+                            problems,
+                            "nodes cannot follow the policy"
+                        );
+                        self.warn::<UplinkPolicy>(&policy, INVALID.to_owned(), problems).await;
+                    }
                 }
-                true
-            }
-            Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot write the status of an uplink policy, will try again"
-                );
-                false
+                // The policy was deleted; the watch is about to report it.
+                Ok(false) => {}
+                Err(error) => {
+                    let (error, policy) = (&error as &dyn std::error::Error, policy.name_any());
+                    tracing::warn!(error, policy, "cannot write the status of an uplink policy, will retry");
+                    done = false;
+                }
             }
         }
+        done
     }
 
     fn publish(&mut self, pools: Vec<Pool>) {
@@ -331,58 +350,43 @@ impl Reconciler {
         }
     }
 
-    fn published(&self, status: &PublishStatus) {
+    fn count_published(&self, status: &PublishStatus) {
         let is_good = |pool: &&PoolStatus| pool.error.is_none() && pool.left_out.is_empty();
         let good = status.pools.values().filter(is_good).count();
         for (published, count) in [(true, good), (false, status.pools.len() - good)] {
             let gauge = self.metrics.pools.get_or_create(&Published { published });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        let Some(server) = &status.server else { return };
         for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
-            if let Some(server) = &status.server {
-                let gauge = self.metrics.dropped.get_or_create(&Field { field: field.path() });
-                gauge.set(i64::from(!server.stores(field)));
-            }
+            let gauge = self.metrics.dropped.get_or_create(&Field { field: field.path() });
+            gauge.set(i64::from(!server.stores(field)));
         }
     }
 
-    async fn write(
-        &self,
-        network: &DynamicObject,
-        verdict: &Verdict,
-        status: NetworkStatus,
-    ) -> Result<(), WriteError> {
-        let name = network.name_any();
-        let patch = json!({
-            "apiVersion": netclaim_api::API_VERSION,
-            "kind": Network::kind(&()),
-            // The UID keeps the verdict away from another Network that has the name by now.
-            "metadata": {"name": name, "uid": network.metadata.uid},
-            "status": status,
-        });
-        let params = PatchParams::apply(CONTROLLER).force();
-        self.api
-            .patch_status(&name, &params, &Patch::Apply(patch))
-            .await
-            .map_err(|source| WriteError { network: name.clone(), source })?;
+    /// Counts and logs a written status, with an event if people have to act on it.
+    async fn report(&self, network: &DynamicObject, acceptance: &Acceptance, status: NetworkStatus) {
         self.metrics.status_writes.inc();
-        let Some(condition) = status.conditions.into_iter().next() else {
-            return Ok(());
-        };
-        if !verdict.is_news(&condition) {
+        let name = network.name_any();
+        let Some(condition) = status.conditions.into_iter().next() else { return };
+        if !acceptance.is_new(&condition) {
             tracing::debug!(network = name, nodes = status.nodes, "status written");
         } else if condition.status == "True" && condition.reason != ACCEPTED_WITH_WARNINGS {
             tracing::info!(network = name, "accepted");
         } else {
-            tracing::info!(network = name, reason = condition.reason, problems = condition.message, "judged");
-            let resource = ApiResource::erase::<Network>(&());
-            self.warn(network, &resource, condition.reason, condition.message).await;
+            let (reason, problems) = (condition.reason, condition.message);
+            tracing::info!(network = name, reason, problems, "acceptance changed");
+            self.warn::<Network>(network, reason, problems).await;
         }
-        Ok(())
     }
 
-    /// Tells people that a Network or policy cannot be used, or not as they may mean it. The status says it too, so a failure is not worth a second try.
-    async fn warn(&self, object: &DynamicObject, resource: &ApiResource, reason: String, message: String) {
+    /// Writes a warning event. The status says the same, so a failure is not retried.
+    async fn warn<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &DynamicObject,
+        reason: String,
+        message: String,
+    ) {
         let event = Event {
             type_: EventType::Warning,
             reason,
@@ -392,35 +396,27 @@ impl Reconciler {
         };
         let reporter =
             Reporter { controller: CONTROLLER.to_owned(), instance: Some(self.settings.identity.clone()) };
-        // A new recorder each time: one that remembers the last event counts it up instead of telling the new note.
+        // A new recorder each time: one that knows the last event counts it up and drops the new note.
         let recorder = Recorder::new(self.client.clone(), reporter);
-        let about = object.object_ref(resource);
+        let about = object.object_ref(&ApiResource::erase::<K>(&()));
         if let Err(error) = recorder.publish(&event, &about).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot write an event");
         }
     }
 }
 
-/// Adds what is wrong with accepted Networks beside each other.
-fn warn_of_overlaps(verdicts: &mut [(&Arc<DynamicObject>, Verdict)]) {
-    let accepted = verdicts.iter().filter_map(|(_, verdict)| verdict.accepted.as_ref().ok());
+/// Adds a warning to each accepted Network that overlaps with another one.
+fn warn_of_overlaps(acceptances: &mut [(&Arc<DynamicObject>, Acceptance)]) {
+    let accepted = acceptances.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
     let found = overlaps(accepted.map(|(name, spec)| (name, spec)));
     let found: Vec<_> = found.into_iter().map(|(name, warning)| (name.clone(), warning)).collect();
     for (name, warning) in found {
-        let is_it =
-            |verdict: &Verdict| verdict.accepted.as_ref().is_ok_and(|(accepted, _)| *accepted == name);
-        if let Some((_, verdict)) = verdicts.iter_mut().find(|(_, verdict)| is_it(verdict)) {
-            verdict.warnings.push(warning);
+        let is_named =
+            |acceptance: &Acceptance| acceptance.result.as_ref().is_ok_and(|(accepted, _)| *accepted == name);
+        if let Some((_, acceptance)) = acceptances.iter_mut().find(|(_, acceptance)| is_named(acceptance)) {
+            acceptance.warnings.push(warning);
         }
     }
-}
-
-#[derive(Debug, Error)]
-#[error("cannot write the status of network {network}")]
-struct WriteError {
-    network: String,
-    #[source]
-    source: kube::Error,
 }
 
 #[cfg(test)]
@@ -428,7 +424,7 @@ mod tests {
     use http::{Request, Response};
     use kube::client::Body;
     use netclaim_slices::Scope;
-    use serde_json::Value;
+    use serde_json::{Value, json};
     use tokio::time::timeout;
     use tower_test::mock;
 
@@ -440,13 +436,13 @@ mod tests {
         let (service, requests) = mock::pair();
         let client = Client::new(service, "default");
         let publisher = PublisherConfig::new("netclaim.dev", "controller", Scope::Cluster).unwrap();
-        // Cancelled: its requests are none of these tests' business.
+        // Cancelled: these tests ignore the publisher's requests.
         let cancel = CancellationToken::new();
         cancel.cancel();
         let (handle, _) = Publisher::spawn(client.clone(), publisher.clone(), cancel);
         let settings = Settings { driver: "netclaim.dev".into(), publisher, identity: "pod-1".into() };
         let reconciler = Reconciler {
-            api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
+            network_api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
             policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
             client,
             settings,
@@ -461,14 +457,14 @@ mod tests {
     }
 
     fn networks(network: &Value) -> Store<DynamicObject> {
-        let (networks, mut writer) = store(ApiResource::erase::<Network>(&()));
+        let mut writer = Writer::new(ApiResource::erase::<Network>(&()));
         let network = serde_json::from_value(network.clone()).unwrap();
         writer.apply_watcher_event(&watcher::Event::Apply(network));
-        networks
+        writer.as_reader()
     }
 
     fn slices() -> Store<DevicesOfSlice> {
-        store(nodes::resource()).0
+        Writer::new(nodes::resource()).as_reader()
     }
 
     fn network(cni: Value) -> Value {
@@ -478,7 +474,7 @@ mod tests {
         })
     }
 
-    /// Answers one request with `status` and an echo of its body, which is returned with its method and path.
+    /// Answers one request with `status` and an echo of its body, and returns its method, path and body.
     async fn answer(requests: &mut Requests, status: u16) -> (String, Value) {
         let next = timeout(Duration::from_secs(5), requests.next_request());
         let (request, reply) = next.await.unwrap().unwrap();
@@ -498,7 +494,7 @@ mod tests {
     const STATUS: &str = "PATCH /apis/netclaim.dev/v1alpha1/networks/storage/status";
 
     #[tokio::test]
-    async fn a_bad_network_is_told_once_in_its_status_and_by_an_event() {
+    async fn an_invalid_network_gets_one_status_and_one_event() {
         let (mut reconciler, mut requests) = reconciler();
         let mut bad = network(json!({}));
         let (store, slices) = (networks(&bad), slices());
@@ -507,7 +503,7 @@ mod tests {
             (status, answer(&mut requests, 200).await)
         };
         let (done, ((request, status), (event_request, event))) =
-            tokio::join!(reconciler.reconcile(&store, &slices), server);
+            tokio::join!(reconciler.reconcile_networks(&store, &slices), server);
         assert!(done);
         assert_eq!(request, STATUS);
         assert_eq!(status["metadata"], json!({"name": "storage", "uid": "u1"}));
@@ -516,12 +512,12 @@ mod tests {
         assert_eq!(event["note"], status["status"]["conditions"][0]["message"]);
 
         bad["status"] = status["status"].clone();
-        assert!(reconciler.reconcile(&networks(&bad), &slices).await);
+        assert!(reconciler.reconcile_networks(&networks(&bad), &slices).await);
         assert_eq!(reconciler.metrics.status_writes.get(), 1);
     }
 
     #[tokio::test]
-    async fn what_may_not_be_meant_comes_as_an_event_too() {
+    async fn a_probable_mistake_gets_an_event_too() {
         let (mut reconciler, mut requests) = reconciler();
         let plugins = json!([{"type": "bridge", "colour": "red"}]);
         let odd = networks(&network(json!({"cniVersion": "1.1.0", "plugins": plugins})));
@@ -530,7 +526,7 @@ mod tests {
             (status, answer(&mut requests, 200).await.1)
         };
         let slices = slices();
-        let (done, (status, event)) = tokio::join!(reconciler.reconcile(&odd, &slices), server);
+        let (done, (status, event)) = tokio::join!(reconciler.reconcile_networks(&odd, &slices), server);
         assert!(done);
         assert_eq!(status["status"]["conditions"][0]["status"], "True");
         assert_eq!(event["reason"], "AcceptedWithWarnings");
@@ -546,10 +542,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nodes_that_come_one_after_the_other_are_not_a_write_each() {
+    async fn nodes_that_join_one_by_one_share_status_writes() {
         let (mut reconciler, mut requests) = reconciler();
         let mut good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
-        let (slices, mut writer) = store(nodes::resource());
+        let mut writer = Writer::new(nodes::resource());
+        let slices = writer.as_reader();
         let mut writes = 0;
         for node in 0..50 {
             writer.apply_watcher_event(&slice_of(&format!("n{node}")));
@@ -557,7 +554,7 @@ mod tests {
             let mut status = None;
             tokio::select! {
                 biased;
-                done = reconciler.reconcile(&networks, &slices) => assert!(done),
+                done = reconciler.reconcile_networks(&networks, &slices) => assert!(done),
                 (_, body) = answer(&mut requests, 200) => status = Some(body["status"].clone()),
             }
             if let Some(status) = status {
@@ -569,23 +566,23 @@ mod tests {
         }
         assert!((3..=4).contains(&writes), "{writes} writes in 25 s");
         assert!(
-            reconciler.later.is_some_and(|later| later <= Instant::now() + NODES_PERIOD),
+            reconciler.later.is_some_and(|later| later <= Instant::now() + NODES_INTERVAL),
             "the last is due"
         );
     }
 
     #[tokio::test]
-    async fn networks_that_hand_out_the_same_addresses_warn_of_each_other() {
+    async fn networks_with_the_same_addresses_warn_of_each_other() {
         let ipam = json!({"type": "host-local", "subnet": "10.30.0.0/24"});
         let plugins = json!([{"type": "bridge", "bridge": "br0", "ipam": ipam}]);
         let one = network(json!({"cniVersion": "1.1.0", "plugins": plugins}));
         let mut other = one.clone();
         other["metadata"] = json!({"name": "backup", "uid": "u2", "generation": 1});
         let objects = [one, other].map(|object| Arc::new(serde_json::from_value(object).unwrap()));
-        let mut verdicts: Vec<_> = objects.iter().map(|object| (object, Verdict::of(object))).collect();
-        warn_of_overlaps(&mut verdicts);
-        for ((_, verdict), other) in verdicts.iter().zip(["Network backup ", "Network storage "]) {
-            let status = verdict.status(&Default::default(), Time(Timestamp::now())).unwrap();
+        let mut acceptances: Vec<_> = objects.iter().map(|object| (object, Acceptance::of(object))).collect();
+        warn_of_overlaps(&mut acceptances);
+        for ((_, acceptance), other) in acceptances.iter().zip(["Network backup ", "Network storage "]) {
+            let status = acceptance.status(&Default::default(), &Time(Timestamp::now())).unwrap();
             let Some(accepted) = status.conditions.first() else { panic!("{status:?}") };
             assert_eq!(
                 (accepted.status.as_str(), accepted.reason.as_str()),
@@ -596,13 +593,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_write_that_may_succeed_later_is_tried_again() {
+    async fn a_failed_write_is_retried_unless_the_network_is_gone() {
         for (code, expected) in [(404, true), (500, false)] {
             let (mut reconciler, mut requests) = reconciler();
             let good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
             let (store, slices) = (networks(&good), slices());
             let (done, (request, _)) =
-                tokio::join!(reconciler.reconcile(&store, &slices), answer(&mut requests, code));
+                tokio::join!(reconciler.reconcile_networks(&store, &slices), answer(&mut requests, code));
             assert_eq!((request.as_str(), done), (STATUS, expected));
         }
     }

@@ -1,11 +1,12 @@
 //! Metrics and probes over HTTP, for everybody who reaches the address.
 //!
-//! What a stranger can take is bounded: descriptors by [`CONNECTIONS`], time by [`LIFE`], memory by [`BUFFER`]. A new
-//! connection ends the oldest where there are too many, so that idle ones keep nobody out. A connection serves one
-//! request, so that none has a reason to stay.
+//! Clients share bounded descriptors ([`CONNECTIONS`]), time ([`LIFE`]) and memory ([`BUFFER`]). When there are too many
+//! connections, a new one ends the oldest, so idle clients block nobody. A connection serves one request, so none has
+//! a reason to stay.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -20,15 +21,15 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Connections at once: a Prometheus or two, the kubelet and a person need fewer.
 pub const CONNECTIONS: usize = 32;
-/// How long a connection may last, from its first byte to the last of the answer.
+/// The longest time from a connection's first byte to the last of its answer.
 pub const LIFE: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
+/// Most bytes of a request's head.
 pub const BUFFER: usize = 16 * 1024;
 
-/// Pause before connections are accepted again when they cannot be, such as for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between failures to accept a connection, such as for lack of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// What a path answers.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The text of a metrics registry.
@@ -40,9 +41,9 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer of a probe.
-    pub fn probe(result: Result<(), String>) -> Self {
-        result.map_or_else(Self::Unavailable, |()| Self::Ok)
+    /// Returns the answer of a probe.
+    pub fn probe(result: Result<(), impl Display>) -> Self {
+        result.map_or_else(|error| Self::Unavailable(error.to_string()), |()| Self::Ok)
     }
 
     fn response(self) -> Response<Full<Bytes>> {
@@ -64,7 +65,7 @@ fn response(status: StatusCode, kind: HeaderValue, text: String) -> Response<Ful
     response
 }
 
-/// Serves GET of every path that `answer` knows, until dropped.
+/// Answers GET requests for every path that `answer` knows, until dropped.
 pub async fn serve<A>(listener: TcpListener, answer: A) -> Infallible
 where
     A: Fn(&str) -> Option<Answer> + Clone + Send + Sync + 'static,
@@ -76,7 +77,7 @@ where
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
         };
@@ -86,12 +87,12 @@ where
             if let Some(oldest) = oldest_first.pop_front() {
                 oldest.abort();
             }
-            // Its descriptor is free when it has ended.
+            // The descriptor is free when the connection has ended.
             connections.join_next().await;
         }
         let connection = tokio::time::timeout(LIFE, connection(stream, answer.clone()));
         oldest_first.push_back(connections.spawn(async {
-            // How it ended is the peer's affair.
+            // Only the client cares how its connection ended.
             let _ = connection.await;
         }));
     }
@@ -135,7 +136,7 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let answer = |path: &str| match path {
             "/metrics" => Some(Answer::Metrics("# EOF\n".repeat(100_000))),
-            "/readyz" => Some(Answer::probe(Err("not yet".to_owned()))),
+            "/readyz" => Some(Answer::probe(Err("not yet"))),
             _ => None,
         };
         (address, tokio::spawn(serve(listener, answer)))
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn known_paths_are_answered_and_nothing_else() {
+    async fn the_server_answers_known_paths_only() {
         let (address, _server) = server().await;
         let metrics = ask(address, "GET /metrics").await;
         assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.contains("application/openmetrics-text"));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_that_say_nothing_keep_nobody_out() {
+    async fn idle_connections_block_nobody() {
         let (address, _server) = server().await;
         let mut idle = Vec::new();
         for _ in 0..300 {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_writes_a_request_bit_by_bit_is_cut_off() {
+    async fn a_client_that_drips_its_request_is_cut_off() {
         let (address, _server) = server().await;
         let mut slow = TcpStream::connect(address).await.expect("a connection");
         let drip = async {

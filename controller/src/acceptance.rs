@@ -1,0 +1,325 @@
+//! Whether a Network is accepted, where it can be used, and the status that says so. Pure.
+//!
+//! A Network is read as JSON first. One that this version cannot decode gets a status like all others, instead of
+//! stopping the watch.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{DynamicObject, ResourceExt as _};
+use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::{Invalid, NetworkName, Quantity};
+use serde_json::Value;
+
+use crate::nodes::NetworkNodes;
+use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find};
+
+/// Type of the condition that says where a Network can be used now.
+const AVAILABLE: &str = "Available";
+
+/// A message names this many nodes.
+const NAMED_NODES: usize = 5;
+
+/// Whether one Network is accepted.
+#[derive(Debug)]
+pub(crate) struct Acceptance {
+    /// Name and spec, or everything that is wrong with them.
+    pub(crate) result: Result<(NetworkName, NetworkSpec), Vec<Invalid>>,
+    /// What an accepted Network may not mean as written.
+    pub(crate) warnings: Vec<Invalid>,
+    generation: Option<i64>,
+    /// The status in the API server.
+    before: NetworkStatus,
+}
+
+impl Acceptance {
+    /// Validates a Network as the API server stores it.
+    pub(crate) fn of(network: &DynamicObject) -> Self {
+        let spec = network.data.get("spec").unwrap_or(&Value::Null);
+        let status = network.data.get("status").unwrap_or(&Value::Null);
+        let name = network.name_any();
+        let result = validate(&name, spec);
+        Self {
+            warnings: result.as_ref().map(|(_, spec)| spec.warnings(&name)).unwrap_or_default(),
+            result,
+            generation: network.metadata.generation,
+            // The controller did not write a status that cannot be decoded; it is overwritten.
+            before: serde_json::from_value(status.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Whether `status` changes more than the nodes that the Network is on.
+    pub(crate) fn changes_with(&self, status: &NetworkStatus) -> bool {
+        find(&self.before.conditions, ACCEPTED) != find(&status.conditions, ACCEPTED)
+            || self.before.observed_generation != status.observed_generation
+    }
+
+    /// Whether `condition` says something that the Network's status does not say yet.
+    pub(crate) fn is_new(&self, condition: &Condition) -> bool {
+        find(&self.before.conditions, &condition.type_)
+            .is_none_or(|before| (&before.status, &before.message) != (&condition.status, &condition.message))
+    }
+
+    /// Returns the status that the Network should have, or `None` if it has it. `nodes` publish the Network.
+    pub(crate) fn status(&self, nodes: &NetworkNodes, now: &Time) -> Option<NetworkStatus> {
+        let accepted = match &self.result {
+            Ok(_) if self.warnings.is_empty() => Finding::new(true, ACCEPTED, "pods can claim the network"),
+            Ok(_) => {
+                let warnings = Invalid::list(&self.warnings);
+                let message = format!("pods can claim the network, but look at {warnings}");
+                Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
+            }
+            Err(problems) => Finding::new(false, INVALID, Invalid::list(problems)),
+        };
+        let mut conditions = vec![self.condition(ACCEPTED, accepted, now)];
+        // A device of the cluster is on no node, so nodes do not say where it can be used.
+        let of_cluster = matches!(&self.result, Ok((_, spec)) if spec.scope == Scope::Cluster);
+        if let Ok((_, spec)) = &self.result
+            && !of_cluster
+        {
+            conditions.push(self.condition(AVAILABLE, availability(spec, nodes), now));
+        }
+        let nodes = (!of_cluster).then_some(nodes.count());
+        let known = |condition: &Condition| self.before.conditions.contains(condition);
+        // The next write removes a condition of the controller's that does not apply any more.
+        let ours = |condition: &&Condition| [ACCEPTED, AVAILABLE].contains(&condition.type_.as_str());
+        let same = conditions.iter().all(known)
+            && self.before.conditions.iter().filter(ours).count() == conditions.len()
+            && self.before.observed_generation == self.generation
+            && self.before.nodes == nodes;
+        (!same).then_some(NetworkStatus { observed_generation: self.generation, nodes, conditions })
+    }
+
+    fn condition(&self, type_: &str, finding: Finding, now: &Time) -> Condition {
+        finding.condition(type_, &self.before.conditions, self.generation, now)
+    }
+}
+
+/// Says where an accepted Network can be used now.
+fn availability(spec: &NetworkSpec, nodes: &NetworkNodes) -> Finding {
+    let all = nodes.bandwidth.len() + nodes.missing.len();
+    let tainted: BTreeSet<&str> = nodes.tainted.values().flatten().map(String::as_str).collect();
+    let why = nodes.tainted.iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
+    let missing = (!nodes.missing.is_empty()).then(|| {
+        format!("not on {} (no uplink for it, or see the node's events)", named(nodes.missing.iter()))
+    });
+    let why = why.chain(missing).collect::<Vec<_>>().join(", ");
+    let mut finding = match tainted.len() + nodes.missing.len() {
+        _ if nodes.bandwidth.is_empty() => {
+            Finding::new(false, "NoNode", "none of the nodes that it selects has its uplink")
+        }
+        0 => Finding::new(true, "Everywhere", format!("on {all} nodes")),
+        some if some < all => {
+            Finding::new(true, "NotEverywhere", format!("on {} of {all} nodes: {why}", all - some))
+        }
+        _ => Finding::new(false, "Nowhere", format!("on none of {all} nodes: {why}")),
+    };
+    let less =
+        |bandwidth: &Option<Quantity>| spec.capacity.bandwidth.is_some_and(|asked| *bandwidth < Some(asked));
+    let reduced: Vec<&String> =
+        nodes.bandwidth.iter().filter(|(_, bandwidth)| less(bandwidth)).map(|(node, _)| node).collect();
+    if !reduced.is_empty() {
+        let nodes = named(reduced.into_iter());
+        finding.message +=
+            &format!("; the uplink has less bandwidth left than spec.capacity.bandwidth on {nodes}");
+    }
+    finding
+}
+
+/// Lists the first of these nodes, and says how many more there are.
+fn named<'a>(nodes: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = nodes.len().saturating_sub(NAMED_NODES);
+    let first = nodes.take(NAMED_NODES).cloned().collect::<Vec<_>>().join(" ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+fn validate(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
+    let spec: NetworkSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
+        let path = error.path().to_string();
+        let path = if path == "." { "" } else { &path };
+        vec![Invalid::new(path, error.inner().to_string()).within("spec")]
+    })?;
+    let problems = spec.problems(name);
+    match name.parse() {
+        Ok(name) if problems.is_empty() => Ok((name, spec)),
+        _ => Err(problems),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    fn network(change: impl FnOnce(&mut Value)) -> Acceptance {
+        let mut network = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "storage", "generation": 3},
+            "spec": {"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "macvlan", "master": "${uplink.ifName}"}]}},
+        });
+        change(&mut network);
+        Acceptance::of(&serde_json::from_value(network).unwrap())
+    }
+
+    /// `count` nodes with 10G each.
+    fn on(count: usize) -> NetworkNodes {
+        let bandwidth = (1..=count).map(|n| (format!("n{n}"), Some("10G".parse().unwrap())));
+        NetworkNodes { bandwidth: bandwidth.collect(), ..NetworkNodes::default() }
+    }
+
+    fn at(second: i64) -> Time {
+        Time(Timestamp::from_second(second).unwrap())
+    }
+
+    fn accepted(status: &NetworkStatus) -> (&str, &str, &str) {
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
+        let Some(Condition { status, reason, message, .. }) = accepted else { panic!("{status:?}") };
+        (status, reason, message)
+    }
+
+    #[test]
+    fn a_good_network_is_accepted() {
+        let status = network(|_| {}).status(&on(2), &at(0)).unwrap();
+        assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
+        assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
+        assert_eq!(status.conditions[0].observed_generation, Some(3));
+    }
+
+    #[test]
+    fn the_message_has_every_problem() {
+        let acceptance = network(|network| {
+            network["metadata"]["name"] = json!("a.b");
+            network["spec"]["capacity"] = json!({"interfaces": 0});
+        });
+        let status = acceptance.status(&on(0), &at(0)).unwrap();
+        let (status, reason, message) = accepted(&status);
+        assert_eq!((status, reason), ("False", "Invalid"));
+        assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
+        assert!(message.contains("; spec.capacity.interfaces: is 0"), "{message}");
+    }
+
+    #[test]
+    fn the_message_has_all_three_faults_of_a_conflist_and_what_to_do() {
+        let acceptance = network(|network| {
+            network["spec"]["cni"]["plugins"] = json!([
+                {"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridged",
+                 "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.20.0.0/24", "rangeStart": "10.21.0.5"}]]}},
+                {"type": "tuning", "mtu": "1400"},
+            ]);
+        });
+        let status = acceptance.status(&on(0), &at(0)).unwrap();
+        assert_eq!(
+            accepted(&status),
+            (
+                "False",
+                "Invalid",
+                "spec.cni.plugins[0].ipam.ranges[0][0].rangeStart: 10.21.0.5 is not in 10.20.0.0/24; write an address from \
+                 10.20.0.0 to 10.20.0.255; \
+                 spec.cni.plugins[0].mode: \"bridged\" is not known to the plugin; write one of `bridge`, `private`, `vepa`, \
+                 `passthru`; \
+                 spec.cni.plugins[1].mtu: must be a whole number, not a string; write it without quotes"
+            )
+        );
+    }
+
+    #[test]
+    fn a_network_with_a_probable_mistake_is_accepted_with_a_warning() {
+        let acceptance = network(|network| {
+            network["spec"]["cni"]["plugins"][0]["mdoe"] = json!("vepa");
+            network["spec"]["allow"] = json!({"mac": true});
+        });
+        assert!(acceptance.result.is_ok());
+        let status = acceptance.status(&on(0), &at(0)).unwrap();
+        let (status, reason, message) = accepted(&status);
+        assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
+        let warning = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
+                    has no effect; write `mode` if that is meant, else remove it; spec.allow.mac: no plugin takes it";
+        assert!(message.starts_with(warning), "{message}");
+    }
+
+    #[test]
+    fn a_network_that_does_not_decode_names_the_field() {
+        for (spec, expected) in [
+            (
+                json!({"cni": {}, "uplink": {"interfaces": ["eth1", 7]}}),
+                "spec.uplink.interfaces[1]: invalid type: integer",
+            ),
+            (json!({"cni": {}, "uplnk": {}}), "spec.uplnk: unknown field `uplnk`"),
+            (Value::Null, "spec: invalid type: null"),
+        ] {
+            let status = network(|network| network["spec"] = spec).status(&on(0), &at(0)).unwrap();
+            let (status, reason, message) = accepted(&status);
+            assert_eq!((status, reason), ("False", "Invalid"));
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_correct_status_is_not_written_again() {
+        let written = network(|_| {}).status(&on(2), &at(0)).unwrap();
+        let again = |status: Value| network(|network| network["status"] = status);
+        let as_written = serde_json::to_value(&written).unwrap();
+        assert_eq!(again(as_written.clone()).status(&on(2), &at(60)), None);
+        assert_eq!(again(as_written).status(&on(3), &at(60)).unwrap().nodes, Some(3));
+        assert_eq!(again(json!({"nodes": "many"})).status(&on(2), &at(0)), Some(written));
+    }
+
+    #[test]
+    fn conditions_of_others_do_not_matter() {
+        let written = network(|_| {}).status(&on(2), &at(0)).unwrap();
+        let mut status = serde_json::to_value(&written).unwrap();
+        let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        status["conditions"].as_array_mut().unwrap().insert(0, other);
+        assert_eq!(network(|network| network["status"] = status).status(&on(2), &at(60)), None);
+    }
+
+    #[test]
+    fn the_time_of_transition_changes_with_the_status_only() {
+        let written = serde_json::to_value(network(|_| {}).status(&on(2), &at(0)).unwrap()).unwrap();
+        let newer = network(|network| {
+            network["status"] = written.clone();
+            network["metadata"]["generation"] = json!(4);
+        });
+        assert_eq!(newer.status(&on(2), &at(60)).unwrap().conditions[0].last_transition_time, at(0));
+        let invalid = network(|network| {
+            network["status"] = written;
+            network["spec"]["cni"] = json!({});
+        });
+        assert_eq!(invalid.status(&on(2), &at(60)).unwrap().conditions[0].last_transition_time, at(60));
+    }
+
+    #[test]
+    fn a_network_of_the_cluster_counts_no_nodes() {
+        let status =
+            network(|network| network["spec"]["scope"] = json!("Cluster")).status(&on(0), &at(0)).unwrap();
+        assert_eq!(status.nodes, None);
+    }
+
+    #[test]
+    fn the_available_condition_names_the_nodes_without_the_network() {
+        let available = |nodes: &NetworkNodes, bandwidth: &str| {
+            let acceptance = network(|network| network["spec"]["capacity"] = json!({"bandwidth": bandwidth}));
+            let condition = acceptance.status(nodes, &at(0)).unwrap().conditions.remove(1);
+            assert_eq!(condition.type_, AVAILABLE);
+            (condition.status, condition.reason, condition.message)
+        };
+        let says = |status: &str, reason: &str, message: &str| (status.into(), reason.into(), message.into());
+        let mut nodes = on(7);
+        assert_eq!(available(&nodes, "10G"), says("True", "Everywhere", "on 7 nodes"));
+        let down = |count| (1..=count).map(|n| format!("n{n}")).collect();
+        nodes.tainted.insert("netclaim.dev/link-down".into(), down(1));
+        let message = "on 6 of 7 nodes: netclaim.dev/link-down on n1";
+        assert_eq!(available(&nodes, "10G"), says("True", "NotEverywhere", message));
+        nodes.tainted.insert("netclaim.dev/link-down".into(), down(7));
+        let message = "on none of 7 nodes: netclaim.dev/link-down on n1 n2 n3 n4 n5 and 2 more";
+        assert_eq!(available(&nodes, "10G"), says("False", "Nowhere", message));
+        assert_eq!(available(&on(0), "10G").1, "NoNode");
+        let some = NetworkNodes { missing: BTreeSet::from(["n8".into()]), ..on(2) };
+        let message = "on 2 of 3 nodes: not on n8 (no uplink for it, or see the node's events)";
+        assert_eq!(available(&some, "10G"), says("True", "NotEverywhere", message));
+        let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
+        assert_eq!(available(&on(1), "20G"), says("True", "Everywhere", message));
+    }
+}

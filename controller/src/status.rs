@@ -1,0 +1,85 @@
+//! What the status of Networks and UplinkPolicies has in common: conditions, and how they are written.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{DynamicObject, Patch, PatchParams, ResourceExt as _};
+use kube::{Api, Resource};
+use netclaim_api::shorten;
+use serde::Serialize;
+use serde_json::json;
+
+/// Field manager of the status, and the reporter of events.
+pub(crate) const CONTROLLER: &str = "netclaim-controller";
+
+/// Type of the condition that says whether an object is accepted, and its reason if there is nothing else to say.
+pub(crate) const ACCEPTED: &str = "Accepted";
+
+/// Reason of [`ACCEPTED`] when the object is usable but may not mean what its author intended.
+pub(crate) const ACCEPTED_WITH_WARNINGS: &str = "AcceptedWithWarnings";
+
+/// Reason of [`ACCEPTED`] when the object cannot be used.
+pub(crate) const INVALID: &str = "Invalid";
+
+/// The longest message of a condition, in bytes (`metav1.Condition`).
+const MAX_MESSAGE: usize = 32768;
+
+/// What a condition of one type says.
+pub(crate) struct Finding {
+    pub(crate) status: bool,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Finding {
+    pub(crate) fn new(status: bool, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
+    }
+
+    /// Returns the condition that says this. Its transition time is `now`, unless it replaces one of the same status.
+    pub(crate) fn condition(
+        self,
+        type_: &str,
+        before: &[Condition],
+        generation: Option<i64>,
+        now: &Time,
+    ) -> Condition {
+        let status = if self.status { "True" } else { "False" };
+        let since = find(before, type_).filter(|condition| condition.status == status);
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: self.reason.to_owned(),
+            message: shorten(self.message, MAX_MESSAGE),
+            observed_generation: generation,
+            last_transition_time: since.map_or(now, |condition| &condition.last_transition_time).clone(),
+        }
+    }
+}
+
+/// Returns the condition of this type.
+pub(crate) fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Applies the status of `object`, a `K`. Returns `false` if the object does not exist any more.
+///
+/// # Errors
+/// The API server refuses the status or cannot be reached.
+pub(crate) async fn apply<K: Resource<DynamicType = ()>>(
+    api: &Api<DynamicObject>,
+    object: &DynamicObject,
+    status: &impl Serialize,
+) -> kube::Result<bool> {
+    let name = object.name_any();
+    let patch = json!({
+        "apiVersion": netclaim_api::API_VERSION,
+        "kind": K::kind(&()),
+        // The UID protects a newer object of the same name.
+        "metadata": {"name": name, "uid": object.metadata.uid},
+        "status": status,
+    });
+    match api.patch_status(&name, &PatchParams::apply(CONTROLLER).force(), &Patch::Apply(patch)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,18 @@
+//! What the agent and the controller share as programs that run until they are stopped.
+//!
+//! ```text
+//!   Prometheus, kubelet ──> http ────────┐
+//!   SIGTERM, SIGINT ──────> Stop ────────┼── the program
+//!   API server <─────────── kubernetes ──┘
+//! ```
+//!
+//! Invariants:
+//! * HTTP clients share bounded descriptors, memory and time: see [`http`].
+//! * Once a [`Stop`] exists, neither signal ends the process by itself.
+//! * TLS comes from rustls with ring, the only provider that is built in.
+
+pub mod http;
+pub mod kubernetes;
+mod signals;
+
+pub use signals::Stop;
