@@ -6,9 +6,9 @@
 #
 # NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). It stays when something fails, until the next run.
 set -euo pipefail
-# shellcheck source=cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/cluster/lib.sh"
-# shellcheck source=cluster/cluster.sh
+# shellcheck source=node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/node/lib.sh"
+# shellcheck source=node/cluster.sh
 . "$here/cluster.sh"
 fresh=$(realpath -m "${NETCLAIM_FRESH_DIR:-/var/tmp/netclaim-fresh}")
 debian=$fresh/root
@@ -37,7 +37,7 @@ enter() {
   cd /netclaim
   exec env -i "${registries[@]}" HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
     PATH=/root/.cargo/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    bash -euc '. tests/cluster/lib.sh; packages make:make; exec "$@"' - "$@"
+    bash -euc '. tests/node/lib.sh; packages make:make; exec "$@"' - "$@"
 }
 
 # The variables by which apt-get, Cargo and Go find their registries.

@@ -2,10 +2,10 @@
 # packages.sh build|test: installs the missing Debian packages with the programs that a lane starts.
 #   build  what cargo needs: it links with a C compiler, and some crates have parts in C
 #   test   what tests in network namespaces start
-# tests/cluster/build.sh installs what a node needs.
+# tests/node/build.sh installs what a node needs.
 set -euo pipefail
-# shellcheck source=cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/cluster/lib.sh"
+# shellcheck source=node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/node/lib.sh"
 case ${1:-} in
 build) packages cc:build-essential ;;
 test) packages ip:iproute2 iptables:iptables nft:nftables sysctl:procps unshare:util-linux mount:mount ;;

@@ -4,8 +4,8 @@
 # demo, it brings in what changed. Needs Debian, root, Rust and Go.
 # NETCLAIM_DEMO_DIR: the cluster's folder (default /var/tmp/netclaim-demo); NETCLAIM_CACHE: see build.sh.
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 dir=${NETCLAIM_DEMO_DIR:-/var/tmp/netclaim-demo}
 image=$cache/demo/netclaim.tar
 begin=$SECONDS
@@ -124,7 +124,7 @@ The cluster goes on running. To use it:
   kubectl exec storage-a -- ip addr
   kubectl delete pod storage-a && kubectl apply -k deploy/examples
   kubectl logs -n netclaim-system daemonset/netclaim-agent -f
-  tests/cluster/node.sh $dir ip addr                          # on the node itself
+  tests/node/node.sh $dir ip addr                          # on the node itself
 Again after a change: make demo. Its logs: $dir/log. To end it and leave nothing: make demo-down
 
 took $(elapsed $((SECONDS - begin)))

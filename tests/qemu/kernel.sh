@@ -3,8 +3,8 @@
 # says which version it is. Fails when there is none by what apt-get knows now.
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
 # What it takes to see the machine's files: 9p over virtio, and an overlay of memory.
 needed=(virtio_pci virtio_console 9pnet_virtio 9p overlay)

@@ -1,9 +1,9 @@
 #!/bin/bash
 # lane.sh: runs the test programs that need what a kernel need not have (ipvlan, VLANs, VRFs, bonds, dummies), a network
-# card with virtual functions, or a clock that they may set, in a virtual machine. Needs tests/cluster/build.sh to have run.
+# card with virtual functions, or a clock that they may set, in a virtual machine. Needs tests/node/build.sh to have run.
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

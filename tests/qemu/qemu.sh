@@ -4,8 +4,8 @@
 # are all that it needs. Fails where there is none, and says why.
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
 # The newest of https://packages.debian.org/bookworm-backports/amd64/qemu-system-x86/download, where the checksum is
 # too. A mirror drops a version when a newer one comes; the archive of snapshots has what there was at a time.

@@ -10,8 +10,8 @@
 #   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed (1800)
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
 cannot() {
   echo "$(basename "$0"): $*" >&2

@@ -149,7 +149,7 @@ fn slices_are_of_its_own_node(bound: &Writer<'_>, unbound: &Writer<'_>) -> Resul
 }
 
 /// netclaim in somebody's own kustomization: its names and its namespace are not those of `deploy/manifests`.
-const ELSEWHERE: &str = "tests/cluster/elsewhere";
+const ELSEWHERE: &str = "tests/scenarios/cluster/elsewhere";
 
 pub fn a_stolen_token_writes_nothing_of_another_node_under_whatever_name_the_agent_runs(
     test: &Test<'_>,

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::{Cluster, Plugged, Test, eventually, long};
 use serde_json::{Value, json};
 
+use super::plugins::hook_waits;
 use crate::devices::{is_not_published, is_published};
-use crate::plugin_faults::hook_waits;
 
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
     let slices = test.cluster.get(&["resourceslices", "--field-selector", "spec.driver=netclaim.dev"])?;

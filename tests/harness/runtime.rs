@@ -22,7 +22,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// By its name in `tests/cluster/runtime.sh`.
+    /// By its name in `tests/node/runtime.sh`.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         match name {
             "crio" => Ok(Self::CriO),

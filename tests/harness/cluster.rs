@@ -36,7 +36,7 @@ const STATUS_PERIOD: u32 = 3;
 /// Where a file arms a fail point of the agent (`netclaim_driver::failpoint`).
 const FAILPOINTS: &str = "/run/netclaim/failpoints";
 
-/// A running cluster of `tests/cluster/up.sh`.
+/// A running cluster of `tests/node/up.sh`.
 pub struct Cluster {
     dir: PathBuf,
     kubectl: PathBuf,
@@ -73,10 +73,10 @@ impl Cluster {
     }
 
     fn up(dir: &Path, env: &[(&str, &str)]) -> Result<Self> {
-        eprintln!("==> a cluster in {} (to end it by hand: tests/cluster/down.sh {0})", dir.display());
-        let mut up = Command::new(project("tests/cluster/up.sh"));
+        eprintln!("==> a cluster in {} (to end it by hand: tests/node/down.sh {0})", dir.display());
+        let mut up = Command::new(project("tests/node/up.sh"));
         let up = up.arg(dir).envs(env.iter().copied()).status().context("cannot run up.sh")?;
-        ensure!(up.success(), "tests/cluster/up.sh failed: see above, and {}/log", dir.display());
+        ensure!(up.success(), "tests/node/up.sh failed: see above, and {}/log", dir.display());
         let kubectl =
             output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
         Ok(Self {
@@ -97,7 +97,7 @@ impl Cluster {
         let known = self.dir.join("image.sha256");
         let new_image = std::fs::read_to_string(&known).ok() != Some(sum.clone());
         if new_image {
-            output(Command::new(project("tests/cluster/image.sh")).arg(&self.dir).arg(image))?;
+            output(Command::new(project("tests/node/image.sh")).arg(&self.dir).arg(image))?;
         }
         self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()])?;
         let timeout = format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}");
@@ -171,7 +171,7 @@ impl Cluster {
         Ok(of_node.flat_map(|slice| list(&slice["spec"]["devices"])).cloned().collect())
     }
 
-    /// The process of a service (`tests/cluster/svc.sh`).
+    /// The process of a service (`tests/node/svc.sh`).
     ///
     /// # Errors
     /// When it does not run.
@@ -184,7 +184,7 @@ impl Cluster {
     /// # Errors
     /// When something of it is left.
     pub fn stop(dir: &Path) -> Result<()> {
-        output(Command::new(project("tests/cluster/down.sh")).arg(dir)).map(drop)
+        output(Command::new(project("tests/node/down.sh")).arg(dir)).map(drop)
     }
 
     /// The cluster's folder; logs are in `log`.
@@ -197,13 +197,13 @@ impl Cluster {
         Arc::clone(&self.node.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the power from the node (`tests/cluster/power.sh`).
+    /// Takes the power from the node (`tests/node/power.sh`).
     ///
     /// # Errors
     /// When something of it goes on.
     pub fn power_off(&self) -> Result<()> {
         self.deaths.power_lost();
-        output(Command::new(project("tests/cluster/power.sh")).arg(&self.dir).arg("off")).map(drop)
+        output(Command::new(project("tests/node/power.sh")).arg(&self.dir).arg("off")).map(drop)
     }
 
     /// Gives the node its power back: its runtime and its kubelet run when this returns, and nothing else of it yet.
@@ -211,7 +211,7 @@ impl Cluster {
     /// # Errors
     /// When it does not come up.
     pub fn power_on(&self) -> Result<()> {
-        output(Command::new(project("tests/cluster/power.sh")).arg(&self.dir).arg("on"))?;
+        output(Command::new(project("tests/node/power.sh")).arg(&self.dir).arg("on"))?;
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = node(&self.dir)?;
         Ok(())
     }
@@ -279,15 +279,15 @@ impl Cluster {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Runs a command in the node's mounts and network (`tests/cluster/node.sh`).
+    /// Runs a command in the node's mounts and network (`tests/node/node.sh`).
     ///
     /// # Errors
     /// When it fails; with what it said.
     pub fn on_node(&self, command: &[&str]) -> Result<String> {
-        output(Command::new(project("tests/cluster/node.sh")).arg(&self.dir).args(command))
+        output(Command::new(project("tests/node/node.sh")).arg(&self.dir).args(command))
     }
 
-    /// `tests/cluster/svc.sh`: start, stop, restart, kill, pause or resume a service.
+    /// `tests/node/svc.sh`: start, stop, restart, kill, pause or resume a service.
     ///
     /// # Errors
     /// When it fails; with what it said.
@@ -295,7 +295,7 @@ impl Cluster {
         if (verb, name) == ("kill", "runtime") {
             self.node().runtime_dies();
         }
-        output(Command::new(project("tests/cluster/svc.sh")).arg(&self.dir).args([verb, name]))
+        output(Command::new(project("tests/node/svc.sh")).arg(&self.dir).args([verb, name]))
     }
 
     /// Writes a CNI plugin of the tests' own into the node's `/opt/cni/bin`. The agent's image has no shell: the
@@ -527,7 +527,7 @@ impl Cluster {
 
 /// The node of the cluster in `dir`.
 fn node(dir: &Path) -> Result<Arc<Node>> {
-    let pid = output(Command::new(project("tests/cluster/svc.sh")).arg(dir).args(["pid", "node"]))?;
+    let pid = output(Command::new(project("tests/node/svc.sh")).arg(dir).args(["pid", "node"]))?;
     let runtime = Runtime::parse(std::fs::read_to_string(dir.join("runtime"))?.trim())?;
     Ok(Arc::new(Node::new(pid.trim().parse()?, runtime)))
 }

@@ -19,7 +19,7 @@ use crate::runtime::Runtime;
 /// Links of the node that are nobody's leftovers.
 const OWN_LINKS: [&str; 4] = ["lo", "eth0", "eth1", "eth2"];
 
-/// The CNI network of every pod, which the runtime attaches by itself: `tests/cluster/up.sh`.
+/// The CNI network of every pod, which the runtime attaches by itself: `tests/node/up.sh`.
 const PRIMARY: &str = "pods";
 /// Folders in which the runtime and the kubelet mount what is theirs. Network namespaces are looked at one by one.
 const MOUNTS_OF_OTHERS: [&str; 9] = [

@@ -1,4 +1,4 @@
-//! Tests of netclaim on a real cluster: everything that the scenarios in `tests/cluster` share.
+//! Tests of netclaim on a real cluster: everything that the scenarios in `tests/scenarios` share.
 //!
 //! ```text
 //! suite: one Cluster ──> for each scenario a Test (a namespace of its own) ──> afterwards the node must be clean
