@@ -1,4 +1,4 @@
-//! Programs that are run, and what they say when they fail.
+//! Runs programs; an error has what they wrote to standard error.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -6,22 +6,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 /// Runs `command` to its end and returns its standard output.
-///
-/// # Errors
-/// When it cannot be run or fails; with its standard error.
 pub fn output(command: &mut Command) -> Result<String> {
     output_of(command, "")
 }
 
-/// [`output`] of a command that reads `input`.
-///
-/// # Errors
-/// As [`output`].
+/// As [`output`], with `input` on standard input.
 pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read to the end says why by its exit.
+        // A program that stops reading explains itself by its exit status.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

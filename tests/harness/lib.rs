@@ -1,23 +1,28 @@
-//! Tests of netclaim on a real cluster: everything that the scenarios in `tests/scenarios` share.
+//! Tests of netclaim on a real cluster: the library that the scenarios in `tests/scenarios` share.
 //!
 //! ```text
-//! suite: one Cluster ──> for each scenario a Test (a namespace of its own) ──> afterwards the node must be clean
+//! suite: one Cluster ──> for each scenario a Test (its own namespace) ──> afterwards the node must be clean
 //! ```
 //!
-//! * Nothing here asks netclaim what it did: interfaces are looked at inside of the pods' network namespaces, and
-//!   what is left behind is looked for on the node.
-//! * A scenario also fails when anything of netclaim died or had a bug meanwhile that the scenario did not ask for.
-//! * Whatever is waited for has a deadline and a sentence that says what it was.
+//! * Nothing here trusts what netclaim reports: interfaces are read in the pods' network namespaces, and leftovers are
+//!   looked for on the node.
+//! * A scenario also fails if a netclaim program died or logged a bug that the scenario did not cause.
+//! * Every wait has a deadline and a sentence that says what it waits for.
+//! * An error fails the scenario. What a function promises and does not find is an error, with what it found instead.
 
+mod agent;
+mod audit;
 mod cluster;
 mod command;
 mod deaths;
+mod install;
+mod leftovers;
 mod node;
 pub mod objects;
 mod plugged;
+mod pods;
 mod process;
 mod raw;
-mod requests;
 mod runtime;
 pub mod suite;
 mod test;
@@ -27,12 +32,13 @@ mod watch;
 
 pub use netclaim_driver::failpoint::Failpoint;
 
-pub use cluster::{AGENT, AGENT_PODS, Cluster, SYSTEM};
-pub use node::{Interface, Node, Task};
+pub use agent::{AGENT, AGENT_PODS, AGENT_USER};
+pub use audit::AuditLog;
+pub use cluster::{Cluster, SYSTEM};
+pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};
-pub use process::{Process, processes};
+pub use process::{Process, Running, processes};
 pub use raw::{RawNumbers, percentile};
-pub use requests::Requests;
 pub use runtime::Runtime;
 pub use test::Test;
 pub use usage::Usage;

@@ -1,8 +1,8 @@
-//! Kubernetes objects as the scenarios use them; what is special about one is set by indexing it.
+//! Kubernetes objects as most scenarios use them. A scenario changes a field by indexing the value.
 
 use serde_json::{Value, json};
 
-/// A Network by one plugin on `uplink`, with addresses of `subnet`.
+/// A Network of one plugin on `uplink`, with addresses of `subnet`.
 pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
     json!({
         "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
@@ -16,12 +16,17 @@ pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
     })
 }
 
+/// An UplinkPolicy.
+pub fn policy(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy", "metadata": {"name": name}, "spec": spec})
+}
+
 /// A DeviceClass of one Network.
 pub fn class_of_network(name: &str, network: &str) -> Value {
     class(name, &format!("device.attributes[\"netclaim.dev\"].network == {network:?}"))
 }
 
-/// A DeviceClass of the netclaim devices for which a CEL expression holds.
+/// A DeviceClass of the netclaim devices that a CEL expression selects.
 pub fn class(name: &str, expression: &str) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
@@ -29,11 +34,19 @@ pub fn class(name: &str, expression: &str) -> Value {
     })
 }
 
-/// A ResourceClaim of one device of `class`, in a request named `net`.
+/// A ResourceClaim with one request, named `net`, for one device of `class`.
 pub fn claim(name: &str, class: &str) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
         "spec": {"devices": {"requests": [request("net", class)]}},
+    })
+}
+
+/// A ResourceClaimTemplate of such claims.
+pub fn claim_template(name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
+        "spec": {"spec": claim("", class)["spec"]},
     })
 }
 
@@ -42,14 +55,14 @@ pub fn request(name: &str, class: &str) -> Value {
     json!({"name": name, "exactly": {"deviceClassName": class}})
 }
 
-/// An entry of `config`, in a claim (or, without `requests`, a class): an `AttachmentConfig` with these fields.
+/// An entry of `config` in a claim or a class: an `AttachmentConfig` with these fields, for all requests.
 pub fn attachment(mut fields: Value) -> Value {
     fields["apiVersion"] = json!("netclaim.dev/v1alpha1");
     fields["kind"] = json!("AttachmentConfig");
     json!({"opaque": {"driver": "netclaim.dev", "parameters": fields}})
 }
 
-/// A pod whose one container names `claims`, and whose log begins with the interfaces and addresses that it found.
+/// A pod whose one container uses `claims`, and logs its interfaces and their addresses when it starts.
 pub fn pod(name: &str, claims: &[&str]) -> Value {
     let references: Vec<Value> =
         claims.iter().map(|claim| json!({"name": claim, "resourceClaimName": claim})).collect();
@@ -65,12 +78,22 @@ pub fn pod(name: &str, claims: &[&str]) -> Value {
     })
 }
 
-/// A container that tells its interfaces with their addresses, and waits for its end.
+/// A container that logs its interfaces and their addresses, and runs until it is stopped.
 pub fn container(name: &str) -> Value {
     json!({
         "name": name, "image": "localhost/busybox:1", "imagePullPolicy": "Never",
         "command": ["sh", "-c", "trap 'exit 0' TERM; ls /sys/class/net; ip -o addr; sleep 1000000 & wait"],
-        // For ping: not every runtime gives it by default.
+        // For ping: not every runtime grants it by default.
         "securityContext": {"capabilities": {"add": ["NET_RAW"]}},
     })
+}
+
+/// The items of a JSON array; none for any other value.
+pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// A JSON string; empty for any other value.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }

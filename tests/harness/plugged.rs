@@ -1,4 +1,4 @@
-//! Links that are plugged into the node for a while.
+//! Links that a scenario adds to the node.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use anyhow::Result;
 use crate::node::Node;
 use crate::test::Test;
 
-/// A link of the node that is plugged in for one scenario, and out at its end: one end of a veth pair with a NIC's
-/// name, whose other end is called `far-NAME`.
+/// A link that is on the node while this value lives: one end of a veth pair, whose other end is `far-NAME`.
 pub struct Plugged<'a> {
     test: &'a Test<'a>,
     node: Arc<Node>,
@@ -16,10 +15,7 @@ pub struct Plugged<'a> {
 }
 
 impl<'a> Plugged<'a> {
-    /// Plugs it in, and sets both ends up.
-    ///
-    /// # Errors
-    /// When there is such a link.
+    /// Adds the link and sets both ends up.
     pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
         let far = format!("far-{name}");
         test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
@@ -31,10 +27,7 @@ impl<'a> Plugged<'a> {
         Ok(plugged)
     }
 
-    /// `ip link set WORDS` on the node.
-    ///
-    /// # Errors
-    /// When it fails.
+    /// Runs `ip link set WORDS` on the node.
     pub fn set(&self, words: &[&str]) -> Result<()> {
         self.test.cluster.on_node(&[&["ip", "link", "set"], words].concat()).map(drop)
     }
@@ -43,23 +36,20 @@ impl<'a> Plugged<'a> {
 impl Drop for Plugged<'_> {
     fn drop(&mut self) {
         let [_, far] = &self.ends;
-        // The other end goes with it, wherever it is.
+        // The kernel deletes the other end too, wherever it is.
         let _ = self.test.cluster.on_node(&["ip", "link", "del", far]);
         self.node.plugged().retain(|name| !self.ends.contains(name));
     }
 }
 
-/// Many links of the node, `eth1000` and up, at once; out again at the end.
+/// Many links, `eth1000` and up, that are on the node while this value lives.
 pub struct PluggedMany<'a> {
     test: &'a Test<'a>,
     count: usize,
 }
 
 impl<'a> PluggedMany<'a> {
-    /// Plugs them in, and sets them up.
-    ///
-    /// # Errors
-    /// When there is such a link.
+    /// Adds the links and sets them up.
     pub fn new(test: &'a Test<'a>, count: usize) -> Result<Self> {
         let plugged = Self { test, count };
         plugged.each("link add eth$n type veth peer name far-eth$n")?;
@@ -68,10 +58,7 @@ impl<'a> PluggedMany<'a> {
         Ok(plugged)
     }
 
-    /// Takes them out.
-    ///
-    /// # Errors
-    /// When they are not there.
+    /// Deletes the links.
     pub fn take_out(&self) -> Result<()> {
         self.each("link del far-eth$n")
     }
@@ -85,7 +72,7 @@ impl<'a> PluggedMany<'a> {
 
 impl Drop for PluggedMany<'_> {
     fn drop(&mut self) {
-        // After `take_out` there are none.
+        // Fails after `take_out`, which has deleted them.
         let _ = self.take_out();
     }
 }

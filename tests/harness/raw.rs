@@ -1,4 +1,4 @@
-//! Numbers of a measurement: in files for programs, and the percentiles of them.
+//! The raw numbers of a measurement, as files for programs, and their percentiles.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,10 +11,7 @@ use anyhow::Result;
 pub struct RawNumbers(PathBuf);
 
 impl RawNumbers {
-    /// `target/KIND/TIME-NAME`, where `tmpdir` is the `CARGO_TARGET_TMPDIR` of the test program.
-    ///
-    /// # Errors
-    /// When it cannot be made.
+    /// Creates `target/KIND/TIME-NAME`, where `tmpdir` is the `CARGO_TARGET_TMPDIR` of the test program.
     pub fn new(tmpdir: &str, kind: &str, name: &str) -> Result<Self> {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let dir = Path::new(tmpdir).with_file_name(kind).join(format!("{seconds}-{name}"));
@@ -27,10 +24,7 @@ impl RawNumbers {
         &self.0
     }
 
-    /// Writes a file anew.
-    ///
-    /// # Errors
-    /// When it cannot be written.
+    /// Writes or replaces a file.
     pub fn write(&self, file: &str, head: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
         let mut file = File::create(self.0.join(file))?;
         writeln!(file, "{head}")?;
@@ -39,7 +33,7 @@ impl RawNumbers {
     }
 }
 
-/// What `percent` of the numbers do not exceed; `None` where there are none. They come in their order.
+/// Returns the value that `percent` of the numbers do not exceed; `None` for no numbers.
 pub fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }

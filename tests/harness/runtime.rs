@@ -1,7 +1,7 @@
-//! The container runtimes that a node can have, and what is different to find on a node with each.
+//! The container runtimes that a node can have, and how they differ on the node.
 //!
-//! Which containers run is read from the files that a runtime keeps for its own next start, and from the kernel: it
-//! is known also while the runtime is away.
+//! Running containers are found in the files that a runtime keeps for its own restart, and in the kernel: that works
+//! while the runtime is down, too.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,27 +11,28 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::node::{Task, names};
+use crate::objects::list;
 
 /// Which runtime a node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
-    /// containerd: every sandbox has a process of its own, `pause`.
+    /// containerd: each sandbox has a process, `pause`.
     Containerd,
-    /// CRI-O: a sandbox is its pinned namespaces, without a process.
+    /// CRI-O: a sandbox is a set of pinned namespaces, without a process.
     CriO,
 }
 
 impl Runtime {
-    /// By its name in `tests/node/runtime.sh`.
+    /// Parses a name of `tests/node/runtime.sh`.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         match name {
             "crio" => Ok(Self::CriO),
             name if name.starts_with("containerd") => Ok(Self::Containerd),
-            name => bail!("no runtime {name:?} is known"),
+            name => bail!("unknown container runtime {name:?}"),
         }
     }
 
-    /// Where it keeps a folder for each container and sandbox.
+    /// The folder with a folder for each container and sandbox.
     fn bundles(self) -> &'static str {
         match self {
             Self::Containerd => "run/containerd/io.containerd.runtime.v2.task/k8s.io",
@@ -39,10 +40,10 @@ impl Runtime {
         }
     }
 
-    /// What runs on the node whose files are in `root`.
+    /// The containers and sandboxes that run on the node whose files are in `root`.
     pub(crate) fn tasks(self, root: &Path) -> Result<Vec<Task>> {
         let bundles = root.join(self.bundles());
-        // What is coming or going has not all of its files.
+        // A container that starts or ends lacks some of its files.
         Ok(names(&bundles)?.into_iter().filter_map(|id| self.task(root, &bundles.join(&id), id)).collect())
     }
 
@@ -78,17 +79,17 @@ impl Runtime {
     }
 }
 
-/// The network namespace that CRI-O has pinned for a sandbox, while it is there.
+/// The network namespace that CRI-O has pinned for a sandbox, if it is still mounted.
 fn pinned(root: &Path, config: &Value) -> Option<PathBuf> {
-    let namespaces = config["linux"]["namespaces"].as_array()?;
-    let path = namespaces.iter().find(|namespace| namespace["type"] == "network")?["path"].as_str()?;
+    let path = list(&config["linux"]["namespaces"]).find(|namespace| namespace["type"] == "network")?["path"]
+        .as_str()?;
     let path = root.join("run").join(path.strip_prefix("/var/run/").or_else(|| path.strip_prefix("/run/"))?);
     let (file, dir) = (fs::metadata(&path).ok()?, fs::metadata(path.parent()?).ok()?);
-    // What is left of a name when the namespace is not mounted there any more is a plain file.
+    // Without the mount, the name is a plain file.
     (file.dev() != dir.dev()).then_some(path)
 }
 
-/// Whether a process runs; one that its parent has not asked for does not.
+/// Whether a process runs; a zombie does not.
 fn is_alive(pid: &i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))

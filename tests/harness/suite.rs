@@ -1,8 +1,7 @@
 //! Runs scenarios on one cluster, with the command line and the output of `cargo test`.
 //!
-//! `$NETCLAIM_TEST_CLUSTER` names the folder of a cluster that is used (and started where it does not run) and goes
-//! on running; without it there is a new one, which is gone afterwards. `$NETCLAIM_IMAGE` names an image archive
-//! that is built already.
+//! `$NETCLAIM_TEST_CLUSTER` is the folder of a cluster that keeps running; it is started if it does not run. By
+//! default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an image archive, instead of building one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +22,7 @@ const AT_ONCE: usize = 4;
 /// What a scenario does.
 type Body = Box<dyn Fn(&Test<'_>) -> Result<()> + Send + Sync>;
 
-/// A test, named like its function: a module, and a sentence.
+/// A test with the name of its function: modules, then a sentence.
 pub struct Scenario {
     name: &'static str,
     alone: bool,
@@ -31,18 +30,18 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// One that others may run beside.
+    /// A scenario that may run beside others.
     pub fn beside<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
         Self { name: name_of::<F>(), alone: false, body: Box::new(body) }
     }
 
-    /// One that disturbs the node, the agent or the devices of others.
+    /// A scenario that disturbs the node, the agent or other scenarios' devices.
     pub fn alone<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
         Self { alone: true, ..Self::beside(body) }
     }
 }
 
-/// A function's path without the crate.
+/// Returns a function's path without the crate.
 fn name_of<F>() -> &'static str {
     let path = std::any::type_name::<F>();
     path.split_once("::").map_or(path, |(_, name)| name)
@@ -56,11 +55,10 @@ macro_rules! scenarios {
     };
 }
 
-/// Runs those of `scenarios` that the command line asks for.
+/// Runs the scenarios that the command line selects.
 pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
-    // Those that others must wait for come last.
     scenarios.sort_by_key(|scenario| scenario.alone);
     let wanted = |scenario: &Scenario| !args.is_filtered_out(&Trial::test(scenario.name, || Ok(())));
     let none = !scenarios.iter().any(wanted);
@@ -97,7 +95,7 @@ pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
     if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
 }
 
-/// Ends a cluster that is not to be kept, and keeps its logs when something failed; whether it has ended.
+/// Ends the cluster unless `keep` is set, and keeps its logs after a failure. Returns whether that worked.
 fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
     if !keep && let Err(error) = Cluster::stop(dir) {
         eprintln!("the cluster cannot be stopped: {error:#}");
@@ -112,12 +110,12 @@ fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
 }
 
 fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
-    cluster.mend()?;
+    cluster.repair()?;
     cluster.kubectl(&["delete", "namespaces,networks,deviceclasses", "-l", LABEL, "--timeout=60s"])?;
-    eventually(20, "the agent tells of itself", || cluster.deaths().forget(cluster))
+    eventually(20, "the agent serves metrics", || cluster.deaths().forget(cluster))
 }
 
-/// One scenario from its namespace to a clean node.
+/// Runs one scenario when its turn comes.
 fn perform(
     cluster: &Cluster,
     turn: &RwLock<()>,
@@ -131,7 +129,7 @@ fn perform(
         _beside = turn.read().unwrap_or_else(PoisonError::into_inner);
     }
     let begin = Instant::now();
-    let result = play(cluster, number, scenario);
+    let result = run_and_check(cluster, number, scenario);
     eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), scenario.name);
     match result {
         Ok(()) => Ok(Completion::Completed),
@@ -142,33 +140,31 @@ fn perform(
     }
 }
 
-fn play(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
+/// Runs a scenario in a new namespace, and checks what it left behind.
+fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
     let test = Test::begin(cluster, number)?;
-    let mut result = (scenario.body)(&test);
-    if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
-        result = result.map_err(|error| error.context(tell(&test, scenario)));
-    }
-    // First it is looked at what the scenario has left behind, and then mended: a new agent would clean up. After a
-    // failure nobody could delete the scenario's pods while, say, the kubelet stands still.
-    let died = cluster.deaths().look(cluster).and_then(|()| services_run(cluster)).context("after the test");
-    let mend = || if scenario.alone { cluster.mend() } else { Ok(()) };
+    let result = (scenario.body)(&test).map_err(|error| match error.is::<Skipped>() {
+        true => error,
+        false => error.context(write_report(&test, scenario)),
+    });
+    let died = cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
+    let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
     let end = || test.end().and_then(|()| test.node_is_clean()).context("after the test");
-    let failed = result.as_ref().is_err_and(|error| !error.is::<Skipped>());
-    let (mended, ended) = if failed {
-        let mended = mend();
-        (mended, end())
-    } else {
-        let ended = end();
-        (mend(), ended)
-    };
-    if failed { result } else { died.and(ended).and(mended).and(result) }
+    if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
+        // The repair comes first: without a kubelet, say, the scenario's pods could not be deleted.
+        let (_, _) = (repair(), end());
+        return result;
+    }
+    // Leftovers are looked for before the repair, because a new agent would clean up.
+    let (ended, repaired) = (end(), repair());
+    died.and(ended).and(repaired).and(result)
 }
 
-/// Notes what was to be seen at the time of a failure; returns where.
-fn tell(test: &Test<'_>, scenario: &Scenario) -> String {
+/// Writes a report on the cluster at the time of a failure; returns where it is.
+fn write_report(test: &Test<'_>, scenario: &Scenario) -> String {
     let dir = test.cluster.dir().join("log/tests");
     let file = dir.join(format!("{}.txt", scenario.name.replace("::", "-")));
-    let text = test.tell();
+    let text = test.report();
     match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, &text)) {
         Ok(()) => {
             format!("failed (pods, events, claims and the agent's log of the time: {})", file.display())

@@ -1,32 +1,29 @@
-//! What a process of the machine holds and has used, as `/proc` tells.
+//! The memory, descriptors and CPU time of a process, from `/proc`.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Clock ticks in a second, as `/proc` counts them for programs.
+/// Clock ticks per second in `/proc` (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// What a process holds.
+/// What a process holds and has used.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Resident memory in KiB.
     pub rss: u64,
-    /// The most that it ever was.
+    /// Peak of the resident memory in KiB.
     pub peak: u64,
     /// Open descriptors.
     pub fds: usize,
-    /// Milliseconds of CPU that it has used.
+    /// Its CPU time in milliseconds.
     pub cpu: u64,
-    /// The same of programs that it has run, CNI plugins.
+    /// CPU time in milliseconds of the programs that it has waited for: CNI plugins.
     pub programs: u64,
 }
 
 impl Usage {
-    /// Looks at a process.
-    ///
-    /// # Errors
-    /// When it is gone.
+    /// Reads the usage of a process.
     pub fn of(pid: i32) -> Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let kib = |key: &str| -> Result<u64> {
@@ -35,7 +32,7 @@ impl Usage {
             Ok(line.trim().trim_end_matches(" kB").parse()?)
         };
         let fds = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-        // After the name in parentheses; utime, stime, cutime and cstime are the fields 14 to 17 of proc(5).
+        // After the name in parentheses: utime, stime, cutime and cstime are the fields 14 to 17 of proc(5).
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
         let times: Vec<u64> = times.map(str::parse).collect::<Result<_, _>>()?;

@@ -1,21 +1,18 @@
-//! Waiting for what comes by itself.
+//! Waits for conditions.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-/// How often is looked. A look is a program or two; more often would slow down what is waited for.
-const BEAT: Duration = Duration::from_millis(300);
+/// Interval of checks. A check runs a program or two: more of them would slow down what is waited for.
+const INTERVAL: Duration = Duration::from_millis(300);
 
-/// Whether there is time for waits of minutes, which show no more than short ones do but do it better (`$NETCLAIM_LONG`).
+/// Whether scenarios may wait for minutes (`$NETCLAIM_LONG`): the same checks, under longer faults.
 pub fn long() -> bool {
     std::env::var_os("NETCLAIM_LONG").is_some()
 }
 
-/// Calls `look` until it succeeds, for at most `seconds`.
-///
-/// # Errors
-/// The last one of `look` when the time is over, with `what`.
+/// Calls `look` until it succeeds, for at most `seconds`; then returns its last error with `what`.
 pub fn eventually<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -24,15 +21,12 @@ pub fn eventually<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<
             Err(error) if Instant::now() > end => {
                 return Err(error).with_context(|| format!("not within {seconds} s: {what}"));
             }
-            Err(_) => std::thread::sleep(BEAT),
+            Err(_) => std::thread::sleep(INTERVAL),
         }
     }
 }
 
-/// Makes sure that `look` succeeds for `seconds`, not only the first time.
-///
-/// # Errors
-/// The first one of `look`, with `what`.
+/// Makes sure that `look` keeps succeeding for `seconds`; otherwise returns its error with `what`.
 pub fn holds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -40,6 +34,6 @@ pub fn holds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Result<T>) -
         if Instant::now() > end {
             return Ok(value);
         }
-        std::thread::sleep(BEAT);
+        std::thread::sleep(INTERVAL);
     }
 }

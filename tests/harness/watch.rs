@@ -1,45 +1,45 @@
-//! When pods got where and when slices were written, as a watch tells: timestamps of objects are whole seconds.
+//! When pods started and when slices were written, measured by watches: objects' timestamps are whole seconds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::BufReader;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SLICES};
+use crate::objects::text;
+use crate::process::Running;
 use crate::wait::eventually;
 
-/// How far a pod has come.
+/// When a pod reached which state.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     scheduled: Option<Instant>,
     running: Option<Instant>,
 }
 
-/// A watch of the pods of one namespace; it ends with the value.
+/// A watch of the pods of one namespace.
 pub struct PodWatch {
-    kubectl: Child,
+    _kubectl: Running,
     seen: Arc<Mutex<HashMap<String, Seen>>>,
 }
 
 impl PodWatch {
     pub(crate) fn start(kubectl: &mut Command) -> Result<Self> {
         kubectl.args(["get", "pods", "--watch", "-o", "json"]);
-        let mut kubectl = kubectl.stdout(Stdio::piped()).spawn().context("cannot run kubectl")?;
-        let told = kubectl.stdout.take().context("no pipe")?;
+        let (kubectl, stdout) = Running::piped(kubectl)?;
         let seen: Arc<Mutex<HashMap<String, Seen>>> = Arc::default();
         let notes = Arc::clone(&seen);
         std::thread::spawn(move || {
-            let pods = serde_json::Deserializer::from_reader(BufReader::new(told)).into_iter::<Value>();
+            let pods = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
             for pod in pods.map_while(Result::ok) {
                 let now = Instant::now();
                 let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
-                let seen =
-                    notes.entry(pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).or_default();
+                let seen = notes.entry(text(&pod["metadata"]["name"])).or_default();
                 if !pod["spec"]["nodeName"].is_null() {
                     seen.scheduled.get_or_insert(now);
                 }
@@ -48,42 +48,28 @@ impl PodWatch {
                 }
             }
         });
-        Ok(Self { kubectl, seen })
+        Ok(Self { _kubectl: kubectl, seen })
     }
 
-    /// Waits until `count` pods were seen running; returns how long each took from being scheduled to that.
-    ///
-    /// # Errors
-    /// When they do not run within `seconds`.
+    /// Waits for at most `seconds` until `count` pods were seen running; returns how long each took from its scheduling.
     pub fn started(&self, count: usize, seconds: u64) -> Result<Vec<(String, Duration)>> {
         eventually(seconds, &format!("{count} pods run"), || {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let took = |(name, seen): (&String, &Seen)| Some((name.clone(), seen.running? - seen.scheduled?));
             let mut started: Vec<_> = seen.iter().filter_map(took).collect();
-            ensure!(started.len() >= count, "{} do", started.len());
+            ensure!(started.len() >= count, "{} run", started.len());
             started.sort();
             Ok(started)
         })
     }
 }
 
-impl Drop for PodWatch {
-    fn drop(&mut self) {
-        end(&mut self.kubectl);
-    }
-}
-
-fn end(kubectl: &mut Child) {
-    let _ = kubectl.kill();
-    let _ = kubectl.wait();
-}
-
-/// One write of a slice of netclaim, whoever wrote it.
+/// One write of a netclaim slice, by anyone.
 #[derive(Debug)]
 pub struct SliceEvent {
-    /// When the watch told.
+    /// When the watch reported it.
     pub at: Instant,
-    /// Whether the slice is gone now.
+    /// Whether the slice was deleted.
     pub deleted: bool,
     /// The slice.
     pub slice: Value,
@@ -95,34 +81,32 @@ impl SliceEvent {
         self.slice["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// A device that is in the slice now.
+    /// A device of the slice, unless the slice was deleted.
     pub fn device(&self, name: &str) -> Option<&Value> {
         let devices = self.slice["spec"]["devices"].as_array().filter(|_| !self.deleted)?;
         devices.iter().find(|device| device["name"] == name)
     }
 }
 
-/// A watch of the slices of netclaim; it ends with the value.
+/// A watch of netclaim's slices.
 pub struct SliceWatch {
-    kubectl: Child,
+    _kubectl: Running,
     events: Receiver<SliceEvent>,
 }
 
 impl SliceWatch {
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
-        let ours = ["--field-selector", "spec.driver=netclaim.dev"];
-        let there = cluster.get(&[&["resourceslices"], ours.as_slice()].concat())?;
-        let there = there["items"].as_array().into_iter().flatten();
         let mut unseen: BTreeSet<String> =
-            there.filter_map(|slice| Some(slice["metadata"]["name"].as_str()?.to_owned())).collect();
+            cluster.slices()?.iter().map(|slice| text(&slice["metadata"]["name"])).collect();
         let mut kubectl = cluster.kubectl_command();
-        kubectl.args(["get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"]).args(ours);
-        let mut kubectl = kubectl.stdout(Stdio::piped()).spawn().context("cannot run kubectl")?;
-        let told = kubectl.stdout.take().context("no pipe")?;
+        kubectl
+            .args(["get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"])
+            .args(SLICES);
+        let (kubectl, stdout) = Running::piped(&mut kubectl)?;
         let (sender, events) = mpsc::channel();
         std::thread::spawn(move || {
-            let told = serde_json::Deserializer::from_reader(BufReader::new(told)).into_iter::<Value>();
-            for mut event in told.map_while(Result::ok) {
+            let events = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
+            for mut event in events.map_while(Result::ok) {
                 let deleted = event["type"] == "DELETED";
                 let event = SliceEvent { at: Instant::now(), deleted, slice: event["object"].take() };
                 if sender.send(event).is_err() {
@@ -130,8 +114,8 @@ impl SliceWatch {
                 }
             }
         });
-        let watch = Self { kubectl, events };
-        // The watch is there once it has told what was there before.
+        let watch = Self { _kubectl: kubectl, events };
+        // The watch has begun when it has reported the slices that existed before.
         if !unseen.is_empty() {
             watch.until(Duration::from_secs(20), "the watch begins", |event| {
                 unseen.remove(event.name());
@@ -141,10 +125,7 @@ impl SliceWatch {
         Ok(watch)
     }
 
-    /// Takes writes until one is `what` is waited for, which is returned.
-    ///
-    /// # Errors
-    /// When none is in time.
+    /// Consumes writes until one fits, for at most `limit`, and returns that one. `what` says what is waited for.
     pub fn until(
         &self,
         limit: Duration,
@@ -161,17 +142,14 @@ impl SliceWatch {
         }
     }
 
-    /// Takes the writes of so long a time.
+    /// Returns the writes within `time` from now.
     pub fn during(&self, time: Duration) -> Vec<SliceEvent> {
         let end = Instant::now() + time;
         let next = || self.events.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
         std::iter::from_fn(next).collect()
     }
 
-    /// Takes writes until there is none for so long.
-    ///
-    /// # Errors
-    /// When they do not end within two minutes.
+    /// Returns the writes until there is none for `quiet`, within two minutes.
     pub fn until_quiet(&self, quiet: Duration) -> Result<Vec<SliceEvent>> {
         let end = Instant::now() + Duration::from_secs(120);
         let mut writes = Vec::new();
@@ -180,11 +158,5 @@ impl SliceWatch {
             ensure!(Instant::now() < end, "slices are written all the time: {} writes", writes.len());
         }
         Ok(writes)
-    }
-}
-
-impl Drop for SliceWatch {
-    fn drop(&mut self) {
-        end(&mut self.kubectl);
     }
 }

@@ -2,43 +2,42 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use netclaim_tests::objects::{attachment, claim, class_of_network, network, pod, request};
+use netclaim_tests::objects::{
+    attachment, claim, claim_template, class_of_network, list, network, pod, request, text,
+};
 use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
-pub fn two_pods_of_a_template_get_an_interface_each_and_reach_one_another(test: &Test<'_>) -> Result<()> {
+pub fn two_pods_of_a_claim_template_reach_each_other(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    let spec = json!({"spec": claim("", &network)["spec"]});
-    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "net"}, "spec": spec});
     let [mut one, mut two] = ["one", "two"].map(|name| pod(name, &["net"]));
     for pod in [&mut one, &mut two] {
         pod["spec"]["resourceClaims"] = json!([{"name": "net", "resourceClaimTemplateName": "net"}]);
     }
-    test.create([template, one, two])?;
+    test.create([claim_template("net", &network), one, two])?;
     for pod in ["one", "two"] {
         test.runs_with(pod, &["net1"])?;
     }
     ensure!(
         test.interface("one", "net1")?.ips != test.interface("two", "net1")?.ips,
-        "one address for two pods"
+        "two pods have the same address"
     );
     test.ping("one", "two", "net1")?;
     test.ping("two", "one", "net1")
 }
 
-pub fn a_claim_tells_what_is_in_the_pod(test: &Test<'_>) -> Result<()> {
+pub fn a_claims_status_matches_the_pods_interface(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     let inside = test.interface("p", "net1")?;
     let devices = test.claim_is_ready("p")?;
     let [device] = devices.as_slice() else {
-        anyhow::bail!("one device was claimed, the status has {devices:?}")
+        anyhow::bail!("the claim has one device, its status {devices:?}")
     };
-    let told = &device["networkData"];
-    ensure!(told["interfaceName"] == "net1", "{told}");
-    ensure!(told["hardwareAddress"] == inside.mac, "{told}, in the pod: {inside:?}");
-    ensure!(told["ips"] == json!(inside.ips), "{told}, in the pod: {inside:?}");
+    let data = &device["networkData"];
+    ensure!(data["interfaceName"] == "net1", "{data}");
+    ensure!(data["hardwareAddress"] == inside.mac, "{data}, in the pod: {inside:?}");
+    ensure!(data["ips"] == json!(inside.ips), "{data}, in the pod: {inside:?}");
     ensure!(
         device["data"]["cniVersion"] == "1.0.0" && device["data"]["interfaces"].is_array(),
         "no CNI result: {device}"
@@ -47,9 +46,9 @@ pub fn a_claim_tells_what_is_in_the_pod(test: &Test<'_>) -> Result<()> {
     Ok(())
 }
 
-pub fn a_claim_goes_to_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_>) -> Result<()> {
+pub fn a_claim_serves_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    // As a StatefulSet does it: the next pod has the name, and is there before the node has ended the first.
+    // As a StatefulSet does it: the next pod has the same name, and exists before the node has ended the first one.
     let mut slow = pod("web-0", &["web"]);
     slow["spec"]["terminationGracePeriodSeconds"] = json!(10);
     slow["spec"]["containers"][0]["command"] =
@@ -60,9 +59,9 @@ pub fn a_claim_goes_to_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_
     test.kubectl(&["delete", "pod", "web-0", "--force", "--grace-period=0", "--wait=false"])?;
     test.create([pod("web-0", &["web"])])?;
     test.runs_with("web-0", &["net1"])?;
-    ensure!(test.get("pod", "web-0")?["metadata"]["uid"] != first, "it is the first pod still");
+    ensure!(test.get("pod", "web-0")?["metadata"]["uid"] != first, "it is still the first pod");
     let inside = test.interface("web-0", "net1")?;
-    eventually(15, "the claim tells what the next pod has", || {
+    eventually(15, "the claim has the next pod's addresses", || {
         let devices = test.claim_is_ready("web")?;
         ensure!(devices.first().is_some_and(|d| d["networkData"]["ips"] == json!(inside.ips)), "{devices:?}");
         Ok(())
@@ -71,14 +70,13 @@ pub fn a_claim_goes_to_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_
 
 pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     let sandbox = test.sandbox("p")?.sandbox;
     let agent = ["exec", "-n", SYSTEM, AGENT, "--", "netclaimctl", "cni"];
     let listed = test.cluster.kubectl(&[agent.as_slice(), &["attachments", "--json"]].concat())?;
     let listed: Vec<Value> = serde_json::from_str(&listed)?;
     let of_pod: Vec<_> = listed.iter().filter(|one| one["containerID"] == sandbox).collect();
-    let [one] = of_pod.as_slice() else { anyhow::bail!("one attachment was made, listed are {listed:?}") };
+    let [one] = of_pod.as_slice() else { anyhow::bail!("the pod has one attachment, listed are {listed:?}") };
     ensure!(one["ifname"] == "net1" && one["attached"] == true, "{one}");
     ensure!(one["ips"] == json!(test.interface("p", "net1")?.ips), "{one}");
     Ok(())
@@ -88,7 +86,7 @@ pub fn a_pod_with_two_claims_has_two_interfaces(test: &Test<'_>) -> Result<()> {
     let (a, b) = (test.macvlan("a")?, test.macvlan("b")?);
     test.create([claim("a", &a), claim("b", &b), pod("p", &["a", "b"])])?;
     test.runs_with("p", &["net1", "net2"])?;
-    // Names are given in the order of the claims' names.
+    // Interfaces are named in the order of the claims' names.
     for (claim, interface) in [("a", "net1"), ("b", "net2")] {
         let inside = test.interface("p", interface)?;
         let devices = test.claim_is_ready(claim)?;
@@ -131,7 +129,7 @@ pub fn two_pods_share_an_uplink_through_two_networks(test: &Test<'_>) -> Result<
     Ok(())
 }
 
-pub fn a_class_gives_defaults_that_a_claim_may_change(test: &Test<'_>) -> Result<()> {
+pub fn a_claim_overrides_the_defaults_of_its_class(test: &Test<'_>) -> Result<()> {
     let name = test.name("a");
     let mut network = network(&name, "macvlan", "eth1", &test.subnet(0));
     network["spec"]["allow"] =
@@ -150,7 +148,7 @@ pub fn a_class_gives_defaults_that_a_claim_may_change(test: &Test<'_>) -> Result
         test.runs_with(pod, &[interface])?;
         let inside = test.interface(pod, interface)?;
         ensure!(inside.mtu == mtu, "{pod}: {inside:?}");
-        eventually(15, "the claim tells the name", || {
+        eventually(15, "the claim has the interface's name", || {
             let devices = test.claim_is_ready(pod)?;
             ensure!(
                 devices.first().is_some_and(|d| d["networkData"]["interfaceName"] == interface),
@@ -168,15 +166,14 @@ pub fn a_chain_of_plugins_sets_sysctls_of_the_pod(test: &Test<'_>) -> Result<()>
         let tuning = json!({"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}});
         network["spec"]["cni"]["plugins"] = json!([macvlan, tuning]);
     })?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     let value = test.kubectl(&["exec", "p", "--", "cat", "/proc/sys/net/ipv4/conf/net1/arp_notify"])?;
     ensure!(value.trim() == "1", "arp_notify is {value}");
     Ok(())
 }
 
-pub fn a_container_begins_when_the_last_plugin_of_the_last_chain_has_ended(test: &Test<'_>) -> Result<()> {
-    // Interface and address are there long before the chain's last effect.
+pub fn a_container_starts_after_the_last_plugin_of_all_chains(test: &Test<'_>) -> Result<()> {
+    // The interface has its address long before the chain's last plugin ends.
     let slow = "[ \"$CNI_COMMAND\" != ADD ] || /opt/cni/bin/busybox sleep 4\nexec /opt/cni/bin/tuning";
     let slow = test.plugin("plugin", slow)?;
     let quick = test.macvlan("a")?;
@@ -194,17 +191,15 @@ pub fn a_container_begins_when_the_last_plugin_of_the_last_chain_has_ended(test:
     Ok(())
 }
 
-pub fn a_pod_with_users_of_its_own_gets_its_network(test: &Test<'_>) -> Result<()> {
-    // What the runtime itself says of its default handler, by the kubelet.
+pub fn a_pod_with_a_user_namespace_gets_its_network(test: &Test<'_>) -> Result<()> {
+    // The runtime's features of its default handler, as the kubelet reports them.
     let node = test.cluster.get(&["nodes"])?["items"][0]["status"].take();
-    let handlers = node["runtimeHandlers"].as_array().into_iter().flatten();
-    let mut of_default = handlers.filter(|handler| handler["name"].as_str().unwrap_or_default().is_empty());
+    let handlers = list(&node["runtimeHandlers"]);
+    let mut of_default = handlers.filter(|handler| text(&handler["name"]).is_empty());
     if !of_default.any(|handler| handler["features"]["userNamespaces"] == true) {
         return test.skip(&format!("the runtime has no user namespaces: {}", node["runtimeHandlers"]));
     }
     let network = test.macvlan("a")?;
-    let mut pod = pod("p", &["p"]);
-    pod["spec"]["hostUsers"] = json!(false);
-    test.create([claim("p", &network), pod])?;
+    test.pod_with("p", &network, |_, pod| pod["spec"]["hostUsers"] = json!(false))?;
     test.runs_with("p", &["net1"])
 }

@@ -1,4 +1,4 @@
-//! Pods come and go while what they need dies: random, with a seed that is printed.
+//! Pods come and go at random while the programs that they need die. The seed is printed.
 
 use std::collections::VecDeque;
 use std::env;
@@ -9,17 +9,17 @@ use netclaim_tests::{Test, eventually};
 
 /// Pods that are started, unless `$NETCLAIM_CHURN` says how many.
 const PODS: usize = 24;
-/// Pods that are there at once.
+/// Pods that exist at the same time.
 const AT_ONCE: usize = 8;
 
-/// Seconds, until a kubelet has tried a call again that was answered by the agent's death.
+/// Seconds until a kubelet has retried a call during which the agent died.
 const RETRY: u64 = 150;
 
-/// The same numbers for the same seed.
+/// A random generator: the same numbers for the same seed.
 struct Dice(u64);
 
 impl Dice {
-    /// From `$NETCLAIM_SEED`; without it from the clock, in a run that is asked for.
+    /// Takes the seed from `$NETCLAIM_SEED`, or from the clock if `$NETCLAIM_CHURN` is set.
     fn new() -> Result<Self> {
         let seed = match (env::var("NETCLAIM_SEED"), env::var_os("NETCLAIM_CHURN")) {
             (Ok(seed), _) => seed.parse().context("NETCLAIM_SEED is no number")?,
@@ -30,7 +30,7 @@ impl Dice {
         Ok(Self(seed))
     }
 
-    /// A number below `limit` (SplitMix64).
+    /// Returns a number below `limit` (SplitMix64).
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -56,7 +56,7 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
         test.pod(&name, &networks[usize::try_from(dice.below(2))?])?;
         there.push_back(name);
         match dice.below(12) {
-            // It may be dead still.
+            // Fails if it is still dead.
             0..4 => drop(test.cluster.kill_agent()),
             4 => {
                 test.cluster.service("kill", "runtime")?;
@@ -68,8 +68,8 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
         }
         std::thread::sleep(Duration::from_millis(dice.below(400)));
     }
-    // Whoever is left has begun with its network. A kubelet that was just started refuses claims by itself, until it has
-    // asked its drivers who they are, and comes back to their pods after 60 to 90 s.
+    // The remaining pods have started with their networks. A kubelet that has just started refuses claims until its
+    // drivers have registered, and retries after 60 to 90 s.
     for name in &there {
         eventually(RETRY, &format!("pod {name} runs"), || test.runs(name))?;
         test.began_with(name, &["net1"])?;
@@ -83,7 +83,7 @@ fn remove(test: &Test<'_>, there: &mut VecDeque<String>, dice: &mut Dice) -> Res
     let Some(name) = there.remove(usize::try_from(dice.below(u64::try_from(there.len().max(1))?))?) else {
         return Ok(());
     };
-    // One that runs has begun with its network.
+    // A running pod has started with its network.
     if test.get("pod", &name)?["status"]["phase"] == "Running" {
         test.began_with(&name, &["net1"])?;
     }

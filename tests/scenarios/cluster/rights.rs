@@ -1,12 +1,12 @@
-//! What the agent may do, and what it tells.
+//! What the agent and a stolen token may do, and what the agent serves.
 
 use std::io::Write as _;
 use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::objects::{claim, pod, request};
-use netclaim_tests::{AGENT, AGENT_PODS, Requests, SYSTEM, Test, eventually};
+use netclaim_tests::objects::{claim, list, pod, request};
+use netclaim_tests::{AGENT, AGENT_PODS, AuditLog, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
 pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
@@ -22,13 +22,13 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
     ] {
         ensure!(answer.contains(words), "no {words:?} in {answer}");
     }
-    // The number itself is looked at after every scenario.
+    // The harness checks the number after every scenario.
     let restarts = answer.lines().find_map(|line| line.strip_prefix("netclaim_agent_restarts "));
     ensure!(restarts.is_some_and(|count| count.parse::<u64>().is_ok()), "no count of restarts in {answer}");
     Ok(())
 }
 
-pub fn the_agent_has_the_rights_of_the_manual_and_no_more(test: &Test<'_>) -> Result<()> {
+pub fn the_agent_has_only_the_documented_rights(test: &Test<'_>) -> Result<()> {
     let agent = test.cluster.get(&["-n", SYSTEM, AGENT])?;
     let spec = &agent["spec"]["template"]["spec"];
     let rights = &spec["containers"][0]["securityContext"];
@@ -40,7 +40,7 @@ pub fn the_agent_has_the_rights_of_the_manual_and_no_more(test: &Test<'_>) -> Re
     for field in ["hostPID", "hostIPC"] {
         ensure!(spec[field] != json!(true), "{field} is on");
     }
-    // What the kernel says counts: capability numbers 12, 13 and 21 of capabilities(7).
+    // The kernel's view: capabilities 12, 13 and 21 of capabilities(7).
     let status = std::fs::read_to_string(format!("/proc/{}/status", test.cluster.agent_pid()?))?;
     let field = |name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default().to_owned()
@@ -53,7 +53,7 @@ pub fn the_agent_has_the_rights_of_the_manual_and_no_more(test: &Test<'_>) -> Re
     Ok(())
 }
 
-/// Tokens of a service account: one that is bound to a pod, as the agent's is, and one that is bound to none.
+/// Creates two tokens of a service account: one bound to a pod, as the agent's is, and an unbound one.
 fn tokens(test: &Test<'_>, namespace: &str, account: &str, pod: &str) -> Result<[String; 2]> {
     let create = ["-n", namespace, "create", "token", account];
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", pod];
@@ -61,14 +61,14 @@ fn tokens(test: &Test<'_>, namespace: &str, account: &str, pod: &str) -> Result<
     Ok([token(&[create.as_slice(), bound.as_slice()].concat())?, token(&create)?])
 }
 
-/// Tokens of the agent, as [`tokens`].
+/// Creates tokens of the agent, as [`tokens`].
 fn agent_tokens(test: &Test<'_>) -> Result<[String; 2]> {
     let pods = test.cluster.get(&["-n", SYSTEM, "pods", "-l", AGENT_PODS])?;
     let name = pods["items"][0]["metadata"]["name"].as_str().context("no agent")?;
     tokens(test, SYSTEM, "netclaim-agent", name)
 }
 
-/// Makes sure that the API server refuses something, with all of `words` in the reason.
+/// Makes sure that `result` is a refusal whose reason contains all of `words`.
 fn refused(what: &str, result: Result<String>, words: &[&str]) -> Result<()> {
     let Err(error) = result else { bail!("{what} was accepted") };
     let error = error.to_string();
@@ -76,7 +76,7 @@ fn refused(what: &str, result: Result<String>, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes as the owner of a token, for a try only.
+/// Tries writes with a token, as dry runs.
 struct Writer<'a> {
     test: &'a Test<'a>,
     token: String,
@@ -95,20 +95,13 @@ impl Writer<'_> {
         }))
     }
 
-    /// Applies a status to a claim, as `manager`.
+    /// Applies a status to a claim as the field manager `manager`.
     fn status(&self, claim: &str, manager: &str, status: &Value) -> Result<String> {
         let object = claim_status(claim, status).to_string();
         let manager = format!("--field-manager={manager}");
-        let apply = [
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            "--subresource=status",
-            &manager,
-            "--dry-run=server",
-        ];
-        let args = [&["-n", self.test.namespace()], apply.as_slice(), &["-f", "-"]].concat();
-        self.test.cluster.kubectl_as(&self.token, &args, &object)
+        let apply = ["-n", self.test.namespace(), "apply", "--server-side", "--force-conflicts"];
+        let how = ["--subresource=status", &manager, "--dry-run=server", "-f", "-"];
+        self.test.cluster.kubectl_as(&self.token, &[apply, how].concat(), &object)
     }
 
     fn event(&self, controller: &str, instance: &str, kind: &str, name: &str) -> Result<String> {
@@ -126,12 +119,12 @@ fn claim_status(claim: &str, status: &Value) -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": claim}, "status": status})
 }
 
-/// `status.devices` with one entry.
+/// A claim's status whose `devices` has one entry.
 fn entry(driver: &str, node: &str) -> Value {
     json!({"devices": [{"driver": driver, "pool": node, "device": "any", "data": {"by": "test"}}]})
 }
 
-pub fn the_agent_writes_slices_of_its_own_node_only(test: &Test<'_>) -> Result<()> {
+pub fn the_agent_writes_only_slices_of_its_own_node(test: &Test<'_>) -> Result<()> {
     let [bound, unbound] = agent_tokens(test)?.map(|token| Writer { test, token });
     slices_are_of_its_own_node(&bound, &unbound)
 }
@@ -148,12 +141,10 @@ fn slices_are_of_its_own_node(bound: &Writer<'_>, unbound: &Writer<'_>) -> Resul
     refused("a slice by an unbound token", unbound.slice("node0", "node0", "netclaim.dev"), &[words])
 }
 
-/// netclaim in somebody's own kustomization: its names and its namespace are not those of `deploy/manifests`.
+/// netclaim in a user's kustomization, with other names and another namespace than `deploy/manifests`.
 const ELSEWHERE: &str = "tests/scenarios/cluster/elsewhere";
 
-pub fn a_stolen_token_writes_nothing_of_another_node_under_whatever_name_the_agent_runs(
-    test: &Test<'_>,
-) -> Result<()> {
+pub fn a_stolen_token_writes_only_objects_of_its_own_node(test: &Test<'_>) -> Result<()> {
     test.cluster.kustomization("apply", ELSEWHERE)?;
     let result = writes_end_at_the_node(test);
     let more = ["delete", "clusterrole,clusterrolebinding", &test.name("more"), "--ignore-not-found"];
@@ -169,7 +160,7 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
     test.cluster.kubectl_with(&["-n", "elsewhere", "apply", "-f", "-"], &thief.to_string())?;
     let tokens = tokens(test, "elsewhere", "elsewhere-netclaim-agent", "thief")?;
     let [bound, unbound] = tokens.map(|token| Writer { test, token });
-    // From 1.36 the API server refuses by itself what the policy does before: it is the policy's turn here.
+    // Since 1.36 the API server itself refuses what the policy refuses. These rights leave it to the policy.
     let more = test.name("more");
     let subject =
         json!({"kind": "ServiceAccount", "name": "elsewhere-netclaim-agent", "namespace": "elsewhere"});
@@ -186,7 +177,7 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
         allocated(test, claim, node)?;
     }
     let ours = |node| entry("netclaim.dev", node);
-    eventually(10, "the right to write more is there", || {
+    eventually(10, "the additional rights are in force", || {
         bound.status("here", "ours", &ours("node0")).map(drop)
     })?;
     let words = "the netclaim agent of node node0 may only write the status of ResourceClaims that are allocated on that node";
@@ -217,7 +208,7 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
     refused("an event about node1", bound.event("netclaim.dev", "node0", "Node", "node1"), &[words])
 }
 
-/// A claim of two drivers' devices that is allocated on `node`, with the other driver's entry in its status.
+/// Creates a claim of two drivers' devices, allocated on `node`, with the other driver's entry in its status.
 fn allocated(test: &Test<'_>, name: &str, node: &str) -> Result<()> {
     let mut both = claim(name, "none");
     both["spec"]["devices"]["requests"] = json!([request("net", "none"), request("other", "none")]);
@@ -239,7 +230,7 @@ fn allocated(test: &Test<'_>, name: &str, node: &str) -> Result<()> {
     apply("other", &status)
 }
 
-pub fn who_is_only_called_like_the_agent_is_not_held_to_its_limits(test: &Test<'_>) -> Result<()> {
+pub fn an_account_with_the_agents_name_in_another_namespace_is_not_limited(test: &Test<'_>) -> Result<()> {
     let (name, account) = (test.name("other"), "netclaim-agent");
     let mut pod = pod("other", &[]);
     pod["spec"]["serviceAccountName"] = json!(account);
@@ -261,7 +252,7 @@ pub fn who_is_only_called_like_the_agent_is_not_held_to_its_limits(test: &Test<'
     written
 }
 
-pub fn a_stolen_token_reads_the_pods_of_its_node_only(test: &Test<'_>) -> Result<()> {
+pub fn a_stolen_token_reads_only_pods_of_its_own_node(test: &Test<'_>) -> Result<()> {
     if test.cluster.kubectl(&["get", "clusterrole", "netclaim-agent-pods"]).is_ok() {
         return test.skip("before Kubernetes 1.36 an agent cannot ask as its node");
     }
@@ -271,8 +262,8 @@ pub fn a_stolen_token_reads_the_pods_of_its_node_only(test: &Test<'_>) -> Result
     test.create([elsewhere, pod("here", &[])])?;
     test.runs("here")?;
     let result = reads_end_at_the_node(test);
-    // No kubelet ends it.
-    test.kubectl(&["delete", "pod", "elsewhere", "--grace-period=0", "--force"])?;
+    // No kubelet would end it.
+    test.delete_pod_by_force("elsewhere")?;
     result
 }
 
@@ -302,33 +293,31 @@ fn reads_end_at_the_node(test: &Test<'_>) -> Result<()> {
     Ok(())
 }
 
-pub fn no_pod_of_a_burst_is_refused_its_claim(test: &Test<'_>) -> Result<()> {
-    // As any kubelet, of a claim that it has nothing to do with.
+pub fn a_burst_of_pods_has_no_claim_refused(test: &Test<'_>) -> Result<()> {
+    // The rights of any kubelet on a claim of another node.
     let kubelet = ["--as=system:node:node1", "--as-group=system:nodes"];
     for (verb, allowed) in [("get", true), ("list", false), ("update", false)] {
         let can = [["auth", "can-i", verb, "resourceclaims.resource.k8s.io"].as_slice(), &kubelet].concat();
         ensure!(test.kubectl(&can).is_ok() == allowed, "a kubelet may {verb} claims: {}", !allowed);
     }
-    // They have no volumes: nothing gives the API server time to learn of them before the kubelet asks for their claims.
+    // Without volumes, nothing delays the kubelet's read of the claims until the API server's authorizer knows the pods.
     let network = test.macvlan("a")?;
     let names: Vec<String> = (0..20).map(|n| format!("p{n}")).collect();
-    let requests = Requests::of(test.cluster, "system:node:node0")?;
+    let log = AuditLog::from_now(test.cluster)?;
     test.create(names.iter().flat_map(|name| [claim(name, &network), pod(name, &[name])]))?;
     for name in &names {
         test.runs(name)?;
     }
-    let mut requests = requests.end()?;
+    let mut requests = log.requests_of("system:node:node0")?;
     requests.retain(|request, _| request.starts_with("get resourceclaims "));
     let refusals: Vec<_> = requests.keys().filter(|request| !request.ends_with(" 200")).collect();
     ensure!(refusals.is_empty() && !requests.is_empty(), "the kubelet's reads of claims: {requests:?}");
     Ok(())
 }
 
-pub fn connections_that_say_nothing_cost_the_agent_neither_descriptors_nor_its_probes(
-    test: &Test<'_>,
-) -> Result<()> {
+pub fn idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes(test: &Test<'_>) -> Result<()> {
     let node = test.cluster.get(&["node", "node0"])?;
-    let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
+    let addresses = list(&node["status"]["addresses"]);
     let internal = addresses.into_iter().find(|address| address["type"] == "InternalIP");
     let ip: IpAddr =
         internal.and_then(|ip| ip["address"].as_str()).context("node0 has no address")?.parse()?;
@@ -341,7 +330,7 @@ pub fn connections_that_say_nothing_cost_the_agent_neither_descriptors_nor_its_p
     for n in 0..1000 {
         let mut stream = connect(9177).with_context(|| format!("connection {n}"))?;
         if n % 2 == 0 {
-            // Some begin to ask. The agent may have left it meanwhile.
+            // Some send the beginning of a request. The agent may have closed the connection.
             let _ = stream.write_all(b"GET /metr");
         }
         idle.push(stream);

@@ -1,14 +1,14 @@
-//! Many pods at once, and many one after another, on a real node: how long they take beside pods without networks, what
-//! the agent holds meanwhile, and what it asks of the API server.
+//! Many pods at once, and many one after another, on a real node: how long they take compared with pods without networks,
+//! what memory and descriptors the agent holds, and its requests to the API server.
 //!
-//! `make test-density` (root, a quarter of an hour). Numbers go to `target/density/TIME/*.csv`, their sum to standard
-//! error.
+//! `make test-density` (root, a quarter of an hour). Raw numbers go to `target/density/TIME/*.csv`, a summary to
+//! standard error.
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{claim, pod};
-use netclaim_tests::{Requests, Test, scenarios, suite};
+use netclaim_tests::objects::{claim_template, pod};
+use netclaim_tests::{AGENT_USER, AuditLog, Test, scenarios, suite};
 use serde_json::{Value, json};
 
 mod measure;
@@ -19,12 +19,12 @@ use measure::{Held, Latencies, Report};
 const AT_ONCE: usize = 100;
 /// Networks of each pod.
 const NETWORKS: usize = 2;
-/// Pods of a batch, and batches, of the rounds: an ADD and a DEL for each network of each pod.
+/// Pods of a batch, and batches: a round is an ADD and a DEL of one network of one pod.
 const BATCH: usize = 50;
 const BATCHES: usize = 20;
-/// One batch without networks for this many with.
+/// Batches with networks for each batch without.
 const PLAIN_EVERY: usize = 4;
-/// Seconds for all pods of a batch to run, or to go.
+/// Seconds until all pods of a batch run, or are gone.
 const PATIENCE: u64 = 300;
 
 fn main() -> ExitCode {
@@ -35,15 +35,11 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Two networks, each with a template that pods refer to.
+/// Creates two Networks, each with a claim template.
 fn networks(test: &Test<'_>) -> Result<()> {
     for name in ["a", "b"] {
         let class = test.macvlan(name)?;
-        let spec = json!({"spec": claim("", &class)["spec"]});
-        test.create([json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-            "metadata": {"name": name}, "spec": spec,
-        })])?;
+        test.create([claim_template(name, &class)])?;
     }
     Ok(())
 }
@@ -75,7 +71,7 @@ fn start(test: &Test<'_>, prefix: &str, count: usize, networks: bool) -> Result<
     Ok(Latencies(started))
 }
 
-/// Deletes all pods and looks whether anything is left of them.
+/// Deletes all pods, and makes sure that the node is clean.
 fn end(test: &Test<'_>) -> Result<()> {
     test.kubectl(&["delete", "pods", "--all", &format!("--timeout={PATIENCE}s")])?;
     test.node_is_clean()
@@ -87,12 +83,12 @@ fn a_hundred_pods_with_two_networks_each_start_at_once(test: &Test<'_>) -> Resul
     report.held(Held::now(test, "start")?)?;
     let plain = start(test, "plain", AT_ONCE, false)?;
     end(test)?;
-    let requests = Requests::begin(test.cluster)?;
+    let log = AuditLog::from_now(test.cluster)?;
     let with = start(test, "with", AT_ONCE, true)?;
     report.held(Held::now(test, "full")?)?;
     end(test)?;
     report.held(Held::now(test, "end")?)?;
-    report.requests(&requests.end()?, AT_ONCE)?;
+    report.requests(&log.requests_of(AGENT_USER)?, AT_ONCE)?;
     report.cpu(AT_ONCE)?;
     report.latencies(&plain, &with)
 }
@@ -101,23 +97,23 @@ fn two_thousand_rounds_leave_the_agent_as_it_was(test: &Test<'_>) -> Result<()> 
     let mut report = Report::new("rounds")?;
     networks(test)?;
     let (mut plain, mut with) = (Latencies::default(), Latencies::default());
-    let mut requests = None;
+    let mut log = None;
     for batch in 0..BATCHES {
         if batch % PLAIN_EVERY == 0 {
             plain.0.extend(start(test, &format!("plain{batch}"), BATCH, false)?.0);
             end(test)?;
         }
         report.held(Held::now(test, &format!("{} rounds", batch * BATCH * NETWORKS))?)?;
-        // The first batch fills what is kept for good, in the agent and in the allocator.
+        // The first batch fills caches that stay, in the agent and in the allocator.
         if batch == 1 {
-            requests = Some(Requests::begin(test.cluster)?);
+            log = Some(AuditLog::from_now(test.cluster)?);
         }
         with.0.extend(start(test, &format!("with{batch}"), BATCH, true)?.0);
         end(test)?;
     }
     report.held(Held::now(test, &format!("{} rounds", BATCHES * BATCH * NETWORKS))?)?;
-    let requests = requests.context("one batch only")?;
-    report.requests(&requests.end()?, (BATCHES - 1) * BATCH)?;
+    let log = log.context("there was only one batch")?;
+    report.requests(&log.requests_of(AGENT_USER)?, (BATCHES - 1) * BATCH)?;
     report.cpu(BATCHES * BATCH)?;
     report.latencies(&plain, &with)?;
     report.is_flat()

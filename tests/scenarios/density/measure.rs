@@ -1,4 +1,4 @@
-//! What is measured, and where it is written.
+//! The measurements, their files and their limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use netclaim_tests::{RawNumbers, Test, Usage, percentile};
 
-/// KiB that the agent may hold more at the end than after the first quarter: pages that the allocator keeps.
+/// KiB by which the agent may grow after the first quarter: pages that the allocator keeps.
 const DRIFT: u64 = 2048;
-/// Descriptors that may come and go: connections to the API server.
+/// Descriptors by which it may grow: connections to the API server.
 const FD_DRIFT: usize = 4;
 
 /// How long pods took from being scheduled to running.
@@ -32,7 +32,7 @@ impl fmt::Display for Latencies {
     }
 }
 
-/// What the agent and its parent hold at one moment.
+/// What the agent and its parent hold at a moment.
 pub struct Held {
     when: String,
     pid: i32,
@@ -41,7 +41,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Looks now; `when` is for the reader.
+    /// Reads it now; `when` is a label for people.
     pub fn now(test: &Test<'_>, when: &str) -> Result<Self> {
         let pid = test.cluster.agent_pid()?;
         let parent = Usage::of(test.cluster.parent_pid()?)?;
@@ -49,21 +49,21 @@ impl Held {
     }
 }
 
-/// Numbers of one scenario: to files for programs, and to standard error for people.
+/// The numbers of one scenario, in files for programs and on standard error for people.
 pub struct Report {
     raw: RawNumbers,
     held: Vec<Held>,
 }
 
 impl Report {
-    /// A report in a new folder below `target/density`.
+    /// Creates a report in a new folder below `target/density`.
     pub fn new(name: &str) -> Result<Self> {
         let raw = RawNumbers::new(env!("CARGO_TARGET_TMPDIR"), "density", name)?;
         say(&format!("raw numbers: {}", raw.dir().display()));
         Ok(Self { raw, held: Vec::new() })
     }
 
-    /// Notes what is held at a moment.
+    /// Records what is held at a moment.
     pub fn held(&mut self, held: Held) -> Result<()> {
         let Held { when, agent, parent, .. } = &held;
         say(&format!(
@@ -81,7 +81,7 @@ impl Report {
         self.raw.write("held.csv", head, self.held.iter().map(line))
     }
 
-    /// Notes requests that were made for `pods` pods, from their beginning to their end.
+    /// Records the requests for `pods` pods, from their start to their end.
     pub fn requests(&self, counts: &BTreeMap<String, usize>, pods: usize) -> Result<()> {
         let all: usize = counts.values().sum();
         let hundredths = all * 100 / pods;
@@ -90,7 +90,7 @@ impl Report {
         self.raw.write("requests.csv", "request,count,pods", lines)
     }
 
-    /// Says what CPU the agent used for `pods` pods since the first time that it was looked at.
+    /// Prints the CPU time for each of `pods` pods since the first [`Held`].
     pub fn cpu(&self, pods: usize) -> Result<()> {
         let (Some(first), Some(last)) = (self.held.first(), self.held.last()) else {
             bail!("nothing was measured");
@@ -108,7 +108,7 @@ impl Report {
         Ok(())
     }
 
-    /// Notes how long pods took.
+    /// Records how long pods took.
     pub fn latencies(&self, plain: &Latencies, with: &Latencies) -> Result<()> {
         say(&format!("scheduled to running without networks: {plain}"));
         say(&format!("scheduled to running with two networks: {with}"));
@@ -122,7 +122,7 @@ impl Report {
         )
     }
 
-    /// Makes sure that the agent was one process all the time, and holds no more at the end than after a quarter.
+    /// Makes sure that the agent was one process all the time, and did not grow after the first quarter.
     pub fn is_flat(&self) -> Result<()> {
         let (Some(early), Some(last)) = (self.held.get(self.held.len() / 4), self.held.last()) else {
             bail!("nothing was measured");

@@ -1,6 +1,6 @@
-//! Nodes that are only objects, and what an agent on each of them would publish: two uplinks that can be used in three
-//! ways each, and Networks on both. Counters are those of the agent: what uses a link by macvlan is its largest kind,
-//! so the whole link and ipvlan each have a counter of their own. Where a policy allows macvlan alone there are none.
+//! Nodes that are only objects, and the devices that an agent on each of them would publish: two uplinks, each usable in
+//! three modes, and Networks on both. Counters are the agent's: macvlan is the most frequent use of a link, so the whole
+//! link and ipvlan have a counter each. With a policy that allows only macvlan there are none.
 
 use std::collections::BTreeMap;
 
@@ -23,20 +23,20 @@ use tokio_util::sync::CancellationToken;
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
 /// Networks on each of them.
 pub const NETWORKS: usize = 22;
-/// Devices of a node whose links can be used in every way.
+/// Devices of a node whose links can be used in every mode.
 pub const DEVICES: usize = LINKS.len() * (NETWORKS + 3);
 
 /// How the links of the nodes can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
-    /// By macvlan, by ipvlan, or whole: counters keep that apart.
+    /// By macvlan, by ipvlan, or whole; counters make these exclusive.
     All,
-    /// By macvlan alone, as with `modes: [macvlan]` of an UplinkPolicy.
+    /// Only by macvlan, as with `modes: [macvlan]` of an UplinkPolicy.
     Macvlan,
 }
-/// More than a link has devices.
+/// The amount of a counter: more than a link has devices.
 const K: u64 = 1024;
-/// Requests or starting publishers at once, as when a DaemonSet is rolled out quickly.
+/// Requests, or publishers that start, at the same time: as in a quick rollout of a DaemonSet.
 pub const AT_ONCE: usize = 50;
 
 /// The name of a Network on a link.
@@ -134,14 +134,14 @@ pub async fn nodes(client: &Client, count: usize) -> Result<Vec<Node>> {
     stream::iter(0..count).map(create).buffered(AT_ONCE).try_collect().await
 }
 
-/// Publishers of nodes, each with its watch.
+/// The publishers of all nodes, each with its watch.
 pub struct Fleet {
     cancel: CancellationToken,
     _handles: Vec<PublisherHandle>,
 }
 
 impl Fleet {
-    /// Starts a publisher for each node, and returns when everything is published.
+    /// Starts a publisher for each node, and waits until all are done.
     pub async fn publish(client: &Client, nodes: &[Node], uses: Uses) -> Result<Self> {
         let cancel = CancellationToken::new();
         let start = |(number, node): (usize, &Node)| {

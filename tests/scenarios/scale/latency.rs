@@ -1,31 +1,31 @@
-//! One real node with an agent: how soon the API server has what the kernel tells, and what many links cost the agent.
+//! One real node with an agent: how soon a link's change is in its slice, and the memory that many links cost the agent.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{Plugged, PluggedMany, Test, Usage, eventually};
+use netclaim_tests::{Plugged, PluggedMany, Running, Test, Usage, eventually};
 
 use crate::report::Report;
 
 /// Changes of a link, one after another.
 const FLAPS: usize = 30;
-/// Between two changes: the publisher's budget of 2 writes a second is not to be part of what is measured.
+/// Time between two changes, so that the publisher's budget of 2 writes a second does not matter.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Times that slices are deleted.
+/// How often the slices are deleted.
 const DELETIONS: usize = 10;
 /// Links of a node that has many.
 const MANY: usize = 300;
-/// How long is waited for anything.
+/// The deadline of every wait.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long the slices are as they are, once all changes are in them.
+/// How long no slice is written after all changes are published.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// When the kernel told what of a link, as any program on the node hears it.
+/// The kernel's messages about a link, with the time at which a program on the node gets them.
 struct Monitor {
-    ip: Child,
+    _ip: Running,
     lines: Receiver<(Instant, String)>,
 }
 
@@ -34,31 +34,24 @@ impl Monitor {
         let target = test.cluster.node().pid().to_string();
         let mut command = Command::new("nsenter");
         command.args(["--target", &target, "--net", "ip", "-o", "monitor", "link", "dev", link]);
-        let mut ip = command.stdout(Stdio::piped()).spawn().context("cannot run nsenter")?;
-        let told = BufReader::new(ip.stdout.take().context("no pipe")?);
+        let (ip, stdout) = Running::piped(&mut command)?;
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            let lines = told.lines().map_while(Result::ok).map(|line| (Instant::now(), line));
+            let lines =
+                BufReader::new(stdout).lines().map_while(Result::ok).map(|line| (Instant::now(), line));
             lines.map_while(|line| sender.send(line).ok()).for_each(drop);
         });
-        Ok(Self { ip, lines })
+        Ok(Self { _ip: ip, lines })
     }
 
-    /// When the link's state was first told to be this.
-    fn told(&self, state: &str) -> Result<Instant> {
+    /// Waits for the first message with this state of the link; returns its time.
+    fn time_of(&self, state: &str) -> Result<Instant> {
         loop {
-            let (at, line) = self.lines.recv_timeout(PATIENCE).context("the kernel tells nothing")?;
+            let (at, line) = self.lines.recv_timeout(PATIENCE).context("the kernel sends no such message")?;
             if line.contains(&format!(" state {state} ")) {
                 return Ok(at);
             }
         }
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.ip.kill();
-        let _ = self.ip.wait();
     }
 }
 
@@ -73,17 +66,17 @@ pub fn a_change_of_a_link_is_soon_in_its_slice(test: &Test<'_>) -> Result<()> {
         for (word, state, tainted) in [("down", "LOWERLAYERDOWN", true), ("up", "UP", false)] {
             std::thread::sleep(PAUSE);
             link.set(&["far-eth80", word])?;
-            let told = monitor.told(state)?;
+            let changed = monitor.time_of(state)?;
             let visible = watch.until(PATIENCE, &format!("eth80 is {word} in its slice"), |write| {
                 write.device("nic-eth80").is_some_and(|device| device["taints"].is_array() == tainted)
             })?;
-            times.push(visible.at.saturating_duration_since(told));
+            times.push(visible.at.saturating_duration_since(changed));
         }
     }
     report.times("netlink event to slice seen", "link-to-slice.csv", &times)
 }
 
-pub fn slices_that_are_deleted_are_soon_back(test: &Test<'_>) -> Result<()> {
+pub fn deleted_slices_are_soon_back(test: &Test<'_>) -> Result<()> {
     let mut report = Report::new("deleted")?;
     let watch = test.cluster.watch_slices()?;
     watch.until_quiet(QUIET)?;
@@ -99,7 +92,7 @@ pub fn slices_that_are_deleted_are_soon_back(test: &Test<'_>) -> Result<()> {
     report.times("slices deleted to all back", "deleted-to-back.csv", &times)
 }
 
-/// Waits until so many of the links of [`PluggedMany`] are published as NICs.
+/// Waits until `count` links of [`PluggedMany`] are published as NICs.
 fn are_published(test: &Test<'_>, count: usize) -> Result<()> {
     eventually(PATIENCE.as_secs(), &format!("{count} links are published"), || {
         let devices = test.cluster.devices_of_node()?;
@@ -114,13 +107,8 @@ fn are_published(test: &Test<'_>, count: usize) -> Result<()> {
 pub fn hundreds_of_links_cost_the_agent_little_memory(test: &Test<'_>) -> Result<()> {
     let mut report = Report::new("memory")?;
     let usage = || Usage::of(test.cluster.agent_pid()?);
-    // One that has not seen anything yet.
-    let old = test.cluster.agent_pid()?;
-    test.cluster.kill_agent()?;
-    eventually(20, "another agent runs", || {
-        ensure!(test.cluster.agent_pid()? != old, "it is the old one");
-        Ok(())
-    })?;
+    // A new agent has held nothing before.
+    test.cluster.replace_agent()?;
     test.cluster.agent_ready()?;
     let watch = test.cluster.watch_slices()?;
     watch.until_quiet(QUIET)?;

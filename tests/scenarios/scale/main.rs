@@ -1,6 +1,6 @@
-//! Many nodes and many devices: what publishing costs, how soon it is done, and how fast pods with claims are scheduled.
+//! Many nodes and many devices: the cost and the latency of publishing, and the rate at which pods with claims are scheduled.
 //!
-//! Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`; docs/benchmarks.md has what came of it.
+//! Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`; docs/benchmarks.md has the results.
 //!
 //! | module | what it measures | run by |
 //! |---|---|---|
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         simulated::nodes_are_published_counted_and_scheduled().map_err(|error| format!("{error:#}").into())
     };
     let simulated = Trial::test(name, body);
-    // A filter is for one of the two.
+    // A filter selects one of the two.
     let only_simulated = args.filter.is_some() && !args.is_filtered_out(&simulated);
     let simulated = libtest_mimic::run(&args, vec![simulated]);
     if only_simulated {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let latency = suite::run(scenarios![
         alone:
             a_change_of_a_link_is_soon_in_its_slice,
-            slices_that_are_deleted_are_soon_back,
+            deleted_slices_are_soon_back,
             hundreds_of_links_cost_the_agent_little_memory;
     ]);
     if simulated.has_failed() { simulated.exit_code() } else { latency }

@@ -1,4 +1,4 @@
-//! Where numbers go: a table for people, files for programs.
+//! Reports: a table for people, and files for programs.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report in a new folder below `target/scale`.
+    /// Creates a report in a new folder below `target/scale`.
     pub fn new(name: &str) -> Result<Self> {
         let raw = RawNumbers::new(env!("CARGO_TARGET_TMPDIR"), "scale", name)?;
         let build = if cfg!(debug_assertions) { "debug" } else { "release" };
@@ -20,7 +20,7 @@ impl Report {
         Ok(Self { raw, rows: Vec::new() })
     }
 
-    /// A line of the table, which is kept at once: what comes after may fail.
+    /// Adds a line to the table, and writes the file at once: a later measurement may fail.
     pub fn row(&mut self, what: impl Into<String>, value: f64, unit: &'static str) -> Result<()> {
         let what = what.into();
         eprintln!("         {what:<58} {value:>10.1} {unit}");
@@ -29,12 +29,12 @@ impl Report {
         self.raw("table.csv", "what,value,unit", self.rows.iter().map(line))
     }
 
-    /// A line with the time since `begin`.
+    /// Adds a line with a time in seconds.
     pub fn seconds(&mut self, what: impl Into<String>, took: Duration) -> Result<()> {
         self.row(what, took.as_secs_f64(), "s")
     }
 
-    /// The median and the 99th percentile of times, and each of them in a file.
+    /// Adds the median and the 99th percentile of times, and writes all times to a file.
     pub fn times(&mut self, what: &str, file: &str, times: &[Duration]) -> Result<()> {
         let mut millis: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
         self.raw(file, "milliseconds", millis.iter().map(|time| format!("{time:.3}")))?;
@@ -46,7 +46,7 @@ impl Report {
         Ok(())
     }
 
-    /// A file of numbers.
+    /// Writes a file of numbers.
     pub fn raw(&self, file: &str, head: &str, lines: impl IntoIterator<Item = String>) -> Result<()> {
         self.raw.write(file, head, lines)
     }

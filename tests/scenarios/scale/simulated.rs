@@ -1,10 +1,9 @@
-//! Thousands of nodes against a real API server, etcd and scheduler: publishing, the controller, its restart, and the
-//! scheduler with claims and without. There are no kubelets and no controller manager: Nodes, claims and pods are
-//! created here, and nobody says of a node that it is gone.
+//! Thousands of nodes against a real API server, etcd and scheduler: publishing, the controller and its restart, and the
+//! scheduler with and without claims. There is no kubelet and no controller manager: the test creates Nodes, claims and
+//! pods, and nothing marks a node as lost.
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use kube::{Api, Client, Config, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::Network;
-use netclaim_tests::{Cluster, Usage, objects};
+use netclaim_tests::{AuditLog, Cluster, Usage, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -29,20 +28,20 @@ use crate::report::Report;
 
 /// Nodes, unless `$NETCLAIM_SCALE_NODES` says otherwise.
 const NODES: usize = 1000;
-/// Pods that are scheduled, with a claim each and without.
+/// Pods of each scheduling measurement.
 const PODS: usize = 300;
-/// Claims that others have on each node before pods are scheduled once more.
+/// Allocated claims on each node in the last two scheduling measurements.
 const OTHERS: usize = 4;
-/// How long all nodes may take to publish.
+/// The deadline for all nodes to publish.
 const PUBLISHING: Duration = Duration::from_secs(600);
-/// How long is waited for anything else but pods.
+/// The deadline of other waits, but for pods.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long pods are scheduled at most: the rate is known by then.
+/// How long pods are scheduled at most; the rate is known by then.
 const SCHEDULING: Duration = Duration::from_secs(120);
-/// How long nobody may write anything once all is published.
+/// How long nothing may be written after everything is published.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// The whole measurement, on a cluster of its own.
+/// Measures everything, on its own cluster.
 pub fn nodes_are_published_counted_and_scheduled() -> Result<()> {
     let count = match std::env::var("NETCLAIM_SCALE_NODES") {
         Ok(count) => count.parse().with_context(|| format!("NETCLAIM_SCALE_NODES is {count:?}"))?,
@@ -100,7 +99,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     drop(fleet);
 
     controller.stop()?;
-    networks.tell_wrong(cluster)?;
+    networks.falsify(cluster)?;
     let begin = Instant::now();
     let mut controller = Controller::start(cluster)?;
     networks.are_on(count).await?;
@@ -124,7 +123,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let publishing = timeout(PUBLISHING, Fleet::publish(&client, &nodes, Uses::Macvlan)).await;
     publishing.with_context(|| format!("not published anew within {} s", PUBLISHING.as_secs()))??;
     scheduling.measure("the same, without counters", "uncounted", Some(2), &mut report).await?;
-    // The goals are 60 s and 300 MiB; what a busy machine or a debug build adds is no failure.
+    // The goals are 60 s and 300 MiB; a busy machine or a debug build may take twice as much.
     ensure!(resync < PATIENCE / 2, "a resync takes {resync:?}");
     ensure!(mib(usage.peak) < 600.0, "a resync takes {} MiB", mib(usage.peak));
     Ok(())
@@ -143,20 +142,20 @@ fn own_pid() -> Result<i32> {
 }
 
 async fn client(dir: &Path) -> Result<Client> {
-    // Fails where there is one already, which is as good.
+    // Fails if a provider is installed, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(dir.join("kubeconfig"))?;
     Ok(Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?)
 }
 
-/// The Networks that every node has.
+/// The Networks, which every node has.
 struct Networks(Api<DynamicObject>);
 
 impl Networks {
     fn create(cluster: &Cluster, client: &Client) -> Result<Self> {
         cluster.kubectl(&["apply", "-k", concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/crds")])?;
         cluster.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
-        // Nobody else makes one, without a controller manager.
+        // Without a controller manager nobody else creates it.
         cluster.kubectl(&["create", "serviceaccount", "default"])?;
         let each = LINKS.iter().enumerate().flat_map(|(place, link)| {
             (0..NETWORKS).map(move |n| {
@@ -171,7 +170,7 @@ impl Networks {
         Ok(Self(Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()))))
     }
 
-    /// Waits until the controller says of each that so many nodes have it.
+    /// Waits until each status counts so many nodes.
     async fn are_on(&self, nodes: usize) -> Result<()> {
         let wanted = json!(nodes);
         let right = async {
@@ -184,13 +183,11 @@ impl Networks {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        timeout(PATIENCE, right)
-            .await
-            .with_context(|| format!("the Networks do not come to {nodes} nodes"))?
+        timeout(PATIENCE, right).await.with_context(|| format!("the Networks do not get to {nodes} nodes"))?
     }
 
-    /// Makes one's status wrong: only who has looked at all slices can put it right.
-    fn tell_wrong(&self, cluster: &Cluster) -> Result<()> {
+    /// Makes one status wrong, so that a controller is done only after it has read all slices.
+    fn falsify(&self, cluster: &Cluster) -> Result<()> {
         let name = fleet::network(LINKS[0], 0);
         let patch = r#"{"status": {"nodes": 1}}"#;
         cluster
@@ -204,7 +201,7 @@ fn class(n: usize) -> String {
     format!("net-{n:02}")
 }
 
-/// The controller's program, built like this one.
+/// The controller as a process, from the same build as this program.
 struct Controller(Child);
 
 impl Controller {
@@ -226,7 +223,7 @@ impl Controller {
         Usage::of(self.0.id().try_into()?)
     }
 
-    /// Ends it in order, so that the next one need not wait for its lease.
+    /// Ends it by SIGTERM, so that it releases its lease for the next one.
     fn stop(&mut self) -> Result<()> {
         Command::new("kill").arg(self.0.id().to_string()).status()?;
         let status = self.0.wait()?;
@@ -242,56 +239,15 @@ impl Drop for Controller {
     }
 }
 
-/// The API server's log of requests, from a moment on.
-struct AuditLog {
-    path: PathBuf,
-    from: u64,
-}
-
-impl AuditLog {
-    fn from_now(cluster: &Cluster) -> Result<Self> {
-        let path = cluster.dir().join("log/audit.log");
-        let from = path.metadata().context("no audit log")?.len();
-        Ok(Self { path, from })
-    }
-
-    /// Successful writes of a resource since then.
-    fn writes(&self, resource: &str) -> Result<usize> {
-        self.count(resource, false)
-    }
-
-    /// Writes that were only tried.
-    fn dry_runs(&self, resource: &str) -> Result<usize> {
-        self.count(resource, true)
-    }
-
-    fn count(&self, resource: &str, dry_run: bool) -> Result<usize> {
-        let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(self.from))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        let is_write = |event: &Value| {
-            let verb = event["verb"].as_str().unwrap_or_default();
-            event["stage"] == "ResponseComplete"
-                && event["objectRef"]["resource"] == resource
-                && event["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=") == dry_run)
-                && ["create", "update", "patch", "delete"].contains(&verb)
-                && event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
-        };
-        // The last line may be half written.
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(is_write).count())
-    }
-}
-
-/// The cluster whose scheduler is started for one measurement after the other.
+/// A cluster whose scheduler is started for each measurement.
 struct Scheduling<'a> {
     cluster: &'a Cluster,
     client: &'a Client,
 }
 
 impl Scheduling<'_> {
-    /// Creates pods named `kind`, with a claim of the Network of this number each or without, starts the scheduler, and
-    /// tells how fast it binds them.
+    /// Creates pods named `kind`, each with a claim of Network number `network`, if any, starts the scheduler, and reports
+    /// how fast it binds them.
     async fn measure(
         &self,
         title: &str,
@@ -349,7 +305,7 @@ async fn create_pods(client: &Client, kind: &str, network: Option<usize>) -> Res
             let of_pod: Vec<&str> = network.map(|_| name.as_str()).into_iter().collect();
             let mut pod = objects::pod(&name, &of_pod);
             pod["metadata"]["labels"] = json!({"kind": kind});
-            // Of nodes that no kubelet speaks for.
+            // No kubelet renews the nodes' leases.
             pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
             if let Some(network) = network {
                 let claim = serde_json::from_value(objects::claim(&name, &class(network)))?;
@@ -362,7 +318,7 @@ async fn create_pods(client: &Client, kind: &str, network: Option<usize>) -> Res
     stream::iter(0..PODS).map(create).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Claims of one more Network on every node, as the scheduler leaves them. Returns how many.
+/// Creates claims of the last Network that are allocated on every node, as by the scheduler. Returns how many.
 async fn allocate_to_others(client: &Client, nodes: &[Node]) -> Result<usize> {
     let claims: Api<ResourceClaim> = Api::default_namespaced(client.clone());
     let device = DeviceName::Network(fleet::network(LINKS[0], NETWORKS - 1).parse().map_err(Error::msg)?);

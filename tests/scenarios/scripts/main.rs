@@ -1,12 +1,12 @@
-//! The scripts that judge and start the tests.
+//! The scripts that run the tests and count their results.
 
-// The lints know tests by their attribute only, not the functions that tests share.
+// Clippy allows `unwrap` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
 use std::process::Command;
 
-/// What `tests/summary` prints about a log, and whether it calls the tests passed.
+/// Runs `tests/summary` on a log; returns its output, and whether it succeeds.
 fn summary(log: &str) -> (String, bool) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(log.as_bytes()).unwrap();
@@ -26,7 +26,7 @@ fn the_summary_adds_the_results_of_all_programs() {
 }
 
 #[test]
-fn a_test_that_says_it_was_skipped_has_not_passed() {
+fn a_test_that_reports_a_skip_has_not_passed() {
     let log = ["SKIPPED: module::a_test: this kernel has no bonds\n", THREE].concat();
     assert_eq!(summary(&log), ("2 passed, 0 failed, 2 skipped\n".into(), true));
 }
@@ -41,7 +41,7 @@ fn a_skipped_case_does_not_count_against_the_tests_that_passed() {
 }
 
 #[test]
-fn no_result_is_no_success() {
+fn a_log_without_results_fails() {
     assert_eq!(summary("error: could not compile\n"), ("0 passed, 0 failed, 0 skipped\n".into(), false));
     let skipped =
         "SKIPPED: a: b\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";

@@ -1,23 +1,21 @@
-//! The agent dies, is away, and comes back.
+//! The agent dies, goes away and comes back.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use netclaim_tests::objects::{claim, pod};
 use netclaim_tests::{Test, eventually, long};
-use serde_json::json;
 
-/// Pods of the scenario with many.
+/// Pods that start at once.
 const AT_ONCE: usize = 10;
 
-/// How often a kubelet is given the chance to come to the claim before it needs the runtime.
+/// Attempts of [`prepared_only`].
 const TRIES: usize = 3;
 
-/// Holds the runtime still when the pod's claim is prepared and its sandbox is not yet made.
+/// Creates a pod, and pauses the runtime when the claim is prepared and the pod has no sandbox yet.
 ///
-/// The kubelet does not always get that far: it may ask the runtime something first. Then the runtime goes on, and it is
-/// tried again.
+/// The kubelet may need the runtime before it prepares the claim. Then the runtime continues, and the next attempt
+/// begins.
 fn prepared_only(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
     for left in (0..TRIES).rev() {
         let before = test.cluster.node().journal()?.len();
@@ -50,17 +48,17 @@ pub fn a_pod_waits_for_an_agent_that_does_not_answer(test: &Test<'_>) -> Result<
     prepared_only(test, "p", &network)?;
     test.cluster.pause_agent(true)?;
     test.cluster.service("resume", "runtime")?;
-    // The runtime has made the sandbox without us, has given us up and refuses the container.
+    // The runtime has dropped the agent, created the sandbox without it, and refuses the container.
     test.event("p", &["Failed", "unresolvable CDI device"])?;
     test.has_not_started("p")?;
     test.cluster.pause_agent(false)?;
     test.runs_with("p", &["net1"])
 }
 
-pub fn an_agent_that_is_killed_in_the_middle_of_an_add_starts_over(test: &Test<'_>) -> Result<()> {
+pub fn an_add_is_repeated_after_the_agent_is_killed(test: &Test<'_>) -> Result<()> {
     let network = test.network_after("/opt/cni/bin/macvlan && exec /opt/cni/bin/busybox sleep 1000")?;
     test.pod("p", &network)?;
-    eventually(20, "the interface is there and the plugin has not ended", || test.interface("p", "net1"))?;
+    eventually(20, "the interface exists and the plugin has not ended", || test.interface("p", "net1"))?;
     test.macvlan_after(":")?;
     test.cluster.kill_agent()?;
     test.runs_with("p", &["net1"])?;
@@ -82,17 +80,15 @@ pub fn pods_that_start_at_once_get_an_address_each(test: &Test<'_>) -> Result<()
     test.node_has_leases(AT_ONCE)
 }
 
-pub fn without_an_agent_a_pod_waits_until_there_is_one(test: &Test<'_>) -> Result<()> {
+pub fn a_pod_waits_until_an_agent_runs(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    // Seen by the scheduler while the agent is there.
-    test.pod("warm", &network)?;
-    test.runs_with("warm", &["net1"])?;
+    // The scheduler sees the Network's device while the agent runs.
+    test.start_pod("warm", &network)?;
     test.cluster.agent_away()?;
     test.pod("p", &network)?;
     test.event("p", &["FailedPrepareDynamicResources"])?;
     test.has_not_started("p")?;
     test.cluster.agent_back()?;
-    // Shown is that the agent serves the kubelet's next try, not when the kubelet makes it.
     test.wake("p")?;
     test.runs_with("p", &["net1"])
 }
@@ -107,11 +103,11 @@ pub fn pods_that_are_deleted_leave_nothing(test: &Test<'_>) -> Result<()> {
     }
     test.node_has_leases(4)?;
     test.kubectl(&["delete", "pod", "gently", "--timeout=60s"])?;
-    test.kubectl(&["delete", "pod", "by-force", "--grace-period=0", "--force", "--timeout=60s"])?;
+    test.delete_pod_by_force("by-force")?;
     test.node_has_leases(2)?;
     test.cluster.agent_away()?;
     test.kubectl(&["delete", "pod", "away-gently", "--wait=false"])?;
-    test.kubectl(&["delete", "pod", "away-by-force", "--grace-period=0", "--force", "--timeout=60s"])?;
+    test.delete_pod_by_force("away-by-force")?;
     eventually(20, "the containers have ended", || {
         test.has_not_started("away-gently")?;
         test.has_not_started("away-by-force")
@@ -122,11 +118,10 @@ pub fn pods_that_are_deleted_leave_nothing(test: &Test<'_>) -> Result<()> {
 
 pub fn pods_that_are_deleted_by_force_without_an_agent_leave_nothing(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     test.cluster.agent_away()?;
-    // The claim's object is gone as well when the agent comes back.
-    test.kubectl(&["delete", "pod", "p", "--grace-period=0", "--force", "--timeout=60s"])?;
+    // The claim's object is gone, too, when the agent comes back.
+    test.delete_pod_by_force("p")?;
     test.kubectl(&["delete", "resourceclaim", "p", "--timeout=60s"])?;
     test.cluster.agent_back()?;
     eventually(40, "nothing is left on the node", || test.cluster.node().is_clean(&Default::default()))
@@ -144,20 +139,19 @@ pub fn interfaces_outlive_the_agent(test: &Test<'_>) -> Result<()> {
     let written = test.get("resourceclaim", "one")?["metadata"]["resourceVersion"].clone();
     test.cluster.kill_agent()?;
     test.cluster.agent_ready()?;
-    // What an agent that has just heard of the sandboxes does, it does at once.
+    // An agent acts at once when it learns of the sandboxes.
     std::thread::sleep(Duration::from_secs(2));
     ensure!(test.interfaces("one")? == before, "before: {before:?}, now: {:?}", test.interfaces("one")?);
     test.ping("one", "two", "net1")?;
     let now = test.get("resourceclaim", "one")?;
-    ensure!(now["metadata"]["resourceVersion"] == written, "its status was written once more: {now}");
+    ensure!(now["metadata"]["resourceVersion"] == written, "its status was written again: {now}");
     test.delete_pod("one")?;
     test.node_has_leases(1)
 }
 
 pub fn a_container_restarts_in_place_without_the_agent(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     let (sandbox, before) = (test.sandbox("p")?, test.interface("p", "net1")?);
     test.cluster.agent_away()?;
     let old = test.container("p", "shell")?;
@@ -176,16 +170,16 @@ pub fn a_container_restarts_in_place_without_the_agent(test: &Test<'_>) -> Resul
     test.node_has_leases(0)
 }
 
-/// How often the agent dies under pods that start.
+/// Deaths of the agent while pods start.
 const DEATHS: usize = 6;
-/// Far less than the 60 to 90 s after which a kubelet tries a refused claim again.
+/// Far less than the 60 to 90 s after which the kubelet retries a refused claim.
 const LATE: Duration = Duration::from_secs(20);
 
-pub fn pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies(test: &Test<'_>) -> Result<()> {
+pub fn pods_start_without_the_kubelets_retry_when_the_agent_dies(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     for n in 0..DEATHS {
         let name = format!("p{n}");
-        // Half of them just before, half of them just after.
+        // The agent dies just before the pod is created, or just after.
         let begin = Instant::now();
         if n % 2 == 0 {
             test.cluster.kill_agent()?;
@@ -201,17 +195,16 @@ pub fn pods_do_not_wait_for_the_kubelets_next_try_when_the_agent_dies(test: &Tes
     Ok(())
 }
 
-/// How long an agent is away in the middle of an attach; more than a hook has patience, where there is time for it.
+/// How long the agent is away during an ADD.
 const AWAY: Duration = Duration::from_secs(20);
+/// More than the hook's deadline.
 const LONG_AWAY: Duration = Duration::from_secs(300);
 
-pub fn a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach(
+pub fn a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_during_an_add(
     test: &Test<'_>,
 ) -> Result<()> {
     let network = test.network_after("exec /opt/cni/bin/busybox sleep 1000")?;
-    let mut pod = pod("p", &["p"]);
-    pod["spec"]["restartPolicy"] = json!("Never");
-    test.create([claim("p", &network), pod])?;
+    test.pod_without_restarts("p", &network)?;
     eventually(20, "the pod has a sandbox", || test.sandbox("p"))?;
     test.cluster.agent_away()?;
     test.macvlan_after(":")?;

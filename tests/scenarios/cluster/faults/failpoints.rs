@@ -1,20 +1,20 @@
-//! The agent dies at each of the places that its code names.
+//! The agent dies at each fail point of its code.
 
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::{Failpoint, Test, eventually};
 
-/// Seconds until the place must have been reached that a pod passes on its way up, or down.
+/// Seconds until the agent must have reached a fail point of a pod's start or end.
 const REACHED: u64 = 20;
 
-/// Whether a pod passes the place on its way down, and not on its way up.
-fn is_on_the_way_down(point: Failpoint) -> bool {
+/// Whether the agent reaches the fail point when a pod ends, and not when it starts.
+fn is_of_the_end(point: Failpoint) -> bool {
     use Failpoint::*;
     matches!(point, SandboxStopped | DelDue | Deleted | UnprepareAsked | Forgotten)
 }
 
-pub fn wherever_the_agent_dies_no_claim_is_refused_and_nothing_is_left(test: &Test<'_>) -> Result<()> {
+pub fn an_agent_that_dies_anywhere_refuses_no_claim_and_leaves_nothing(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     for point in Failpoint::ALL {
         life_with(test, &network, point).with_context(|| format!("the agent died at {}", point.name()))?;
@@ -22,29 +22,31 @@ pub fn wherever_the_agent_dies_no_claim_is_refused_and_nothing_is_left(test: &Te
     Ok(())
 }
 
-/// A pod comes and goes, and the agent dies once on the way.
+/// A pod comes and goes, and the agent dies once meanwhile.
 fn life_with(test: &Test<'_>, network: &str, point: Failpoint) -> Result<()> {
     let name = point.name().to_lowercase();
     let reached = || {
-        eventually(REACHED, "the agent comes to it", || {
-            ensure!(!test.cluster.is_armed(point), "has the agent's image fail points (NETCLAIM_FEATURES)?");
+        eventually(REACHED, "the agent reaches it", || {
+            ensure!(
+                !test.cluster.is_armed(point),
+                "not reached: does the agent's image have fail points (NETCLAIM_FEATURES)?"
+            );
             Ok(())
         })
     };
-    let down = is_on_the_way_down(point);
-    if !down {
+    let at_end = is_of_the_end(point);
+    if !at_end {
         test.cluster.arm(point)?;
     }
     if point == Failpoint::TakenOver {
-        // Dies on its way to the next one.
+        // The next agent dies when it takes over.
         test.cluster.kill_agent()?;
     }
     let begin = Instant::now();
-    test.pod(&name, network)?;
-    test.runs_with(&name, &["net1"])?;
+    test.start_pod(&name, network)?;
     let up = begin.elapsed();
     test.claim_was_not_refused(&name)?;
-    if down {
+    if at_end {
         test.cluster.arm(point)?;
     } else {
         reached()?;
@@ -52,7 +54,7 @@ fn life_with(test: &Test<'_>, network: &str, point: Failpoint) -> Result<()> {
     let begin = Instant::now();
     test.delete_pod(&name)?;
     let gone = begin.elapsed();
-    if down {
+    if at_end {
         reached()?;
     }
     eprintln!(

@@ -6,3 +6,4 @@ pub mod failpoints;
 pub mod node;
 pub mod plugins;
 pub mod reboot;
+pub mod state_directory;

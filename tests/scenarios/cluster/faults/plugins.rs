@@ -1,11 +1,11 @@
-//! CNI plugins that fail, lie, hang or take their time, and what becomes of the pods meanwhile.
+//! CNI plugins fail, print garbage, hang, are slow or are killed.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{claim, container, pod};
-use netclaim_tests::{AGENT_PODS, Process, SYSTEM, Test, eventually, long, processes};
+use netclaim_tests::objects::{claim, container, pod, text};
+use netclaim_tests::{Process, Test, eventually, long, processes};
 use serde_json::json;
 
 use crate::bandwidth::buckets;
@@ -13,12 +13,10 @@ use crate::bandwidth::buckets;
 const FAIL: &str = r#"echo '{"cniVersion": "1.0.0", "code": 101, "msg": "the switch says no", "details": "port 7"}'; exit 1"#;
 const HANG: &str = "/opt/cni/bin/busybox sleep 1000";
 
-/// The pod does not start and `words` are told why; when the plugin is mended it starts by itself.
-fn starts_when_mended(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]) -> Result<()> {
+/// Makes sure that a pod does not start because of `words`, and that it starts by itself when the plugin is fixed.
+fn starts_when_fixed(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]) -> Result<()> {
     let network = test.network_after(on_add)?;
-    let mut pod = pod("p", &["p"]);
-    pod["spec"]["restartPolicy"] = json!(policy);
-    test.create([claim("p", &network), pod])?;
+    test.pod_with("p", &network, |_, pod| pod["spec"]["restartPolicy"] = json!(policy))?;
     test.event("p", &[&[network.as_str()], words].concat())?;
     test.claim_is_not_ready("p", words)?;
     test.has_not_started("p")?;
@@ -27,39 +25,40 @@ fn starts_when_mended(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str
     test.claim_is_ready("p").map(drop)
 }
 
-pub fn a_plugin_that_fails_is_quoted_and_the_pod_starts_when_it_is_mended(test: &Test<'_>) -> Result<()> {
-    starts_when_mended(test, FAIL, "Always", &["the switch says no", "port 7"])
+pub fn a_failing_plugin_is_quoted_and_the_pod_starts_when_it_is_fixed(test: &Test<'_>) -> Result<()> {
+    starts_when_fixed(test, FAIL, "Always", &["the switch says no", "port 7"])
 }
 
 pub fn a_pod_that_is_never_restarted_survives_a_plugin_that_fails(test: &Test<'_>) -> Result<()> {
-    starts_when_mended(test, FAIL, "Never", &["the switch says no", "port 7"])
+    starts_when_fixed(test, FAIL, "Never", &["the switch says no", "port 7"])
 }
 
-pub fn a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_mended(
+pub fn a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_fixed(
     test: &Test<'_>,
 ) -> Result<()> {
-    starts_when_mended(test, "echo 'Hello, world'; exit 0", "Always", &["Hello, world"])
+    starts_when_fixed(test, "echo 'Hello, world'; exit 0", "Always", &["Hello, world"])
 }
 
-pub fn a_plugin_that_hangs_is_stopped_and_the_pod_starts_when_it_is_mended(test: &Test<'_>) -> Result<()> {
-    starts_when_mended(test, HANG, "Always", &["10 s"])
+pub fn a_hanging_plugin_is_stopped_and_the_pod_starts_when_it_is_fixed(test: &Test<'_>) -> Result<()> {
+    starts_when_fixed(test, HANG, "Always", &["10 s"])
 }
 
-/// Pods whose plugin is slow, pods without networks that start behind them, and how much later than beside the same pods
-/// with a quick plugin one of the latter may run: it is what a busy machine makes of it. A pod that stands behind one that
-/// waits for its plugin is 1.2 s late, and behind each further one as much again.
+/// Pods whose plugin is slow.
 const SLOW: usize = 4;
+/// Pods without networks that start behind them.
 const PLAIN: usize = 5;
+/// Delay of a pod without networks that a busy machine explains. If the runtime waited for a slow plugin, the pod behind
+/// it would be 1.2 s late, for each such plugin.
 const NOISE: Duration = Duration::from_millis(1500);
 
-/// Starts all of them at once, and returns how long the slowest one without networks took.
+/// Starts all of them at once; returns how long the slowest pod without networks took.
 fn slowest_beside(test: &Test<'_>, prefix: &str, network: &str) -> Result<Duration> {
     let watch = test.watch_pods()?;
     let names = |kind: &'static str, count: usize| (0..count).map(move |n| format!("{prefix}-{kind}{n}"));
     let beside = names("beside", SLOW).flat_map(|name| [claim(&name, network), pod(&name, &[&name])]);
     test.create(beside.chain(names("plain", PLAIN).map(|name| pod(&name, &[]))))?;
     names("plain", PLAIN).try_for_each(|name| test.runs(&name))?;
-    eventually(20, "the watch tells of all of them", || {
+    eventually(20, "the watch has seen all of them", || {
         let started = watch.started(PLAIN, 0)?.into_iter();
         let plain = started.filter(|(name, _)| name.starts_with(&format!("{prefix}-plain")));
         let took: Vec<Duration> = plain.map(|(_, took)| took).collect();
@@ -68,11 +67,11 @@ fn slowest_beside(test: &Test<'_>, prefix: &str, network: &str) -> Result<Durati
     })
 }
 
-pub fn a_slow_plugin_holds_up_its_own_pod_only(test: &Test<'_>) -> Result<()> {
+pub fn a_slow_plugin_delays_only_its_own_pod(test: &Test<'_>) -> Result<()> {
     let network = test.network_after(":")?;
     let quick = slowest_beside(test, "quick", &network)?;
     test.kubectl(&["delete", "pods", "--all", "--timeout=60s"])?;
-    // Longer than the runtime waits for us, which is 2 s.
+    // Longer than the runtime waits for an NRI plugin, 2 s.
     test.macvlan_after("/opt/cni/bin/busybox sleep 8")?;
     let slow = slowest_beside(test, "slow", &network)?;
     for n in 0..SLOW {
@@ -111,13 +110,12 @@ pub fn a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing(test: &Test<'
 
 pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) -> Result<()> {
     let network = test.network_after(":")?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     test.plugin("plugin", FAIL)?;
     test.kubectl(&["delete", "pod", "p", "--wait=false"])?;
     test.claim_is_not_ready("p", &["failed DEL", "the switch says no"])?;
     test.has_not_started("p")?;
-    // What the plugin did not give back is not given to others.
+    // The kubelet keeps the pod, so that nobody else gets what the plugin has not released.
     test.get("pod", "p").context("the pod went without its DEL")?;
     test.macvlan_after(":")?;
     test.delete_pod("p")
@@ -127,13 +125,13 @@ pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> 
     let missing = r#"echo '{"code": 101, "msg": "no env on this host"}'; exit 1"#;
     let plugin = test.macvlan_after(&format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
     let network = test.network("a", |network| {
-        // The agent brings one, which has to be there too.
+        // A plugin of the agent's image must be available, too.
         let brought = json!({"type": "netclaim-bandwidth", "egressRate": 8_000_000});
         let mut first = network["spec"]["cni"]["plugins"][0].take();
         first["type"] = json!(plugin);
         network["spec"]["cni"]["plugins"] = json!([first, brought]);
     })?;
-    test.create([claim("p", &network), pod("p", &["p"])])?;
+    test.pod("p", &network)?;
     test.event("p", &[network.as_str(), "no env on this host"])?;
     let works = || {
         test.runs_with("p", &["net1"])?;
@@ -145,7 +143,7 @@ pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> 
     done
 }
 
-pub fn a_pod_of_whose_networks_one_fails_does_not_start(test: &Test<'_>) -> Result<()> {
+pub fn a_pod_does_not_start_if_one_of_its_networks_fails(test: &Test<'_>) -> Result<()> {
     let (good, bad) = (test.macvlan("b")?, test.network_after(FAIL)?);
     test.create([claim("first", &good), claim("second", &bad), pod("p", &["first", "second"])])?;
     test.event("p", &[bad.as_str(), "the switch says no"])?;
@@ -155,11 +153,9 @@ pub fn a_pod_of_whose_networks_one_fails_does_not_start(test: &Test<'_>) -> Resu
 }
 
 pub fn a_pod_that_is_never_restarted_is_not_held_in_a_hook(test: &Test<'_>) -> Result<()> {
-    // Longer than the runtime waits for us, which is 2 s.
+    // Longer than the runtime waits for an NRI plugin, 2 s.
     let network = test.network_after("/opt/cni/bin/busybox sleep 6")?;
-    let mut pod = pod("p", &["p"]);
-    pod["spec"]["restartPolicy"] = json!("Never");
-    test.create([claim("p", &network), pod])?;
+    test.pod_without_restarts("p", &network)?;
     test.event("p", &["Failed", "not attached yet, see its events and its ResourceClaims"])?;
     test.runs_with("p", &["net1"])
 }
@@ -173,22 +169,19 @@ pub fn a_plugin_that_is_killed_is_run_again(test: &Test<'_>) -> Result<()> {
     Ok(fs::remove_file(test.cluster.node().path(&note))?)
 }
 
-pub fn a_plugin_whose_child_lives_on_holds_up_nobody(test: &Test<'_>) -> Result<()> {
-    // With the plugin's standard output. It may have its reasons, and is not ours to end; the number tells it from others.
+pub fn a_plugins_surviving_child_delays_no_pod(test: &Test<'_>) -> Result<()> {
+    // The child keeps the plugin's standard output, and the agent must not kill it. The number identifies it.
     let network = test.network_after("/opt/cni/bin/busybox sleep 98765 &")?;
-    test.pod("p", &network)?;
-    test.runs_with("p", &["net1"])?;
+    test.start_pod("p", &network)?;
     let children: Vec<Process> = processes("sleep\098765")?;
-    ensure!(!children.is_empty(), "the child has not lived on: nothing was shown");
+    ensure!(!children.is_empty(), "the child has ended: the test shows nothing");
     children.iter().try_for_each(Process::kill)
 }
 
-/// How long an IPAM plugin keeps its first address to itself; an agent that was killed meanwhile is back far sooner.
+/// How long an IPAM plugin delays its answer; the next agent runs far sooner.
 const LATE: Duration = Duration::from_secs(8);
 
-pub fn a_plugin_of_an_agent_that_was_killed_does_not_work_against_the_next_ones(
-    test: &Test<'_>,
-) -> Result<()> {
+pub fn a_killed_agents_plugin_does_not_interfere_with_the_next_agents(test: &Test<'_>) -> Result<()> {
     let note = format!("/var/lib/cni/{}", test.name("asked"));
     let late = LATE.as_secs();
     let ipam = test.plugin(
@@ -209,7 +202,7 @@ pub fn a_plugin_of_an_agent_that_was_killed_does_not_work_against_the_next_ones(
     std::thread::sleep(Duration::from_secs(2));
     test.cluster.kill_agent()?;
     test.runs_with("p", &["net1"])?;
-    ensure!(processes(&ipam)?.is_empty(), "a plugin of the agent that was killed runs still");
+    ensure!(processes(&ipam)?.is_empty(), "a plugin of the killed agent still runs");
     std::thread::sleep(LATE);
     fs::remove_file(file)?;
     let inside = test.interface("p", "net1")?;
@@ -224,30 +217,28 @@ pub fn a_plugin_of_an_agent_that_was_killed_does_not_work_against_the_next_ones(
     Ok(())
 }
 
-pub fn a_pod_that_waits_for_a_failing_network_survives_an_agent_that_is_told_to_stop(
-    test: &Test<'_>,
-) -> Result<()> {
-    // Fails when the container has been created already, and waits in its hook.
+pub fn a_pod_that_waits_in_a_hook_survives_an_agent_that_is_stopped(test: &Test<'_>) -> Result<()> {
+    // The plugin fails when the container already waits in its hook.
     let network = test.network_after(&format!("/opt/cni/bin/busybox sleep 4; {FAIL}"))?;
     test.pod("p", &network)?;
     hook_waits(test, "p")?;
     test.event("p", &["NetworkAttachFailed", "the switch says no"])?;
-    test.cluster.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
+    test.cluster.delete_agent_pod()?;
     test.cluster.agent_ready()?;
     test.macvlan_after(":")?;
     test.runs_with("p", &["net1"])
 }
 
 /// Waits until a container of the pod waits in the hook of its claim.
-pub(crate) fn hook_waits(test: &Test<'_>, pod: &str) -> Result<()> {
-    let uid = test.get("pod", pod)?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+pub(super) fn hook_waits(test: &Test<'_>, pod: &str) -> Result<()> {
+    let uid = text(&test.get("pod", pod)?["metadata"]["uid"]);
     eventually(30, "a hook waits", || {
         ensure!(!processes(&format!("/run/netclaim/ready\0{uid}\0"))?.is_empty(), "none for {pod}");
         Ok(())
     })
 }
 
-/// How often the plugin fails: with ever longer pauses, ten times take more than a minute.
+/// Failures of the plugin. With growing backoffs, ten take more than a minute.
 const FAILURES: usize = 4;
 const MANY_FAILURES: usize = 10;
 
@@ -257,9 +248,7 @@ pub fn a_pod_that_is_never_restarted_survives_a_plugin_that_fails_many_times(tes
     let network = test.network_after(&format!(
         "echo >>{note}\n[ $(/opt/cni/bin/busybox wc -l <{note}) -gt {times} ] || {{ {FAIL}; }}"
     ))?;
-    let mut pod = pod("p", &["p"]);
-    pod["spec"]["restartPolicy"] = json!("Never");
-    test.create([claim("p", &network), pod])?;
+    test.pod_without_restarts("p", &network)?;
     let file = test.cluster.node().path(&note);
     eventually(150, "the plugin has failed often enough", || {
         let tries = fs::read_to_string(&file).unwrap_or_default().lines().count();

@@ -1,21 +1,18 @@
 //! The node loses its power and starts again.
 //!
-//! Real are the end of every process at once, the loss of all network namespaces, links, mounts, cgroups and of
-//! `/run`, and the start of the runtime and the kubelet on what is left on the disks. The kernel is the machine's and goes on:
-//! so that the boot id differs all the same, the agent before the reboot is shown an invented one; the agent after
-//! it reads the kernel's.
+//! As on a real node, all processes end at once, network namespaces, links, mounts, cgroups and `/run` are lost, and the
+//! runtime and the kubelet start with the disks' content. The kernel is the machine's and keeps running, so the agent
+//! reads an invented boot id before the reboot, and the kernel's own after it.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{claim, pod};
 use netclaim_tests::{Test, eventually};
-use serde_json::json;
 
 const EARLIER_BOOT: &str = "00000000-0000-4000-8000-000000000001";
 
-/// Boot ids of the sandboxes in the journal.
+/// The boot ids of the sandboxes in the journal.
 fn boots(test: &Test<'_>) -> Result<BTreeSet<String>> {
     let node = test.cluster.node();
     let mut boots = BTreeSet::new();
@@ -27,27 +24,22 @@ fn boots(test: &Test<'_>) -> Result<BTreeSet<String>> {
     Ok(boots)
 }
 
-/// What the scenario's plugin was asked for since `log` was emptied: commands with their sandboxes.
-fn asked(test: &Test<'_>, log: &str) -> Result<Vec<(String, String)>> {
+/// The calls in the plugin's `log`: commands with their sandboxes.
+fn calls(test: &Test<'_>, log: &str) -> Result<Vec<(String, String)>> {
     let text = fs::read_to_string(test.cluster.node().path(log)).unwrap_or_default();
     let words = text.lines().filter_map(|line| line.split_once(' '));
     Ok(words.map(|(command, sandbox)| (command.to_owned(), sandbox.to_owned())).collect())
 }
 
-pub fn after_a_reboot_addresses_are_given_back_and_pods_come_up_with_their_networks(
-    test: &Test<'_>,
-) -> Result<()> {
+pub fn a_reboot_releases_old_addresses_and_restarts_pods_with_their_networks(test: &Test<'_>) -> Result<()> {
     let log = format!("/var/lib/cni/{}", test.name("log"));
     let plugin = test.plugin(
         "plugin",
         &format!("echo \"$CNI_COMMAND $CNI_CONTAINERID\" >>{log}; exec /opt/cni/bin/macvlan"),
     )?;
-    let network =
-        test.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))?;
+    let network = test.network_by(&plugin)?;
     test.cluster.agent_reads_boot_id(EARLIER_BOOT)?;
-    let mut never = pod("never", &["never"]);
-    never["spec"]["restartPolicy"] = json!("Never");
-    test.create([claim("never", &network), never])?;
+    test.pod_without_restarts("never", &network)?;
     for name in ["one", "two", "deleted"] {
         test.pod(name, &network)?;
     }
@@ -61,11 +53,11 @@ pub fn after_a_reboot_addresses_are_given_back_and_pods_come_up_with_their_netwo
 
     fs::remove_file(test.cluster.node().path(&log))?;
     test.cluster.power_off()?;
-    test.kubectl(&["delete", "pod", "deleted", "--grace-period=0", "--force"])?;
+    test.delete_pod_by_force("deleted")?;
     test.kubectl(&["delete", "resourceclaim", "deleted", "--timeout=60s"])?;
     test.cluster.power_on()?;
 
-    // What the API server says may be of the time before.
+    // The pods' status may still be that from before the reboot.
     for name in ["one", "two"] {
         eventually(120, &format!("{name} runs in a new sandbox"), || test.container(name, "shell"))?;
         test.began_with(name, &["net1"])?;
@@ -78,27 +70,27 @@ pub fn after_a_reboot_addresses_are_given_back_and_pods_come_up_with_their_netwo
         ensure!(phase == "Failed", "it is {phase}");
         Ok(())
     })?;
-    eventually(20, "the others' addresses are given back", || {
+    eventually(20, "the others' addresses are released", || {
         let leases = test.cluster.node().leases()?;
         ensure!(leases.len() == 2, "{leases:?}");
         Ok(())
     })?;
-    // The kubelet looks for claims of pods that it knows no more a minute after its start.
+    // The kubelet releases claims of pods that are gone a minute after its start.
     eventually(120, "the others' claims are released", || test.node_has_leases(2))?;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
     ensure!(boots(test)? == BTreeSet::from([boot]), "{:?}", boots(test)?);
 
-    // Everything of before was given back, and nothing was attached but what the runtime has made since.
-    let asked = asked(test, &log)?;
+    // Every old sandbox was detached, and only new ones were attached.
+    let calls = calls(test, &log)?;
     let new: BTreeSet<String> = ["one", "two"]
         .map(|name| test.sandbox(name).map(|task| task.id))
         .into_iter()
         .collect::<Result<_>>()?;
     let of = |command: &str| -> BTreeSet<String> {
-        asked.iter().filter(|(asked, _)| asked == command).map(|(_, sandbox)| sandbox.clone()).collect()
+        calls.iter().filter(|(called, _)| called == command).map(|(_, sandbox)| sandbox.clone()).collect()
     };
-    ensure!(of("ADD").is_disjoint(&old) && of("ADD").is_superset(&new), "{asked:?}; before: {old:?}");
-    ensure!(of("DEL").is_superset(&old), "{asked:?}; before: {old:?}");
+    ensure!(of("ADD").is_disjoint(&old) && of("ADD").is_superset(&new), "{calls:?}; before: {old:?}");
+    ensure!(of("DEL").is_superset(&old), "{calls:?}; before: {old:?}");
     fs::remove_file(test.cluster.node().path(&log))?;
     for name in ["one", "two", "never"] {
         test.delete_pod(name)?;
