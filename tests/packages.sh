@@ -1,8 +1,8 @@
 #!/bin/bash
-# packages.sh build|test: installs the missing Debian packages with the programs that a lane starts.
-#   build  what cargo needs: it links with a C compiler, and some crates have parts in C
-#   test   what tests in network namespaces start
-# tests/node/build.sh installs what a node needs.
+# packages.sh build|test: installs missing Debian packages.
+#   build  for cargo, which needs a C compiler
+#   test   for tests in network namespaces
+# tests/node/build.sh installs those of a node.
 set -euo pipefail
 # shellcheck source=node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/node/lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Measures netclaim's CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes once everything is
-# built). BENCH_ROUNDS says how often each gets its turn. Namespaces and files are in memory and end with the program.
+# bench.sh: measures netclaim's CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes after the builds).
+# Each gets BENCH_ROUNDS turns. Namespaces and files are in memory and end with the program.
 set -euo pipefail
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../node/lib.sh

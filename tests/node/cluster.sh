@@ -1,5 +1,5 @@
-# shellcheck shell=bash disable=SC2034,SC2154 # shared with the scripts that source this after lib.sh
-# The parts of a running cluster; sourced after lib.sh and runtime.sh, never run.
+# shellcheck shell=bash disable=SC2034,SC2154 # shared with the scripts that source this
+# The parts of a running cluster; sourced, never run. It sources lib.sh and runtime.sh.
 #
 # A cluster is a folder (DIR) and a slot, a number that no other cluster of this machine
 # has. The slot names everything outside of DIR:
@@ -9,7 +9,12 @@
 #   127.96.SLOT.1       etcd
 #   netclaimSLOT        the host's end of that link
 #   netclaim-SLOT       the cgroup that every process of the cluster lives in
-# The link to DIR in $slots is the reservation. It is gone after a reboot, like all the rest.
+# The link to DIR in $slots reserves the slot until it is removed or the machine reboots.
+
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
 
 slots=/run/netclaim-clusters
 services=(wire node etcd apiserver kcm scheduler runtime kubelet)
@@ -23,10 +28,10 @@ cluster_dir() {
   etcd_ip=127.96.$slot.1 link=netclaim$slot cgroup=netclaim-$slot
 }
 
-# Whether the slot is really this cluster's: DIR may be older than the last reboot.
+# Whether this cluster holds its slot: DIR may be older than the last reboot.
 holds_slot() { [[ -n $slot && $(readlink "$slots/$slot") == "$dir" ]]; }
 
-# cluster_of DIR: for scripts that need one that is up.
+# cluster_of DIR: prepares for a cluster that must be up.
 cluster_of() {
   cluster_dir "$1"
   holds_slot || die "no cluster in $dir: start one with $here/up.sh $dir"
@@ -35,7 +40,7 @@ cluster_of() {
   PATH=$kubernetes_bin:$runtime_bin:$PATH
   export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
   export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl
-  unset XDG_RUNTIME_DIR # the login session's, which the node has not
+  unset XDG_RUNTIME_DIR # the login session's folder, which the node does not have
 }
 
 # The cluster's cgroup in every hierarchy: one in version 2, one per controller in version 1.
@@ -47,14 +52,14 @@ cgroup_dirs() {
   fi
 }
 
-# The one of them that tells which processes are the cluster's.
+# The hierarchy that tracks the cluster's processes.
 cgroup_tracker() {
   local all
   all=$(cgroup_dirs)
   grep -m1 '/pids/' <<<"$all" || head -n1 <<<"$all"
 }
 
-# Every process of the cluster is in its cgroup: the services, the pods, and what either started and lost.
+# Every process of the cluster is in its cgroup: services, pods, and orphans of both.
 processes() {
   local c
   for c in $(cgroup_dirs); do
@@ -62,7 +67,7 @@ processes() {
   done 2>/dev/null | sort -un
 }
 
-# kill_processes [PID...]: kills all but these; fails while there was one left to kill.
+# kill_processes [PID...]: kills all but these; fails if it had one to kill.
 kill_processes() {
   local pids c
   for c in $(cgroup_dirs); do
@@ -77,7 +82,7 @@ kill_processes() {
 
 no_link() { ! ip link show "$link" &>/dev/null; }
 
-# started PID: its start time in clock ticks; a pid is used again, the pair is not.
+# started PID: its start time in clock ticks. Linux reuses pids, but not with the same start time.
 started() {
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
@@ -105,7 +110,7 @@ svc_start() {
   local name=$1 pid enter=()
   ! svc_pid "$name" >/dev/null || return 0
   case $name in
-  # The far ends of the node's uplinks, so that the node itself sees only its own.
+  # Has the far ends of the node's uplinks, which the node must not see.
   wire) enter=(unshare --net) ;;
   node) enter=(unshare --mount --net --propagation private) ;;
   etcd | apiserver | kcm | scheduler) ;;
@@ -113,8 +118,8 @@ svc_start() {
   esac
   (
     echo "$BASHPID" >"$(cgroup_tracker)/services/cgroup.procs"
-    # The environment of whoever starts a cluster is not the node's: runc would look for a folder
-    # of the login session, and the components for the user's HTTP proxy.
+    # The node does not inherit the user's environment: runc would use a folder of the login session, and the components
+    # the user's HTTP proxy.
     exec env -i PATH="$PATH" HOME=/root setsid "${enter[@]}" "$dir/cmd/$name"
   ) >>"$dir/log/$name.log" 2>&1 </dev/null &
   pid=$!
@@ -131,10 +136,10 @@ svc_signal() {
 
 svc_gone() { ! svc_pid "$1" >/dev/null; }
 
-# svc_stop NAME: asks it to end, and insists after 10 s.
+# svc_stop NAME: ends it with SIGTERM, or with SIGKILL after 10 s.
 svc_stop() {
   svc_signal "$1" TERM || return 0
-  svc_signal "$1" CONT || return 0 # a paused one hears nothing
+  svc_signal "$1" CONT || return 0 # a paused process does not handle SIGTERM
   wait_for 10 svc_gone "$1" || svc_kill "$1"
 }
 
@@ -143,14 +148,14 @@ svc_kill() {
   wait_for 10 svc_gone "$1" || die "$1 survives SIGKILL"
 }
 
-# in_node COMMAND...: with the mounts and the network of the node.
+# in_node COMMAND...: runs a command in the node's mounts and network.
 in_node() {
   local pid
   pid=$(svc_pid node) || die "the node of $dir is not running: $here/down.sh $dir, then up.sh"
   nsenter --target "$pid" --mount --net -- "$@"
 }
 
-# failed NAME TEXT: says what went wrong and shows the end of that log.
+# failed NAME TEXT: reports an error with the end of that log, and exits.
 failed() {
   local log=$dir/log/$1.log
   echo "$(basename "$0"): $1: $2; log: $log" >&2
@@ -158,7 +163,7 @@ failed() {
   exit 1
 }
 
-# ready SERVICE SECONDS TEXT COMMAND...: until the command succeeds; fails when the service ends or time does.
+# ready SERVICE SECONDS TEXT COMMAND...: waits until the command succeeds; fails if the service ends or after SECONDS.
 ready() {
   local name=$1 limit=$2 text=$3 end=$((SECONDS + $2))
   shift 3

@@ -1,13 +1,8 @@
 #!/bin/bash
-# down.sh DIR: ends the cluster in DIR, whatever state it is in, and removes everything
-# of it but DIR/log. Does nothing when there is none.
+# down.sh DIR: ends the cluster in DIR, in any state, and removes everything but DIR/log. Does nothing if there is none.
 set -euo pipefail
-# shellcheck source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source=runtime.sh
-. "$here/runtime.sh"
 # shellcheck source=cluster.sh
-. "$here/cluster.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 [[ $# == 1 ]] || die "usage: down.sh DIR"
 cluster_dir "$1"
 [[ -e $dir/slot ]] || exit 0
@@ -21,9 +16,9 @@ remove_cgroups() {
 }
 
 if holds_slot; then
-  # The mounts, the links and the addresses of the node go with its last process.
-  wait_for 20 kill_processes || die "processes that do not die: $(processes | tr '\n' ' ')"
-  wait_for 20 remove_cgroups || die "cgroups that cannot be removed: $(cgroup_dirs | tr '\n' ' ')"
+  # The node's mounts, links and addresses go with its last process.
+  wait_for 20 kill_processes || die "processes survive SIGKILL: $(processes | tr '\n' ' ')"
+  wait_for 20 remove_cgroups || die "cgroups cannot be removed: $(cgroup_dirs | tr '\n' ' ')"
   ip link del "$link" 2>/dev/null || true
   wait_for 10 no_link || die "link $link cannot be removed"
   rm "$slots/$slot"
@@ -31,5 +26,5 @@ fi
 find "$dir" -mindepth 1 -maxdepth 1 ! -name log ! -name slot -exec rm -rf {} +
 rm "$dir/slot"
 exec {lock}</run
-flock "$lock" # up.sh may be about to use the folder
+flock "$lock" # an up.sh may be using the folder
 [[ ! -d $slots ]] || rmdir --ignore-fail-on-non-empty "$slots"

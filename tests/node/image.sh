@@ -1,12 +1,8 @@
 #!/bin/bash
 # image.sh DIR ARCHIVE.tar...: loads image archives into the node's container runtime.
 set -euo pipefail
-# shellcheck source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source=runtime.sh
-. "$here/runtime.sh"
 # shellcheck source=cluster.sh
-. "$here/cluster.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 [[ $# -ge 2 ]] || die "usage: image.sh DIR ARCHIVE.tar..."
 cluster_of "$1"
 shift

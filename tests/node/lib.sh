@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the scripts share; sourced, never run.
-# shellcheck disable=SC2034 # they use what is set here
+# Functions and variables of all scripts; sourced, never run.
+# shellcheck disable=SC2034 # the scripts use them
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-PATH=$PATH:/usr/sbin:/sbin # a root shell may be without them
+PATH=$PATH:/usr/sbin:/sbin # a root shell may lack them
 cache=${NETCLAIM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/netclaim}
 
 die() {
@@ -12,7 +12,7 @@ die() {
   exit 1
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds; fails when the time is over.
+# wait_for SECONDS COMMAND...: waits until the command succeeds; fails after SECONDS.
 wait_for() {
   local end=$((SECONDS + $1))
   shift
@@ -27,14 +27,14 @@ elapsed() {
   if (($1 < 60)); then echo "$1s"; else printf '%dm%02ds\n' $(($1 / 60)) $(($1 % 60)); fi
 }
 
-# step TEXT LOG COMMAND...: runs a long command with its output in LOG and a sign of life
-# every 30 s; when it fails, says so, with the end of LOG.
+# step TEXT LOG COMMAND...: runs a long command with its output in LOG, and prints the time every 30 s. Prints the end of
+# LOG if the command fails.
 step() {
   local text=$1 log=$2 begin=$SECONDS pid status=0 next=30
   shift 2
   echo "==> $text" >&2
   mkdir -p "$(dirname "$log")"
-  # A process group of its own: the end of this script is the end of all that the command started.
+  # Its own process group, so that the command's children end with this script.
   set -m
   "$@" >"$log" 2>&1 </dev/null &
   pid=$!
@@ -58,7 +58,7 @@ step() {
   echo "    done in $(elapsed $((SECONDS - begin)))" >&2
 }
 
-# packages PROGRAM:PACKAGE...: installs the Debian packages whose program is missing.
+# packages PROGRAM:PACKAGE...: installs the packages whose programs are missing, with apt-get.
 packages() {
   local item missing=()
   for item; do
@@ -73,9 +73,8 @@ packages() {
     apt-get install -qy --no-install-recommends "$@"' - "${missing[@]}"
 }
 
-# Whatever is built lives in a folder named after everything it is made of: a change
-# makes another folder, and a folder that exists is complete.
-# artifact NAME FILES... -- WORDS...: the path for these inputs.
+# artifact NAME FILES... -- WORDS...: the folder of a build with these inputs. Its name has a hash of the files' content and
+# of the words: other inputs have another folder, and a folder that exists is complete.
 artifact() {
   local name=$1 files=()
   shift
@@ -86,8 +85,8 @@ artifact() {
   echo "$cache/$name-$({ sha256sum "${files[@]}" | cut -d' ' -f1; echo "$*"; } | sha256sum | cut -c1-12)"
 }
 
-# make_once DIR TEXT FUNCTION: fills DIR by calling FUNCTION with a folder that becomes
-# DIR when it is complete. Of several that start together, one builds and the others wait.
+# make_once DIR TEXT FUNCTION: calls FUNCTION with a new folder, and renames it to DIR. Of several scripts that start
+# together, one builds and the others wait.
 make_once() {
   local dir=$1 text=$2 function=$3 name
   [[ ! -d $dir ]] || return 0
@@ -104,13 +103,13 @@ make_once() {
   exec {lock}>&-
 }
 
-# module_version FOLDER MODULE [FILE]: the version its go.mod, or that FILE, requires, without the v.
+# module_version FOLDER MODULE [FILE]: the version that FOLDER/go.mod, or FILE, requires, without the v.
 module_version() {
   awk -v m="$2" '$1 == "replace" { exit } { for (i = 1; i < NF; i++) if ($i == m) { print substr($(i + 1), 2); exit } }' \
     "$here/$1/${3:-go.mod}"
 }
 plugins_version=$(module_version runtime github.com/containernetworking/plugins)
-# No paths of this machine, modules exactly as committed.
+# Builds contain no paths of this machine, and use modules as committed.
 go_flags="-trimpath -buildvcs=false -mod=readonly"
 containerd_tags=no_btrfs,no_devmapper,no_zfs
 crio_tags=containers_image_openpgp,containers_image_ostree_stub,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper,seccomp
@@ -119,9 +118,9 @@ machine=$(uname -m)
 plugins_bin=$(artifact runtime "$here"/runtime/{go.mod,go.sum} -- "$go_flags" "$containerd_tags" "$machine")/cni
 images=$(artifact images "$here/pause/main.go" "$here/build.sh" "$root"/deploy/image/archive/main.go -- "$machine")
 
-# use_kubernetes NAME: sets kubernetes, its version and module file, and the folder with its programs. NAME is
-# `newest`, which everything uses unless told otherwise, or a minor version that kubernetes/ has a module file for:
-# $NETCLAIM_KUBERNETES chooses the one of a new cluster, and DIR/kubernetes remembers it.
+# use_kubernetes NAME: sets kubernetes, its version and module file, and the folder with its programs. NAME is `newest`,
+# the default, or a minor version with a module file in kubernetes/. $NETCLAIM_KUBERNETES chooses the version of a new
+# cluster; DIR/kubernetes has that of an existing one.
 use_kubernetes() {
   local name=kubernetes
   kubernetes=$1 kubernetes_module=go

@@ -1,13 +1,12 @@
 # shellcheck shell=bash disable=SC2154 # variables of the scripts that this is sourced by
-# The machine that a node stands for: its mounts and its links, which begin with its boot; sourced after cluster.sh,
-# never run.
+# Boots the node: its mounts and its links; sourced after cluster.sh, never run.
 
-# namespaces SERVICE: waits until they are there, which is once the program is.
+# namespaces SERVICE: waits until they exist: then the service runs `sleep`.
 namespaces() {
   wait_for 5 grep -qx sleep "/proc/$(svc_pid "$1")/comm" || failed "$1" "no namespaces"
 }
 
-# boot_node: the service `node` with all that programs find on a machine that has just started.
+# boot_node: starts the service `node`, with the mounts and the links of a machine that has just booted.
 boot_node() {
   svc_start node
   namespaces node
@@ -15,14 +14,14 @@ boot_node() {
   link_node
 }
 
-# The node's file system. Folders that hold much are DIR/node's; the rest is in memory, over the host's.
+# mount_node: mounts the node's file system. Large folders are in DIR/node; other changes are in memory, over the host's files.
 mount_node() {
   mkdir -p "$dir"/node/{root,runtime,kubelet,cni/bin,cni/lib,cni/net.d,netclaim} "$dir/log/node"
   cp "$plugins_bin"/* "$dir/node/cni/bin/"
   # shellcheck disable=SC2016 # a script for another shell
   in_node bash -euc '
     dir=$1 node=$1/node/root runtime_root=$2
-    # A new sysfs shows the links of this network namespace; it needs the cgroups again.
+    # A new sysfs shows the links of this network namespace; cgroups must be mounted there again.
     mount -t tmpfs -o mode=755 netclaim "$node"
     mkdir "$node/cgroup"
     mount --rbind /sys/fs/cgroup "$node/cgroup"
@@ -42,7 +41,7 @@ mount_node() {
     bind "$dir/node/cni/net.d" /etc/cni/net.d
     bind "$dir/log/node" /var/log
     mkdir -p /etc/cdi
-    # The kubelet sets these for the whole machine: it is shown a copy that has them already.
+    # The kubelet would set these for the whole machine: it sees files that have the values already.
     mkdir "$node/sysctl"
     while read -r name value; do
       [[ -e /proc/sys/$name ]] || continue
@@ -57,16 +56,16 @@ kernel/keys/root_maxbytes 25000000"
     [[ /var/run -ef /run ]] || mount --bind /run /var/run
     mount -t tmpfs -o mode=755 netclaim /run
     mkdir -p /run/netns /run/cdi /run/lock
-    # A runtime sets limits for every controller that the kernel lists; one that nothing mounts cannot take them.
+    # A runtime sets limits for every controller that the kernel lists, and fails for one that is not mounted.
     if [[ ! -e /sys/fs/cgroup/cgroup.controllers ]]; then
       awk "\$2 != 0" /proc/cgroups >"$node/controllers"
       mount --bind "$node/controllers" /proc/cgroups
     fi
-    # As systemd does it: what is mounted here later shows in pods that ask for it (HostToContainer).
+    # As systemd does it, so that later mounts appear in pods with HostToContainer.
     mount --make-rshared /' - "$dir" "$runtime_root"
 }
 
-# link_host SERVICE: the host's end of the link, with the API server's address, to `eth0` with that service.
+# link_host SERVICE: creates the link from the host, which has the API server's address, to eth0 of the service.
 link_host() {
   ip link del "$link" 2>/dev/null || true
   ip link add "$link" type veth peer name eth0 netns "$(svc_pid "$1")"
@@ -85,7 +84,7 @@ link_node() {
   in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
   in_node ip route add default via "$api_ip" dev eth0
   for name in eth1 eth2; do
-    # An index that no link of a pod has: busybox's ip takes it for one of the pod's own.
+    # No link of a pod may have this index: busybox's ip would take it for the pod's link.
     in_node ip link add "$name" index "10${name#eth}" type veth peer name "$name" netns "$wire_pid"
     in_node ip link set "$name" up
     nsenter --target "$wire_pid" --net ip link set "$name" up

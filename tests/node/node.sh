@@ -1,13 +1,9 @@
 #!/bin/bash
-# node.sh DIR COMMAND...: runs a command with the mounts and the network of the node, such as
-# `node.sh DIR ip addr` or `node.sh DIR ctr containers ls`. It starts in /.
+# node.sh DIR COMMAND...: runs a command in the node's mounts and network, in /. Examples: `node.sh DIR ip addr`,
+# `node.sh DIR ctr containers ls`.
 set -euo pipefail
-# shellcheck source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source=runtime.sh
-. "$here/runtime.sh"
 # shellcheck source=cluster.sh
-. "$here/cluster.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 [[ $# -ge 2 ]] || die "usage: node.sh DIR COMMAND..."
 cluster_of "$1"
 shift

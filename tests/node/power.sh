@@ -1,17 +1,12 @@
 #!/bin/bash
-# power.sh DIR off|on: takes the power from the node, or gives it back.
-#   off  Every process of the node and its pods dies at once, and with them go its network namespaces, links, mounts,
-#        cgroups and what is in memory (/run, /etc, /opt). The disks (/var/lib/*, /var/log, /etc/cni/net.d, /opt/cni/bin)
-#        stay, and so does the control plane, which stands for another machine.
-#   on   An empty machine starts, and on it the runtime and the kubelet.
-# What no namespace has of its own is the kernel's boot id: it is the same afterwards.
+# power.sh DIR off|on: powers the node off or on.
+#   off  Kills every process of the node and its pods at once. Network namespaces, links, mounts, cgroups and memory (/run,
+#        /etc, /opt) are lost. The disks (/var/lib/*, /var/log, /etc/cni/net.d, /opt/cni/bin) and the control plane stay.
+#   on   Starts the node, then the runtime and the kubelet.
+# The kernel's boot id stays the same: it has no namespace.
 set -euo pipefail
-# shellcheck source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source=runtime.sh
-. "$here/runtime.sh"
 # shellcheck source=cluster.sh
-. "$here/cluster.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 # shellcheck source=machine.sh
 . "$here/machine.sh"
 [[ $# == 2 ]] || die "usage: power.sh DIR off|on"
@@ -30,11 +25,11 @@ power_off() {
   for name in wire etcd apiserver kcm scheduler; do
     ! pid=$(svc_pid "$name") || others+=("$pid")
   done
-  wait_for 20 kill_processes "${others[@]}" || die "processes that do not die"
-  # Some time after its last process the kernel takes a network namespace's links away.
+  wait_for 20 kill_processes "${others[@]}" || die "processes survive SIGKILL"
+  # The kernel removes the namespace's links some time after its last process.
   wait_for 20 no_link || die "link $link stays: something holds the node's network namespace"
-  link_host wire # the API server keeps its address meanwhile
-  wait_for 20 remove_pod_cgroups || die "cgroups of pods that cannot be removed"
+  link_host wire # keeps the API server's address on the host
+  wait_for 20 remove_pod_cgroups || die "cgroups of pods cannot be removed"
 }
 
 power_on() {

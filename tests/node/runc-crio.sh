@@ -1,6 +1,6 @@
 #!/bin/bash
-# runc for CRI-O on a machine that does not let it lower the OOM score (no CAP_SYS_RESOURCE), where it dies of a pod
-# that asks for that: such a container keeps the node's score. containerd has an option for it, CRI-O has none.
+# runc for CRI-O without CAP_SYS_RESOURCE, where runc fails if a container requests a lower OOM score: the container keeps
+# the node's score. containerd has an option for this, CRI-O has none.
 set -eu
 args=("$@")
 while (($# > 0)); do

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with the scripts that source this after lib.sh
-# The container runtimes that a node can have, and everything in which they differ; sourced after lib.sh, never run.
+# The container runtimes that a node can have, and how they differ; sourced after lib.sh, never run.
 #
-# $NETCLAIM_RUNTIME chooses the one of a new cluster; DIR/runtime remembers it.
-#   containerd       the newest, which `make test` and the demo use
+# $NETCLAIM_RUNTIME chooses the runtime of a new cluster; DIR/runtime has that of an existing one.
+#   containerd       the newest, the default
 #   containerd-2.2   the minor version before
-#   crio             CRI-O with its defaults, among them that a sandbox has no process of its own
+#   crio             CRI-O with its defaults: its sandboxes have no process
 
 # use_runtime NAME: sets runtime, its version and programs, its socket, where its images and containers are, and the
 # folder with its module.
@@ -28,7 +28,7 @@ use_runtime() {
   fi
 }
 
-# build_containerd OUT [MODULE]: the programs of containerd that a module names as its tools.
+# build_containerd OUT [MODULE]: builds containerd's programs that are tools of the module.
 build_containerd() {
   local containerd=github.com/containerd/containerd/v2 module=${2:-$runtime_module}
   (
@@ -40,7 +40,7 @@ build_containerd() {
   )
 }
 
-# build_crio OUT: CRI-O, its helper that pins namespaces, and the client that talks to it.
+# build_crio OUT: builds CRI-O, its helper that pins namespaces, and its client.
 build_crio() {
   local crio=github.com/cri-o/cri-o
   (
@@ -59,16 +59,16 @@ build_runtime() {
     pkg-config --exists libseccomp || packages its-headers:libseccomp-dev
     make_once "$runtime_bin" "building CRI-O $runtime_version (first time: about 4 minutes)" build_crio
     ;;
-  # The newest containerd is beside the CNI plugins, which every node needs.
+  # build.sh builds it with the CNI plugins, which every node needs.
   containerd) ;;
   *) make_once "$runtime_bin" "building containerd $runtime_version (first time: about 1 minute)" build_containerd ;;
   esac
 }
 
-# runtime_configuration: the file for the service `runtime`.
+# runtime_configuration: prints the runtime's configuration file.
 runtime_configuration() {
   if [[ $runtime == crio ]]; then
-    # clean_shutdown_file: after a power cut CRI-O would look for broken images, and remove them.
+    # clean_shutdown_file: after a power loss CRI-O would check its images, and remove broken ones.
     cat <<X
 [crio]
   storage_driver = 'overlay'
@@ -95,7 +95,7 @@ runtime_configuration() {
   nri_listen = '/run/nri/nri.sock'
 X
   else
-    # restrict_oom_score_adj: where this machine lacks CAP_SYS_RESOURCE runc cannot lower the score and dies.
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc cannot lower the OOM score, and fails.
     cat <<X
 version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -113,7 +113,7 @@ X
   fi
 }
 
-# runtime_command: the words that start it.
+# runtime_command: prints the words of the runtime's command, one a line.
 runtime_command() {
   case $runtime in
   crio)
@@ -124,7 +124,7 @@ runtime_command() {
   esac
 }
 
-# runtime_answers: whether it takes calls.
+# runtime_answers: whether the runtime answers calls.
 runtime_answers() {
   case $runtime in
   crio) in_node "$runtime_bin/crictl" -r "unix://$runtime_socket" version ;;
@@ -132,8 +132,7 @@ runtime_answers() {
   esac
 }
 
-# runtime_import ARCHIVE: loads the one image of an archive. By its content on standard input: the node has another
-# view of the file system.
+# runtime_import ARCHIVE: loads the image of an archive. The archive is on standard input: the node may not see its path.
 runtime_import() {
   local name
   case $runtime in

@@ -1,15 +1,11 @@
 #!/bin/bash
-# svc.sh DIR VERB SERVICE: one service of a cluster. Verbs:
+# svc.sh DIR VERB SERVICE: controls a service of a cluster. Verbs:
 #   start, stop (SIGTERM, SIGKILL after 10 s), restart, kill (SIGKILL),
-#   pause (SIGSTOP), resume (SIGCONT), pid (prints it; fails when it is not running)
-# Services: see `services` in cluster.sh. "node" and "wire" only hold the namespaces.
+#   pause (SIGSTOP), resume (SIGCONT), pid (prints it; fails if the service is not running)
+# Services: see `services` in cluster.sh. "node" and "wire" only hold namespaces.
 set -euo pipefail
-# shellcheck source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source=runtime.sh
-. "$here/runtime.sh"
 # shellcheck source=cluster.sh
-. "$here/cluster.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 [[ $# == 3 ]] || die "usage: svc.sh DIR start|stop|restart|kill|pause|resume|pid SERVICE"
 cluster_of "$1"
 verb=$2 name=$3

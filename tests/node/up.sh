@@ -1,25 +1,18 @@
 #!/bin/bash
-# up.sh DIR: starts a Kubernetes cluster of one node that keeps everything in DIR, or
-# starts again what is missing of it. It is ready when this returns; `. DIR/env` then sets
-# KUBECONFIG and PATH. Clusters in several folders run side by side.
+# up.sh DIR: starts a Kubernetes cluster of one node in DIR, or the missing services of one that exists. The cluster is
+# ready when the script ends; `. DIR/env` then sets KUBECONFIG and PATH. Clusters in several folders run side by side.
 #
-# The node is a mount and a network namespace (node.sh enters them), not a machine. Programs with
-# fixed paths find the usual ones there, private to the node: /run, /etc/cni, /etc/cdi, /opt/cni/bin,
-# /var/lib/{containerd or containers,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's links: eth0
-# with the default route, and the uplinks eth1 and eth2, whose other ends are up in
-# a network namespace of their own (service "wire").
+# The node is a mount and a network namespace (node.sh enters them), not a machine. These paths are private to it: /run,
+# /etc, /opt, /var/lib/{containerd or containers,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's
+# links. The links are eth0, with the default route, and the uplinks eth1 and eth2, whose other ends are in the network
+# namespace of the service "wire".
 #
-# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), else a free one is taken. NETCLAIM_RUNTIME chooses the
-# container runtime of a new cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh).
-# With NETCLAIM_API_ONLY=1 etcd and the API server start, and nothing else: for objects of nodes that do not exist.
-# svc.sh starts what else is wanted.
+# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_RUNTIME chooses the container
+# runtime of a new cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh). With
+# NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not exist; svc.sh starts others.
 set -euo pipefail
-# shellcheck source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source=runtime.sh
-. "$here/runtime.sh"
 # shellcheck source=cluster.sh
-. "$here/cluster.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 # shellcheck source=machine.sh
 . "$here/machine.sh"
 [[ $# == 1 ]] || die "usage: up.sh DIR"
@@ -30,7 +23,7 @@ cluster_dir "$1"
 case $dir/ in
 /etc/* | /opt/* | /run/* | /var/run/* | /var/lib/* | /var/log/* | /sys/* | /proc/*) die "$dir: the node has a private ${dir%/*}, choose another folder" ;;
 esac
-# down.sh empties DIR, so it has to be a folder of its own: new, or what down.sh left of one.
+# down.sh empties DIR, so DIR must be new, or what down.sh has left.
 if [[ ! -e $dir/slot && -n $(ls -A "$dir" 2>/dev/null) && ! ($(ls -A "$dir") == log && -e $dir/log/node.log) ]]; then
   die "$dir holds other files: choose a new folder"
 fi
@@ -50,7 +43,7 @@ else
 fi
 NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes "$here/build.sh"
 
-# free_slot N: nobody has it, and no route of this machine leads there.
+# free_slot N: no cluster has the slot, and no route of this machine leads to its networks.
 free_slot() {
   local owner
   owner=$(readlink "$slots/$1") && [[ $(cat "$owner/slot" 2>/dev/null) == "$1" ]] && return 1
@@ -80,14 +73,14 @@ make_cgroup() {
   for c in $(cgroup_dirs); do
     mkdir -p "$c/services"
     if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
-      # Version 2: a group shares out its controllers only when asked, and, but for the machine's root,
-      # only when it holds no process itself. In a container this is one that does.
+      # Version 2: a group must delegate its controllers, and only the machine's root may have processes then. In a
+      # container, the root of this hierarchy is not the machine's.
       if ! share_controllers /sys/fs/cgroup && [[ -e /sys/fs/cgroup/cgroup.type ]]; then
         mkdir -p /sys/fs/cgroup/init
         for f in $(</sys/fs/cgroup/cgroup.procs); do
-          echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # it may have ended
+          echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # the process may have ended
         done 2>/dev/null
-        share_controllers /sys/fs/cgroup || true # the kubelet tells what it misses
+        share_controllers /sys/fs/cgroup || true # the kubelet reports a missing controller
       fi
       share_controllers "$c" || true
       continue
@@ -122,8 +115,8 @@ X
   rm "$file.csr"
 }
 
-# identity FILE NAME USER [GROUP]: a kubeconfig that needs no other file. Every component has its own, and
-# only the rights that RBAC and the Node authorizer give it: otherwise missing rights show first at the users'.
+# identity FILE NAME USER [GROUP]: writes a kubeconfig that needs no other file. Each component has its own user, with only
+# the rights of RBAC and the Node authorizer: with more, the tests would not find missing rights.
 identity() {
   certificate "$2" "${4:+/O=$4}/CN=$3" clientAuth
   jq -n --arg server "https://$api_ip" --rawfile ca "$dir/pki/ca.crt" --rawfile crt "$dir/pki/$2.crt" \
@@ -166,7 +159,7 @@ X
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
  "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "10.97.$slot.16"}]]}}]}
 X
-  # syncFrequency is the default, a minute: users wait for it, so what makes them wait must show in the tests, too.
+  # syncFrequency stays at its default, a minute, so that the tests wait as long as users do.
   cat >"$dir/kubelet.yaml" <<X
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -178,7 +171,7 @@ enforceNodeAllocatable: []
 containerRuntimeEndpoint: unix://$runtime_socket
 volumePluginDir: /var/lib/kubelet/volumeplugins
 clusterDomain: cluster.local
-clusterDNS: [10.96.$slot.10] # nobody is there: without an address every pod gets a warning
+clusterDNS: [10.96.$slot.10] # no server: without an address every pod gets a warning
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $dir/pki/ca.crt}}
 authorization: {mode: Webhook}
 makeIPTablesUtilChains: false
@@ -195,8 +188,8 @@ define_services() {
     --listen-client-urls "http://$etcd_ip:2379" --advertise-client-urls "http://$etcd_ip:2379" \
     --listen-peer-urls "http://$etcd_ip:2380" --initial-advertise-peer-urls "http://$etcd_ip:2380" \
     --initial-cluster "default=http://$etcd_ip:2380"
-  # The API server listens on the address of the service "kubernetes" itself: pods reach it in
-  # the usual way (KUBERNETES_SERVICE_HOST) without a kube-proxy that would translate it.
+  # The API server listens on the address of the service "kubernetes", so that pods reach it (KUBERNETES_SERVICE_HOST)
+  # without a kube-proxy.
   svc_define apiserver "$bin/kube-apiserver" --etcd-servers "http://$etcd_ip:2379" --v=1 \
     --bind-address "$api_ip" --secure-port 443 --service-cluster-ip-range "$services_net" \
     --cert-dir "$pki" --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
@@ -206,11 +199,11 @@ define_services() {
     --service-account-issuer https://kubernetes.default.svc --allow-privileged \
     --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
-  # The rate: its start is a token for each of its many controllers, 5 s at the default of 20/s.
+  # At its start it requests a token for each controller: 5 s at the default of 20 requests per second.
   svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \
     --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
     --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
-  # At its default of 50 requests per second a scheduler waits for itself, when there are thousands of nodes.
+  # With thousands of nodes, the default of 50 requests per second would limit the scheduler.
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0 \
     ${NETCLAIM_API_ONLY:+--kube-api-qps 1000 --kube-api-burst 2000}
   mapfile -t words < <(runtime_command)
@@ -222,7 +215,7 @@ define_services() {
 port_open() { : <"/dev/tcp/$1/$2"; }
 
 up=no
-# A cluster that does not come up is taken away again, all but its logs.
+# Removes a cluster that does not come up, but for its logs.
 clean_up() {
   [[ $up == yes ]] || "$here/down.sh" "$dir"
 }
