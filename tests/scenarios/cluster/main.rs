@@ -1,7 +1,7 @@
-//! netclaim on a real node: API server, scheduler, kubelet and container runtime are the real ones, the agent is installed
-//! from `deploy/` and runs under its own service account.
+//! netclaim on a real node: the API server, scheduler, kubelet and container runtime are real, and the agent is installed
+//! from `deploy/` with its own service account.
 //!
-//! All: `make test`. One, on a cluster that goes on running for the next one:
+//! `make test` runs all. To run one, on a cluster that keeps running:
 //! `NETCLAIM_TEST_CLUSTER=/var/tmp/my-cluster cargo test -p netclaim-tests -- two_pods`.
 
 use std::process::ExitCode;

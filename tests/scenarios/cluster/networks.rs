@@ -48,7 +48,7 @@ pub fn the_node_assigns_each_segmentation_id_once(test: &Test<'_>) -> Result<()>
     test.is_unschedulable("third")?;
     test.delete_pod("first")?;
     test.runs_with("third", &["net1"])?;
-    ensure!(mtu(test, "third")? == 1400, "the id that was given back is free");
+    ensure!(mtu(test, "third")? == 1400, "it does not have the released id");
     Ok(())
 }
 

@@ -126,10 +126,10 @@ pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> 
     let plugin = test.macvlan_after(&format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
     let network = test.network("a", |network| {
         // A plugin of the agent's image must be available, too.
-        let brought = json!({"type": "netclaim-bandwidth", "egressRate": 8_000_000});
+        let bandwidth = json!({"type": "netclaim-bandwidth", "egressRate": 8_000_000});
         let mut first = network["spec"]["cni"]["plugins"][0].take();
         first["type"] = json!(plugin);
-        network["spec"]["cni"]["plugins"] = json!([first, brought]);
+        network["spec"]["cni"]["plugins"] = json!([first, bandwidth]);
     })?;
     test.pod("p", &network)?;
     test.event("p", &[network.as_str(), "no env on this host"])?;
