@@ -204,8 +204,10 @@ impl Cluster {
     /// Removes plugins of earlier runs.
     pub(crate) fn remove_plugins(&self, prefix: &str) -> Result<()> {
         let bin = self.node().path("/opt/cni/bin");
-        let old = names(&bin)?.into_iter().filter(|name| name.starts_with(prefix));
-        old.map(|name| Ok(std::fs::remove_file(bin.join(name))?)).collect()
+        for name in names(&bin)?.iter().filter(|name| name.starts_with(prefix)) {
+            std::fs::remove_file(bin.join(name))?;
+        }
+        Ok(())
     }
 
     /// Restores the node as after the installation: every service and the agent run, without counted restarts, which
