@@ -27,10 +27,10 @@ check: lint ## Format, lints, dependencies, unit and doc tests; needs no root
 test: lint ## Everything that checks netclaim, tests on a real cluster included (root)
 	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
 	tests/packages.sh test
-	tests/cluster/build.sh
+	tests/node/build.sh
 	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
 	@# the runtime's side of NRI in Go. One command for all crates: a selection would compile half of them again.
-	NETCLAIM_CNI_BIN=$$(. tests/cluster/lib.sh && echo "$$plugins_bin") \
+	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") \
 	  cargo test --workspace --locked --no-fail-fast -- --include-ignored
 
 .PHONY: test-fresh
@@ -39,17 +39,17 @@ test-fresh: ## make demo and make test in a new, minimal Debian that has only Ru
 
 .PHONY: test-qemu
 test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debian's kernel in QEMU (root)
-	tests/cluster/build.sh
+	tests/node/build.sh
 	tests/qemu/lane.sh
 
 .PHONY: test-churn
 test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
-	tests/cluster/build.sh
+	tests/node/build.sh
 	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --locked -- pods_come_and_go
 
 .PHONY: test-faults
 test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
-	tests/cluster/build.sh
+	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- nothing_changes
 
@@ -62,20 +62,20 @@ test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and o
 
 .PHONY: test-density
 test-density: tools ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
-	tests/cluster/build.sh
+	tests/node/build.sh
 	cargo test --package netclaim-tests --test density --locked
 
 .PHONY: test-versions
 test-versions: tools ## Publishing and scheduling on each supported version of Kubernetes (root; three builds the first time)
 	@failed=; for version in 1.34 1.35 1.36 newest; do \
 	  echo "==> Kubernetes $$version"; \
-	  NETCLAIM_KUBERNETES=$$version tests/cluster/build.sh && \
+	  NETCLAIM_KUBERNETES=$$version tests/node/build.sh && \
 	    NETCLAIM_KUBERNETES=$$version cargo test --package netclaim-tests --test versions --locked || failed+=" $$version"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
 test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler (root; 15 minutes)
-	tests/cluster/build.sh
+	tests/node/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.
 	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked -- simulated
@@ -93,7 +93,7 @@ fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
 .PHONY: bench
 bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link to slice (root; 15 minutes; BENCH_ROUNDS=16)
 	@tests/bench/bench.sh
-	tests/cluster/build.sh
+	tests/node/build.sh
 	cargo test --release --package netclaim-tests --test scale --locked -- latency
 
 .PHONY: lint

@@ -1,25 +1,23 @@
 #!/bin/bash
-# fresh.sh [COMMAND...]: does what a newcomer does, in a Debian that has nothing installed: `make demo`, `make demo-down`
-# and `make test`, or COMMAND, in a copy of this work tree. The Debian is a folder that debootstrap fills. Of this machine it
-# sees the kernel, the network, Rust, Go, their caches and $NETCLAIM_CACHE, and how to reach the package registries:
-# proxies, mirrors, certificates. Needs Debian, root, and 20 GB on a real file system.
+# fresh.sh [COMMAND...]: runs `make demo`, `make demo-down` and `make test`, or COMMAND, in a minimal Debian and a copy of
+# this work tree. The Debian is a folder that debootstrap fills. It shares with this machine the kernel, the network, Rust,
+# Go, their caches, $NETCLAIM_CACHE, and the settings for package registries: proxies, mirrors, certificates. Needs Debian,
+# root, and 20 GB on a real file system.
 #
-# NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). It stays when something fails, until the next run.
+# NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). After a failure it stays until the next run.
 set -euo pipefail
-# shellcheck source=cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/cluster/lib.sh"
-# shellcheck source=cluster/cluster.sh
-. "$here/cluster.sh"
+# shellcheck source=node/cluster.sh
+. "$(dirname "${BASH_SOURCE[0]}")/node/cluster.sh"
 fresh=$(realpath -m "${NETCLAIM_FRESH_DIR:-/var/tmp/netclaim-fresh}")
 debian=$fresh/root
 
-# enter ROOT CACHE COMMAND...: COMMAND with ROOT for its root, in namespaces of mounts and processes that end with it:
-# nothing stays mounted and no process runs on, however it ends. chroot alone does not do: nsenter would lead out of it.
+# enter ROOT CACHE COMMAND...: runs COMMAND with ROOT as its root. The mount and process namespaces end with it, so nothing
+# stays mounted and no process is left. A chroot is not enough: nsenter leads out of it.
 enter() {
   local debian=$1 cache=$2 go_modules go_cache
   shift 2
   go_modules=$(go env GOMODCACHE) go_cache=$(go env GOCACHE)
-  # as FOLDER PATH: shows a folder of this machine there.
+  # as FOLDER PATH: mounts a folder of this machine at PATH.
   as() { mkdir -p "$1" "$debian$2" && mount --bind "$1" "$debian$2"; }
   mount --bind "$debian" "$debian"
   mount -t proc proc "$debian/proc"
@@ -37,10 +35,10 @@ enter() {
   cd /netclaim
   exec env -i "${registries[@]}" HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
     PATH=/root/.cargo/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    bash -euc '. tests/cluster/lib.sh; packages make:make; exec "$@"' - "$@"
+    bash -euc '. tests/node/lib.sh; packages make:make; exec "$@"' - "$@"
 }
 
-# The variables by which apt-get, Cargo and Go find their registries.
+# Variables of apt-get, Cargo and Go for their registries.
 registries=(SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt)
 for name in $(compgen -e); do
   case $name in
@@ -59,12 +57,12 @@ for tool in cargo go git; do
   command -v "$tool" >/dev/null || die "no $tool"
 done
 packages debootstrap:debootstrap
-# remove_cgroups: those of nodes that run no longer; nothing else of a node outlives its processes.
+# remove_cgroups: removes the cgroups of nodes that have ended; nothing else of a node outlives its processes.
 remove_cgroups() {
   local link c
   for link in "$debian$slots"/*; do
     slot=${link##*/} cgroup=netclaim-$slot
-    # Without a link the pattern stands for itself; and a cluster outside may have taken the slot since.
+    # Without links the pattern is the name. A cluster of the machine may have taken the slot since.
     [[ $slot =~ ^[0-9]+$ && ! -L $slots/$slot ]] || continue
     for c in $(cgroup_dirs); do
       [[ ! -d $c ]] || find "$c" -depth -type d -exec rmdir {} + || true
@@ -79,7 +77,7 @@ flock -n "$lock" || die "another run is using $fresh"
 rm -rf --one-file-system "$debian"
 mkdir "$debian"
 
-# Debian as this machine has it: the same release, from the mirror that serves debootstrap itself.
+# The machine's release of Debian, from its mirror of the package debootstrap.
 # shellcheck source=/dev/null
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
 mirror=$(apt-get download --print-uris debootstrap | sed -n "s|^'\(.*\)/pool/.*|\1|p")
@@ -100,6 +98,7 @@ mkdir "$debian/netclaim"
 git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude-standard |
   tar -C "$root" --null --files-from=- --ignore-failed-read -c | tar -C "$debian/netclaim" -x
 
+# shellcheck disable=SC2016 # a script for another shell
 (($#)) || set -- bash -c 'failed=
   for target in demo demo-down test; do
     echo "==> make $target" >&2
@@ -108,7 +107,7 @@ git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude
   [[ -z $failed ]] || { echo "failed:$failed" >&2; exit 1; }'
 begin=$SECONDS status=0
 trap remove_cgroups EXIT
-# The lock is the script's own: what is left running must not hold it.
+# The command must not inherit the lock: a process that it leaves behind would hold it.
 unshare --mount --propagation private --pid --fork --kill-child "$root/tests/fresh.sh" --enter "$debian" "$cache" "$@" \
   {lock}<&- || status=$?
 ((status == 0)) || die "failed after $(elapsed $((SECONDS - begin))) (exit $status); its files are in $debian"

@@ -22,7 +22,7 @@ fn go(directory: &Path, args: &[&str]) -> String {
 #[ignore = "needs Go and the plugins' source, which it downloads"]
 fn the_keys_of_the_reference_plugins_are_fresh() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let runtime = tests.join("../../tests/cluster/runtime");
+    let runtime = tests.join("../../tests/node/runtime");
     let source = |module: &str| {
         let found =
             go(&runtime, &["mod", "download", "-json", &format!("github.com/containernetworking/{module}")]);

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Measures netclaim's CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes once everything is
-# built). BENCH_ROUNDS says how often each gets its turn. Namespaces and files are in memory and end with the program.
+# bench.sh: measures netclaim's CNI runtime, libcni and bare plugins side by side (root; 5 to 10 minutes after the builds).
+# Each gets BENCH_ROUNDS turns. Namespaces and files are in memory and end with the program.
 set -euo pipefail
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck source=../cluster/lib.sh
-. "$bench/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$bench/../node/lib.sh"
 ((EUID == 0)) || die "needs root: plugins run in network namespaces of their own"
 
-"$bench/../cluster/build.sh"
+"$bench/../node/build.sh"
 out=${CARGO_TARGET_DIR:-$root/target}/bench
 mkdir -p "$out"
 (cd "$bench/libcni" && CGO_ENABLED=0 GOWORK=off GOFLAGS=$go_flags go build -ldflags "-s -w" -o "$out/libcni" .)

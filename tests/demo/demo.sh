@@ -1,11 +1,10 @@
 #!/bin/bash
-# demo.sh: netclaim on a real cluster, from nothing: builds it and Kubernetes, starts a cluster, installs netclaim
-# as a user would and shows two pods that talk over a claimed network. Again on a running
-# demo, it brings in what changed. Needs Debian, root, Rust and Go.
+# demo.sh: builds netclaim and Kubernetes, starts a cluster, installs netclaim as a user would, and shows two pods that
+# reach each other over a claimed network. On a running demo it installs what has changed. Needs Debian, root, Rust and Go.
 # NETCLAIM_DEMO_DIR: the cluster's folder (default /var/tmp/netclaim-demo); NETCLAIM_CACHE: see build.sh.
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 dir=${NETCLAIM_DEMO_DIR:-/var/tmp/netclaim-demo}
 image=$cache/demo/netclaim.tar
 begin=$SECONDS
@@ -18,7 +17,7 @@ workloads=(daemonset/netclaim-agent deployment/netclaim-controller)
 
 title() { printf '\n--- %s\n' "$*"; }
 
-# broken TEXT: what failed, and what one would look at next.
+# broken TEXT: reports a failure with the state of the cluster, and exits.
 broken() {
   {
     echo "demo: FAILED: $*"
@@ -48,7 +47,7 @@ echo "==> installing netclaim: kubectl apply -k deploy/manifests" >&2
 sum=$(sha256sum <"$image")
 if [[ $sum != "$(cat "$dir/image.sha256" 2>/dev/null)" ]]; then
   "$here/image.sh" "$dir" "$image"
-  # The tag is the same as before: pods that run already have to be told.
+  # The image has the tag of the one before: running pods must be restarted.
   ! kubectl get -n netclaim-system "${workloads[@]}" &>/dev/null || restart=yes
 fi
 kubectl apply -k "$root/deploy/manifests" >"$dir/log/install.log" 2>&1 ||
@@ -67,7 +66,7 @@ kubectl wait --for=condition=Ready pod/storage-a pod/storage-b --timeout=90s >>"
   { kubectl describe pod storage-a storage-b | grep -A10 '^Events' >&2; broken "the pods storage-a and storage-b do not run"; }
 
 claim_of() { kubectl get pod "$1" -o jsonpath='{.status.resourceClaimStatuses[0].resourceClaimName}'; }
-# attached CLAIM: the driver has reported the attachment.
+# attached CLAIM: whether the driver has reported the attachment.
 attached() {
   kubectl get resourceclaim "$1" -o json |
     jq -e '.status.devices[0] | .networkData.ips[0] and any(.conditions[]; .type == "Ready" and .status == "True")'
@@ -124,7 +123,7 @@ The cluster goes on running. To use it:
   kubectl exec storage-a -- ip addr
   kubectl delete pod storage-a && kubectl apply -k deploy/examples
   kubectl logs -n netclaim-system daemonset/netclaim-agent -f
-  tests/cluster/node.sh $dir ip addr                          # on the node itself
+  tests/node/node.sh $dir ip addr                          # on the node itself
 Again after a change: make demo. Its logs: $dir/log. To end it and leave nothing: make demo-down
 
 took $(elapsed $((SECONDS - begin)))

@@ -1,15 +1,15 @@
 #!/bin/bash
-# kernel.sh: Debian's kernel of today, ready to boot. Prints the name of a folder with vmlinuz, initramfs and modules, and
-# says which version it is. Fails when there is none by what apt-get knows now.
+# kernel.sh: fetches Debian's present kernel. Prints the path of a folder with vmlinuz, initramfs and modules. Fails if
+# apt-get does not know or find the package.
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
-# What it takes to see the machine's files: 9p over virtio, and an overlay of memory.
+# Modules for the root file system: the machine's files by 9p over virtio, and an overlay in memory.
 needed=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
 
-# kernel_package: what Debian's linux-image-amd64 stands for today, and its version.
+# kernel_package: prints the package that linux-image-amd64 depends on, and its version.
 kernel_package() {
   local name
   name=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '$1 == "Depends:" && !seen++ { print $2 }')
@@ -24,7 +24,7 @@ build_kernel() {
   mv "$dir"/deb/boot/vmlinuz-* "$dir/vmlinuz"
   mv "$(find "$dir/deb" -type d -path '*lib/modules')" "$dir/modules"
   rm -r "$dir"/*.deb "$dir/deb"
-  # Nine tenths are drivers of hardware. Of those the guest has a network card, igb, which needs dca and i2c.
+  # Nine tenths of the modules are drivers, of which the guest needs igb, a network card, with dca and i2c.
   find "$dir"/modules/*/kernel/drivers{,/net,/net/ethernet,/net/ethernet/intel} -mindepth 1 -maxdepth 1 -type d \
     ! -name net ! -name ethernet ! -name intel ! -name 'igb*' ! -name dca ! -name i2c \
     ! -name virtio ! -name char ! -name bonding ! -name ipvlan ! -name 'v*' -exec rm -r {} +
@@ -38,7 +38,7 @@ build_kernel() {
   for module in "${needed[@]}"; do
     modprobe -d "$dir" -S "$release" --show-depends "$module"
   done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r from; do
-    # Newer kernels' are compressed.
+    # Newer kernels have compressed modules.
     if [[ $from == *.xz ]]; then xz -dc "$from"; else cat "$from"; fi >"$dir/init/modules/$((number++))"
   done
   (cd "$dir/init" && find . | cpio --quiet -o -H newc) >"$dir/initramfs"

@@ -1,15 +1,15 @@
 #!/bin/bash
-# lane.sh: runs the test programs that need what a kernel need not have (ipvlan, VLANs, VRFs, bonds, dummies), a network
-# card with virtual functions, or a clock that they may set, in a virtual machine. Needs tests/cluster/build.sh to have run.
+# lane.sh: runs tests in a virtual machine that need optional parts of the kernel (ipvlan, VLANs, VRFs, bonds, dummies), a
+# network card with virtual functions, or a clock that they may set. Run tests/node/build.sh first.
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What runs: PACKAGE TEST [VARIABLE=VALUE...] [FILTER...]. The guest has no network and is slow: what a program needs
-# besides the plugins is built here, below $work, and named by a variable.
+# The test programs: PACKAGE TEST [VARIABLE=VALUE...] [FILTER...]. The guest has no network and is slow, so that everything
+# a program needs is built here, below $work, and named by a variable.
 programs="
 netclaim-driver links_kernel
 netclaim-driver links_uplinks
@@ -23,7 +23,7 @@ netclaim-driver clock NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CLOCK=1
 netclaim-driver sriov NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CARDS=1
 "
 
-# What cannot be had is SKIPPED by its tests.
+# The tests skip what cannot be installed.
 (packages nft:nftables iptables:iptables) || true
 (
   cd "$root/driver/tests/libcni"
@@ -51,15 +51,15 @@ echo "exit \$failed" >>"$work/job"
 status=0
 "$root/tests/qemu/vm.sh" bash "$work/job" | tee "$work/output" || status=$?
 if ((status == 77)); then
-  # As one test that did not run.
+  # Counts as one ignored test.
   echo "the tests in a virtual machine are SKIPPED: this machine cannot run one, as said above"
   echo "test result: ok. 0 passed; 0 failed; 1 ignored"
   exit 0
 fi
 if grep -E '^SKIPPED( CASE)?: .* kernel has no' "$work/output"; then
-  die "the guest's kernel lacks what it is there for"
+  die "the guest's kernel lacks a part that this lane is for"
 fi
 if grep '^test result: ok. 0 passed; 0 failed; 0 ignored' "$work/output"; then
-  die "a filter in the list above fits no test"
+  die "a filter in the list of programs matches no test"
 fi
 exit "$status"

@@ -1,30 +1,30 @@
 #!/bin/bash
-# vm.sh COMMAND...: runs a command as root on Debian's kernel, in a virtual machine that sees this
-# machine's files, may change them as it likes (that is in memory, and gone at the end), and has no network.
-# Its output is the command's, so is its status; 77 when this machine cannot run virtual machines.
+# vm.sh COMMAND...: runs a command as root on Debian's kernel, in a virtual machine without a network. It sees this
+# machine's files; its changes are in memory and lost at the end. Prints the command's output and returns its status, or 77
+# if this machine cannot run virtual machines.
 #
-# Where /dev/kvm works it is used, else the processor is emulated, which takes several times as long. Where QEMU can, the
-# machine has two network cards with up to 7 virtual functions each, on one wire: eth0 below a PCIe root that is of no NUMA
-# node, and eth1 below one of node 1.
-#   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of finding out
+# It uses /dev/kvm if that works; an emulated processor takes several times as long. If QEMU has igb, the machine has two
+# network cards with up to 7 virtual functions each, on one wire: eth0 below a PCIe root without a NUMA node, and eth1 below
+# one of node 1.
+#   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of trying both
 #   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed (1800)
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
-# shellcheck source=../cluster/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+# shellcheck source=../node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
 
 cannot() {
   echo "$(basename "$0"): $*" >&2
   exit 77
 }
 
-[[ $machine == x86_64 ]] || cannot "no virtual machine on $machine: only x86_64 has been made to work"
-[[ $EUID == 0 ]] || cannot "no virtual machine without root: its processes read the files of this machine"
+[[ $machine == x86_64 ]] || cannot "no virtual machine on $machine: only x86_64 is supported"
+[[ $EUID == 0 ]] || cannot "run me as root: the virtual machine reads the files of this machine"
 (packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils) ||
   cannot "QEMU and its tools cannot be installed"
 
 kernel=$("$root/tests/qemu/kernel.sh") || {
-  # What Debian no longer serves, or this machine never asked for.
+  # The package lists are old or missing.
   step "asking Debian for its kernel" "$cache/log/packages.log" apt-get update -q || true
   kernel=$("$root/tests/qemu/kernel.sh") || cannot "Debian's kernel cannot be fetched"
 }
@@ -56,14 +56,14 @@ ln -s "$kernel/modules" "$run/modules"
 printf 'export PATH=%q HOME=/root\ncd %q\nexec' "$PATH" "$PWD" >"$run/job"
 printf ' %q' "$@" >>"$run/job"
 cat >"$run/first" <<'END'
-# The first process, from where the guest looks like this machine.
+# The guest's first process that sees this machine's files.
 output=/dev/$(cd /sys/class/virtio-ports && grep -lx output */name | cut -d/ -f1)
 status=/dev/$(cd /sys/class/virtio-ports && grep -lx status */name | cut -d/ -f1)
 echo begun >"$status"
 mkdir -p /lib/modules
 mount --bind "$run/modules/" /lib/modules
 ip link set lo up
-# Without udev nobody loads what a device needs, or makes the device that loads its own module.
+# Without udev, nothing else loads these.
 modprobe --all igb igbvf tun
 bash "$run/job" </dev/null &>"$output"
 echo $? >"$status"
@@ -72,8 +72,8 @@ sleep 60
 END
 touch "$run/output"
 
-# boot ACCELERATOR CPU: starts the machine; succeeds when its first process has begun. A kernel in which something has been
-# stuck for two minutes ends, and says where.
+# boot ACCELERATOR CPU: starts the machine; succeeds when its first process has begun. The kernel panics, and reports the
+# place, if a task hangs for two minutes.
 boot() {
   : >"$run/status"
   timeout --kill-after=5 "$limit" "$program" -machine q35 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot \
@@ -98,8 +98,7 @@ end() {
 limit=${NETCLAIM_QEMU_TIMEOUT:-1800}
 begin=$SECONDS
 booted=
-# A /dev/kvm without the processor's help is not for kernels that do not know of it, and one that is refused or does
-# not get on is no reason to give up.
+# KVM needs support of the processor. If it does not start the machine, the processor is emulated.
 for accel in ${NETCLAIM_QEMU_ACCEL:-$(grep -qwE 'vmx|svm' /proc/cpuinfo && [[ -w /dev/kvm ]] && echo kvm) tcg}; do
   echo "==> a virtual machine, $accel" >&2
   cpu=$([[ $accel == kvm ]] && echo host || echo max)
@@ -112,7 +111,7 @@ for accel in ${NETCLAIM_QEMU_ACCEL:-$(grep -qwE 'vmx|svm' /proc/cpuinfo && [[ -w
 done
 if [[ -n $booted ]]; then
   echo "    started in $(elapsed $((SECONDS - begin)))" >&2
-  # Not in the foreground, where it would keep a signal waiting.
+  # In the background: bash handles signals only after a command in the foreground.
   tail -q -n +1 -f --pid="$qemu" "$run/output" &
   wait $!
   end
@@ -122,6 +121,6 @@ if [[ ! $status =~ ^[0-9]+$ ]]; then
   log=$cache/log/qemu-$$.log
   cat "$run"/{qemu,console} >"$log"
   tail -n 30 "$log" | sed 's/^/    | /' >&2
-  die "the machine died, or was stopped after $limit s (NETCLAIM_QEMU_TIMEOUT), before the command came to its end; its console: $log"
+  die "the machine ended before the command, or was killed after $limit s (NETCLAIM_QEMU_TIMEOUT); its console: $log"
 fi
 exit "$status"

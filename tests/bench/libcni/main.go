@@ -1,6 +1,6 @@
-// Command libcni is a resident process that attaches and detaches with libcni, to be measured beside others.
+// Command libcni attaches and detaches with libcni, to be compared with the other contestants.
 //
-// It reads one order after another from standard input, JSON, and answers each with one line.
+// It reads orders, lines of JSON, from standard input, and answers each with one line.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// order and batch are the two halves of tests/bench/src/protocol.rs.
+// order and batch are the types of tests/bench/src/protocol.rs.
 type order struct {
 	List  string   `json:"list"`
 	NetNS []string `json:"netns"`

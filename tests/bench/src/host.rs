@@ -1,6 +1,6 @@
-//! A place to work in: mounts of our own, and for each contestant a network namespace as its host, and containers.
+//! The contestants' hosts: private mounts, and for each contestant a network namespace with an uplink and containers.
 //!
-//! Everything is below a `/run` of our own in memory, so that it ends with this process, however that ends.
+//! Everything is below a private `/run` in memory, so that it always ends with this process.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,10 +15,10 @@ use nix::sched::{CloneFlags, unshare};
 use crate::protocol::{Batch, Order};
 use crate::workload::{LANES, UPLINK};
 
-/// The plugins, the null plugin among them.
+/// The folder of the plugins, including the null plugin.
 pub(crate) const BIN_DIR: &str = "/run/plugins";
 
-/// Gives this process and its children a `/run` of their own. To be called before there are threads.
+/// Gives this process and its children a private `/run`. It must be called before there are threads.
 pub(crate) fn isolate() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("cannot leave the host's mounts (root is needed)")?;
     let none = None::<&str>;
@@ -27,7 +27,7 @@ pub(crate) fn isolate() -> Result<()> {
     Ok(())
 }
 
-/// Links what the workloads need into [`BIN_DIR`]: reference plugins from `plugins`, and busybox as the null plugin.
+/// Links the plugins of the workloads into [`BIN_DIR`]: reference plugins from `plugins`, and busybox as the null plugin.
 pub(crate) fn link_plugins(plugins: &Path, busybox: &Path) -> Result<()> {
     fs::create_dir(BIN_DIR)?;
     for entry in fs::read_dir(plugins).with_context(|| format!("no plugins in {}", plugins.display()))? {
@@ -38,12 +38,12 @@ pub(crate) fn link_plugins(plugins: &Path, busybox: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A resident contestant in a network namespace of its own.
+/// A running contestant in its own network namespace.
 pub(crate) struct Worker {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Its containers.
+    /// The network namespaces of its containers.
     netns: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Worker {
         Ok(Self { child, orders, answers, netns })
     }
 
-    /// `ops` attachments in each of the first `lanes` containers.
+    /// Runs `ops` attachments in each of the first `lanes` containers.
     pub(crate) fn run(&mut self, list: &str, lanes: usize, ops: usize) -> Result<Batch> {
         let netns = self.netns.get(..lanes).context("not that many containers")?.to_vec();
         serde_json::to_writer(&mut self.orders, &Order { list: list.to_owned(), netns, ops })?;
@@ -86,7 +86,7 @@ impl Worker {
             bail!("a contestant gave up: {}", self.child.wait()?);
         }
         let batch: Batch = serde_json::from_str(&answer)?;
-        ensure!(batch.add_ns.len() == lanes * ops, "a contestant did something else");
+        ensure!(batch.add_ns.len() == lanes * ops, "a contestant has run another number of attachments");
         Ok(batch)
     }
 

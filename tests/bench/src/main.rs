@@ -5,10 +5,10 @@
 //! ```
 //!
 //! * The contestants run the same plugin binaries with the same input on the same machine, in turn (A B C, B C A, …),
-//!   round after round: what changes on the machine meanwhile meets them all. Ratios are taken round by round.
-//! * Time is measured inside of the contestant, around ADD and DEL of the whole chain; CPU time is the kernel's
-//!   account of the contestant and, apart from it, of the processes it waited for.
-//! * Every number goes to files, and the table on standard output is made of those only.
+//!   round after round: changes of the machine affect all of them. Ratios are computed for each round.
+//! * Each contestant measures the time of ADD and DEL of the whole chain. The kernel counts the CPU time of the contestant
+//!   and, separately, of the processes that it has waited for.
+//! * Every number goes to files; the table on standard output has no others.
 
 mod bare;
 mod host;
@@ -31,10 +31,10 @@ use crate::host::{BIN_DIR, Worker};
 use crate::report::{Held, Measured};
 use crate::workload::{LANES, workloads};
 
-/// For contestants that keep nothing.
+/// The state directory of contestants without state.
 const NO_STATE: &str = "/run/no-state";
 
-/// Attachments before memory is looked at again.
+/// Attachments between the two readings of memory.
 const MANY: usize = 10_000;
 
 #[derive(Parser)]
@@ -85,7 +85,7 @@ enum Kind {
     Bare,
     /// The runtime alone.
     Netclaim,
-    /// What the agent does for each attachment: `CniNetwork` with its cache, locks, plugins' environment and journal.
+    /// The agent's work for each attachment: `CniNetwork` with its cache, locks, plugins' environment and journal.
     NetclaimAgent,
 }
 
@@ -220,7 +220,7 @@ impl Compare {
     }
 }
 
-/// Notes everybody's memory after `ops` null attachments in each container.
+/// Records each contestant's memory after `ops` null attachments in each container.
 fn note_memory(
     contestants: &mut [Contestant],
     when: &'static str,

@@ -1,4 +1,4 @@
-//! What the measuring process and a contestant say to each other: one line of JSON per order, one per answer.
+//! The protocol between the measuring process and a contestant: one line of JSON per order, one per answer.
 
 use std::io::{BufRead, Write};
 
@@ -14,11 +14,11 @@ pub(crate) struct Order {
     pub(crate) list: String,
     /// Paths of the containers' network namespaces.
     pub(crate) netns: Vec<String>,
-    /// How often in each namespace.
+    /// Attachments in each namespace.
     pub(crate) ops: usize,
 }
 
-/// What an [`Order`] came to. Times are in nanoseconds; CPU time is that of this order alone.
+/// The result of an [`Order`]. Times are in nanoseconds; CPU time is that of this order alone.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Batch {
     /// From the first ADD to the last DEL.

@@ -1,4 +1,4 @@
-//! Raw numbers to files, and the table that is made of them.
+//! Writes raw numbers to files, and makes a table of them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::protocol::Batch;
 use crate::stats::{Ratio, percentile};
 use crate::usage::Memory;
 
-/// One batch, and what it was.
+/// One batch with its circumstances.
 pub(crate) struct Measured {
     pub(crate) workload: &'static str,
     pub(crate) lanes: usize,
@@ -57,7 +57,7 @@ pub(crate) fn write_raw(dir: &Path, measured: &[Measured], held: &[Held]) -> Res
     Ok(())
 }
 
-/// Whom the others are compared with.
+/// The contestants that the others are compared with.
 const BARE: &str = "bare";
 const LIBCNI: &str = "libcni";
 

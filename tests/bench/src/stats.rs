@@ -1,4 +1,4 @@
-//! The few figures that a heap of measurements is reduced to. Pure.
+//! Statistics of measurements. Pure.
 
 /// The value that the share `q` (0 to 1) of all values does not exceed (nearest rank); 0 for none.
 pub(crate) fn percentile(values: &mut [u64], q: f64) -> u64 {
@@ -20,7 +20,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// A ratio over the rounds of a run, and between which values it lies with 95 % confidence.
+/// A ratio over the rounds of a run, with its interval of 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     pub(crate) median: f64,
@@ -28,12 +28,12 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
 }
 
-/// How often the bootstrap draws.
+/// Resamples of the bootstrap.
 const RESAMPLES: usize = 2000;
 
 impl Ratio {
-    /// `a` over `b`, round by round, so that what slows a whole round down cancels. The interval is the bootstrap's,
-    /// with the same draws every time.
+    /// Divides `a` by `b` for each round, so that a slow round does not matter. The interval is a bootstrap's, with the same
+    /// draws every time.
     pub(crate) fn of(a: &[f64], b: &[f64]) -> Self {
         let mut ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
         let mut state = 0x2545_f491_4f6c_dd1d_u64;

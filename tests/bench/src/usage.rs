@@ -1,4 +1,4 @@
-//! What this process has used: time, CPU, memory.
+//! The time, CPU time and memory that this process has used.
 
 use std::fs;
 use std::thread;
@@ -45,7 +45,7 @@ pub(crate) struct Usage {
 pub(crate) struct Used {
     pub(crate) wall_ns: u64,
     pub(crate) own: Cpu,
-    /// Processes that were waited for, and theirs.
+    /// CPU time of the processes that were waited for, and of their children.
     pub(crate) children: Cpu,
 }
 
@@ -58,7 +58,7 @@ impl Usage {
         })
     }
 
-    /// What was used since `before`, with the processes that have ended and are still to be waited for.
+    /// Returns the usage since `before`, after waiting for all children to be reaped.
     pub(crate) fn after_children(before: &Self) -> Result<Used> {
         let at = Instant::now();
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;

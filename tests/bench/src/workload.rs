@@ -1,17 +1,17 @@
-//! What the contestants do.
+//! The contestants' workloads.
 
 use serde_json::{Value, json};
 
 /// The host's link that macvlan interfaces hang on.
 pub(crate) const UPLINK: &str = "up0";
 
-/// How many containers there are, each with a namespace of its own; the higher of the two concurrencies.
+/// The number of containers, each with a network namespace; the higher of the two concurrencies.
 pub(crate) const LANES: usize = 16;
 
-/// Where plugins keep addresses: in memory, so that no disk is measured.
+/// The folder of IPAM data, in memory, so that no disk is measured.
 const IPAM_DIR: &str = "/run/ipam";
 
-/// A network, and how much of it makes one batch.
+/// A network, and the size of a batch of it.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     /// For people.
@@ -28,7 +28,7 @@ impl Workload {
     }
 }
 
-/// The workloads for the contestant whose addresses are to be apart from the others' as `contestant`.
+/// The workloads for `contestant`, whose addresses are separate from the others'.
 pub(crate) fn workloads(contestant: &str) -> [Workload; 3] {
     let ipam = |subnet: &str| json!({"type": "host-local", "dataDir": format!("{IPAM_DIR}/{contestant}"), "ranges": [[{"subnet": subnet}]]});
     let list = |name: &str, plugins: Value| json!({"cniVersion": "1.1.0", "name": name, "plugins": plugins});

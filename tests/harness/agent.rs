@@ -1,0 +1,197 @@
+//! netclaim's own programs on a cluster: the agent and the controller die, go away and come back.
+
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_driver::failpoint::Failpoint;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, SYSTEM, project};
+use crate::command::output;
+use crate::node::Task;
+use crate::process::{command_line, signal};
+use crate::wait::eventually;
+
+/// The node agent.
+pub const AGENT: &str = "daemonset/netclaim-agent";
+/// The label of its pods.
+pub const AGENT_PODS: &str = "app.kubernetes.io/name=netclaim-agent";
+/// Its user at the API server.
+pub const AGENT_USER: &str = "system:serviceaccount:netclaim-system:netclaim-agent";
+/// The cluster's controller.
+pub(crate) const CONTROLLER: &str = "deployment/netclaim-controller";
+/// The folder where a file arms a fail point of the agent (`netclaim_driver::failpoint`).
+pub(crate) const FAILPOINTS: &str = "/run/netclaim/failpoints";
+
+impl Cluster {
+    /// The agent's process, a child of the container's first process.
+    pub fn agent_pid(&self) -> Result<i32> {
+        let parent = self.parent_pid()?;
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+        // The other children are orphans of CNI plugins.
+        let mut pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.find(|pid| command_line(*pid).contains("netclaim-kubelet-plugin")).context("no agent runs")
+    }
+
+    /// The process that holds the agent's sockets.
+    pub fn parent_pid(&self) -> Result<i32> {
+        self.agent_container()?.pid.context("no agent runs")
+    }
+
+    pub(crate) fn agent_container(&self) -> Result<Task> {
+        self.node().agent()?.context("no agent runs")
+    }
+
+    /// Whether the DaemonSet selects the node.
+    pub(crate) fn agent_is_wanted(&self) -> bool {
+        self.agent_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Reads `path` from the agent over HTTP; returns the headers, too.
+    pub fn ask_agent(&self, path: &str) -> Result<String> {
+        self.http_get("127.0.0.1", if path == "/metrics" { 9177 } else { 9179 }, path)
+    }
+
+    /// Waits until the agent's rollout is complete.
+    pub fn agent_ready(&self) -> Result<()> {
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"]).map(drop)
+    }
+
+    /// Sets (`NAME=VALUE`) or unsets (`NAME-`) environment variables of the agent.
+    pub fn set_agent_env(&self, settings: &[&str]) -> Result<()> {
+        self.kubectl(&[&["set", "env", "-n", SYSTEM, AGENT], settings].concat()).map(drop)
+    }
+
+    /// Deletes the agent's pod; the DaemonSet creates another.
+    pub fn delete_agent_pod(&self) -> Result<()> {
+        self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS]).map(drop)
+    }
+
+    /// Kills the agent with SIGKILL; its parent starts the next one. The harness expects this death.
+    pub fn kill_agent(&self) -> Result<()> {
+        let pid = self.agent_pid()?;
+        self.deaths().expect(&self.agent_container()?.id);
+        signal(pid, "KILL")
+    }
+
+    /// Kills the agent, and waits until the next one runs.
+    pub fn replace_agent(&self) -> Result<()> {
+        let old = self.agent_pid()?;
+        self.kill_agent()?;
+        eventually(20, "another agent runs", || {
+            ensure!(self.agent_pid()? != old, "the old one runs");
+            Ok(())
+        })
+    }
+
+    /// Makes the agent die when it next reaches `point`. The harness expects this death.
+    pub fn arm(&self, point: Failpoint) -> Result<()> {
+        self.deaths().expect(&self.agent_container()?.id);
+        let dir = self.node().path(FAILPOINTS);
+        std::fs::create_dir_all(&dir)?;
+        Ok(std::fs::write(dir.join(point.name()), "")?)
+    }
+
+    /// Whether the agent has not reached `point` since [`Self::arm`].
+    pub fn is_armed(&self, point: Failpoint) -> bool {
+        self.node().path(FAILPOINTS).join(point.name()).exists()
+    }
+
+    /// Stops the agent with SIGSTOP, or continues it.
+    pub fn pause_agent(&self, pause: bool) -> Result<()> {
+        signal(self.agent_pid()?, if pause { "STOP" } else { "CONT" })
+    }
+
+    /// Kills the agent with SIGKILL, and keeps it away until [`Self::agent_back`].
+    pub fn agent_away(&self) -> Result<()> {
+        let (parent, pid) = (self.parent_pid()?, self.agent_pid()?);
+        // Both are stopped first, so that neither receives SIGTERM and cleans up.
+        signal(parent, "STOP")?;
+        signal(pid, "STOP")?;
+        self.agent_wanted.store(false, Ordering::SeqCst);
+        self.select_nodes(json!({"netclaim.dev/test": "nowhere"}))?;
+        signal(parent, "KILL")?;
+        eventually(20, "the agent's pod is gone", || {
+            let pods = self.get(&["pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
+            ensure!(pods["items"] == json!([]), "it still exists");
+            Ok(())
+        })
+    }
+
+    /// Lets the agent run again, and waits until it is ready.
+    pub fn agent_back(&self) -> Result<()> {
+        if !self.agent_wanted.swap(true, Ordering::SeqCst) {
+            self.select_nodes(json!({"netclaim.dev/test": null}))?;
+        }
+        self.agent_ready()
+    }
+
+    fn select_nodes(&self, selector: Value) -> Result<()> {
+        let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
+        self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", &patch]).map(drop)
+    }
+
+    /// Makes the next agent in the present container read `id` as the kernel's boot id: a file is mounted over the
+    /// kernel's. An agent in another container reads the kernel's own id.
+    pub fn agent_reads_boot_id(&self, id: &str) -> Result<()> {
+        std::fs::write(self.node().path("/run/netclaim/boot_id"), format!("{id}\n"))?;
+        let mount = ["/opt/cni/bin/busybox", "mount", "-o", "bind"];
+        let files = ["/run/netclaim/boot_id", "/proc/sys/kernel/random/boot_id"];
+        let target = self.agent_pid()?.to_string();
+        output(Command::new("nsenter").args(["--target", &target, "--mount"]).args(mount).args(files))?;
+        self.replace_agent()
+    }
+
+    /// Makes the agent run CNI plugins in the node's mounts, as `deploy/host-mounts` does, or in its own again.
+    pub fn plugins_see_the_node(&self, yes: bool) -> Result<()> {
+        let variable = "NETCLAIM_CNI_MOUNT_NAMESPACE";
+        if yes {
+            let patch = project("deploy/host-mounts/agent.yaml");
+            self.kubectl(&["patch", "-n", SYSTEM, AGENT, "--patch-file", &patch.to_string_lossy()])?;
+            // PID 1 has the machine's mounts: the node has no process namespace of its own.
+            self.set_agent_env(&[&format!("{variable}=/proc/{}/ns/mnt", self.node().pid())])?;
+        } else {
+            let patch = r#"{"spec": {"template": {"spec": {"hostPID": null}}}}"#;
+            self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", patch])?;
+            self.set_agent_env(&[&format!("{variable}-")])?;
+            self.apply_manifests()?;
+        }
+        self.agent_ready()
+    }
+
+    /// Removes the controller until [`Self::controller_back`].
+    pub fn controller_away(&self) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=0"])?;
+        eventually(40, "the controller is gone", || {
+            ensure!(self.controller_pid().is_err(), "it runs");
+            Ok(())
+        })
+    }
+
+    /// Lets a controller run again, and waits until it is ready.
+    pub fn controller_back(&self) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=1"])?;
+        self.controller_ready()
+    }
+
+    pub(crate) fn controller_ready(&self) -> Result<()> {
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+    }
+
+    /// Kills the controller with SIGKILL; the kubelet restarts it.
+    pub fn kill_controller(&self) -> Result<()> {
+        signal(self.controller_pid()?, "KILL")
+    }
+
+    fn controller_pid(&self) -> Result<i32> {
+        let is_controller =
+            |task: &Task| task.namespace == SYSTEM && task.container.as_deref() == Some("controller");
+        self.node()
+            .tasks()?
+            .into_iter()
+            .filter(is_controller)
+            .find_map(|task| task.pid)
+            .context("no controller runs")
+    }
+}

@@ -1,0 +1,71 @@
+//! Requests to the API server, read from its audit log.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::objects::text;
+
+const WRITES: [&str; 4] = ["create", "update", "patch", "delete"];
+
+/// The API server's audit log from a moment on.
+pub struct AuditLog {
+    path: PathBuf,
+    from: u64,
+}
+
+impl AuditLog {
+    /// Starts at the log's present end.
+    pub fn from_now(cluster: &Cluster) -> Result<Self> {
+        let path = cluster.dir().join("log/audit.log");
+        let from = path.metadata().context("no audit log")?.len();
+        Ok(Self { path, from })
+    }
+
+    /// Requests that have been answered.
+    fn requests(&self) -> Result<impl Iterator<Item = Value>> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.from))?;
+        // The last line may be incomplete.
+        let lines = BufReader::new(file).lines().map_while(Result::ok);
+        let events = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+        Ok(events.filter(|event| event["stage"] == "ResponseComplete"))
+    }
+
+    /// Counts the requests of `user` by verb, resource and status code.
+    pub fn requests_of(&self, user: &str) -> Result<BTreeMap<String, usize>> {
+        let mut counts = BTreeMap::new();
+        for event in self.requests()?.filter(|event| event["user"]["username"] == user) {
+            let object = &event["objectRef"];
+            let kind = [&event["verb"], &object["resource"], &object["subresource"]].map(text).join(" ");
+            let code = &event["responseStatus"]["code"];
+            *counts.entry(format!("{} {code}", kind.trim_end())).or_default() += 1;
+        }
+        Ok(counts)
+    }
+
+    /// Counts successful writes of a resource.
+    pub fn writes(&self, resource: &str) -> Result<usize> {
+        self.count(resource, false)
+    }
+
+    /// Counts successful dry runs of writes of a resource.
+    pub fn dry_runs(&self, resource: &str) -> Result<usize> {
+        self.count(resource, true)
+    }
+
+    fn count(&self, resource: &str, dry_run: bool) -> Result<usize> {
+        let is_write = |event: &Value| {
+            event["objectRef"]["resource"] == resource
+                && event["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=") == dry_run)
+                && event["verb"].as_str().is_some_and(|verb| WRITES.contains(&verb))
+                && event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
+        };
+        Ok(self.requests()?.filter(is_write).count())
+    }
+}

@@ -1,0 +1,243 @@
+//! A Kubernetes cluster of `tests/node`: kubectl, its services and its node.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::command::{output, output_of};
+use crate::deaths::{Deaths, container_restarts};
+use crate::install::image;
+use crate::node::{Node, names};
+use crate::objects::list;
+use crate::runtime::Runtime;
+use crate::watch::SliceWatch;
+
+/// The namespace that netclaim runs in.
+pub const SYSTEM: &str = "netclaim-system";
+/// The arguments by which kubectl selects netclaim's slices.
+pub(crate) const SLICES: [&str; 2] = ["--field-selector", "spec.driver=netclaim.dev"];
+
+/// A running cluster of `tests/node/up.sh`.
+pub struct Cluster {
+    dir: PathBuf,
+    kubectl: PathBuf,
+    /// Replaced by a reboot.
+    node: RwLock<Arc<Node>>,
+    /// Whether the DaemonSet selects the node; see [`Self::agent_away`].
+    pub(crate) agent_wanted: AtomicBool,
+    deaths: Deaths,
+}
+
+/// A path of the project.
+pub(crate) fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+impl Cluster {
+    /// Starts what does not run yet of the cluster in `dir`, and installs netclaim from `deploy/`.
+    pub fn start(dir: &Path) -> Result<Self> {
+        let image = image()?;
+        let cluster = Self::up(dir, &[])?;
+        cluster.install(&image).inspect_err(|_| cluster.report_system())?;
+        Ok(cluster)
+    }
+
+    /// Starts etcd and an API server in `dir`, without a node or netclaim.
+    pub fn start_api_only(dir: &Path) -> Result<Self> {
+        Self::up(dir, &[("NETCLAIM_API_ONLY", "1")])
+    }
+
+    fn up(dir: &Path, env: &[(&str, &str)]) -> Result<Self> {
+        eprintln!("==> a cluster in {} (to end it by hand: tests/node/down.sh {0})", dir.display());
+        let mut up = Command::new(project("tests/node/up.sh"));
+        let up = up.arg(dir).envs(env.iter().copied()).status().context("cannot run up.sh")?;
+        ensure!(up.success(), "tests/node/up.sh failed: see above, and {}/log", dir.display());
+        let kubectl =
+            output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            kubectl: kubectl.trim().into(),
+            node: RwLock::new(node(dir)?),
+            agent_wanted: AtomicBool::new(true),
+            deaths: Deaths::default(),
+        })
+    }
+
+    /// Ends the cluster in `dir`, if there is one. Its logs stay.
+    pub fn stop(dir: &Path) -> Result<()> {
+        script("down.sh", dir, &[]).map(drop)
+    }
+
+    /// The cluster's folder; logs are in `log`.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The node, seen from outside.
+    pub fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.node.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn deaths(&self) -> &Deaths {
+        &self.deaths
+    }
+
+    /// Runs kubectl as the cluster's admin.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl_with(args, "")
+    }
+
+    /// Runs kubectl with `input` on standard input.
+    pub fn kubectl_with(&self, args: &[&str], input: &str) -> Result<String> {
+        output_of(self.kubectl_command().args(args), input)
+    }
+
+    /// A command that runs kubectl as the cluster's admin.
+    pub(crate) fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", self.dir.join("kubeconfig"));
+        command
+    }
+
+    /// Runs kubectl with a token instead of the admin's certificate.
+    pub fn kubectl_as(&self, token: &str, args: &[&str], input: &str) -> Result<String> {
+        let server = self.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"])?;
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", "/dev/null").args(["--token", token, "--server", &server]);
+        command.arg("--certificate-authority").arg(self.dir.join("pki/ca.crt")).args(args);
+        output_of(&mut command, input)
+    }
+
+    /// Runs `kubectl get ARGS -o json`.
+    pub fn get(&self, args: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[&["get", "-o", "json"], args].concat())?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Reads netclaim's slices.
+    pub fn slices(&self) -> Result<Vec<Value>> {
+        let slices = self.get(&[&["resourceslices"], SLICES.as_slice()].concat())?;
+        Ok(list(&slices["items"]).cloned().collect())
+    }
+
+    /// Watches netclaim's slices from now on.
+    pub fn watch_slices(&self) -> Result<SliceWatch> {
+        SliceWatch::start(self)
+    }
+
+    /// Reads the devices that netclaim publishes for the node.
+    pub fn devices_of_node(&self) -> Result<Vec<Value>> {
+        let slices = self.slices()?.into_iter().filter(|slice| slice["spec"]["nodeName"].is_string());
+        Ok(slices.flat_map(|slice| list(&slice["spec"]["devices"]).cloned().collect::<Vec<_>>()).collect())
+    }
+
+    /// Reads one device that netclaim publishes for the node.
+    pub fn device(&self, name: &str) -> Result<Option<Value>> {
+        Ok(self.devices_of_node()?.into_iter().find(|device| device["name"] == name))
+    }
+
+    /// Runs a script of `tests/node` with the cluster's folder as the first argument.
+    pub(crate) fn script(&self, name: &str, args: &[&str]) -> Result<String> {
+        script(name, &self.dir, args)
+    }
+
+    /// Runs a command in the node's mounts and network.
+    pub fn on_node(&self, command: &[&str]) -> Result<String> {
+        self.script("node.sh", command)
+    }
+
+    /// Reads `path` from an HTTP server that the node reaches; returns the headers, too.
+    pub fn http_get(&self, address: &str, port: u16, path: &str) -> Result<String> {
+        let get = format!(
+            "exec 3<>/dev/tcp/{address}/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+        );
+        self.on_node(&["bash", "-c", &get])
+    }
+
+    /// Starts, stops, restarts, kills, pauses or resumes a service (`tests/node/svc.sh`).
+    pub fn service(&self, verb: &str, name: &str) -> Result<String> {
+        if (verb, name) == ("kill", "runtime") {
+            self.node().runtime_dies();
+        }
+        self.script("svc.sh", &[verb, name])
+    }
+
+    /// The process of a service, which must run.
+    pub fn service_pid(&self, name: &str) -> Result<i32> {
+        Ok(self.service("pid", name)?.trim().parse()?)
+    }
+
+    /// Powers the node off (`tests/node/power.sh`).
+    pub fn power_off(&self) -> Result<()> {
+        self.deaths.expect_power_loss();
+        self.script("power.sh", &["off"]).map(drop)
+    }
+
+    /// Powers the node on, and returns when its runtime and its kubelet run.
+    pub fn power_on(&self) -> Result<()> {
+        self.script("power.sh", &["on"])?;
+        *self.node.write().unwrap_or_else(PoisonError::into_inner) = node(&self.dir)?;
+        Ok(())
+    }
+
+    /// Writes a CNI plugin into the node's `/opt/cni/bin`. Its shell is the static busybox there: the agent's image has
+    /// none.
+    pub(crate) fn plugin(&self, name: &str, script: &str) -> Result<()> {
+        self.program(name, format!("#!/opt/cni/bin/busybox sh\n{script}\n").as_bytes())
+    }
+
+    /// Writes a program into the node's `/opt/cni/bin`. A process of the old one keeps its file.
+    pub(crate) fn program(&self, name: &str, content: &[u8]) -> Result<()> {
+        let bin = self.node().path("/opt/cni/bin");
+        let new = bin.join(format!(".{name}"));
+        std::fs::write(&new, content)?;
+        std::fs::set_permissions(&new, Permissions::from_mode(0o755))?;
+        Ok(std::fs::rename(new, bin.join(name))?)
+    }
+
+    /// Removes plugins of earlier runs.
+    pub(crate) fn remove_plugins(&self, prefix: &str) -> Result<()> {
+        let bin = self.node().path("/opt/cni/bin");
+        for name in names(&bin)?.iter().filter(|name| name.starts_with(prefix)) {
+            std::fs::remove_file(bin.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Restores the node as after the installation: every service and the agent run, without counted restarts, which
+    /// would make the kubelet delay the next one.
+    pub(crate) fn repair(&self) -> Result<()> {
+        if self.service("pid", "node").is_err() {
+            self.power_on()?;
+        }
+        for name in ["apiserver", "runtime", "kubelet"] {
+            // Fails for a service that does not run.
+            let _ = self.service("resume", name);
+            self.service("start", name)?;
+        }
+        self.agent_back()?;
+        if container_restarts(self)? != 0 {
+            self.delete_agent_pod()?;
+            self.agent_ready()?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a script of `tests/node` for the cluster in `dir`.
+fn script(name: &str, dir: &Path, args: &[&str]) -> Result<String> {
+    output(Command::new(project("tests/node").join(name)).arg(dir).args(args))
+}
+
+/// The node of the cluster in `dir`.
+fn node(dir: &Path) -> Result<Arc<Node>> {
+    let pid = script("svc.sh", dir, &["pid", "node"])?;
+    let runtime = Runtime::parse(std::fs::read_to_string(dir.join("runtime"))?.trim())?;
+    Ok(Arc::new(Node::new(pid.trim().parse()?, runtime)))
+}

@@ -1,0 +1,97 @@
+//! Installs netclaim on a cluster, as a user would.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::agent::{AGENT, CONTROLLER, FAILPOINTS};
+use crate::cluster::{Cluster, SYSTEM, project};
+use crate::command::output;
+
+/// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
+const CNI_TIMEOUT: u32 = 10;
+/// Seconds between STATUS calls of a plugin. Most scenarios' networks have a CNI version without STATUS.
+const STATUS_PERIOD: u32 = 3;
+
+impl Cluster {
+    pub(crate) fn install(&self, image: &Path) -> Result<()> {
+        let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
+        self.program("busybox", &std::fs::read(busybox.trim())?)?;
+        eprintln!("==> installing netclaim: kubectl apply -k {}", self.manifests()?.display());
+        let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
+        let sum = output(Command::new("sha256sum").arg(image))?;
+        let known = self.dir().join("image.sha256");
+        let new_image = std::fs::read_to_string(&known).ok() != Some(sum.clone());
+        if new_image {
+            self.script("image.sh", &[&image.to_string_lossy()])?;
+        }
+        self.apply_manifests()?;
+        self.set_agent_env(&[
+            &format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}"),
+            &format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}"),
+            &format!("NETCLAIM_FAILPOINTS={FAILPOINTS}"),
+            "NETCLAIM_LOG=info,netclaim_driver=debug",
+        ])?;
+        if installed && new_image {
+            // The image has the tag of the one before.
+            self.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
+        }
+        std::fs::write(known, sum)?;
+        self.agent_ready()?;
+        self.controller_ready()
+    }
+
+    /// The manifests for the cluster's version of Kubernetes.
+    fn manifests(&self) -> Result<PathBuf> {
+        let version = std::fs::read_to_string(self.dir().join("kubernetes"))?;
+        let old = ["1.34", "1.35"].iter().any(|minor| version.trim().starts_with(minor));
+        Ok(project(if old { "deploy/before-1.36" } else { "deploy/manifests" }))
+    }
+
+    pub(crate) fn apply_manifests(&self) -> Result<()> {
+        self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()]).map(drop)
+    }
+
+    /// Applies or deletes a kustomization of the project with kubectl.
+    pub fn kustomization(&self, verb: &str, path: &str) -> Result<()> {
+        self.kubectl(&[verb, "-k", &project(path).to_string_lossy()]).map(drop)
+    }
+
+    /// Shows netclaim's pods, their events and the agent's log.
+    pub(crate) fn report_system(&self) {
+        for args in [
+            ["get", "pods", "-o", "wide"],
+            ["get", "events", "-o", "wide"],
+            ["logs", AGENT, "--tail=30", "--prefix"],
+        ] {
+            let shown = self.kubectl(&[["-n", SYSTEM].as_slice(), args.as_slice()].concat());
+            eprintln!(
+                "--- kubectl {}\n{}",
+                args.join(" "),
+                shown.unwrap_or_else(|error| format!("{error:#}"))
+            );
+        }
+    }
+}
+
+/// Returns the image archive: `$NETCLAIM_IMAGE`, or one built with Cargo's profile `$NETCLAIM_PROFILE` (`quick`).
+pub(crate) fn image() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
+        return Ok(path.into());
+    }
+    let path = project("target/netclaim-failpoints.tar");
+    eprintln!("==> building the image {}", path.display());
+    let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
+    let settings =
+        [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints"), ("NETCLAIM_PROFILE", &profile)];
+    let mut build = Command::new(project("deploy/image/build.sh"));
+    // With the variables that cargo sets for a test, ring and everything that needs TLS would be built again.
+    let of_package = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_package) {
+        build.env_remove(name);
+    }
+    let built = build.envs(settings).arg(&path).status()?;
+    ensure!(built.success(), "deploy/image/build.sh failed: see above");
+    Ok(path)
+}

@@ -1,0 +1,46 @@
+//! Tests of netclaim on a real cluster: the library that the scenarios in `tests/scenarios` share.
+//!
+//! ```text
+//! suite: one Cluster ──> for each scenario a Test (its own namespace) ──> afterwards the node must be clean
+//! ```
+//!
+//! * Nothing here trusts what netclaim reports: interfaces are read in the pods' network namespaces, and leftovers are
+//!   looked for on the node.
+//! * A scenario also fails if a netclaim program died or logged a bug that the scenario did not cause.
+//! * Every wait has a deadline and a sentence that says what it waits for.
+//! * An error fails the scenario. What a function promises and does not find is an error, with what it found instead.
+
+mod agent;
+mod audit;
+mod cluster;
+mod command;
+mod deaths;
+mod install;
+mod leftovers;
+mod node;
+pub mod objects;
+mod plugged;
+mod pods;
+mod process;
+mod raw;
+mod runtime;
+pub mod suite;
+mod test;
+mod usage;
+mod wait;
+mod watch;
+
+pub use netclaim_driver::failpoint::Failpoint;
+
+pub use agent::{AGENT, AGENT_PODS, AGENT_USER};
+pub use audit::AuditLog;
+pub use cluster::{Cluster, SYSTEM};
+pub use node::{Interface, Node, Task, names};
+pub use plugged::{Plugged, PluggedMany};
+pub use process::{Process, Running, processes};
+pub use raw::{RawNumbers, percentile};
+pub use runtime::Runtime;
+pub use test::Test;
+pub use usage::Usage;
+pub use wait::{eventually, holds, long};
+pub use watch::{PodWatch, SliceEvent, SliceWatch};

@@ -1,0 +1,78 @@
+//! Links that a scenario adds to the node.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use crate::node::Node;
+use crate::test::Test;
+
+/// A link that is on the node while this value lives: one end of a veth pair, whose other end is `far-NAME`.
+pub struct Plugged<'a> {
+    test: &'a Test<'a>,
+    node: Arc<Node>,
+    ends: [String; 2],
+}
+
+impl<'a> Plugged<'a> {
+    /// Adds the link and sets both ends up.
+    pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
+        let far = format!("far-{name}");
+        test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
+        let plugged = Self { test, node: test.cluster.node(), ends: [name.to_owned(), far] };
+        plugged.node.plugged().extend(plugged.ends.clone());
+        for end in &plugged.ends {
+            test.cluster.on_node(&["ip", "link", "set", end, "up"])?;
+        }
+        Ok(plugged)
+    }
+
+    /// Runs `ip link set WORDS` on the node.
+    pub fn set(&self, words: &[&str]) -> Result<()> {
+        self.test.cluster.on_node(&[&["ip", "link", "set"], words].concat()).map(drop)
+    }
+}
+
+impl Drop for Plugged<'_> {
+    fn drop(&mut self) {
+        let [_, far] = &self.ends;
+        // The kernel deletes the other end too, wherever it is.
+        let _ = self.test.cluster.on_node(&["ip", "link", "del", far]);
+        self.node.plugged().retain(|name| !self.ends.contains(name));
+    }
+}
+
+/// Many links, `eth1000` and up, that are on the node while this value lives.
+pub struct PluggedMany<'a> {
+    test: &'a Test<'a>,
+    count: usize,
+}
+
+impl<'a> PluggedMany<'a> {
+    /// Adds the links and sets them up.
+    pub fn new(test: &'a Test<'a>, count: usize) -> Result<Self> {
+        let plugged = Self { test, count };
+        plugged.each("link add eth$n type veth peer name far-eth$n")?;
+        plugged.each("link set far-eth$n up")?;
+        plugged.each("link set eth$n up")?;
+        Ok(plugged)
+    }
+
+    /// Deletes the links.
+    pub fn take_out(&self) -> Result<()> {
+        self.each("link del far-eth$n")
+    }
+
+    fn each(&self, command: &str) -> Result<()> {
+        let last = 999 + self.count;
+        let script = format!("for n in $(seq 1000 {last}); do echo {command}; done | ip -batch -");
+        self.test.cluster.on_node(&["bash", "-c", &script]).map(drop)
+    }
+}
+
+impl Drop for PluggedMany<'_> {
+    fn drop(&mut self) {
+        // Fails after `take_out`, which has deleted them.
+        let _ = self.take_out();
+    }
+}

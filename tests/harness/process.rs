@@ -1,0 +1,60 @@
+//! Processes. The node's are the machine's: it has no process namespace of its own.
+
+use std::fs;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use crate::command::output;
+
+/// A process that was running when it was looked for.
+#[derive(Debug)]
+pub struct Process(i32);
+
+impl Process {
+    /// Kills it with SIGKILL; it must still run.
+    pub fn kill(&self) -> Result<()> {
+        signal(self.0, "KILL")
+    }
+}
+
+/// Processes whose command line contains `words`; a zero byte separates arguments.
+pub fn processes(words: &str) -> Result<Vec<Process>> {
+    Ok(pids()?.into_iter().filter(|pid| command_line(*pid).contains(words)).map(Process).collect())
+}
+
+/// Every process of the machine.
+pub(crate) fn pids() -> Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// A process's arguments, each followed by a zero byte; empty if the process is gone.
+pub(crate) fn command_line(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: i32, name: &str) -> Result<()> {
+    output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
+}
+
+/// A child process that is killed when this value is dropped.
+pub struct Running(Child);
+
+impl Running {
+    /// Starts `command`; returns its standard output, too.
+    pub fn piped(command: &mut Command) -> Result<(Self, ChildStdout)> {
+        let child = command.stdout(Stdio::piped()).spawn();
+        let mut running = Self(child.with_context(|| format!("cannot run {command:?}"))?);
+        let stdout = running.0.stdout.take().context("the child has no pipe")?;
+        Ok((running, stdout))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,174 @@
+//! Runs scenarios on one cluster, with the command line and the output of `cargo test`.
+//!
+//! `$NETCLAIM_TEST_CLUSTER` is the folder of a cluster that keeps running; it is started if it does not run. By
+//! default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an image archive, instead of building one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::cluster::Cluster;
+use crate::deaths::services_run;
+use crate::test::{LABEL, Skipped, Test};
+use crate::wait::eventually;
+
+/// How many scenarios run at once: they mostly wait.
+const AT_ONCE: usize = 4;
+
+/// What a scenario does.
+type Body = Box<dyn Fn(&Test<'_>) -> Result<()> + Send + Sync>;
+
+/// A test with the name of its function: modules, then a sentence.
+pub struct Scenario {
+    name: &'static str,
+    alone: bool,
+    body: Body,
+}
+
+impl Scenario {
+    /// A scenario that may run beside others.
+    pub fn beside<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
+        Self { name: name_of::<F>(), alone: false, body: Box::new(body) }
+    }
+
+    /// A scenario that disturbs the node, the agent or other scenarios' devices.
+    pub fn alone<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
+        Self { alone: true, ..Self::beside(body) }
+    }
+}
+
+/// Returns a function's path without the crate.
+fn name_of<F>() -> &'static str {
+    let path = std::any::type_name::<F>();
+    path.split_once("::").map_or(path, |(_, name)| name)
+}
+
+/// Scenarios from functions: `scenarios![beside: a, b; alone: c]`.
+#[macro_export]
+macro_rules! scenarios {
+    ($($how:ident: $($scenario:ident),+ $(,)?);+ $(;)?) => {
+        vec![$($($crate::suite::Scenario::$how($scenario)),+),+]
+    };
+}
+
+/// Runs the scenarios that the command line selects.
+pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
+    let mut args = Arguments::from_args();
+    args.test_threads.get_or_insert(AT_ONCE);
+    scenarios.sort_by_key(|scenario| scenario.alone);
+    let wanted = |scenario: &Scenario| !args.is_filtered_out(&Trial::test(scenario.name, || Ok(())));
+    let none = !scenarios.iter().any(wanted);
+    if let Some(filter) = args.filter.as_deref().filter(|_| none && !args.list) {
+        eprintln!("no scenario has {filter:?} in its name: --list shows the names");
+        return ExitCode::FAILURE;
+    }
+    if args.list || none {
+        let trials = scenarios.into_iter().map(|scenario| Trial::test(scenario.name, || Ok(())));
+        return libtest_mimic::run(&args, trials.collect()).exit_code();
+    }
+    let (dir, keep) = match std::env::var_os("NETCLAIM_TEST_CLUSTER") {
+        Some(dir) => (PathBuf::from(dir), true),
+        None => (format!("/var/tmp/netclaim-test-{}", std::process::id()).into(), false),
+    };
+    let started = Cluster::start(&dir).and_then(|cluster| {
+        forget_earlier_tests(&cluster)?;
+        Ok(cluster)
+    });
+    let cluster = match started {
+        Ok(cluster) => Arc::new(cluster),
+        Err(error) => {
+            eprintln!("no cluster to test on: {error:#}");
+            finish(&dir, keep, true);
+            return ExitCode::FAILURE;
+        }
+    };
+    let turn = Arc::new(RwLock::new(()));
+    let trial = |(number, scenario): (usize, Scenario)| {
+        let (cluster, turn) = (Arc::clone(&cluster), Arc::clone(&turn));
+        Trial::ignorable_test(scenario.name, move || perform(&cluster, &turn, number, &scenario))
+    };
+    let conclusion = libtest_mimic::run(&args, (1..).zip(scenarios).map(trial).collect());
+    if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
+}
+
+/// Ends the cluster unless `keep` is set, and keeps its logs after a failure. Returns whether that worked.
+fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
+    if !keep && let Err(error) = Cluster::stop(dir) {
+        eprintln!("the cluster cannot be stopped: {error:#}");
+        return false;
+    }
+    if failed {
+        eprintln!("logs: {}/log (pods: log/node/pods, failed tests: log/tests)", dir.display());
+    } else if !keep {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    true
+}
+
+fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
+    cluster.repair()?;
+    cluster.kubectl(&["delete", "namespaces,networks,deviceclasses", "-l", LABEL, "--timeout=60s"])?;
+    eventually(20, "the agent serves metrics", || cluster.deaths().forget(cluster))
+}
+
+/// Runs one scenario when its turn comes.
+fn perform(
+    cluster: &Cluster,
+    turn: &RwLock<()>,
+    number: usize,
+    scenario: &Scenario,
+) -> Result<Completion, Failed> {
+    let (_alone, _beside);
+    if scenario.alone {
+        _alone = turn.write().unwrap_or_else(PoisonError::into_inner);
+    } else {
+        _beside = turn.read().unwrap_or_else(PoisonError::into_inner);
+    }
+    let begin = Instant::now();
+    let result = run_and_check(cluster, number, scenario);
+    eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), scenario.name);
+    match result {
+        Ok(()) => Ok(Completion::Completed),
+        Err(error) => match error.downcast_ref::<Skipped>() {
+            Some(skipped) => Ok(Completion::ignored_with(skipped)),
+            None => Err(format!("{error:#}").into()),
+        },
+    }
+}
+
+/// Runs a scenario in a new namespace, and checks what it left behind.
+fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
+    let test = Test::begin(cluster, number)?;
+    let result = (scenario.body)(&test).map_err(|error| match error.is::<Skipped>() {
+        true => error,
+        false => error.context(write_report(&test, scenario)),
+    });
+    let died = cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
+    let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
+    let end = || test.end().and_then(|()| test.node_is_clean()).context("after the test");
+    if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
+        // The repair comes first: without a kubelet, say, the scenario's pods could not be deleted.
+        let (_, _) = (repair(), end());
+        return result;
+    }
+    // Leftovers are looked for before the repair, because a new agent would clean up.
+    let (ended, repaired) = (end(), repair());
+    died.and(ended).and(repaired).and(result)
+}
+
+/// Writes a report on the cluster at the time of a failure; returns where it is.
+fn write_report(test: &Test<'_>, scenario: &Scenario) -> String {
+    let dir = test.cluster.dir().join("log/tests");
+    let file = dir.join(format!("{}.txt", scenario.name.replace("::", "-")));
+    let text = test.report();
+    match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, &text)) {
+        Ok(()) => {
+            format!("failed (pods, events, claims and the agent's log of the time: {})", file.display())
+        }
+        Err(error) => format!("failed (cannot write {}: {error})\n{text}", file.display()),
+    }
+}

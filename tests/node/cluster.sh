@@ -1,0 +1,175 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # shared with the scripts that source this
+# The parts of a running cluster; sourced, never run. It sources lib.sh and runtime.sh.
+#
+# A cluster is a folder (DIR) and a slot, a number that no other cluster of this machine
+# has. The slot names everything outside of DIR:
+#   10.96.SLOT.0/24     service network; .1, its first address, is the API server's and
+#                       the host's end of the link to the node
+#   10.97.SLOT.0/24     .1 is the node, .16 and up are pods
+#   127.96.SLOT.1       etcd
+#   netclaimSLOT        the host's end of that link
+#   netclaim-SLOT       the cgroup that every process of the cluster lives in
+# The link to DIR in $slots reserves the slot until it is removed or the machine reboots.
+
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=runtime.sh
+. "$here/runtime.sh"
+
+slots=/run/netclaim-clusters
+services=(wire node etcd apiserver kcm scheduler runtime kubelet)
+
+# cluster_dir DIR: sets dir, and the names of its slot when it has one.
+cluster_dir() {
+  dir=$(realpath -m "$1")
+  slot=$(cat "$dir/slot" 2>/dev/null) || slot=
+  api_ip=10.96.$slot.1 services_net=10.96.$slot.0/24
+  node_ip=10.97.$slot.1 pods_net=10.97.$slot.0/24
+  etcd_ip=127.96.$slot.1 link=netclaim$slot cgroup=netclaim-$slot
+}
+
+# Whether this cluster holds its slot: DIR may be older than the last reboot.
+holds_slot() { [[ -n $slot && $(readlink "$slots/$slot") == "$dir" ]]; }
+
+# cluster_of DIR: prepares for a cluster that must be up.
+cluster_of() {
+  cluster_dir "$1"
+  holds_slot || die "no cluster in $dir: start one with $here/up.sh $dir"
+  use_runtime "$(<"$dir/runtime")"
+  use_kubernetes "$(<"$dir/kubernetes")"
+  PATH=$kubernetes_bin:$runtime_bin:$PATH
+  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
+  export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl
+  unset XDG_RUNTIME_DIR # the login session's folder, which the node does not have
+}
+
+# The cluster's cgroup in every hierarchy: one in version 2, one per controller in version 1.
+cgroup_dirs() {
+  if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+    echo "/sys/fs/cgroup/$cgroup"
+  else
+    awk -v name="$cgroup" '$3 == "cgroup" || $3 == "cgroup2" { print $2 "/" name }' /proc/mounts
+  fi
+}
+
+# The hierarchy that tracks the cluster's processes.
+cgroup_tracker() {
+  local all
+  all=$(cgroup_dirs)
+  grep -m1 '/pids/' <<<"$all" || head -n1 <<<"$all"
+}
+
+# Every process of the cluster is in its cgroup: services, pods, and orphans of both.
+processes() {
+  local c
+  for c in $(cgroup_dirs); do
+    [[ ! -d $c ]] || find "$c" -name cgroup.procs -exec cat {} +
+  done 2>/dev/null | sort -un
+}
+
+# kill_processes [PID...]: kills all but these; fails if it had one to kill.
+kill_processes() {
+  local pids c
+  for c in $(cgroup_dirs); do
+    # A frozen process cannot die.
+    [[ ! -d $c ]] || find "$c" -name freezer.state -exec sh -c 'for f; do echo THAWED >"$f"; done' - {} + 2>/dev/null || true
+  done
+  pids=$(processes | grep -vxF "$(printf '%s\n' none "$@")") || return 0
+  # shellcheck disable=SC2086 # a list
+  kill -KILL $pids 2>/dev/null
+  return 1
+}
+
+no_link() { ! ip link show "$link" &>/dev/null; }
+
+# started PID: its start time in clock ticks. Linux reuses pids, but not with the same start time.
+started() {
+  local stat
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  # The second field is the name, in parentheses, and may hold anything.
+  read -ra stat <<<"${stat##*) }"
+  [[ ${stat[0]} != Z ]] && echo "${stat[19]}"
+}
+
+# svc_pid NAME: the pid of a running service.
+svc_pid() {
+  local pid start
+  read -r pid start 2>/dev/null <"$dir/pid/$1" || return 1
+  [[ $(started "$pid") == "$start" ]] && echo "$pid"
+}
+
+# svc_define NAME COMMAND...: what svc_start runs.
+svc_define() {
+  local name=$1
+  shift
+  { printf '#!/bin/bash\nexec' && printf ' %q' "$@" && echo; } >"$dir/cmd/$name"
+  chmod +x "$dir/cmd/$name"
+}
+
+svc_start() {
+  local name=$1 pid enter=()
+  ! svc_pid "$name" >/dev/null || return 0
+  case $name in
+  # Has the far ends of the node's uplinks, which the node must not see.
+  wire) enter=(unshare --net) ;;
+  node) enter=(unshare --mount --net --propagation private) ;;
+  etcd | apiserver | kcm | scheduler) ;;
+  *) enter=(nsenter --target "$(svc_pid node)" --mount --net --) ;;
+  esac
+  (
+    echo "$BASHPID" >"$(cgroup_tracker)/services/cgroup.procs"
+    # The node does not inherit the user's environment: runc would use a folder of the login session, and the components
+    # the user's HTTP proxy.
+    exec env -i PATH="$PATH" HOME=/root setsid "${enter[@]}" "$dir/cmd/$name"
+  ) >>"$dir/log/$name.log" 2>&1 </dev/null &
+  pid=$!
+  disown
+  echo "$pid $(started "$pid")" >"$dir/pid/$name"
+}
+
+# svc_signal NAME SIGNAL
+svc_signal() {
+  local pid
+  pid=$(svc_pid "$1") || return 1
+  kill "-$2" "$pid"
+}
+
+svc_gone() { ! svc_pid "$1" >/dev/null; }
+
+# svc_stop NAME: ends it with SIGTERM, or with SIGKILL after 10 s.
+svc_stop() {
+  svc_signal "$1" TERM || return 0
+  svc_signal "$1" CONT || return 0 # a paused process does not handle SIGTERM
+  wait_for 10 svc_gone "$1" || svc_kill "$1"
+}
+
+svc_kill() {
+  svc_signal "$1" KILL || return 0
+  wait_for 10 svc_gone "$1" || die "$1 survives SIGKILL"
+}
+
+# in_node COMMAND...: runs a command in the node's mounts and network.
+in_node() {
+  local pid
+  pid=$(svc_pid node) || die "the node of $dir is not running: $here/down.sh $dir, then up.sh"
+  nsenter --target "$pid" --mount --net -- "$@"
+}
+
+# failed NAME TEXT: reports an error with the end of that log, and exits.
+failed() {
+  local log=$dir/log/$1.log
+  echo "$(basename "$0"): $1: $2; log: $log" >&2
+  tail -n 15 "$log" 2>/dev/null | cut -c1-300 | sed 's/^/    | /' >&2
+  exit 1
+}
+
+# ready SERVICE SECONDS TEXT COMMAND...: waits until the command succeeds; fails if the service ends or after SECONDS.
+ready() {
+  local name=$1 limit=$2 text=$3 end=$((SECONDS + $2))
+  shift 3
+  until "$@" &>/dev/null; do
+    svc_pid "$name" >/dev/null || failed "$name" "ended"
+    ((SECONDS < end)) || failed "$name" "$text after $limit s"
+    sleep 0.1
+  done
+}

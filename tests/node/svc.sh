@@ -1,0 +1,22 @@
+#!/bin/bash
+# svc.sh DIR VERB SERVICE: controls a service of a cluster. Verbs:
+#   start, stop (SIGTERM, SIGKILL after 10 s), restart, kill (SIGKILL),
+#   pause (SIGSTOP), resume (SIGCONT), pid (prints it; fails if the service is not running)
+# Services: see `services` in cluster.sh. "node" and "wire" only hold namespaces.
+set -euo pipefail
+# shellcheck source=cluster.sh
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+[[ $# == 3 ]] || die "usage: svc.sh DIR start|stop|restart|kill|pause|resume|pid SERVICE"
+cluster_of "$1"
+verb=$2 name=$3
+[[ " ${services[*]} " == *" $name "* ]] || die "no service $name: ${services[*]}"
+case $verb in
+start) svc_start "$name" ;;
+stop) svc_stop "$name" ;;
+kill) svc_kill "$name" ;;
+restart) svc_stop "$name" && svc_start "$name" ;;
+pause) svc_signal "$name" STOP || die "$name is not running" ;;
+resume) svc_signal "$name" CONT || die "$name is not running" ;;
+pid) svc_pid "$name" ;;
+*) die "no verb $verb: start, stop, restart, kill, pause, resume, pid" ;;
+esac

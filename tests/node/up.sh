@@ -1,0 +1,257 @@
+#!/bin/bash
+# up.sh DIR: starts a Kubernetes cluster of one node in DIR, or the missing services of one that exists. The cluster is
+# ready when the script ends; `. DIR/env` then sets KUBECONFIG and PATH. Clusters in several folders run side by side.
+#
+# The node is a mount and a network namespace (node.sh enters them), not a machine. These paths are private to it: /run,
+# /etc, /opt, /var/lib/{containerd or containers,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's
+# links. The links are eth0, with the default route, and the uplinks eth1 and eth2, whose other ends are in the network
+# namespace of the service "wire".
+#
+# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_RUNTIME chooses the container
+# runtime of a new cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh). With
+# NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not exist; svc.sh starts others.
+set -euo pipefail
+# shellcheck source=cluster.sh
+. "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+# shellcheck source=machine.sh
+. "$here/machine.sh"
+[[ $# == 1 ]] || die "usage: up.sh DIR"
+((EUID == 0)) || die "run me as root: a node needs namespaces, mounts and cgroups"
+node=node0
+
+cluster_dir "$1"
+case $dir/ in
+/etc/* | /opt/* | /run/* | /var/run/* | /var/lib/* | /var/log/* | /sys/* | /proc/*) die "$dir: the node has a private ${dir%/*}, choose another folder" ;;
+esac
+# down.sh empties DIR, so DIR must be new, or what down.sh has left.
+if [[ ! -e $dir/slot && -n $(ls -A "$dir" 2>/dev/null) && ! ($(ls -A "$dir") == log && -e $dir/log/node.log) ]]; then
+  die "$dir holds other files: choose a new folder"
+fi
+if holds_slot; then
+  svc_gone node || svc_gone wire || running=yes
+fi
+if [[ -n ${running:-} ]]; then
+  use_runtime "$(<"$dir/runtime")"
+  [[ ${NETCLAIM_RUNTIME:-$runtime} == "$runtime" ]] || die "the cluster in $dir has $runtime: $here/down.sh $dir first"
+  use_kubernetes "$(<"$dir/kubernetes")"
+  [[ ${NETCLAIM_KUBERNETES:-$kubernetes} == "$kubernetes" ]] ||
+    die "the cluster in $dir has Kubernetes $kubernetes: $here/down.sh $dir first"
+else
+  use_runtime "${NETCLAIM_RUNTIME:-containerd}"
+  use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
+  [[ ! -e $dir/slot ]] || "$here/down.sh" "$dir"
+fi
+NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes "$here/build.sh"
+
+# free_slot N: no cluster has the slot, and no route of this machine leads to its networks.
+free_slot() {
+  local owner
+  owner=$(readlink "$slots/$1") && [[ $(cat "$owner/slot" 2>/dev/null) == "$1" ]] && return 1
+  [[ -z $(ip -4 route show root "10.96.$1.0/24") && -z $(ip -4 route show root "10.97.$1.0/24") ]]
+}
+
+take_slot() {
+  local n
+  mkdir -p "$dir"
+  exec {lock}</run # a lock that leaves no file behind
+  flock "$lock"
+  mkdir -p "$slots"
+  for n in ${NETCLAIM_SLOT:-$(seq 1 250)}; do
+    if free_slot "$n"; then
+      echo "$n" >"$dir/slot"
+      ln -sfn "$dir" "$slots/$n"
+      break
+    fi
+  done
+  exec {lock}<&-
+  cluster_dir "$dir"
+  holds_slot || die "${NETCLAIM_SLOT:+slot }${NETCLAIM_SLOT:-every slot} is taken: see $slots and \`ip route\`"
+}
+
+make_cgroup() {
+  local c f
+  for c in $(cgroup_dirs); do
+    mkdir -p "$c/services"
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+      # Version 2: a group must delegate its controllers, and only the machine's root may have processes then. In a
+      # container, the root of this hierarchy is not the machine's.
+      if ! share_controllers /sys/fs/cgroup && [[ -e /sys/fs/cgroup/cgroup.type ]]; then
+        mkdir -p /sys/fs/cgroup/init
+        for f in $(</sys/fs/cgroup/cgroup.procs); do
+          echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # the process may have ended
+        done 2>/dev/null
+        share_controllers /sys/fs/cgroup || true # the kubelet reports a missing controller
+      fi
+      share_controllers "$c" || true
+      continue
+    fi
+    # Version 1: a cpuset without CPUs and memory takes no process.
+    for f in cpuset.mems cpuset.cpus; do
+      [[ ! -e $c/$f || -n $(<"$c/$f") ]] || cat "${c%/*}/$f" >"$c/$f"
+      [[ ! -e $c/$f || -n $(<"$c/services/$f") ]] || cat "$c/$f" >"$c/services/$f"
+    done
+  done
+}
+
+share_controllers() {
+  local name failed=0
+  for name in $(<"$1/cgroup.controllers"); do
+    echo "+$name" >"$1/cgroup.subtree_control" || failed=1
+  done 2>/dev/null
+  return $failed
+}
+
+# certificate NAME SUBJECT USAGE [ALTERNATIVE_NAMES]: DIR/pki/NAME.{key,crt} by the cluster's CA.
+certificate() {
+  local file=$dir/pki/$1
+  openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$file.key" -subj "$2" -out "$file.csr"
+  openssl x509 -req -in "$file.csr" -CA "$dir/pki/ca.crt" -CAkey "$dir/pki/ca.key" -set_serial "0x$(openssl rand -hex 16)" \
+    -days 3650 -out "$file.crt" -extfile - <<X
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = $3
+${4:+subjectAltName = $4}
+X
+  rm "$file.csr"
+}
+
+# identity FILE NAME USER [GROUP]: writes a kubeconfig that needs no other file. Each component has its own user, with only
+# the rights of RBAC and the Node authorizer: with more, the tests would not find missing rights.
+identity() {
+  certificate "$2" "${4:+/O=$4}/CN=$3" clientAuth
+  jq -n --arg server "https://$api_ip" --rawfile ca "$dir/pki/ca.crt" --rawfile crt "$dir/pki/$2.crt" \
+    --rawfile key "$dir/pki/$2.key" '{
+      apiVersion: "v1", kind: "Config", "current-context": "netclaim",
+      clusters: [{name: "netclaim", cluster: {server: $server, "certificate-authority-data": ($ca | @base64)}}],
+      users: [{name: "netclaim", user: {"client-certificate-data": ($crt | @base64), "client-key-data": ($key | @base64)}}],
+      contexts: [{name: "netclaim", context: {cluster: "netclaim", user: "netclaim"}}]}' >"$1"
+}
+
+make_identities() (
+  umask 077
+  mkdir -p "$dir/pki"
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=netclaim" -days 3650 \
+    -addext "keyUsage = critical, keyCertSign, cRLSign" -keyout "$dir/pki/ca.key" -out "$dir/pki/ca.crt"
+  openssl ecparam -name prime256v1 -genkey -noout -out "$dir/pki/serviceaccounts.key"
+  certificate apiserver /CN=kube-apiserver serverAuth \
+    "IP:$api_ip, DNS:kubernetes, DNS:kubernetes.default, DNS:kubernetes.default.svc"
+  certificate apiserver-kubelet "/O=system:masters/CN=kube-apiserver" clientAuth
+  identity "$dir/kubeconfig" admin admin system:masters
+  identity "$dir/pki/kubelet.conf" kubelet "system:node:$node" system:nodes
+  identity "$dir/pki/kcm.conf" kcm system:kube-controller-manager
+  identity "$dir/pki/scheduler.conf" scheduler system:kube-scheduler
+)
+
+write_configuration() {
+  cat >"$dir/env" <<X
+# The clients of the cluster in $dir: . $dir/env
+export KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
+export PATH=$kubernetes_bin:\$PATH
+X
+  cat >"$dir/audit.yaml" <<X
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+X
+  runtime_configuration >"$dir/runtime.toml"
+  cat >"$dir/node/cni/net.d/10-pods.conflist" <<X
+{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
+ "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "10.97.$slot.16"}]]}}]}
+X
+  # syncFrequency stays at its default, a minute, so that the tests wait as long as users do.
+  cat >"$dir/kubelet.yaml" <<X
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+cgroupRoot: /$cgroup
+enforceNodeAllocatable: []
+containerRuntimeEndpoint: unix://$runtime_socket
+volumePluginDir: /var/lib/kubelet/volumeplugins
+clusterDomain: cluster.local
+clusterDNS: [10.96.$slot.10] # no server: without an address every pod gets a warning
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $dir/pki/ca.crt}}
+authorization: {mode: Webhook}
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+evictionHard: {memory.available: 1Mi, nodefs.available: 1%, imagefs.available: 1%}
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+X
+}
+
+define_services() {
+  local pki=$dir/pki bin=$kubernetes_bin
+  svc_define etcd "$bin/etcd" --data-dir "$dir/etcd" --unsafe-no-fsync --log-level warn \
+    --listen-client-urls "http://$etcd_ip:2379" --advertise-client-urls "http://$etcd_ip:2379" \
+    --listen-peer-urls "http://$etcd_ip:2380" --initial-advertise-peer-urls "http://$etcd_ip:2380" \
+    --initial-cluster "default=http://$etcd_ip:2380"
+  # The API server listens on the address of the service "kubernetes", so that pods reach it (KUBERNETES_SERVICE_HOST)
+  # without a kube-proxy.
+  svc_define apiserver "$bin/kube-apiserver" --etcd-servers "http://$etcd_ip:2379" --v=1 \
+    --bind-address "$api_ip" --secure-port 443 --service-cluster-ip-range "$services_net" \
+    --cert-dir "$pki" --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
+    --client-ca-file "$pki/ca.crt" --kubelet-preferred-address-types InternalIP \
+    --kubelet-client-certificate "$pki/apiserver-kubelet.crt" --kubelet-client-key "$pki/apiserver-kubelet.key" \
+    --service-account-key-file "$pki/serviceaccounts.key" --service-account-signing-key-file "$pki/serviceaccounts.key" \
+    --service-account-issuer https://kubernetes.default.svc --allow-privileged \
+    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
+    --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
+  # At its start it requests a token for each controller: 5 s at the default of 20 requests per second.
+  svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \
+    --use-service-account-credentials --service-account-private-key-file "$pki/serviceaccounts.key" \
+    --root-ca-file "$pki/ca.crt" --kube-api-qps 200 --kube-api-burst 400
+  # With thousands of nodes, the default of 50 requests per second would limit the scheduler.
+  svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0 \
+    ${NETCLAIM_API_ONLY:+--kube-api-qps 1000 --kube-api-burst 2000}
+  mapfile -t words < <(runtime_command)
+  svc_define runtime env "PATH=$runtime_bin:$PATH" "${words[@]}"
+  svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
+    --hostname-override "$node" --node-ip "$node_ip"
+}
+
+port_open() { : <"/dev/tcp/$1/$2"; }
+
+up=no
+# Removes a cluster that does not come up, but for its logs.
+clean_up() {
+  [[ $up == yes ]] || "$here/down.sh" "$dir"
+}
+
+if [[ -z ${running:-} ]]; then
+  trap clean_up EXIT
+  take_slot
+  rm -rf "$dir/log" # of the cluster before this one
+  mkdir -p "$dir"/{cmd,pid,log}
+  echo "$runtime" >"$dir/runtime"
+  echo "$kubernetes" >"$dir/kubernetes"
+  echo "==> starting a cluster in $dir (slot $slot)" >&2
+  make_cgroup
+  svc_define node sleep infinity
+  svc_define wire sleep infinity
+  svc_start wire
+  namespaces wire
+  boot_node
+  make_identities &>"$dir/log/identities.log" || failed identities "openssl cannot make the certificates"
+  write_configuration
+  define_services
+fi
+
+cluster_of "$dir"
+for s in etcd apiserver; do svc_start "$s"; done
+[[ -n ${NETCLAIM_API_ONLY:-} ]] || svc_start runtime
+ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
+ready apiserver 60 "not ready" kubectl get --raw /readyz
+if [[ -n ${NETCLAIM_API_ONLY:-} ]]; then
+  up=yes
+  exit
+fi
+ready runtime 30 "does not answer" runtime_answers
+"$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
+for s in kcm scheduler kubelet; do svc_start "$s"; done
+ready kubelet 60 "node $node is not Ready" kubectl wait --for=condition=Ready "node/$node" --timeout=1s
+ready kcm 30 "no default service account" kubectl get serviceaccount/default configmap/kube-root-ca.crt
+up=yes
+echo "cluster is up: . $dir/env"

@@ -1,0 +1,78 @@
+//! Granted bandwidth limits a pod, measured by its traffic.
+
+use std::thread;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use netclaim_tests::{Plugged, Test};
+use serde_json::{Value, json};
+
+/// Adds netclaim's bandwidth plugin to a Network, which limits pods to their claims' bandwidth.
+fn limited(network: &mut Value) {
+    let shaper = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
+    if let Some(plugins) = network["spec"]["cni"]["plugins"].as_array_mut() {
+        plugins.push(shaper);
+    }
+}
+
+/// The rates of the token buckets in a pod's network namespace, in byte/s.
+pub fn buckets(test: &Test<'_>, pod: &str) -> Result<Vec<u64>> {
+    let netns = test.sandbox(pod)?.netns;
+    let shown = test.cluster.node().in_network(&netns, &["tc", "-j", "qdisc", "show"])?;
+    let shown: Vec<Value> = serde_json::from_str(&shown)?;
+    Ok(shown.iter().filter_map(|qdisc| qdisc["options"]["rate"].as_u64()).collect())
+}
+
+/// Measures the Mbit/s from one pod to another over net1, after the burst.
+fn measure(test: &Test<'_>, from: &str, to: &str) -> Result<f64> {
+    let ip = test.ip(to, "net1")?;
+    // nc ends with its input, and a FIFO does not end. The first bytes are the burst of a bucket of 20 Mbit/s. The output is
+    // the time of the beginning, the number of bytes, and the time of the end.
+    let receive = "mkfifo /tmp/f 2>/dev/null; exec 3<>/tmp/f
+        nc -l -p 5001 <&3 | { head -c 400000 >/dev/null; cut -d ' ' -f 1 /proc/uptime; wc -c; cut -d ' ' -f 1 /proc/uptime; }";
+    let send = format!(
+        "for i in $(seq 50); do dd if=/dev/zero bs=64k count=90 2>/dev/null | nc {ip} 5001 && exit; sleep 0.1; done; exit 1"
+    );
+    let exec = |pod: &str, script: &str| test.kubectl(&["exec", pod, "--", "sh", "-c", script]);
+    let output = thread::scope(|scope| {
+        let output = scope.spawn(|| exec(to, receive));
+        exec(from, &send)?;
+        output.join().map_err(|_| anyhow!("the receiver panicked"))?
+    })?;
+    let numbers: Result<Vec<f64>, _> = output.split_whitespace().map(str::parse).collect();
+    let Ok([begin, bytes, end]) = numbers.as_deref() else { bail!("no numbers: {output:?}") };
+    Ok(bytes * 8.0 / 1e6 / (end - begin).max(0.01))
+}
+
+pub fn granted_bandwidth_limits_a_pod_in_both_directions(test: &Test<'_>) -> Result<()> {
+    let network = test.network("a", |network| {
+        limited(network);
+        network["spec"]["capacity"] = json!({"bandwidth": "30M"});
+    })?;
+    test.pod_with_capacity("granted", &network, "bandwidth", "20M")?;
+    test.pod("free", &network)?;
+    for pod in ["granted", "free"] {
+        test.runs_with(pod, &["net1"])?;
+    }
+    for (from, to) in [("granted", "free"), ("free", "granted")] {
+        let found = measure(test, from, to)?;
+        ensure!((10.0..=23.0).contains(&found), "{from} -> {to}: {found:.1} Mbit/s, granted were 20");
+    }
+    // A claim without a request is neither charged nor limited.
+    ensure!(buckets(test, "free")?.is_empty(), "{:?}", buckets(test, "free")?);
+    test.pod_with_capacity("too-much", &network, "bandwidth", "20M")?;
+    test.is_unschedulable("too-much")?;
+    test.delete_pod("granted")?;
+    test.runs_with("too-much", &["net1"])?;
+    ensure!(buckets(test, "too-much")? == [2_500_000; 2], "{:?}", buckets(test, "too-much")?);
+    Ok(())
+}
+
+pub fn granted_bandwidth_limits_a_pod_without_a_network(test: &Test<'_>) -> Result<()> {
+    // Its own link: other scenarios' Networks may use all of eth1's bandwidth.
+    let _link = Plugged::new(test, "eth91")?;
+    let class = test.class_of_links("macvlan", &["eth91"])?;
+    test.pod_with_capacity("p", &class, "bandwidth", "8M")?;
+    test.runs_with("p", &["net1"])?;
+    ensure!(buckets(test, "p")? == [1_000_000; 2], "{:?}", buckets(test, "p")?);
+    test.delete_pod("p")
+}

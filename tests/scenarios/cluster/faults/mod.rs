@@ -1,0 +1,9 @@
+//! Parts of the node or of netclaim die, hang, lie or fill up, and come back.
+
+pub mod agent;
+pub mod controller;
+pub mod failpoints;
+pub mod node;
+pub mod plugins;
+pub mod reboot;
+pub mod state_directory;

@@ -1,0 +1,90 @@
+//! A NIC that returns from a pod has the settings that it had before.
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{list, policy};
+use netclaim_tests::{Test, eventually};
+use serde_json::{Value, json};
+
+/// Settings of eth2 that an admin has made.
+const SET: [&str; 3] = [
+    "ip link set eth2 address 02:00:00:00:be:ef mtu 1400 alias storage-card up",
+    "ip address replace 192.0.2.1/24 dev eth2 label eth2:s",
+    "ip address replace 2001:db8::1/64 dev eth2 nodad",
+];
+/// Restores the settings of a new node.
+const UNSET: [&str; 2] = ["ip address flush dev eth2 scope global", "ip link set eth2 mtu 1500 alias '' up"];
+
+pub fn a_returned_nic_has_its_old_settings(test: &Test<'_>) -> Result<()> {
+    // A link with the node's addresses is published only if a policy says so.
+    let always = test.name("always");
+    test.create([policy(&always, json!({"links": {"names": ["eth2"]}, "publish": "Always"}))])?;
+    let set = |commands: &[&str]| test.cluster.on_node(&["sh", "-c", &commands.join(" && ")]).map(drop);
+    set(&SET)?;
+    let result = every_way_back(test);
+    // After a failure the link may still be in a pod: the first error matters.
+    let unset =
+        set(&UNSET).and_then(|()| test.cluster.kubectl(&["delete", "uplinkpolicy", &always]).map(drop));
+    result.and(unset)
+}
+
+fn every_way_back(test: &Test<'_>) -> Result<()> {
+    let nic = test.class_of_links("nic", &["eth2"])?;
+    let before = eth2(test)?;
+
+    pod_changes_nic(test, "deleted", &nic)?;
+    test.delete_pod("deleted")?;
+    is_back(test, &before)?;
+
+    pod_changes_nic(test, "killed", &nic)?;
+    let old = test.end_sandbox("killed")?;
+    eventually(60, "the pod has the NIC in a new sandbox", || {
+        ensure!(test.sandbox("killed")?.id != old.id, "it has the old one");
+        let inside = test.interface("killed", "net1")?;
+        ensure!(inside.mtu == before["mtu"] && before["mac"] == inside.mac, "{inside:?}");
+        Ok(())
+    })?;
+    test.delete_pod("killed")?;
+    is_back(test, &before)?;
+
+    pod_changes_nic(test, "agentless", &nic)?;
+    // The next agent reads the journal. Without an agent the kernel would delete a veth with its namespace.
+    test.cluster.kill_agent()?;
+    test.cluster.agent_ready()?;
+    test.delete_pod("agentless")?;
+    is_back(test, &before)
+}
+
+/// Starts a pod that gets the NIC and changes its settings.
+fn pod_changes_nic(test: &Test<'_>, pod: &str, nic: &str) -> Result<()> {
+    test.start_pod(pod, nic)?;
+    let netns = test.sandbox(pod)?.netns;
+    for change in ["down", "address 02:00:00:00:00:99", "mtu 1280", "up"] {
+        let command = format!("ip link set net1 {change}");
+        test.cluster.node().in_network(&netns, &command.split(' ').collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// Waits until eth2 is on the node with its old settings.
+fn is_back(test: &Test<'_>, before: &Value) -> Result<()> {
+    eventually(60, "eth2 has its old settings", || {
+        let now = eth2(test)?;
+        ensure!(now == *before, "it has {now}, and had {before}");
+        Ok(())
+    })
+}
+
+/// The settings of eth2 on the node.
+fn eth2(test: &Test<'_>) -> Result<Value> {
+    let shown = test.cluster.on_node(&["ip", "-d", "-j", "address", "show", "dev", "eth2"])?;
+    let shown: Value = serde_json::from_str(&shown)?;
+    let link = shown.get(0).context("no eth2")?;
+    // The kernel adds a link-local address, by the MAC, when the link comes up.
+    let addresses = list(&link["addr_info"]).filter(|a| a["scope"] != "link");
+    let addresses: Vec<Value> =
+        addresses.map(|a| json!([a["local"], a["prefixlen"], a["label"], a["scope"]])).collect();
+    let up = link["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
+    Ok(
+        json!({"mac": link["address"], "mtu": link["mtu"], "alias": link["ifalias"], "up": up, "addresses": addresses}),
+    )
+}

@@ -1,0 +1,185 @@
+//! What netclaim refuses, and the messages that the user reads in the pod's events and in the claim.
+
+use anyhow::{Result, ensure};
+use netclaim_tests::objects::{attachment, claim, class, network, pod, policy, text};
+use netclaim_tests::{Plugged, Test, eventually};
+use serde_json::{Value, json};
+
+/// Makes sure that a pod whose claim has an `AttachmentConfig` with these fields is refused because of `words`.
+fn is_refused(test: &Test<'_>, class: &str, fields: Value, words: &[&str]) -> Result<()> {
+    test.pod_with("p", class, |claim, _| claim["spec"]["devices"]["config"] = json!([attachment(fields)]))?;
+    reports(test, words)
+}
+
+/// Makes sure that the pod `p` does not start, and that its events and its claim give `words` as the reason.
+fn reports(test: &Test<'_>, words: &[&str]) -> Result<()> {
+    test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
+    test.claim_is_not_ready("p", words)?;
+    test.has_not_started("p")
+}
+
+pub fn an_unknown_field_is_refused_by_name(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    is_refused(test, &class, json!({"ifNmae": "data0"}), &["claim config[0].opaque.parameters", "ifNmae"])
+}
+
+pub fn an_invalid_address_is_refused_with_an_example(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| network["spec"]["allow"] = json!({"ips": true}))?;
+    is_refused(test, &class, json!({"ips": ["10.20.0.300"]}), &["ips[0]", "10.20.0.300", "write for example"])
+}
+
+pub fn addresses_that_the_network_does_not_allow_are_refused(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    let words = ["claim config[0].ips", &class, "have the admin set allow.ips"];
+    is_refused(test, &class, json!({"ips": ["10.20.0.3"]}), &words)
+}
+
+pub fn an_unknown_parameter_is_refused_with_the_known_ones(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| {
+        network["spec"]["allow"] = json!({"parameters": {"mtu": {"type": "integer", "default": 1400}}});
+        network["spec"]["cni"]["plugins"][0]["mtu"] = json!("${parameters.mtu}");
+    })?;
+    is_refused(
+        test,
+        &class,
+        json!({"parameters": {"mut": 1200}}),
+        &["claim config[0].parameters.mut", "it has: mtu"],
+    )
+}
+
+pub fn a_value_that_breaks_its_schema_is_refused_with_its_path(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| {
+        network["spec"]["allow"] = json!({"parameters": {"search": {"type": "array", "maxItems": 2,
+            "items": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 20}, "default": ["lab"]}}});
+        network["spec"]["cni"]["plugins"][0]["dns"] = json!({"search": "${parameters.search}"});
+    })?;
+    let words = ["claim config[0].parameters.search[1]", r"lab\n", "does not match ^[a-z]+$"];
+    is_refused(test, &class, json!({"parameters": {"search": ["lab", "lab\n"]}}), &words)
+}
+
+pub fn an_invalid_network_reports_why(test: &Test<'_>) -> Result<()> {
+    let name = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["master"] = json!("eth1"))?;
+    test.condition(10, ["network", &name], "Accepted", |condition| {
+        let message = text(&condition["message"]);
+        condition["status"] == "False"
+            && ["spec.cni.plugins[0].master", "${uplink.ifName}"].iter().all(|word| message.contains(word))
+    })?;
+    test.pod("p", &name)?;
+    test.is_unschedulable("p")
+}
+
+pub fn a_network_reports_all_faults_of_its_conflist_at_once(test: &Test<'_>) -> Result<()> {
+    let name = test.network("a", |network| {
+        let plugin = &mut network["spec"]["cni"]["plugins"][0];
+        plugin["mode"] = json!("bridged");
+        plugin["mtu"] = json!("1400");
+        plugin["ipam"]["ranges"][0][0]["gateway"] = json!("none");
+    })?;
+    test.condition(10, ["network", &name], "Accepted", |condition| {
+        let message = text(&condition["message"]);
+        condition["reason"] == "Invalid"
+            && ["mode: ", "mtu: ", "ipam.ranges[0][0].gateway: "]
+                .iter()
+                .all(|field| message.contains(&format!("spec.cni.plugins[0].{field}")))
+    })
+}
+
+pub fn a_value_that_the_plugin_would_refuse_is_refused_with_its_path(test: &Test<'_>) -> Result<()> {
+    let class = test.network("a", |network| {
+        let plugin = &mut network["spec"]["cni"]["plugins"][0];
+        plugin["bcqueuelen"] = json!("${parameters.queue}");
+        network["spec"]["allow"] = json!({"parameters": {"queue": {"type": "integer"}}});
+    })?;
+    test.condition(10, ["network", &class], "Accepted", |condition| {
+        condition["status"] == "True" && condition["reason"] == "AcceptedWithWarnings"
+    })?;
+    let words = [&class, "spec.cni.plugins[0].bcqueuelen", "-1 is out of range"];
+    is_refused(test, &class, json!({"parameters": {"queue": -1}}), &words)
+}
+
+pub fn a_network_deleted_after_scheduling_is_named(test: &Test<'_>) -> Result<()> {
+    let name = test.macvlan("a")?;
+    test.cluster.service("pause", "kubelet")?;
+    test.pod("p", &name)?;
+    eventually(20, "the pod is scheduled", || {
+        ensure!(test.get("pod", "p")?["spec"]["nodeName"] == "node0", "it is not");
+        Ok(())
+    })?;
+    test.cluster.kubectl(&["delete", "network", &name])?;
+    test.cluster.service("resume", "kubelet")?;
+    reports(test, &[&name, "does not exist", "kubectl get network"])?;
+    // The kubelet's retry succeeds when the Network exists again.
+    test.create([network(&name, "macvlan", "eth1", &test.subnet(0))])?;
+    test.wake("p")?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn a_claim_of_two_pods_is_refused_with_the_fix(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    test.create([claim("shared", &class), pod("one", &["shared"])])?;
+    test.runs_with("one", &["net1"])?;
+    test.create([pod("two", &["shared"])])?;
+    test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
+    test.has_not_started("two")?;
+    test.runs_with("one", &["net1"])
+}
+
+pub fn a_pod_with_its_own_claim_cannot_use_another_pods_claim(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    test.create([claim("shared", &class), pod("one", &["shared"])])?;
+    test.runs_with("one", &["net1"])?;
+    test.create([claim("own", &class), pod("two", &["own", "shared"])])?;
+    test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
+    test.has_not_started("two")
+}
+
+pub fn a_pod_on_the_host_network_is_refused_with_the_fix(test: &Test<'_>) -> Result<()> {
+    let class = test.macvlan("a")?;
+    test.pod_with("p", &class, |_, pod| pod["spec"]["hostNetwork"] = json!(true))?;
+    test.event("p", &["hostNetwork", "remove hostNetwork or the claim"])?;
+    test.claim_is_not_ready("p", &["hostNetwork: true", "remove hostNetwork or the claim"])?;
+    test.has_not_started("p")
+}
+
+/// Makes sure that an allocation by an admin, of `device` in `pool` for a pod on node0, is refused because of `words`.
+fn manual_allocation_is_refused(test: &Test<'_>, pool: &str, device: &str, words: &[&str]) -> Result<()> {
+    let any = test.name("any");
+    test.create([class(&any, "true")])?;
+    test.pod_with("p", &any, |_, pod| pod["spec"]["nodeName"] = json!("node0"))?;
+    let uid = test.get("pod", "p")?["metadata"]["uid"].clone();
+    let node = json!({"key": "metadata.name", "operator": "In", "values": [pool]});
+    let status = json!({"status": {
+        "allocation": {
+            "devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": pool, "device": device}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]},
+        },
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": uid}],
+    }});
+    let patch = ["patch", "resourceclaim", "p", "--subresource=status", "--type=merge", "-p"];
+    test.kubectl(&[patch.as_slice(), &[&status.to_string()]].concat())?;
+    // The kubelet may have tried before the claim was reserved for the pod.
+    test.wake("p")?;
+    test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
+    test.has_not_started("p")
+}
+
+pub fn a_claim_that_is_allocated_for_another_node_is_refused(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth94")?;
+    test.is_published("nic-eth94", |_| true)?;
+    let words = ["status.allocation.nodeSelector does not select node node0", "have the scheduler choose"];
+    manual_allocation_is_refused(test, "node1", "nic-eth94", &words)
+}
+
+pub fn a_device_that_a_policy_excludes_is_refused(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth95")?;
+    let macvlan_only = json!({"links": {"names": ["eth95"]}, "modes": ["macvlan"]});
+    test.create([policy(&test.name("shared"), macvlan_only)])?;
+    test.is_published("macvlan-eth95", |_| true)?;
+    test.is_not_published("nic-eth95")?;
+    manual_allocation_is_refused(
+        test,
+        "node0",
+        "nic-eth95",
+        &["node node0 does not offer device \"nic-eth95\"", "UplinkPolicies"],
+    )
+}

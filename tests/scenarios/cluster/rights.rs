@@ -1,0 +1,346 @@
+//! What the agent and a stolen token may do, and what the agent serves.
+
+use std::io::Write as _;
+use std::net::{IpAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use netclaim_tests::objects::{claim, list, pod, request};
+use netclaim_tests::{AGENT, AGENT_PODS, AuditLog, SYSTEM, Test, eventually};
+use serde_json::{Value, json};
+
+pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
+    let answer = test.cluster.ask_agent("/metrics")?;
+    for words in [
+        " 200 OK",
+        "application/openmetrics-text",
+        "netclaim_nri_connected 1",
+        "netclaim_journal_unreadable_files 0",
+        "netclaim_journal_writable 1",
+        "netclaim_attachment_illegal_moves 0",
+        "# EOF",
+    ] {
+        ensure!(answer.contains(words), "no {words:?} in {answer}");
+    }
+    // The harness checks the number after every scenario.
+    let restarts = answer.lines().find_map(|line| line.strip_prefix("netclaim_agent_restarts "));
+    ensure!(restarts.is_some_and(|count| count.parse::<u64>().is_ok()), "no count of restarts in {answer}");
+    Ok(())
+}
+
+pub fn the_agent_has_only_the_documented_rights(test: &Test<'_>) -> Result<()> {
+    let agent = test.cluster.get(&["-n", SYSTEM, AGENT])?;
+    let spec = &agent["spec"]["template"]["spec"];
+    let rights = &spec["containers"][0]["securityContext"];
+    ensure!(rights["privileged"] == false && rights["readOnlyRootFilesystem"] == true, "{rights}");
+    ensure!(
+        rights["capabilities"] == json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]}),
+        "{rights}"
+    );
+    for field in ["hostPID", "hostIPC"] {
+        ensure!(spec[field] != json!(true), "{field} is on");
+    }
+    // The kernel's view: capabilities 12, 13 and 21 of capabilities(7).
+    let status = std::fs::read_to_string(format!("/proc/{}/status", test.cluster.agent_pid()?))?;
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default().to_owned()
+    };
+    let expected = format!("{:016x}", 1_u64 << 12 | 1 << 13 | 1 << 21);
+    for name in ["CapEff:", "CapPrm:", "CapBnd:"] {
+        ensure!(field(name) == expected, "{name} {}, expected {expected}", field(name));
+    }
+    ensure!(field("Seccomp:") == "2", "no seccomp filter: {}", field("Seccomp:"));
+    Ok(())
+}
+
+/// Creates two tokens of a service account: one bound to a pod, as the agent's is, and an unbound one.
+fn tokens(test: &Test<'_>, namespace: &str, account: &str, pod: &str) -> Result<[String; 2]> {
+    let create = ["-n", namespace, "create", "token", account];
+    let bound = ["--bound-object-kind=Pod", "--bound-object-name", pod];
+    let token = |args: &[&str]| test.cluster.kubectl(args).map(|token| token.trim().to_owned());
+    Ok([token(&[create.as_slice(), bound.as_slice()].concat())?, token(&create)?])
+}
+
+/// Creates tokens of the agent, as [`tokens`].
+fn agent_tokens(test: &Test<'_>) -> Result<[String; 2]> {
+    let pods = test.cluster.get(&["-n", SYSTEM, "pods", "-l", AGENT_PODS])?;
+    let name = pods["items"][0]["metadata"]["name"].as_str().context("no agent")?;
+    tokens(test, SYSTEM, "netclaim-agent", name)
+}
+
+/// Makes sure that `result` is a refusal whose reason contains all of `words`.
+fn refused(what: &str, result: Result<String>, words: &[&str]) -> Result<()> {
+    let Err(error) = result else { bail!("{what} was accepted") };
+    let error = error.to_string();
+    ensure!(words.iter().all(|word| error.contains(word)), "{what}: {words:?} is not in {error}");
+    Ok(())
+}
+
+/// Tries writes with a token, as dry runs.
+struct Writer<'a> {
+    test: &'a Test<'a>,
+    token: String,
+}
+
+impl Writer<'_> {
+    fn create(&self, object: &Value) -> Result<String> {
+        let create = ["create", "--dry-run=server", "--validate=false", "-f", "-"];
+        self.test.cluster.kubectl_as(&self.token, &create, &object.to_string())
+    }
+
+    fn slice(&self, node: &str, pool: &str, driver: &str) -> Result<String> {
+        self.create(&json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": self.test.name("slice")},
+            "spec": {"driver": driver, "nodeName": node, "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}, "devices": []},
+        }))
+    }
+
+    /// Applies a status to a claim as the field manager `manager`.
+    fn status(&self, claim: &str, manager: &str, status: &Value) -> Result<String> {
+        let object = claim_status(claim, status).to_string();
+        let manager = format!("--field-manager={manager}");
+        let apply = ["-n", self.test.namespace(), "apply", "--server-side", "--force-conflicts"];
+        let how = ["--subresource=status", &manager, "--dry-run=server", "-f", "-"];
+        self.test.cluster.kubectl_as(&self.token, &[apply, how].concat(), &object)
+    }
+
+    fn event(&self, controller: &str, instance: &str, kind: &str, name: &str) -> Result<String> {
+        self.create(&json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": self.test.name("event"), "namespace": "default"},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Warning", "reason": "Test", "action": "Test", "note": "test",
+            "reportingController": controller, "reportingInstance": instance,
+            "regarding": {"apiVersion": "v1", "kind": kind, "name": name},
+        }))
+    }
+}
+
+fn claim_status(claim: &str, status: &Value) -> Value {
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": claim}, "status": status})
+}
+
+/// A claim's status whose `devices` has one entry.
+fn entry(driver: &str, node: &str) -> Value {
+    json!({"devices": [{"driver": driver, "pool": node, "device": "any", "data": {"by": "test"}}]})
+}
+
+pub fn the_agent_writes_only_slices_of_its_own_node(test: &Test<'_>) -> Result<()> {
+    let [bound, unbound] = agent_tokens(test)?.map(|token| Writer { test, token });
+    slices_are_of_its_own_node(&bound, &unbound)
+}
+
+fn slices_are_of_its_own_node(bound: &Writer<'_>, unbound: &Writer<'_>) -> Result<()> {
+    bound.slice("node0", "node0", "netclaim.dev")?;
+    let words = "the netclaim agent of node node0 may only write ResourceSlices of that node, not of node1";
+    refused("a slice of node1", bound.slice("node1", "node1", "netclaim.dev"), &[words])?;
+    let words = "may only write the pool that is named like its node";
+    refused("a pool of node1", bound.slice("node0", "node1", "netclaim.dev"), &[words])?;
+    let words = "may only write ResourceSlices of the driver netclaim.dev";
+    refused("a slice of another driver", bound.slice("node0", "node0", "other.dev"), &[words])?;
+    let words = "(token without a node)";
+    refused("a slice by an unbound token", unbound.slice("node0", "node0", "netclaim.dev"), &[words])
+}
+
+/// netclaim in a user's kustomization, with other names and another namespace than `deploy/manifests`.
+const ELSEWHERE: &str = "tests/scenarios/cluster/elsewhere";
+
+pub fn a_stolen_token_writes_only_objects_of_its_own_node(test: &Test<'_>) -> Result<()> {
+    test.cluster.kustomization("apply", ELSEWHERE)?;
+    let result = writes_end_at_the_node(test);
+    let more = ["delete", "clusterrole,clusterrolebinding", &test.name("more"), "--ignore-not-found"];
+    test.cluster.kubectl(&more)?;
+    test.cluster.kustomization("delete", ELSEWHERE)?;
+    result
+}
+
+fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
+    let mut thief = pod("thief", &[]);
+    thief["spec"]["nodeName"] = json!("node0");
+    thief["spec"]["serviceAccountName"] = json!("elsewhere-netclaim-agent");
+    test.cluster.kubectl_with(&["-n", "elsewhere", "apply", "-f", "-"], &thief.to_string())?;
+    let tokens = tokens(test, "elsewhere", "elsewhere-netclaim-agent", "thief")?;
+    let [bound, unbound] = tokens.map(|token| Writer { test, token });
+    // Since 1.36 the API server itself refuses what the policy refuses. These rights leave it to the policy.
+    let more = test.name("more");
+    let subject =
+        json!({"kind": "ServiceAccount", "name": "elsewhere-netclaim-agent", "namespace": "elsewhere"});
+    test.create([
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": more}, "rules": [
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/driver"], "verbs": ["arbitrary-node:patch"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/binding"], "verbs": ["patch"]}]}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": more},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": more}, "subjects": [subject]}),
+    ])?;
+    eventually(10, "the policies are in force", || slices_are_of_its_own_node(&bound, &unbound))?;
+
+    for (claim, node) in [("here", "node0"), ("there", "node1")] {
+        allocated(test, claim, node)?;
+    }
+    let ours = |node| entry("netclaim.dev", node);
+    eventually(10, "the additional rights are in force", || {
+        bound.status("here", "ours", &ours("node0")).map(drop)
+    })?;
+    let words = "the netclaim agent of node node0 may only write the status of ResourceClaims that are allocated on that node";
+    refused("the status of another node's claim", bound.status("there", "ours", &ours("node1")), &[words])?;
+    let words = "(token without a node)";
+    refused("a status by an unbound token", unbound.status("here", "ours", &ours("node0")), &[words])?;
+    let others = "may only write the entries of the driver netclaim.dev";
+    let change = json!({"devices": [{"driver": "other.dev", "pool": "node0", "device": "any", "data": {"by": "thief"}}]});
+    refused("a change of another driver's entry", bound.status("here", "ours", &change), &[others])?;
+    let none = json!({"devices": []});
+    refused("the end of another driver's entry", bound.status("here", "other", &none), &[others])?;
+    let reserved = json!({"reservedFor": [{"resource": "pods", "name": "any", "uid": "any"}]});
+    let words = "may only write status.devices of a ResourceClaim";
+    refused("a reservation", bound.status("here", "ours", &reserved), &[words])?;
+
+    bound.event("netclaim.dev", "node0", "Node", "node0")?;
+    let words = "must have reportingController netclaim.dev and that node as reportingInstance";
+    for (controller, instance) in [("netclaim.dev", "node1"), ("kubelet", "node0")] {
+        let event = bound.event(controller, instance, "Node", "node0");
+        refused(&format!("an event of {controller} on {instance}"), event, &[words])?;
+    }
+    refused(
+        "an event by an unbound token",
+        unbound.event("netclaim.dev", "node0", "Node", "node0"),
+        &[words],
+    )?;
+    let words = "may not write events about another Node";
+    refused("an event about node1", bound.event("netclaim.dev", "node0", "Node", "node1"), &[words])
+}
+
+/// Creates a claim of two drivers' devices, allocated on `node`, with the other driver's entry in its status.
+fn allocated(test: &Test<'_>, name: &str, node: &str) -> Result<()> {
+    let mut both = claim(name, "none");
+    both["spec"]["devices"]["requests"] = json!([request("net", "none"), request("other", "none")]);
+    test.create([both])?;
+    let result = |request: &str, driver: &str| json!({"request": request, "driver": driver, "pool": node, "device": "any"});
+    let mut status = json!({"allocation": {
+        "devices": {"results": [result("net", "netclaim.dev"), result("other", "other.dev")]},
+        "nodeSelector": {"nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]},
+    }});
+    let apply = |manager: &str, status: &Value| {
+        let manager = format!("--field-manager={manager}");
+        let apply =
+            ["-n", test.namespace(), "apply", "--server-side", "--subresource=status", &manager, "-f", "-"];
+        test.cluster.kubectl_with(&apply, &claim_status(name, status).to_string()).map(drop)
+    };
+    apply("allocation", &status)?;
+    status = entry("other.dev", node);
+    apply("other", &status)
+}
+
+pub fn an_account_with_the_agents_name_in_another_namespace_is_not_limited(test: &Test<'_>) -> Result<()> {
+    let (name, account) = (test.name("other"), "netclaim-agent");
+    let mut pod = pod("other", &[]);
+    pod["spec"]["serviceAccountName"] = json!(account);
+    test.create([
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["create"]}]}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": test.namespace()}]}),
+        pod,
+    ])?;
+    let write = || {
+        let [bound, _] = tokens(test, test.namespace(), account, "other")?;
+        Writer { test, token: bound }.slice("node0", "any", "other.dev").map(drop)
+    };
+    let written = eventually(10, "another driver's slice is written", write);
+    test.cluster.kubectl(&["delete", "clusterrole,clusterrolebinding", &name])?;
+    written
+}
+
+pub fn a_stolen_token_reads_only_pods_of_its_own_node(test: &Test<'_>) -> Result<()> {
+    if test.cluster.kubectl(&["get", "clusterrole", "netclaim-agent-pods"]).is_ok() {
+        return test.skip("before Kubernetes 1.36 an agent cannot ask as its node");
+    }
+    let mut elsewhere = pod("elsewhere", &[]);
+    elsewhere["spec"]["nodeName"] = json!("node1");
+    elsewhere["spec"]["containers"][0]["env"] = json!([{"name": "PASSWORD", "value": "secret"}]);
+    test.create([elsewhere, pod("here", &[])])?;
+    test.runs("here")?;
+    let result = reads_end_at_the_node(test);
+    // No kubelet would end it.
+    test.delete_pod_by_force("elsewhere")?;
+    result
+}
+
+fn reads_end_at_the_node(test: &Test<'_>) -> Result<()> {
+    let [bound, unbound] = agent_tokens(test)?;
+    let as_node = |token: &str, node: &str, what: &str, selector: &str| {
+        let (user, selector) = (format!("--as=system:node:{node}"), format!("--field-selector={selector}"));
+        test.cluster.kubectl_as(token, &["-n", test.namespace(), &user, "get", what, &selector], "")
+    };
+    let found = as_node(&bound, "node0", "pods", "spec.nodeName=node0")?;
+    ensure!(found.contains("here") && !found.contains("elsewhere"), "{found}");
+    let by_name = as_node(&bound, "node0", "pods", "metadata.name=elsewhere,spec.nodeName=node0")?;
+    ensure!(!by_name.contains("elsewhere"), "{by_name}");
+    for pod in ["here", "elsewhere"] {
+        let get = test.cluster.kubectl_as(&bound, &["-n", test.namespace(), "get", "pod", pod], "");
+        refused(&format!("a get of {pod}"), get, &["cannot get resource \"pods\""])?;
+    }
+    for (what, result) in [
+        ("all pods, as the node", as_node(&bound, "node0", "pods", "")),
+        ("pods of node1", as_node(&bound, "node0", "pods", "spec.nodeName=node1")),
+        ("pods, as node1", as_node(&bound, "node1", "pods", "spec.nodeName=node1")),
+        ("secrets, as the node", as_node(&bound, "node0", "secrets", "")),
+        ("pods, by an unbound token", as_node(&unbound, "node0", "pods", "spec.nodeName=node0")),
+    ] {
+        refused(what, result, &["Forbidden"])?;
+    }
+    Ok(())
+}
+
+pub fn a_burst_of_pods_has_no_claim_refused(test: &Test<'_>) -> Result<()> {
+    // The rights of any kubelet on a claim of another node.
+    let kubelet = ["--as=system:node:node1", "--as-group=system:nodes"];
+    for (verb, allowed) in [("get", true), ("list", false), ("update", false)] {
+        let can = [["auth", "can-i", verb, "resourceclaims.resource.k8s.io"].as_slice(), &kubelet].concat();
+        ensure!(test.kubectl(&can).is_ok() == allowed, "a kubelet may {verb} claims: {}", !allowed);
+    }
+    // Without volumes, nothing delays the kubelet's read of the claims until the API server's authorizer knows the pods.
+    let network = test.macvlan("a")?;
+    let names: Vec<String> = (0..20).map(|n| format!("p{n}")).collect();
+    let log = AuditLog::from_now(test.cluster)?;
+    test.create(names.iter().flat_map(|name| [claim(name, &network), pod(name, &[name])]))?;
+    for name in &names {
+        test.runs(name)?;
+    }
+    let mut requests = log.requests_of("system:node:node0")?;
+    requests.retain(|request, _| request.starts_with("get resourceclaims "));
+    let refusals: Vec<_> = requests.keys().filter(|request| !request.ends_with(" 200")).collect();
+    ensure!(refusals.is_empty() && !requests.is_empty(), "the kubelet's reads of claims: {requests:?}");
+    Ok(())
+}
+
+pub fn idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes(test: &Test<'_>) -> Result<()> {
+    let node = test.cluster.get(&["node", "node0"])?;
+    let addresses = list(&node["status"]["addresses"]);
+    let internal = addresses.into_iter().find(|address| address["type"] == "InternalIP");
+    let ip: IpAddr =
+        internal.and_then(|ip| ip["address"].as_str()).context("node0 has no address")?.parse()?;
+    let connect = |port: u16| TcpStream::connect_timeout(&(ip, port).into(), Duration::from_secs(5));
+    ensure!(connect(9179).is_err(), "the probes are served on {ip}");
+    let agent = test.cluster.agent_pid()?;
+    let descriptors = || Ok::<_, anyhow::Error>(std::fs::read_dir(format!("/proc/{agent}/fd"))?.count());
+    let before = descriptors()?;
+    let mut idle = Vec::new();
+    for n in 0..1000 {
+        let mut stream = connect(9177).with_context(|| format!("connection {n}"))?;
+        if n % 2 == 0 {
+            // Some send the beginning of a request. The agent may have closed the connection.
+            let _ = stream.write_all(b"GET /metr");
+        }
+        idle.push(stream);
+    }
+    let with = descriptors()?;
+    ensure!(with < before + 60, "{before} descriptors, with {} connections {with}", idle.len());
+    ensure!(test.cluster.ask_agent("/metrics")?.contains("# EOF"), "no metrics");
+    for path in ["/healthz", "/readyz"] {
+        let answer = test.cluster.ask_agent(path)?;
+        ensure!(answer.contains(" 200 OK"), "{path}: {answer}");
+    }
+    Ok(())
+}

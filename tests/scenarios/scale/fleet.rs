@@ -1,0 +1,179 @@
+//! Nodes that are only objects, and the devices that an agent on each of them would publish: two uplinks, each usable in
+//! three modes, and Networks on both. Counters are the agent's: macvlan is the most frequent use of a link, so the whole
+//! link and ipvlan have a counter each. With a policy that allows only macvlan there are none.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Error, Result};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::{Counter, CounterSet, Device, DeviceCounterConsumption};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use netclaim_api::device::{DeviceName, link_label};
+use netclaim_api::published::{Amounts, Facts, device};
+use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
+use netclaim_slices::{Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+/// Uplinks of a node.
+pub const LINKS: [&str; 2] = ["eth1", "eth2"];
+/// Networks on each of them.
+pub const NETWORKS: usize = 22;
+/// Devices of a node whose links can be used in every mode.
+pub const DEVICES: usize = LINKS.len() * (NETWORKS + 3);
+
+/// How the links of the nodes can be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Uses {
+    /// By macvlan, by ipvlan, or whole; counters make these exclusive.
+    All,
+    /// Only by macvlan, as with `modes: [macvlan]` of an UplinkPolicy.
+    Macvlan,
+}
+/// The amount of a counter: more than a link has devices.
+const K: u64 = 1024;
+/// Requests, or publishers that start, at the same time: as in a quick rollout of a DaemonSet.
+pub const AT_ONCE: usize = 50;
+
+/// The name of a Network on a link.
+pub fn network(link: &str, n: usize) -> String {
+    format!("{link}-{n:02}")
+}
+
+fn counter(amount: u64) -> Counter {
+    Counter { value: ApiQuantity(amount.to_string()) }
+}
+
+fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Option<CounterSet>)> {
+    let named = |link_use| DeviceName::of_link(link_use, link).to_string();
+    let facts = |mode: &str| Facts {
+        uplink: link.to_string(),
+        mode: mode.to_owned(),
+        mac: format!("02:00:00:00:{:02x}:{:02x}", node >> 8 & 0xff, node & 0xff),
+        mtu: 1500,
+        speed: 25_000_000_000,
+        driver: "mlx5_core".to_owned(),
+        link_state: "up".to_owned(),
+        pcie_root: Some("pci0000:17".to_owned()),
+        pci_bus_id: Some("0000:17:00.0".to_owned()),
+        numa_node: Some(0),
+        ..Facts::default()
+    };
+    let bandwidth = Some(Quantity::new(25_000_000_000));
+    let mut devices = Vec::new();
+    for link_use in LinkUse::ALL {
+        if uses == Uses::Macvlan && link_use != LinkUse::Macvlan {
+            continue;
+        }
+        let amounts = Amounts { bandwidth, ..Amounts::default() };
+        let facts = Facts { if_name: link.to_string(), ..facts(link_use.as_str()) };
+        devices.push(device(named(link_use), facts, amounts, link_use != LinkUse::Nic));
+    }
+    for n in 0..NETWORKS {
+        let network = network(link.as_str(), n);
+        let amounts = Amounts { bandwidth, addresses: Some(Quantity::new(200)), ..Amounts::default() };
+        let plugin_types = "macvlan".to_owned();
+        let facts = Facts { network: network.clone(), plugin_types, ..facts("macvlan") };
+        devices.push(device(
+            DeviceName::Network(network.parse().map_err(Error::msg)?).to_string(),
+            facts,
+            amounts,
+            true,
+        ));
+    }
+    if uses == Uses::Macvlan {
+        return Ok((devices, None));
+    }
+    let owners = [LinkUse::Nic, LinkUse::Ipvlan].map(named);
+    let set = link_label(link);
+    for device in &mut devices {
+        let taken = |owner: &String| (owner.clone(), counter(if *owner == device.name { K } else { 1 }));
+        device.consumes_counters = Some(vec![DeviceCounterConsumption {
+            counter_set: set.clone(),
+            counters: owners.iter().map(taken).collect(),
+            ..DeviceCounterConsumption::default()
+        }]);
+    }
+    let counters: BTreeMap<_, _> = owners.into_iter().map(|owner| (owner, counter(K))).collect();
+    Ok((devices, Some(CounterSet { name: set, counters })))
+}
+
+fn pool(node: &str, number: usize, uses: Uses) -> Result<Pool> {
+    let (mut devices, mut counters) = (Vec::new(), Vec::new());
+    for link in LINKS {
+        let (more, set) = devices_of(&link.parse().map_err(Error::msg)?, number, uses)?;
+        devices.extend(more);
+        counters.extend(set);
+    }
+    let placement = Placement::Node(node.to_owned());
+    Ok(Pool { name: node.to_owned(), placement, owner: None, devices, counters })
+}
+
+/// Creates Node objects, and returns them.
+pub async fn nodes(client: &Client, count: usize) -> Result<Vec<Node>> {
+    let api: Api<Node> = Api::all(client.clone());
+    let create = |n: usize| {
+        let api = api.clone();
+        async move {
+            let resources = json!({"cpu": "64", "memory": "256Gi", "pods": "250"});
+            let node = serde_json::from_value(json!({
+                "metadata": {"name": format!("node-{n:04}"), "labels": {"kubernetes.io/os": "linux"}},
+                "status": {"capacity": resources, "allocatable": resources,
+                    "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
+                        "message": "", "lastHeartbeatTime": null, "lastTransitionTime": null}]},
+            }))?;
+            Ok::<_, anyhow::Error>(api.create(&PostParams::default(), &node).await?)
+        }
+    };
+    stream::iter(0..count).map(create).buffered(AT_ONCE).try_collect().await
+}
+
+/// The publishers of all nodes, each with its watch.
+pub struct Fleet {
+    cancel: CancellationToken,
+    _handles: Vec<PublisherHandle>,
+}
+
+impl Fleet {
+    /// Starts a publisher for each node, and waits until all are done.
+    pub async fn publish(client: &Client, nodes: &[Node], uses: Uses) -> Result<Self> {
+        let cancel = CancellationToken::new();
+        let start = |(number, node): (usize, &Node)| {
+            let (client, cancel) = (client.clone(), cancel.clone());
+            let metadata = node.metadata.clone();
+            async move {
+                let name = metadata.name.context("a node without a name")?;
+                let owner = OwnerReference {
+                    api_version: "v1".to_owned(),
+                    kind: "Node".to_owned(),
+                    name: name.clone(),
+                    uid: metadata.uid.context("a node without a UID")?,
+                    ..OwnerReference::default()
+                };
+                let config = PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?;
+                let (handle, _task) = Publisher::spawn(client, config, cancel);
+                let pool = Pool { owner: Some(owner), ..pool(&name, number, uses)? };
+                let revision = handle.publish(vec![pool]);
+                handle
+                    .status()
+                    .wait_for(|status| status.is_published(revision))
+                    .await
+                    .context("a publisher has ended")?;
+                Ok::<_, anyhow::Error>(handle)
+            }
+        };
+        let starting: Vec<_> = nodes.iter().enumerate().map(start).collect();
+        let handles = stream::iter(starting).buffer_unordered(AT_ONCE).try_collect().await?;
+        Ok(Self { cancel, _handles: handles })
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}

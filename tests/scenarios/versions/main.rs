@@ -1,0 +1,223 @@
+//! Publishing and scheduling on each version of Kubernetes: what works on all, and what netclaim does if the API server
+//! lacks a feature. `docs/reference/kubernetes-versions.md` has the results.
+//!
+//! `make test-versions` runs it on each; `NETCLAIM_KUBERNETES=1.35 cargo test -p netclaim-tests --test versions` on one.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_slices::KubernetesVersion;
+use netclaim_tests::objects::{list, text};
+use netclaim_tests::{AGENT_USER, AuditLog, Cluster, SYSTEM, Test, eventually, scenarios, suite};
+use serde_json::{Value, json};
+
+// Each API server must support the manifests' policies and rights, too.
+#[path = "../cluster/rights.rs"]
+mod rights;
+
+use rights::*;
+
+/// How long an idle agent is watched.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// Feature gates that are off by default up to 1.35, and the fields of ResourceSlices that the API server then drops.
+const GATED: [(&str, &[&str]); 4] = [
+    (
+        "DRAConsumableCapacity",
+        &["spec.devices[].allowMultipleAllocations", "spec.devices[].capacity[].requestPolicy"],
+    ),
+    ("DRAPartitionableDevices", &["spec.devices[].consumesCounters", "spec.sharedCounters"]),
+    ("DRADeviceTaints", &["spec.devices[].taints"]),
+    ("DRADeviceBindingConditions", &["spec.devices[].bindsToNode"]),
+];
+
+fn main() -> ExitCode {
+    suite::run(scenarios![
+        alone:
+            slices_are_complete_and_an_idle_agent_writes_nothing,
+            events_and_metrics_report_fields_that_the_server_drops,
+            a_pod_gets_its_network_and_its_claim_reports_it,
+            pods_share_a_network_or_wait_for_each_other,
+            a_nic_and_macvlan_on_it_are_never_in_use_together,
+            a_cluster_wide_network_serves_a_pod,
+            the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count,
+            metrics_are_served,
+            the_agent_has_only_the_documented_rights,
+            the_agent_writes_only_slices_of_its_own_node,
+            a_stolen_token_writes_only_objects_of_its_own_node,
+            a_stolen_token_reads_only_pods_of_its_own_node,
+            an_account_with_the_agents_name_in_another_namespace_is_not_limited,
+            idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes,
+            a_burst_of_pods_has_no_claim_refused;
+    ])
+}
+
+/// Whether the API server stores all fields of netclaim's devices.
+fn has_everything(cluster: &Cluster) -> Result<bool> {
+    Ok(version(cluster)? >= "v1.36.0".parse()?)
+}
+
+/// Whether the scheduler keeps exclusive uses of a link apart.
+fn counts(cluster: &Cluster) -> Result<bool> {
+    Ok(version(cluster)? >= KubernetesVersion::FIRST_TO_COUNT)
+}
+
+fn version(cluster: &Cluster) -> Result<KubernetesVersion> {
+    let version: Value = serde_json::from_str(&cluster.kubectl(&["version", "-o", "json"])?)?;
+    Ok(version["serverVersion"]["gitVersion"].as_str().context("the API server has no version")?.parse()?)
+}
+
+/// Reads the slices of the node's pool, which must be complete.
+fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
+    let mut slices = test.cluster.slices()?;
+    slices.retain(|slice| slice["spec"]["pool"]["name"] == "node0");
+    let first = slices.first().context("the node has no slices")?;
+    for slice in &slices {
+        let (pool, expected) = (&slice["spec"]["pool"], &first["spec"]["pool"]);
+        ensure!(pool == expected, "the slices disagree on the pool: {pool}, {expected}");
+        ensure!(pool["resourceSliceCount"] == slices.len(), "{} slices, {pool}", slices.len());
+    }
+    Ok(slices)
+}
+
+fn devices(slices: &[Value]) -> BTreeSet<String> {
+    slices
+        .iter()
+        .flat_map(|slice| list(&slice["spec"]["devices"]))
+        .map(|device| text(&device["name"]))
+        .collect()
+}
+
+fn slices_are_complete_and_an_idle_agent_writes_nothing(test: &Test<'_>) -> Result<()> {
+    let network = format!("net-{}", test.macvlan("a")?);
+    let counts = counts(test.cluster)?;
+    let slices = eventually(10, "the network is published", || {
+        let slices = slices(test)?;
+        ensure!(devices(&slices).contains(&network), "{:?}", devices(&slices));
+        Ok(slices)
+    })?;
+    let found = devices(&slices);
+    for (device, here) in [
+        // Without counters, devices that exclude the Network on eth1 are left out.
+        ("macvlan-eth1", true),
+        ("nic-eth1", counts),
+        ("nic-eth2", true),
+        ("macvlan-eth2", counts),
+    ] {
+        ensure!(found.contains(device) == here, "{device}: {found:?}");
+    }
+    let counted = slices.iter().any(|slice| slice["spec"]["sharedCounters"].is_array());
+    ensure!(counted == counts, "{slices:?}");
+
+    let log = AuditLog::from_now(test.cluster)?;
+    sleep(IDLE);
+    let requests = log.requests_of(AGENT_USER)?;
+    let reads = ["get ", "list ", "watch "];
+    let writes: Vec<_> =
+        requests.keys().filter(|request| !reads.iter().any(|read| request.starts_with(read))).collect();
+    ensure!(writes.is_empty(), "written in {IDLE:?}: {writes:?}");
+    ensure!(self::slices(test)? == slices, "the slices have changed");
+    Ok(())
+}
+
+fn events_and_metrics_report_fields_that_the_server_drops(test: &Test<'_>) -> Result<()> {
+    let (everything, counts) = (has_everything(test.cluster)?, counts(test.cluster)?);
+    let controller =
+        test.cluster.get(&["-n", SYSTEM, "pods", "-l", "app.kubernetes.io/name=netclaim-controller"])?;
+    let address = controller["items"][0]["status"]["podIP"].as_str().context("no controller")?;
+    for (prefix, address, port) in [("netclaim", "127.0.0.1", 9177), ("netclaim_controller", address, 9178)] {
+        eventually(20, "the metrics report it", || {
+            let metrics = test.cluster.http_get(address, port, "/metrics")?;
+            for field in GATED.iter().flat_map(|(_, fields)| *fields) {
+                let line =
+                    format!("{prefix}_server_field_dropped{{field=\"{field}\"}} {}", u8::from(!everything));
+                ensure!(metrics.contains(&line), "no {line} in {metrics}");
+            }
+            Ok(())
+        })?;
+    }
+    let line = format!("netclaim_without_counters {}", u8::from(everything && !counts));
+    ensure!(test.cluster.ask_agent("/metrics")?.contains(&line), "no {line} in the agent's metrics");
+    let node = test.cluster.kubectl(&["describe", "node", "node0"])?;
+    for (gate, _) in GATED {
+        ensure!(node.contains(gate) != everything, "{gate}, kubectl describe node: {node}");
+    }
+    ensure!(node.contains("ServerLacksFeatures") != counts, "kubectl describe node: {node}");
+    Ok(())
+}
+
+fn a_pod_gets_its_network_and_its_claim_reports_it(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.start_pod("p", &network)?;
+    test.claim_was_not_refused("p")?;
+    let inside = test.interface("p", "net1")?;
+    let devices = test.claim_is_ready("p")?;
+    let [device] = devices.as_slice() else { anyhow::bail!("the claim has one device: {devices:?}") };
+    ensure!(device["networkData"]["ips"] == json!(inside.ips), "{device}, in the pod: {inside:?}");
+    ensure!(device["data"]["cniVersion"] == "1.0.0", "no CNI result: {device}");
+    ensure!(device["shareID"].is_string() == has_everything(test.cluster)?, "{device}");
+    test.delete_pod("p")?;
+    test.node_is_clean()?;
+    test.node_has_leases(0)
+}
+
+fn pods_share_a_network_or_wait_for_each_other(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.start_pod("one", &network)?;
+    test.pod("two", &network)?;
+    if has_everything(test.cluster)? {
+        test.runs_with("two", &["net1"])?;
+        return test.ping("one", "two", "net1");
+    }
+    test.is_unschedulable("two")?;
+    test.delete_pod("one")?;
+    test.runs_with("two", &["net1"])
+}
+
+fn a_nic_and_macvlan_on_it_are_never_in_use_together(test: &Test<'_>) -> Result<()> {
+    let nic = test.class_of_links("nic", &["eth2"])?;
+    let macvlan = test.network_on("eth2", "m", |_| {})?;
+    test.start_pod("macvlan", &macvlan)?;
+    test.pod("nic", &nic)?;
+    test.is_unschedulable("nic")?;
+    test.delete_pod("macvlan")?;
+    if !counts(test.cluster)? {
+        // Without counters a link with a Network is published for the Network only.
+        test.kubectl(&["delete", "network", &macvlan])?;
+    }
+    test.runs_with("nic", &["net1"])?;
+    ensure!(!test.cluster.node().links()?.contains("eth2"), "the NIC is in the pod and on the node");
+    test.delete_pod("nic")?;
+    eventually(5, "the NIC is back on the node", || {
+        ensure!(test.cluster.node().links()?.contains("eth2"), "it is not");
+        Ok(())
+    })
+}
+
+fn a_cluster_wide_network_serves_a_pod(test: &Test<'_>) -> Result<()> {
+    let network = test.cluster_network(2)?;
+    test.start_pod("one", &network)?;
+    let devices = test.claim_is_ready("one")?;
+    ensure!(devices.iter().all(|device| device["pool"] == format!("networks/{network}")), "{devices:?}");
+    test.pod("two", &network)?;
+    if has_everything(test.cluster)? {
+        test.runs_with("two", &["net1"])
+    } else {
+        test.is_unschedulable("two")
+    }
+}
+
+fn the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count(test: &Test<'_>) -> Result<()> {
+    let nic = test.class_of_links("nic", &["eth2"])?;
+    let macvlan = test.network_on("eth2", "m", |network| network["spec"]["scope"] = json!("Cluster"))?;
+    test.start_pod("macvlan", &macvlan)?;
+    test.pod("nic", &nic)?;
+    test.event("nic", &["FailedPrepareDynamicResources", "link eth2 is in another use by pod", "/macvlan"])?;
+    test.has_not_started("nic")?;
+    test.delete_pod("macvlan")?;
+    test.wake("nic")?;
+    test.runs_with("nic", &["net1"])
+}
