@@ -38,7 +38,7 @@ test-fresh: ## make demo and make test in a new, minimal Debian that has only Ru
 	@tests/fresh.sh
 
 .PHONY: shell
-shell: ## A shell in a new, minimal Debian in which this work tree builds and its tests run (root; 3 minutes to start)
+shell: ## A shell in a new, minimal Debian in which this work tree builds and its tests run (root; 2 minutes to start)
 	@tests/fresh.sh --here
 
 .PHONY: test-qemu
