@@ -4,6 +4,9 @@
 # Go, their caches, $NETCLAIM_CACHE, and the settings for package registries: proxies, mirrors, certificates. Needs Debian,
 # root, and 20 GB on a real file system.
 #
+# fresh.sh --here [COMMAND...]: a shell there, or COMMAND, in this work tree itself instead of a copy. What a build needs is
+# installed first; what it makes is kept in $NETCLAIM_CACHE/fresh-target.
+#
 # NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). After a failure it stays until the next run.
 set -euo pipefail
 # shellcheck source=node/cluster.sh
@@ -29,6 +32,10 @@ enter() {
   as "$go_modules" /root/go/pkg/mod
   as "$go_cache" /root/.cache/go-build
   as "$cache" /root/.cache/netclaim
+  if [[ -n ${NETCLAIM_FRESH_HERE:-} ]]; then
+    as "$root" /netclaim
+    as "$cache/fresh-target" /netclaim/target
+  fi
   cd "$debian"
   pivot_root . .
   umount -l .
@@ -50,6 +57,12 @@ done
 if [[ ${1:-} == --enter ]]; then
   shift
   enter "$@"
+fi
+if [[ ${1:-} == --here ]]; then
+  shift
+  (($#)) || set -- bash -c 'bash || true'
+  set -- bash -ec 'tests/packages.sh build; tests/packages.sh test; exec "$@"' - "$@"
+  export NETCLAIM_FRESH_HERE=1
 fi
 
 ((EUID == 0)) || die "run me as root: the fresh Debian starts Kubernetes nodes"
@@ -95,7 +108,7 @@ certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 settings=$(go env GOENV)
 [[ ! -e $settings ]] || install -D -m 644 "$settings" "$debian/root/.config/go/env"
 mkdir "$debian/netclaim"
-git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude-standard |
+[[ -n ${NETCLAIM_FRESH_HERE:-} ]] || git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude-standard |
   tar -C "$root" --null --files-from=- --ignore-failed-read -c | tar -C "$debian/netclaim" -x
 
 # shellcheck disable=SC2016 # a script for another shell
