@@ -17,13 +17,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::future::join_all;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::journal::Journal;
-use netclaim_driver::attach::record::{Phase, Plan, Sandbox};
-use netclaim_driver::attach::{Attacher, Checked, CniNetwork, LiveSandbox, Observer, PodState};
+use netclaim_driver::attach::testing::Claimant;
+use netclaim_driver::attach::{
+    Attacher, Checked, CniPlugins, Failure, LiveSandbox, Observer, Phase, Sandbox,
+};
 use netclaim_driver::links::{self, Links};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use plugin_host::{Feature, Host, Netns, on_a_host, run};
+use plugin_host::{Feature, Host, Netns, Plan, PodState, on_a_host, run};
 
 const OWN_CLOCK: Feature = Feature {
     without: "the clock is not this test's to set (NETCLAIM_OWN_CLOCK)",
@@ -52,16 +54,18 @@ fn jump(seconds: i64) {
 struct Silent;
 
 impl Observer for Silent {
-    async fn observe(&self, _: &str, _: &PodState) -> Result<(), String> {
+    type Owner = Claimant;
+
+    async fn observe(&self, _: &str, _: &PodState) -> Result<(), Failure> {
         Ok(())
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {
-        panic!("{}: {why}", plan.claim.name);
+        panic!("{}: {why}", plan.owner.claim.name);
     }
 }
 
-type Agent = Arc<Attacher<CniNetwork, Silent>>;
+type Agent = Arc<Attacher<CniPlugins, Silent>>;
 
 /// The node of the test: `slow` is `ptp`, but an ADD takes two seconds more and a DEL one; with a file `fail` an ADD
 /// fails, with a file `hang` it does not end.
@@ -90,17 +94,17 @@ impl Node {
         Self { host, pods: BTreeMap::new() }
     }
 
-    fn network(&self) -> CniNetwork {
+    fn network(&self) -> CniPlugins {
         let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
         let runtime = Runtime::new(vec![self.host.data.path().to_owned(), bin.into()]).unwrap();
-        CniNetwork::new(runtime, self.cache(), Links::new("/sys"), DEADLINE)
+        CniPlugins::new(runtime, self.cache(), Links::new("/sys"), DEADLINE)
     }
 
     fn cache(&self) -> Cache {
         Cache::new(self.host.data.path().join("cache"))
     }
 
-    fn journal(&self) -> Journal {
+    fn journal(&self) -> Journal<Claimant> {
         Journal::open(self.host.data.path().join("journal")).unwrap()
     }
 
@@ -133,9 +137,11 @@ impl Node {
     }
 
     /// A pod with its plan and its sandbox.
-    async fn start(&mut self, agent: &Agent, settle: &CniNetwork, pod: &str) {
+    async fn start(&mut self, agent: &Agent, settle: &CniPlugins, pod: &str) {
         self.pods.insert(pod.to_owned(), Netns::new());
-        agent.prepare(vec![settle.settle(self.plan(pod)).await.unwrap()]).await.unwrap();
+        let mut plan = self.plan(pod);
+        plan.spec.conflist = settle.settle(&plan.spec.conflist).await.unwrap();
+        agent.prepare(vec![plan]).await.unwrap();
         agent.sandbox_up(self.sandbox(pod));
     }
 
@@ -251,7 +257,7 @@ fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
             pods.into_values().flat_map(|pod| pod.records).map(|record| (record.plan, record.phase)).collect()
         };
         assert_eq!(records(agent.pods()), records(known));
-        assert_eq!(agent.collect(&node.plan("a")).await, Ok(0));
+        assert_eq!(agent.collect(&node.plan("a").spec).await, Ok(0));
         assert_eq!(node.host.reserved("netclaim-n").len(), pods.len());
         assert_eq!(node.cache().attachments().unwrap().0.len(), pods.len());
 

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netclaim_cni::{Cache, Runtime};
-use netclaim_driver::attach::record::{Plan, Sandbox};
-use netclaim_driver::attach::{CniNetwork, Network as _, Undone};
+use netclaim_cni::{Cache, CniResult, NetworkList, Runtime};
+use netclaim_driver::attach::retry::Attempt;
+use netclaim_driver::attach::{Attach as _, CniPlugins, Del, DelOutcome, Sandbox, Spec};
 use netclaim_driver::links::Links;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -39,9 +39,9 @@ impl Node {
         Self(dir)
     }
 
-    fn network(&self, timeout: Duration) -> CniNetwork {
+    fn network(&self, timeout: Duration) -> CniPlugins {
         let runtime = Runtime::new(vec![self.0.path().to_owned()]).unwrap();
-        CniNetwork::new(runtime, self.cache(), Links::new("/sys"), timeout)
+        CniPlugins::new(runtime, self.cache(), Links::new("/sys"), timeout)
     }
 
     /// As every program of the node sees it.
@@ -55,15 +55,20 @@ impl Node {
     }
 }
 
-/// A plan in a network of this name, by this plugin.
-fn plan(name: &str, plugin: &str) -> Plan {
-    let object = |name: &str| json!({"namespace": "default", "name": name, "uid": format!("{name}-uid")});
-    let plan = json!({
-        "claim": object("c"), "index": 0, "of": 1, "pod": object("p"), "network": name, "ifName": "net1",
-        "device": {"request": "net", "pool": "node0", "device": "net-n"},
-        "conflist": {"cniVersion": "1.1.0", "name": name, "plugins": [{"type": plugin}]}
-    });
-    serde_json::from_value(plan).unwrap()
+/// An attachment to a network of this name, by this plugin.
+fn spec(name: &str, plugin: &str) -> Spec {
+    let list = json!({"cniVersion": "1.1.0", "name": name, "plugins": [{"type": plugin}]});
+    Spec {
+        if_name: "net1".parse().unwrap(),
+        conflist: NetworkList::parse(list.to_string().as_bytes()).unwrap(),
+        args: Default::default(),
+        capability_args: Default::default(),
+    }
+}
+
+/// A DEL that nothing is known of.
+fn del<'a>(netns: Option<&'a Path>, result: Option<&'a CniResult>) -> Del<'a> {
+    Del { sandbox_id: "s1", netns, result, moved_link: None, attempt: Attempt::default() }
 }
 
 fn sandbox(id: &str) -> Sandbox {
@@ -74,47 +79,46 @@ fn sandbox(id: &str) -> Sandbox {
 
 #[tokio::test]
 async fn operations_wait_for_another_programs_gc_of_their_network() {
-    let (node, plan) = (Node::new(), plan("n", "works"));
+    let (node, spec) = (Node::new(), spec("n", "works"));
     let (network, impatient) = (node.network(LONG), node.network(SHORT));
     let gc = node.cache().lock_network(&"n".parse().unwrap(), (Instant::now() + LONG).into()).await.unwrap();
     assert!(gc.is_some());
     let busy = "another program has worked on network `n`";
-    let error = impatient.add(&plan, &sandbox("s1")).await.unwrap_err().message;
+    let error = impatient.add(&spec, &sandbox("s1")).await.unwrap_err().failure.message;
     assert!(error.contains(busy), "{error}");
-    let error = impatient.del(&plan, "s1", None, None, None, 0).await.unwrap_err().message;
+    let error = impatient.del(&spec, del(None, None)).await.unwrap_err().message;
     assert!(error.contains(busy), "{error}");
     assert_eq!(node.asked(), [""; 0]);
     drop(gc);
-    network.add(&plan, &sandbox("s1")).await.unwrap();
-    let result: Value = json!({"cniVersion": "1.1.0"});
+    let result = network.add(&spec, &sandbox("s1")).await.unwrap();
     let netns = Path::new("/run/netns/none");
-    assert_eq!(network.del(&plan, "s1", Some(netns), Some(&result), None, 0).await, Ok(Undone::All));
+    assert_eq!(network.del(&spec, del(Some(netns), Some(&result))).await, Ok(DelOutcome::Clean));
     assert_eq!(node.asked(), ["ADD", "DEL"]);
 }
 
 #[tokio::test]
 async fn operations_wait_for_another_programs_work_on_their_container() {
-    let (node, plan) = (Node::new(), plan("n", "works"));
+    let (node, spec) = (Node::new(), spec("n", "works"));
     let until = Instant::now() + LONG;
     let other = node.cache().lock(&"s1".parse().unwrap(), &"other".parse().unwrap(), until.into()).await;
     let other = other.unwrap().unwrap();
-    node.network(SHORT).add(&plan, &sandbox("s1")).await.unwrap_err();
+    node.network(SHORT).add(&spec, &sandbox("s1")).await.unwrap_err();
     assert_eq!(node.asked(), [""; 0]);
     drop(other);
-    node.network(LONG).add(&plan, &sandbox("s1")).await.unwrap();
+    node.network(LONG).add(&spec, &sandbox("s1")).await.unwrap();
 }
 
 #[tokio::test]
 async fn gc_waits_for_everybody_who_works_on_its_network() {
-    let (node, plan) = (Node::new(), plan("netclaim-n", "works"));
+    let (node, spec) = (Node::new(), spec("netclaim-n", "works"));
     let until = Instant::now() + LONG;
     let (container, name) = ("c1".parse().unwrap(), "netclaim-n".parse().unwrap());
     let other = node.cache().lock(&container, &name, until.into()).await.unwrap().unwrap();
-    let error = node.network(SHORT).collect(&plan, Vec::new).await.unwrap_err().message;
+    let error = node.network(SHORT).collect(&spec, Vec::new).await.unwrap_err().message;
     assert!(error.contains("busy"), "{error}");
     assert_eq!(node.asked(), [""; 0]);
     drop(other);
-    assert_eq!(node.network(LONG).collect(&plan, Vec::new).await, Ok(0));
+    assert_eq!(node.network(LONG).collect(&spec, Vec::new).await, Ok(0));
     assert_eq!(node.asked(), ["GC"]);
 }
 
@@ -126,7 +130,7 @@ async fn forty_pods_of_a_network_that_hangs_do_not_hold_up_a_pod_of_another_one(
     for pod in 0..40 {
         let network = Arc::clone(&network);
         hanging.spawn(async move {
-            network.add(&plan("dead", "hangs"), &sandbox(&format!("dead{pod}"))).await.unwrap_err()
+            network.add(&spec("dead", "hangs"), &sandbox(&format!("dead{pod}"))).await.unwrap_err()
         });
     }
     let start = Instant::now();
@@ -135,7 +139,7 @@ async fn forty_pods_of_a_network_that_hangs_do_not_hold_up_a_pod_of_another_one(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let start = Instant::now();
-    network.add(&plan("alive", "works"), &sandbox("s1")).await.unwrap();
+    network.add(&spec("alive", "works"), &sandbox("s1")).await.unwrap();
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     // Dropped, they end their plugins.
     hanging.shutdown().await;

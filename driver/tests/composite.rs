@@ -14,12 +14,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netclaim_driver::attach::record::{Phase, Plan, Sandbox};
-use netclaim_driver::attach::{Attacher, Checked, CniNetwork, Gate, LiveSandbox, Observer, PodState};
+use netclaim_driver::attach::testing::Claimant;
+use netclaim_driver::attach::{
+    Attacher, Checked, CniPlugins, Failure, Gate, LiveSandbox, Observer, Phase, Sandbox,
+};
 use netclaim_driver::links;
 use serde_json::{Value, json};
 
-use plugin_host::{BOND, Feature, Host, LONG, Netns, VLAN, links, on_a_host, run, state};
+use plugin_host::{BOND, Feature, Host, LONG, Netns, Plan, PodState, VLAN, links, on_a_host, run, state};
 
 const NEEDS: &[Feature] = &[BOND, VLAN];
 const POD: &str = "p-uid";
@@ -46,13 +48,15 @@ struct Reports {
 }
 
 impl Observer for Reports {
-    async fn observe(&self, _: &str, state: &PodState) -> Result<(), String> {
+    type Owner = Claimant;
+
+    async fn observe(&self, _: &str, state: &PodState) -> Result<(), Failure> {
         self.errors.lock().unwrap().extend(state.records.iter().filter_map(|record| record.error.clone()));
         Ok(())
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {
-        self.given_up.lock().unwrap().push(format!("{}: {why}", plan.if_name));
+        self.given_up.lock().unwrap().push(format!("{}: {why}", plan.spec.if_name));
     }
 }
 
@@ -66,7 +70,7 @@ impl Reports {
 /// A node with one pod, whose claim is prepared.
 struct Node {
     host: Host,
-    agent: Arc<Attacher<CniNetwork, Reports>>,
+    agent: Arc<Attacher<CniPlugins, Reports>>,
     told: Arc<Reports>,
     netns: Netns,
     before: [Value; 2],
@@ -83,7 +87,7 @@ impl Node {
         Self { host, agent, told, netns, before: LINKS.map(state) }
     }
 
-    fn agent(host: &Host, told: &Arc<Reports>) -> Arc<Attacher<CniNetwork, Reports>> {
+    fn agent(host: &Host, told: &Arc<Reports>) -> Arc<Attacher<CniPlugins, Reports>> {
         let bin = PathBuf::from(std::env::var_os("NETCLAIM_CNI_BIN").unwrap());
         let own = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin_host/bin").into();
         host.agent(vec![own, bin], VERY_LONG, told)

@@ -133,7 +133,10 @@ impl Pod {
     /// Expects that DEL gives the link up, and frees the address.
     async fn is_given_up(&self) {
         let undone = self.del(0).await.unwrap();
-        assert!(matches!(&undone, DelOutcome::GivenUp(why) if why.contains("link up0 is gone")), "{undone:?}");
+        assert!(
+            matches!(&undone, DelOutcome::GivenUp(why) if why.contains("link up0 is gone")),
+            "{undone:?}"
+        );
         assert_eq!(self.host.reserved("h"), [""; 0]);
     }
 }

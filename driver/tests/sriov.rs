@@ -17,12 +17,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use netclaim_driver::attach::record::{Plan, Sandbox};
-use netclaim_driver::attach::{Attacher, CniNetwork, Gate, LiveSandbox, Observer, PodState};
+use netclaim_driver::attach::testing::Claimant;
+use netclaim_driver::attach::{Attacher, CniPlugins, Failure, Gate, LiveSandbox, Observer, Sandbox};
 use netclaim_driver::links::{self, Changes, Link, Links};
 use serde_json::{Value, json};
 
-use plugin_host::{Feature, Host, LONG, Netns, links, on_the_machine, run, state};
+use plugin_host::{Feature, Host, LONG, Netns, Plan, PodState, links, on_the_machine, run, state};
 
 const NEEDS: &[Feature] = &[
     Feature {
@@ -104,7 +104,9 @@ async fn one_link(name: &str) -> Link {
 struct GivenUp(Mutex<Vec<String>>);
 
 impl Observer for GivenUp {
-    async fn observe(&self, _: &str, _: &PodState) -> Result<(), String> {
+    type Owner = Claimant;
+
+    async fn observe(&self, _: &str, _: &PodState) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -116,7 +118,7 @@ impl Observer for GivenUp {
 /// An agent, and pods that each want a whole link.
 struct Node {
     host: Host,
-    agent: Arc<Attacher<CniNetwork, GivenUp>>,
+    agent: Arc<Attacher<CniPlugins, GivenUp>>,
     told: Arc<GivenUp>,
 }
 
@@ -126,7 +128,7 @@ impl Node {
         Self { agent: Self::agent(&host, &told), host, told }
     }
 
-    fn agent(host: &Host, told: &Arc<GivenUp>) -> Arc<Attacher<CniNetwork, GivenUp>> {
+    fn agent(host: &Host, told: &Arc<GivenUp>) -> Arc<Attacher<CniPlugins, GivenUp>> {
         let bin = PathBuf::from(std::env::var_os("NETCLAIM_CNI_BIN").unwrap());
         host.agent(vec![bin], LONG, told)
     }

@@ -11,33 +11,35 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use netclaim_cni::{AddOutcome, Cache, Cached, NetworkList, Runtime};
-use netclaim_driver::attach::record::{Plan, Sandbox};
-use netclaim_driver::attach::{Checked, CniNetwork, Network as _};
+use netclaim_driver::attach::{Attach as _, Checked, CniPlugins, Sandbox, Spec};
 use netclaim_driver::links::Links;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use plugin_host::{Host, LONG, Netns, attachment, on_a_host, run};
 
-fn network(host: &Host) -> CniNetwork {
+fn network(host: &Host) -> CniPlugins {
     let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
     let runtime = Runtime::new(vec![bin.into()]).unwrap();
-    CniNetwork::new(runtime, Cache::new(host.data.path().join("cache")), Links::new("/sys"), LONG)
+    CniPlugins::new(runtime, Cache::new(host.data.path().join("cache")), Links::new("/sys"), LONG)
 }
 
-/// A plan for `net1` in a network of this name, with `more` in its conflist.
-fn plan(host: &Host, name: &str, more: Value) -> Plan {
-    let object = |name: &str| json!({"namespace": "default", "name": name, "uid": format!("{name}-uid")});
-    let mut conflist: Map<String, Value> = serde_json::from_value(json!({
+/// An attachment `net1` to a network of this name, with `more` in its conflist.
+fn spec(host: &Host, name: &str, more: Value) -> Spec {
+    let mut list = json!({
         "cniVersion": "1.1.0", "name": name,
         "plugins": [{"type": "ptp", "ipam": host.subnet("10.9.0.0/24")}, {"type": "tuning", "mtu": 1400}]
-    }))
-    .unwrap();
-    conflist.extend(more.as_object().unwrap().clone());
-    let plan = json!({
-        "claim": object("c"), "index": 0, "of": 1, "pod": object("p"), "network": "n", "ifName": "net1",
-        "device": {"request": "net", "pool": "node0", "device": "net-n"}, "conflist": conflist
     });
-    serde_json::from_value(plan).unwrap()
+    list.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Spec {
+        if_name: "net1".parse().unwrap(),
+        conflist: parsed(&list),
+        args: Default::default(),
+        capability_args: Default::default(),
+    }
+}
+
+fn parsed(list: &Value) -> NetworkList {
+    NetworkList::parse(list.to_string().as_bytes()).unwrap()
 }
 
 fn sandbox(netns: &Netns) -> Sandbox {
@@ -56,15 +58,15 @@ fn gc_releases_what_nobody_has_in_a_network_of_ours() {
             ("netclaim-off", json!({"disableGC": true}), 0),
             ("somebodys", json!({}), 0),
         ] {
-            let (plan, netns) = (plan(&host, name, more), Netns::new());
-            network.add(&plan, &sandbox(&netns)).await.unwrap();
+            let (spec, netns) = (spec(&host, name, more), Netns::new());
+            network.add(&spec, &sandbox(&netns)).await.unwrap();
             let lease = host.data.path().join(name).join("10.9.0.77");
             fs::write(&lease, "never-was\r\nnet1").unwrap();
-            let mine = || vec![("s1".to_owned(), "net1".parse().unwrap())];
-            assert_eq!(network.collect(&plan, mine).await, Ok(collected), "{name}");
+            let mine = || vec![("s1".parse().unwrap(), "net1".parse().unwrap())];
+            assert_eq!(network.collect(&spec, mine).await, Ok(collected), "{name}");
             assert_eq!(lease.exists(), collected == 0, "{name}");
             assert_eq!(host.reserved(name)[0], "10.9.0.2 s1 net1");
-            assert_eq!(network.collect(&plan, mine).await, Ok(0), "{name}");
+            assert_eq!(network.collect(&spec, mine).await, Ok(0), "{name}");
             assert!(netns.has_link("net1"));
         }
     });
@@ -74,15 +76,15 @@ fn gc_releases_what_nobody_has_in_a_network_of_ours() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn attachments_of_other_programs_are_kept() {
     on_a_host(&[], async |host| {
-        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
+        let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());
         // It is in the cache, as `netclaimctl cni add` leaves it, and in no journal.
-        let list = NetworkList::parse(Value::Object(plan.conflist.clone()).to_string().as_bytes()).unwrap();
+        let list = spec.conflist.clone();
         let attachment = attachment("s1", &netns);
         let result = host.runtime.add(&list, &attachment, LONG).await.unwrap();
         let cached = Cached { list, attachment, outcome: AddOutcome::Attached(result) };
         Cache::new(host.data.path().join("cache")).store(&cached).unwrap();
         drop(netns);
-        assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));
+        assert_eq!(network.collect(&spec, Vec::new).await, Ok(0));
         assert_eq!(host.reserved("netclaim-n"), ["10.9.0.2 s1 net1"]);
     });
 }
@@ -91,12 +93,12 @@ fn attachments_of_other_programs_are_kept() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn an_attachment_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
     on_a_host(&[], async |host| {
-        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
-        network.add(&plan, &sandbox(&netns)).await.unwrap();
-        assert_eq!(network.collect(&plan, Vec::new).await, Ok(0));
+        let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());
+        network.add(&spec, &sandbox(&netns)).await.unwrap();
+        assert_eq!(network.collect(&spec, Vec::new).await, Ok(0));
         assert_eq!(host.reserved("netclaim-n"), ["10.9.0.2 s1 net1"]);
         drop(netns);
-        assert_eq!(network.collect(&plan, Vec::new).await, Ok(1));
+        assert_eq!(network.collect(&spec, Vec::new).await, Ok(1));
         assert_eq!(host.reserved("netclaim-n"), [""; 0]);
         let (known, _) = Cache::new(host.data.path().join("cache")).attachments().unwrap();
         assert_eq!(known, []);
@@ -107,17 +109,17 @@ fn an_attachment_in_the_cache_alone_is_kept_until_its_namespace_is_gone() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_check_finds_what_is_missing_and_what_is_there_again() {
     on_a_host(&[], async |host| {
-        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
+        let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());
         let sandbox = sandbox(&netns);
-        let result = network.add(&plan, &sandbox).await.unwrap();
-        assert_eq!(network.check(&plan, &sandbox, &result).await, Checked::Fine);
+        let result = network.add(&spec, &sandbox).await.unwrap();
+        assert_eq!(network.check(&spec, &sandbox, &result).await, Checked::Fine);
         netns.inside(|| run("ip link set net1 mtu 1300"));
-        let Checked::Failed(found) = network.check(&plan, &sandbox, &result).await else {
+        let Checked::Failed(found) = network.check(&spec, &sandbox, &result).await else {
             panic!("a wrong MTU was not found")
         };
         assert!(found.contains("tuning") && found.contains("MTU"), "{found}");
         netns.inside(|| run("ip link set net1 mtu 1400"));
-        assert_eq!(network.check(&plan, &sandbox, &result).await, Checked::Fine);
+        assert_eq!(network.check(&spec, &sandbox, &result).await, Checked::Fine);
     });
 }
 
@@ -125,24 +127,26 @@ fn a_check_finds_what_is_missing_and_what_is_there_again() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_check_that_cannot_be_made_says_nothing() {
     on_a_host(&[], async |host| {
-        let (network, plan, netns) = (network(&host), plan(&host, "netclaim-n", json!({})), Netns::new());
+        let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());
         let there = sandbox(&netns);
-        let result = network.add(&plan, &there).await.unwrap();
-        let unknown = async |plan: &Plan, sandbox: &Sandbox| match network.check(plan, sandbox, &result).await
+        let result = network.add(&spec, &there).await.unwrap();
+        let unknown = async |spec: &Spec, sandbox: &Sandbox| match network.check(spec, sandbox, &result).await
         {
             Checked::Unknown(reason) => reason,
             other => panic!("{other:?}"),
         };
-        let mut off = plan.clone();
-        off.conflist.insert("disableCheck".into(), json!(true));
+        let changed = |change: &dyn Fn(&mut Value)| {
+            let mut list = serde_json::from_str(spec.conflist.raw()).unwrap();
+            change(&mut list);
+            Spec { conflist: parsed(&list), ..spec.clone() }
+        };
+        let off = changed(&|list| list["disableCheck"] = json!(true));
         assert_eq!(unknown(&off, &there).await, "the network has disableCheck");
-        let mut old = plan.clone();
-        old.conflist.insert("cniVersion".into(), json!("0.3.1"));
+        let old = changed(&|list| list["cniVersion"] = json!("0.3.1"));
         assert!(unknown(&old, &there).await.contains("0.3.1"));
-        let mut missing = plan.clone();
-        missing.conflist["plugins"][1]["type"] = json!("no-such-plugin");
+        let missing = changed(&|list| list["plugins"][1]["type"] = json!("no-such-plugin"));
         assert!(unknown(&missing, &there).await.contains("no-such-plugin"));
         let gone = Sandbox { netns: "/run/netns/none".into(), ..there };
-        assert_eq!(unknown(&plan, &gone).await, "the sandbox is not where it was");
+        assert_eq!(unknown(&spec, &gone).await, "the sandbox is not where it was");
     });
 }

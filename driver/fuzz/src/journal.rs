@@ -1,8 +1,10 @@
 //! Files of the journal. A fuzzer cannot guess a checksum, so any bytes are also taken for the record in a sound file.
 
-use netclaim_driver::attach::record::Record;
+use netclaim_driver::attach::testing::Claimant;
 use netclaim_driver::fuzzing::{read_record, write_record};
 use sha2::{Digest as _, Sha256};
+
+type Record = netclaim_driver::attach::Record<Claimant>;
 
 pub fn journal(data: &[u8]) {
     file(data);

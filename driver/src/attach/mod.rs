@@ -36,6 +36,9 @@ pub mod record;
 pub mod retry;
 mod state;
 pub mod sweep;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod wanted;

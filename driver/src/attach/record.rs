@@ -169,50 +169,13 @@ impl<O> From<Record<O>> for RecordFile<O> {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeMap;
-    use std::fmt;
 
     use netclaim_cni::{NetworkList, SpecVersion};
     use serde_json::Map;
 
     use super::super::plan::Spec;
+    pub(crate) use super::super::testing::{Claimant, Object};
     use super::*;
-
-    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-    pub(crate) struct Object {
-        pub(crate) namespace: String,
-        pub(crate) name: String,
-        pub(crate) uid: String,
-    }
-
-    /// An owner as the first agent wrote it.
-    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-    pub(crate) struct Claimant {
-        pub(crate) claim: Object,
-        pub(crate) pod: Object,
-        /// Whatever else the agent has to say.
-        #[serde(flatten)]
-        pub(crate) rest: Map<String, serde_json::Value>,
-    }
-
-    impl fmt::Display for Claimant {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "claim {} of pod {}", self.claim.name, self.pod.name)
-        }
-    }
-
-    impl Owner for Claimant {
-        fn pod_uid(&self) -> &str {
-            &self.pod.uid
-        }
-
-        fn group(&self) -> &str {
-            &self.claim.uid
-        }
-
-        fn group_name(&self) -> &str {
-            &self.claim.name
-        }
-    }
 
     pub(crate) fn list(json: serde_json::Value) -> NetworkList {
         NetworkList::parse(json.to_string().as_bytes()).expect("a conflist")

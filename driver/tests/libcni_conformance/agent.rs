@@ -1,18 +1,20 @@
-//! The agent's way to attach, [`CniNetwork`], as a side: what the agent's journal would hold between two verbs is in memory.
+//! The agent's way to attach, [`CniPlugins`], as a side: what the agent's journal would hold between two verbs is in memory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use netclaim_cni::{Cache, Runtime};
-use netclaim_driver::attach::record::{Plan, Sandbox};
-use netclaim_driver::attach::{Checked, CniNetwork, Failure, Network as _, Status, Undone};
+use netclaim_cni::{Cache, CniResult, NetworkList, Runtime};
+use netclaim_driver::attach::retry::Attempt;
+use netclaim_driver::attach::{
+    AddFailure, Attach as _, Checked, CniPlugins, Del, DelOutcome, Sandbox, Spec, Status,
+};
 use netclaim_driver::links::{HostLink, Links, Netns};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::sides::Order;
 
 pub struct Agent {
-    network: CniNetwork,
+    plugins: CniPlugins,
     tokio: tokio::runtime::Runtime,
     /// By container and interface.
     journal: BTreeMap<(String, String), Known>,
@@ -21,51 +23,51 @@ pub struct Agent {
 /// An attachment whose DEL is owed.
 #[derive(Clone)]
 struct Known {
-    plan: Plan,
+    spec: Spec,
     sandbox: Sandbox,
-    result: Option<Value>,
+    result: Option<CniResult>,
     attached: bool,
-    lent: Option<HostLink>,
-    tries: u32,
+    moved_link: Option<HostLink>,
+    attempt: Attempt,
 }
 
 impl Agent {
     pub fn new(bin_dir: PathBuf, cache: &Path) -> Self {
         let cache = Cache::new(cache).beside_a_journal();
         let runtime = Runtime::new(vec![bin_dir]).unwrap();
-        let network = CniNetwork::new(runtime, cache, Links::new("/sys"), Order::LONG);
+        let plugins = CniPlugins::new(runtime, cache, Links::new("/sys"), Order::LONG);
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Self { network, tokio, journal: BTreeMap::new() }
+        Self { plugins, tokio, journal: BTreeMap::new() }
     }
 
     /// What came of a verb. A failure is its text, for the agent tells no more of it.
     pub fn outcome(&mut self, list: &str, order: &Order) -> Value {
-        let plan = plan(list, order);
+        let spec = spec(list, order);
         let key = (order.container.clone(), order.if_name.clone());
-        let Self { network, tokio, journal } = self;
+        let Self { plugins, tokio, journal } = self;
         let done = tokio.block_on(async {
             match order.verb {
-                "ADD" => add(network, plan, order, journal, key).await,
+                "ADD" => add(plugins, spec, order, journal, key).await,
                 "CHECK" => match journal.get(&key).filter(|known| known.attached) {
-                    Some(Known { plan, sandbox, result: Some(result), .. }) => {
-                        match network.check(plan, sandbox, result).await {
+                    Some(Known { spec, sandbox, result: Some(result), .. }) => {
+                        match plugins.check(spec, sandbox, result).await {
                             Checked::Fine => Ok(Value::Null),
                             Checked::Failed(why) | Checked::Unknown(why) => Err(why),
                         }
                     }
                     _ => panic!("the agent checks what is attached only"),
                 },
-                "DEL" => del(network, plan, order, journal, key).await,
-                "STATUS" => match network.status(&plan.conflist).await {
+                "DEL" => del(plugins, spec, order, journal, key).await,
+                "STATUS" => match plugins.status(&spec.conflist).await {
                     Status::Ready => Ok(Value::Null),
                     Status::NotReady(why) | Status::Limited(why) => Err(why),
                 },
                 "GC" => {
-                    let name = |name: &String| serde_json::from_value(json!(name)).unwrap();
-                    let valid =
-                        || order.valid.iter().map(|(id, if_name)| (id.clone(), name(if_name))).collect();
-                    network
-                        .collect(&plan, valid)
+                    let parsed =
+                        |(id, if_name): &(String, String)| (id.parse().unwrap(), if_name.parse().unwrap());
+                    let valid = || order.valid.iter().map(parsed).collect();
+                    plugins
+                        .collect(&spec, valid)
                         .await
                         .map(|_| Value::Null)
                         .map_err(|failure| failure.message)
@@ -81,8 +83,8 @@ impl Agent {
 }
 
 async fn add(
-    network: &CniNetwork,
-    plan: Plan,
+    plugins: &CniPlugins,
+    spec: Spec,
     order: &Order,
     journal: &mut BTreeMap<(String, String), Known>,
     key: (String, String),
@@ -90,54 +92,58 @@ async fn add(
     let netns = order.netns.clone().expect("a namespace");
     let netns_id = Netns::open(&netns).unwrap().id();
     let sandbox = Sandbox { id: order.container.clone(), netns, netns_id, boot_id: "boot".into() };
-    let lent = network.lends(&plan).await.map_err(|failure| failure.message)?;
-    let added = network.add(&plan, &sandbox).await;
+    let moved_link = plugins.link_to_move(&spec).await.map_err(|failure| failure.message)?;
+    let added = plugins.add(&spec, &sandbox).await;
     let (attached, result, done) = match added {
-        Ok(result) => (true, Some(result.clone()), Ok(result)),
-        Err(Failure { message, last_good }) => (false, last_good, Err(message)),
+        Ok(result) => {
+            let json = serde_json::from_str(result.raw()).unwrap();
+            (true, Some(result), Ok(json))
+        }
+        Err(AddFailure { failure, last_good }) => (false, last_good, Err(failure.message)),
     };
-    journal.insert(key, Known { plan, sandbox, result, attached, lent, tries: 0 });
+    journal.insert(key, Known { spec, sandbox, result, attached, moved_link, attempt: Attempt::default() });
     done
 }
 
 async fn del(
-    network: &CniNetwork,
-    plan: Plan,
+    plugins: &CniPlugins,
+    spec: Spec,
     order: &Order,
     journal: &mut BTreeMap<(String, String), Known>,
     key: (String, String),
 ) -> Result<Value, String> {
     let known = journal.get(&key).cloned();
-    let (plan, result, lent, tries) = match known {
-        Some(known) => (known.plan, known.result, known.lent, known.tries),
+    let (spec, result, moved_link, attempt) = match known {
+        Some(known) => (known.spec, known.result, known.moved_link, known.attempt),
         // A crash may come between a DEL and its record: the next agent repeats it.
-        None => (plan, None, None, 0),
+        None => (spec, None, None, Attempt::default()),
     };
-    let netns = order.netns.as_deref();
-    let undone = network.del(&plan, &order.container, netns, result.as_ref(), lent.as_ref(), tries).await;
-    match undone {
-        Ok(Undone::All) => {
+    let del = Del {
+        sandbox_id: &order.container,
+        netns: order.netns.as_deref(),
+        result: result.as_ref(),
+        moved_link: moved_link.as_ref(),
+        attempt,
+    };
+    match plugins.del(&spec, del).await {
+        Ok(DelOutcome::Clean) => {
             journal.remove(&key);
             Ok(Value::Null)
         }
-        Ok(Undone::GivenUp(why) | Undone::Stray(why)) => Err(why),
+        Ok(DelOutcome::GivenUp(why) | DelOutcome::Stray(why)) => Err(why),
         Err(failure) => {
-            journal.entry(key).and_modify(|known| known.tries += 1);
+            journal.entry(key).and_modify(|known| known.attempt.0 += 1);
             Err(failure.message)
         }
     }
 }
 
-/// The plan that a claim for this attachment would have come to.
-fn plan(list: &str, order: &Order) -> Plan {
-    let object = json!({"namespace": "default", "name": order.container, "uid": order.container});
-    let conflist: Value = serde_json::from_str(list).unwrap();
-    let args: Map<String, Value> =
-        order.args.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect();
-    serde_json::from_value(json!({
-        "claim": object, "index": 0, "of": 1, "pod": object,
-        "device": {"request": "net", "pool": "node0", "device": "net-net"}, "network": "net",
-        "ifName": order.if_name, "conflist": conflist, "args": args, "capabilityArgs": order.capability_args,
-    }))
-    .unwrap()
+/// What a claim for this attachment would have come to.
+fn spec(list: &str, order: &Order) -> Spec {
+    Spec {
+        if_name: order.if_name.parse().unwrap(),
+        conflist: NetworkList::parse(list.as_bytes()).unwrap(),
+        args: order.args.iter().cloned().collect(),
+        capability_args: order.capability_args.clone().into(),
+    }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::journal::Journal;
-use netclaim_driver::attach::{Attacher, CniNetwork, Observer};
+use netclaim_driver::attach::testing::Claimant;
+use netclaim_driver::attach::{self, Attacher, CniPlugins, Observer};
 use netclaim_driver::links::Links;
 
 #[path = "../../../cni/tests/plugin_host/mod.rs"]
@@ -16,19 +17,22 @@ mod host;
 
 pub use host::*;
 
+pub type Plan = attach::Plan<Claimant>;
+pub type PodState = attach::PodState<Claimant>;
+
 impl Host {
     /// An agent that has these folders of plugins and goes on from what the one before it left on the host. `deadline` is
     /// for an operation of a chain.
     pub fn agent<O: Observer>(
         &self,
-        plugins: Vec<PathBuf>,
+        folders: Vec<PathBuf>,
         deadline: Duration,
         told: &Arc<O>,
-    ) -> Arc<Attacher<CniNetwork, O>> {
+    ) -> Arc<Attacher<CniPlugins, O>> {
         let cache = Cache::new(self.data.path().join("cache"));
-        let network = CniNetwork::new(Runtime::new(plugins).unwrap(), cache, Links::new("/sys"), deadline);
+        let plugins = CniPlugins::new(Runtime::new(folders).unwrap(), cache, Links::new("/sys"), deadline);
         let journal = Journal::open(self.data.path().join("journal")).unwrap();
         let loaded = journal.load().unwrap();
-        Attacher::start(Arc::new(network), Arc::clone(told), journal, loaded, "b")
+        Attacher::start(Arc::new(plugins), Arc::clone(told), journal, loaded, "b")
     }
 }

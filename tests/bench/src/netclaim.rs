@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netclaim_cni::{Attachment, Cache, NetworkList, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::machine::{Event, after};
-use netclaim_driver::attach::record::{Plan, Record, Sandbox};
-use netclaim_driver::attach::{CniNetwork, Failure, Network as _, Undone};
+use netclaim_driver::attach::retry::Attempt;
+use netclaim_driver::attach::testing::{Claimant, Object};
+use netclaim_driver::attach::{Attach as _, CniPlugins, Del, DelOutcome, Plan, Record, Sandbox, Spec};
 use netclaim_driver::links::{Links, Netns};
-use serde_json::json;
 
 use crate::protocol::{Order, Times};
 use crate::usage::nanos;
@@ -40,8 +40,8 @@ impl Host for Runtime {
 
 /// What the agent does for each attachment: its plugins, its cache, and every record of its journal.
 pub(crate) struct Agent {
-    network: CniNetwork,
-    journal: Journal,
+    plugins: CniPlugins,
+    journal: Journal<Claimant>,
 }
 
 impl Agent {
@@ -49,17 +49,17 @@ impl Agent {
     pub(crate) fn new(bin_dir: PathBuf, dir: &Path) -> Result<Self> {
         let runtime = Runtime::new(vec![bin_dir])?.with_env("GOMAXPROCS", "1");
         let cache = Cache::new(dir.join("cache")).beside_a_journal();
-        let network = CniNetwork::new(runtime, cache, Links::new("/sys"), DEADLINE);
-        Ok(Self { network, journal: Journal::open(dir.join("journal"))? })
+        let plugins = CniPlugins::new(runtime, cache, Links::new("/sys"), DEADLINE);
+        Ok(Self { plugins, journal: Journal::open(dir.join("journal"))? })
     }
 
-    async fn write(&self, record: &Record) -> Result<()> {
+    async fn write(&self, record: &Record<Claimant>) -> Result<()> {
         let (journal, record) = (self.journal.clone(), record.clone());
         Ok(tokio::task::spawn_blocking(move || journal.write(&record)).await??)
     }
 
     /// Moves the record on, and writes it.
-    async fn advance(&self, record: &mut Record, event: Event) -> Result<()> {
+    async fn advance(&self, record: &mut Record<Claimant>, event: Event) -> Result<()> {
         record.phase = after(record.phase.clone(), event).map_err(|illegal| anyhow!("{illegal}"))?;
         self.write(record).await
     }
@@ -68,22 +68,28 @@ impl Agent {
 impl Host for Agent {
     async fn once(&self, list: &NetworkList, attachment: Attachment) -> Result<Times> {
         let sandbox = sandbox(&attachment)?;
-        let plan = plan(list, &attachment)?;
-        let failed = |failure: Failure| anyhow!(failure.message);
+        let plan = plan(list, &attachment);
 
         let begin = Instant::now();
         let mut record = Record::new(plan);
         self.write(&record).await?;
-        record.lent = self.network.lends(&record.plan).await.map_err(failed)?;
+        record.moved_link = self.plugins.link_to_move(&record.plan.spec).await?;
         self.advance(&mut record, Event::AddDue(sandbox.clone())).await?;
-        let result = self.network.add(&record.plan, &sandbox).await.map_err(failed).context("ADD")?;
+        let result = self.plugins.add(&record.plan.spec, &sandbox).await;
+        let result = result.map_err(|failed| failed.failure).context("ADD")?;
         self.advance(&mut record, Event::Added(result.clone())).await?;
 
         let added = Instant::now();
         self.advance(&mut record, Event::DelDue).await?;
-        let (netns, lent) = (Some(sandbox.netns.as_path()), record.lent.as_ref());
-        let undone = self.network.del(&record.plan, &sandbox.id, netns, Some(&result), lent, 0).await;
-        ensure!(undone.map_err(failed).context("DEL")? == Undone::All, "something is left");
+        let del = Del {
+            sandbox_id: &sandbox.id,
+            netns: Some(&sandbox.netns),
+            result: Some(&result),
+            moved_link: record.moved_link.as_ref(),
+            attempt: Attempt::default(),
+        };
+        let outcome = self.plugins.del(&record.plan.spec, del).await.context("DEL")?;
+        ensure!(outcome == DelOutcome::Clean, "something is left");
         let journal = self.journal.clone();
         tokio::task::spawn_blocking(move || journal.remove(&record)).await??;
         Ok((nanos(begin, added), nanos(added, Instant::now())))
@@ -91,15 +97,21 @@ impl Host for Agent {
 }
 
 /// The plan that a claim for this attachment would have come to.
-fn plan(list: &NetworkList, attachment: &Attachment) -> Result<Plan> {
-    let id = attachment.container_id.as_str();
-    let object = |kind: &str| json!({"namespace": "default", "name": id, "uid": format!("{id}-{kind}")});
-    let conflist: serde_json::Value = serde_json::from_str(list.raw())?;
-    Ok(serde_json::from_value(json!({
-        "claim": object("claim"), "index": 0, "of": 1, "pod": object("pod"),
-        "device": {"request": "net", "pool": "node0", "device": "net-bench"}, "network": "bench",
-        "ifName": attachment.if_name.as_str(), "conflist": conflist,
-    }))?)
+fn plan(list: &NetworkList, attachment: &Attachment) -> Plan<Claimant> {
+    let name = attachment.container_id.as_str();
+    let object = |kind: &str| Object {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        uid: format!("{name}-{kind}"),
+    };
+    let owner = Claimant { claim: object("claim"), pod: object("pod"), rest: Default::default() };
+    let spec = Spec {
+        if_name: attachment.if_name.clone(),
+        conflist: list.clone(),
+        args: Default::default(),
+        capability_args: Default::default(),
+    };
+    Plan { owner, index: 0, of: 1, network: "bench".to_owned(), spec }
 }
 
 fn sandbox(attachment: &Attachment) -> Result<Sandbox> {

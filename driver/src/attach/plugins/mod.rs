@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use netclaim_cni::{
-    self as cni, Attachment, Cache, Cached, CniResult, ContainerId, ErrorKind, FileLock, IfName, NetworkList,
-    AddOutcome, PluginConf, Runtime, TraceContext, ValidAttachment, error_chain,
+    self as cni, AddOutcome, Attachment, Cache, Cached, CniResult, ContainerId, ErrorKind, FileLock, IfName,
+    NetworkList, PluginConf, Runtime, TraceContext, ValidAttachment, error_chain,
 };
 use serde_json::value::RawValue;
 use tokio::time::Instant;
