@@ -1,4 +1,4 @@
-//! The DRA calls, translated from and to both versions of the protocol.
+//! Translates the DRA calls from and to both versions of the protocol.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl<N: NodeResources> DraService<N> {
         uids.into_iter().zip(self.0.prepare(claims).await).collect()
     }
 
-    /// One answer for every claim, in parallel: each may wait for a DEL.
+    /// Releases the claims in parallel, because each may wait for a DEL.
     async fn unprepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, String)> {
         let answers = claims.into_iter().map(|claim| async move {
             let uid = claim.uid.clone();
@@ -105,20 +105,15 @@ serve_version!(v1beta1, |device: PreparedDevice| {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dra::fixtures::prepared;
 
-    /// A fake driver: prepares what is called "good".
+    /// A fake driver, which prepares claims of the name "good".
     struct Fake;
 
     impl NodeResources for Fake {
         async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
             let prepare = |claim: ClaimRef| match claim.name.as_str() {
-                "good" => Ok(vec![PreparedDevice {
-                    request: "net".into(),
-                    pool: "node0".into(),
-                    device: "net-storage".into(),
-                    cdi_devices: vec![format!("netclaim.dev/claim={}", claim.uid)],
-                    share_id: Some("share".into()),
-                }]),
+                "good" => Ok(vec![prepared(&claim)]),
                 name => Err(format!("{name} is not good")),
             };
             claims.into_iter().map(prepare).collect()
@@ -134,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_claim_gets_an_answer_of_its_own() {
+    async fn each_claim_gets_its_own_answer() {
         use v1::dra_plugin_server::DraPlugin as _;
         let service = DraService::new(Fake);
         let request = v1::NodePrepareResourcesRequest { claims: vec![named("good"), named("bad")] };
@@ -148,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn older_kubelets_are_served_without_the_share() {
+    async fn older_kubelets_get_devices_without_the_share() {
         use v1beta1::dra_plugin_server::DraPlugin as _;
         let claim = v1beta1::Claim { namespace: "default".into(), uid: "u".into(), name: "good".into() };
         let request = v1beta1::NodePrepareResourcesRequest { claims: vec![claim] };

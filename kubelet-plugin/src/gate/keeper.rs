@@ -13,7 +13,7 @@ use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::gate::metadata::RequestKey;
-use crate::status::News;
+use crate::status::Update;
 
 /// What has been put on disk for a pod.
 #[derive(Clone, Default, PartialEq)]
@@ -39,7 +39,7 @@ pub struct GateKeeper {
     /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers. Whoever changes
     /// it has every pod told again.
     silent: watch::Receiver<bool>,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<Update>,
 }
 
 impl GateKeeper {
@@ -58,7 +58,7 @@ impl GateKeeper {
         records: &[Record],
         boot_id: &str,
         silent: watch::Receiver<bool>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<Update>,
     ) -> io::Result<Self> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
@@ -223,7 +223,7 @@ impl OnDisk {
 impl Observer for GateKeeper {
     /// A few small files, most of them on a file system in memory.
     async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), String> {
-        let _ = self.news.send(News::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
+        let _ = self.news.send(Update::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
         // Without its files the gate stays shut, which is the safe side.
         self.put_on_disk(pod_uid, state).map_err(|error| {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write what the pod's containers need: the pod waits");
@@ -232,7 +232,7 @@ impl Observer for GateKeeper {
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {
-        let _ = self.news.send(News::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
+        let _ = self.news.send(Update::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
     }
 }
 

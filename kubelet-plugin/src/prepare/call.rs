@@ -28,7 +28,7 @@ use crate::prepare::plan::{Node, Taken, asks_for_namespace, is_offered, plans};
 use crate::process::metrics;
 use crate::process::metrics::Metrics;
 use crate::runtime::sandboxes::{Listed, Sandboxes};
-use crate::status::News;
+use crate::status::Update;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
 const PATIENCE: Duration = Duration::from_secs(35);
@@ -76,7 +76,7 @@ pub struct NodeAgent<N> {
     /// The sandboxes of the node, also those of pods that nothing is planned for.
     pub sandboxes: Arc<Sandboxes>,
     /// Where refusals are reported.
-    pub news: mpsc::UnboundedSender<News>,
+    pub news: mpsc::UnboundedSender<Update>,
     /// Held from the look at what others have (names, ids, links) until it is journalled what this claim has.
     pub turn: Mutex<()>,
     /// Prepares that have not ended.
@@ -547,7 +547,7 @@ impl<N: Plugins> NodeAgent<N> {
         let message = error.to_string();
         if let ClaimError::Final(refusal) = error {
             let refusal: Box<Refusal> = refusal;
-            let _ = self.news.send(News::Refused(refusal));
+            let _ = self.news.send(Update::Refused(refusal));
         }
         message
     }
@@ -571,7 +571,7 @@ mod tests {
     use crate::gate::cdi::{CdiSpecs, HookCommand};
     use crate::gate::markers::Markers;
     use crate::gate::metadata_files::MetadataFiles;
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     /// A fake of the plugins: all is well, as soon as plans may be settled.
     struct Fake(Semaphore);
@@ -646,7 +646,7 @@ mod tests {
     struct Agent {
         node: NodeAgent<Fake>,
         claims: Claims,
-        told: mpsc::UnboundedReceiver<News>,
+        told: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
         _dir: tempfile::TempDir,
     }
@@ -832,7 +832,7 @@ mod tests {
         let mut agent = Agent::new();
         let claim = agent.claim("c", "ipvlan-eth1", &["p"]);
         let error = agent.prepare(&claim).await.expect_err("not offered");
-        let Ok(News::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
+        let Ok(Update::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
         assert_eq!((refusal.message, refusal.claim.uid.as_str()), (error, "c"));
         assert!(agent.told.try_recv().is_err(), "once");
         assert_eq!(agent.node.attacher.plans(|_| ()).len(), 0);

@@ -12,8 +12,7 @@ use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
 use crate::devices;
-use crate::inventory::Inventory;
-use crate::inventory::uplinks::Uplink;
+use crate::inventory::{Inventory, Uplink};
 use crate::prepare::claim::{AllocatedDevice, Claim};
 use crate::prepare::node_selector;
 
@@ -316,7 +315,7 @@ mod tests {
     use netclaim_driver::attach::record::ObjectRef;
 
     use super::*;
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
