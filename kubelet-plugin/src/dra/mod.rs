@@ -34,12 +34,13 @@ mod proto {
 }
 
 use std::future::Future;
+use std::sync::Arc;
 
 use health::HealthService;
 pub use health::{DeviceHealth, REFRESH, Report};
 pub use registration::Registration;
 use serde::{Deserialize, Serialize};
-pub use service::DraService;
+use service::DraService;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -94,11 +95,11 @@ pub async fn serve<N: NodeResources>(
     reports: watch::Receiver<Option<Report>>,
     cancel: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = DraService::new(node);
+    let service = Arc::new(DraService(node));
     let health = HealthService::new(reports, cancel.clone());
     Server::builder()
-        .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(service.clone()))
-        .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::new(service))
+        .add_service(proto::v1::dra_plugin_server::DraPluginServer::from_arc(Arc::clone(&service)))
+        .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::from_arc(service))
         .add_service(proto::health_v1::dra_resource_health_server::DraResourceHealthServer::new(
             health.clone(),
         ))

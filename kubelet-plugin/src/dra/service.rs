@@ -1,7 +1,6 @@
 //! Translates the DRA calls from and to both versions of the protocol.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
@@ -9,20 +8,7 @@ use super::proto::{v1, v1beta1};
 use super::{ClaimRef, NodeResources, PreparedDevice};
 
 /// Serves v1 and v1beta1, which differ in the share id only.
-pub struct DraService<N>(Arc<N>);
-
-impl<N> DraService<N> {
-    /// Calls `node`.
-    pub fn new(node: N) -> Self {
-        Self(Arc::new(node))
-    }
-}
-
-impl<N> Clone for DraService<N> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
+pub(super) struct DraService<N>(pub(super) N);
 
 impl<N: NodeResources> DraService<N> {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, Result<Vec<PreparedDevice>, String>)> {
@@ -131,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn each_claim_gets_its_own_answer() {
         use v1::dra_plugin_server::DraPlugin as _;
-        let service = DraService::new(Fake);
+        let service = DraService(Fake);
         let request = v1::NodePrepareResourcesRequest { claims: vec![named("good"), named("bad")] };
         let claims = service.node_prepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
         assert_eq!(claims["good-uid"].devices[0].share_id.as_deref(), Some("share"));
@@ -148,7 +134,7 @@ mod tests {
         let claim = v1beta1::Claim { namespace: "default".into(), uid: "u".into(), name: "good".into() };
         let request = v1beta1::NodePrepareResourcesRequest { claims: vec![claim] };
         let answer =
-            DraService::new(Fake).node_prepare_resources(Request::new(request)).await.unwrap().into_inner();
+            DraService(Fake).node_prepare_resources(Request::new(request)).await.unwrap().into_inner();
         assert_eq!(answer.claims["u"].devices[0].cdi_device_ids, ["netclaim.dev/claim=u"]);
     }
 }
