@@ -1,4 +1,4 @@
-//! A device before it gets its counters, and the Networks that have one on this node.
+//! A device before it gets its counters, the Networks that have one on this node, and the space of their ids.
 
 use k8s_openapi::api::resource::v1::Device;
 use netclaim_api::network::{LinkUse, NetworkSpec, Scope};
@@ -27,4 +27,9 @@ pub(super) fn networks(inventory: &Inventory) -> impl Iterator<Item = (&NetworkN
     let here =
         |(_, spec): &(&NetworkName, &NetworkSpec)| spec.scope == Scope::Node && inventory.can_serve(spec);
     inventory.networks.iter().filter(here)
+}
+
+/// Returns the space of the segmentation ids on an uplink, in which each id exists once.
+pub(super) fn space_of_link(link: &str) -> String {
+    format!("uplink {link}")
 }

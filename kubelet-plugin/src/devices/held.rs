@@ -17,8 +17,7 @@ use netclaim_api::{IfName, NetworkName, attributes};
 use netclaim_driver::attach::record::{Plan, Segment};
 use serde_json::{Map, Value};
 
-use super::candidate::Candidate;
-use super::segments::space_of_link;
+use super::candidate::{Candidate, space_of_link};
 use crate::inventory::Inventory;
 
 /// What devices need to know of one attachment that a claim holds.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netclaim_api::NetworkName;
 use netclaim_api::network::NetworkSpec;
 
-use super::candidate::networks;
+use super::candidate::{networks, space_of_link};
 use super::held::Held;
 use crate::inventory::Inventory;
 
@@ -19,11 +19,6 @@ pub fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> S
         Some(uplink) => space_of_link(uplink.name.as_str()),
         None => format!("network {name}"),
     }
-}
-
-/// Returns the space of the ids on an uplink.
-pub(super) fn space_of_link(link: &str) -> String {
-    format!("uplink {link}")
 }
 
 /// Returns the ids of each Network that hands out some.
