@@ -167,14 +167,15 @@ mod tests {
 
     #[test]
     fn networks_get_what_they_declare_and_never_more_than_the_uplink_has() {
-        let said = [("a", "macvlan", Some("4G")), ("b", "vlan", Some("5G")), ("c", "macvlan", Some("4G"))];
-        assert_eq!(divided(&said), (map(&[("a", 4), ("b", 5), ("c", 1)]), 0));
+        let declared =
+            [("a", "macvlan", Some("4G")), ("b", "vlan", Some("5G")), ("c", "macvlan", Some("4G"))];
+        assert_eq!(divided(&declared), (map(&[("a", 4), ("b", 5), ("c", 1)]), 0));
     }
 
     #[test]
     fn uses_that_exclude_each_other_take_nothing_from_each_other() {
-        let said = [("a", "macvlan", Some("8G")), ("b", "ipvlan", Some("9G"))];
-        assert_eq!(divided(&said), (map(&[("a", 8), ("b", 9)]), 2));
+        let declared = [("a", "macvlan", Some("8G")), ("b", "ipvlan", Some("9G"))];
+        assert_eq!(divided(&declared), (map(&[("a", 8), ("b", 9)]), 2));
     }
 
     #[test]

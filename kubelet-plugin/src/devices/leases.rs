@@ -26,7 +26,7 @@ impl Leases {
         let dirs: BTreeSet<PathBuf> =
             inventory.networks.iter().flat_map(|(name, spec)| addresses::dirs(name, spec)).collect();
         let dirs: Vec<PathBuf> = dirs.into_iter().collect();
-        if self.0.get().is_none_or(|changes| changes.dirs() != dirs) {
+        if self.0.changes.as_ref().is_none_or(|changes| changes.dirs() != dirs) {
             self.0.renew(DirChanges::subscribe(dirs));
         }
     }

@@ -400,7 +400,7 @@ mod tests {
                 .collect();
             let kinds: BTreeSet<_> = chosen.iter().filter_map(|device| kind(device)).collect();
             let names: Vec<_> = chosen.iter().map(|device| &device.name).collect();
-            // The VLAN goes with whoever takes the link whole.
+            // The VLAN goes with the device that takes the link whole.
             let vlan = chosen.iter().any(|device| device.name == "net-v");
             let whole = kinds.iter().any(|kind| kind.ends_with("nic"));
             assert_eq!(fits(&pool, &chosen), kinds.len() <= 1 && !(vlan && whole), "{names:?}");

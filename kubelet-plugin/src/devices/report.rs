@@ -46,8 +46,8 @@ impl PublishReporter {
             self.metrics.pool_published.set(is_published.into());
             let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
             if !now.is_subset(&known) {
-                let faults: Vec<&str> = now.iter().map(String::as_str).collect();
-                let note = format!("not published: {}", faults.join("; "));
+                let faults = now.iter().map(String::as_str).collect::<Vec<_>>().join("; ");
+                let note = format!("not published: {faults}");
                 self.events.warn_node(self.node(), "DeviceLeftOut", note);
             }
             known = now;

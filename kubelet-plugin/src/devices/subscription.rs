@@ -26,7 +26,7 @@ impl Changes for DirChanges {
 
 /// The subscription, if there is one. The first failure is logged with `warning`, later ones are not.
 pub(super) struct Subscription<C> {
-    changes: Option<C>,
+    pub(super) changes: Option<C>,
     warning: &'static str,
     is_warned: bool,
 }
@@ -36,24 +36,12 @@ impl<C: Changes> Subscription<C> {
         Self { changes: None, warning, is_warned: false }
     }
 
-    pub(super) fn is_active(&self) -> bool {
-        self.changes.is_some()
-    }
-
-    pub(super) fn get(&self) -> Option<&C> {
-        self.changes.as_ref()
-    }
-
-    /// Replaces the subscription, and returns whether that worked.
-    pub(super) fn renew(&mut self, changes: io::Result<C>) -> bool {
+    /// Replaces the subscription, if there is a new one.
+    pub(super) fn renew(&mut self, changes: io::Result<C>) {
         match changes {
             Ok(changes) => self.changes = Some(changes),
-            Err(error) => {
-                self.warn(&error);
-                return false;
-            }
+            Err(error) => self.warn(&error),
         }
-        true
     }
 
     /// Waits for a change; for ever without a subscription. Cancel safe.

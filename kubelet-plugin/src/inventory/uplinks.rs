@@ -187,8 +187,8 @@ mod tests {
         serde_json::from_value(policies).expect("policies")
     }
 
-    fn found(said: Value) -> Vec<Uplink> {
-        uplinks(&snapshot(), &BTreeSet::new(), &policies(said), &BTreeMap::new())
+    fn found(policy_specs: Value) -> Vec<Uplink> {
+        uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new())
     }
 
     /// The uplinks with the first letters of their modes, in brackets where only Networks that name them may use them.
@@ -259,12 +259,12 @@ mod tests {
 
     #[test]
     fn a_link_with_an_address_is_moved_only_with_publish_always_and_no_address_of_the_node() {
-        let with = |node_address: &str, said: Value| {
+        let with = |node_address: &str, policy_specs: Value| {
             let links = vec![Link { index: 2, ..link("eth3") }];
             let addresses = BTreeMap::from([(2, vec![address("10.1.2.3", true)])]);
             let snapshot = Snapshot { links, addresses, ..Snapshot::default() };
             let node = BTreeSet::from([node_address.parse().expect("an address")]);
-            shown(uplinks(&snapshot, &node, &policies(said), &BTreeMap::new()))
+            shown(uplinks(&snapshot, &node, &policies(policy_specs), &BTreeMap::new()))
         };
         let eth3 = json!({"names": ["eth3"]});
         let (always, share) =
@@ -295,7 +295,9 @@ mod tests {
     fn a_card_with_virtual_functions_is_not_given_away_unless_a_policy_says_always() {
         let links = vec![Link { virtual_functions: 4, ..link("eth1") }];
         let snapshot = Snapshot { links, ..Snapshot::default() };
-        let found = |said| shown(uplinks(&snapshot, &BTreeSet::new(), &policies(said), &BTreeMap::new()));
+        let found = |policy_specs| {
+            shown(uplinks(&snapshot, &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new()))
+        };
         assert_eq!(found(json!([])), ["eth1 MI"]);
         assert_eq!(found(json!([{"links": {"names": ["eth1"]}, "publish": "Always"}])), ["eth1 NMI"]);
     }

@@ -22,7 +22,7 @@ pub(crate) const FIT: &[u8] = b"fit\n";
 /// A running agent.
 pub(super) struct AgentProcess {
     pid: Pid,
-    /// Its standard output, until it has said that it can take over.
+    /// Its standard output, until it has printed that it can take over.
     output: Option<pipe::Receiver>,
 }
 

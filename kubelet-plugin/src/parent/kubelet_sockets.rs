@@ -4,8 +4,7 @@
 //! knows several instances of a driver and calls the newest one (KEP-4381, "Seamless upgrades").
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -105,8 +104,9 @@ impl KubeletSockets {
 
 /// Creates the startup probe's file when the kubelet has registered the driver.
 async fn note_when(mut registered: watch::Receiver<bool>, note: PathBuf) {
+    let write = || fs::create_dir_all(note.parent().unwrap_or(&note)).and_then(|()| fs::write(&note, ""));
     if registered.wait_for(|registered| *registered).await.is_ok()
-        && let Err(error) = write_note(&note)
+        && let Err(error) = write()
     {
         tracing::error!(path = %note.display(), %error, "cannot create the startup probe's file");
     }
@@ -120,13 +120,6 @@ fn stale_notes(args: &Args) -> Vec<PathBuf> {
     let notes = args.started_note().parent().and_then(|dir| dir.read_dir().ok());
     let stale = |note: &fs::DirEntry| !note.file_name().to_str().is_some_and(found);
     notes.into_iter().flatten().flatten().filter(stale).map(|note| note.path()).collect()
-}
-
-fn write_note(note: &Path) -> io::Result<()> {
-    if let Some(dir) = note.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    fs::write(note, "")
 }
 
 fn remove_files<'a>(files: impl IntoIterator<Item = &'a PathBuf>) {

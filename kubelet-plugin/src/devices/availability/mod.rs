@@ -63,7 +63,7 @@ impl Availability {
         unavailable: watch::Sender<Arc<Unavailable>>,
     ) {
         let mut checks = Checks::new(self.period);
-        let mut changes = Subscription::<BinChanges>::new(UNWATCHED);
+        let mut bin_dirs = Subscription::<BinChanges>::new(UNWATCHED);
         let mut asked = FuturesUnordered::new();
         let mut look = Instant::now();
         inventory.mark_changed();
@@ -71,8 +71,10 @@ impl Availability {
             let now = Instant::now();
             if look <= now {
                 // Subscribed before the look, so that no later change is missed.
-                let is_watched = changes.is_active() || changes.renew(self.plugins.bin_changes());
-                look = now + if is_watched { LOOK_INTERVAL } else { UNWATCHED_LOOK_INTERVAL };
+                if bin_dirs.changes.is_none() {
+                    bin_dirs.renew(self.plugins.bin_changes());
+                }
+                look = now + if bin_dirs.changes.is_some() { LOOK_INTERVAL } else { UNWATCHED_LOOK_INTERVAL };
                 let missing = |plugin: &PluginType| self.plugins.installed(plugin).err();
                 checks.look_for_plugins(|plugin| missing(plugin).map(|failure| failure.message), now);
             }
@@ -98,7 +100,7 @@ impl Availability {
                     }
                     look = Instant::now();
                 }
-                () = changes.changed() => look = look.min(Instant::now() + SETTLE),
+                () = bin_dirs.changed() => look = look.min(Instant::now() + SETTLE),
                 Some((name, conflist, status)) = asked.next() => {
                     checks.answered(&name, &conflist, status, Instant::now(), chance());
                 }
