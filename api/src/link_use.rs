@@ -35,6 +35,16 @@ impl LinkUse {
         }
     }
 
+    /// Whether two uses of one link exclude each other; `None` is what is stacked on the link without taking its receive
+    /// handler, such as a VLAN, or what passes through it as a port. It goes with the link when that is moved.
+    pub fn exclude(one: Option<Self>, other: Option<Self>) -> bool {
+        match (one, other) {
+            (Some(Self::Nic), _) | (_, Some(Self::Nic)) => true,
+            (Some(one), Some(other)) => one != other,
+            (None, _) | (_, None) => false,
+        }
+    }
+
     /// The use that a CNI plugin of this type makes of its link; `None` if it leaves the receive handler alone.
     pub fn of_plugin(plugin_type: &str) -> Option<Self> {
         match plugin_type {

@@ -12,7 +12,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::attribute::{AttributeValue, DeclaredAttributes, MAX_DECLARED, MAX_TEXT};
-use crate::taints::Trouble;
+use crate::taints::Unhealthy;
 use crate::{Quantity, attributes};
 
 /// The attributes of a device. [`Default`] stands for attributes that do not apply.
@@ -167,15 +167,15 @@ fn segment_capacities(segments: Segments) -> BTreeMap<String, DeviceCapacity> {
     }
 }
 
-/// Taints a device, so that no new pod gets it. Pods that have it keep it.
-pub fn taint(device: &mut Device, troubles: &[Trouble]) {
-    let taint = |trouble: &Trouble| DeviceTaint {
-        key: trouble.kind.key().to_owned(),
+/// Keeps new pods off a device for these reasons; those that have it stay.
+pub fn taint(device: &mut Device, unhealthy: &[Unhealthy]) {
+    let taint = |unhealthy: &Unhealthy| DeviceTaint {
+        key: unhealthy.reason.key().to_owned(),
         effect: "NoSchedule".to_owned(),
         value: None,
         time_added: None,
     };
-    let mut taints: Vec<DeviceTaint> = troubles.iter().map(taint).collect();
+    let mut taints: Vec<DeviceTaint> = unhealthy.iter().map(taint).collect();
     taints.dedup_by(|one, other| one.key == other.key);
     device.taints = Some(taints).filter(|taints| !taints.is_empty());
 }

@@ -16,10 +16,15 @@
 
 use std::fmt;
 
+use crate::shorten;
+
+/// Longest message in bytes: the kubelet cuts longer ones anywhere (`ResourceHealthMessageMaxLength`).
+const MAX_MESSAGE: usize = 1024;
+
 /// Why a device is tainted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "see the table in the module's description")]
-pub enum TroubleKind {
+pub enum Reason {
     LinkDown,
     LinkInUse,
     LinkMissing,
@@ -30,8 +35,8 @@ pub enum TroubleKind {
     Limited,
 }
 
-impl TroubleKind {
-    /// The taint's key.
+impl Reason {
+    /// Returns the taint's key.
     pub const fn key(self) -> &'static str {
         match self {
             Self::LinkDown => "netclaim.dev/link-down",
@@ -48,22 +53,37 @@ impl TroubleKind {
 
 /// Why a device cannot serve new pods now, for the scheduler and for people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Trouble {
-    /// The reason, which decides the taint.
-    pub kind: TroubleKind,
-    /// What is wrong and where, in one line.
+pub struct Unhealthy {
+    /// The reason, for the taint.
+    pub reason: Reason,
+    /// What is wrong and where, in one line of at most 1024 bytes.
     pub message: String,
 }
 
-impl Trouble {
-    /// Trouble of this kind.
-    pub fn new(kind: TroubleKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+impl Unhealthy {
+    /// Puts the message, which may be a plugin's, on one line and shortens it.
+    pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
+        let line = message.as_ref().trim().chars().map(|c| if c.is_control() { ' ' } else { c });
+        Self { reason, message: shorten(line.collect(), MAX_MESSAGE) }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_and_cut_between_characters() {
+        let message = |words: &str| Unhealthy::new(Reason::NotReady, words).message;
+        assert_eq!(message("not yet:\n\tthe daemon starts\n"), "not yet:  the daemon starts");
+        assert_eq!(message(&"x".repeat(1024)), "x".repeat(1024));
+        let cut = message(&"ä".repeat(1000));
+        assert!(cut.ends_with("ä…") && (1023..=1024).contains(&cut.len()), "{}", cut.len());
     }
 }

@@ -5,7 +5,7 @@ use netclaim_driver::attach::{Phase, Sandbox, Spec};
 use netclaim_driver::links::NetnsId;
 use serde_json::{Value, json};
 
-use crate::prepare::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+use crate::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
 
 /// A sandbox of no particular namespace.
 pub(crate) fn sandbox(id: &str) -> Sandbox {

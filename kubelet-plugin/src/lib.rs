@@ -32,6 +32,7 @@ mod dra;
 mod fixtures;
 mod gate;
 mod inventory;
+mod owner;
 mod parent;
 mod prepare;
 mod process;

@@ -9,13 +9,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::prepare::owner::PodState;
-use crate::prepare::owner::{Journal, ObjectRef};
+use crate::owner::PodState;
+use crate::owner::{Journal, ObjectRef};
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::{Cache, Runtime, close_inherited_descriptors};
 use netclaim_driver::attach::journal::take_turn;
@@ -31,7 +30,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::devices::availability::Availability;
-use crate::devices::publish::{Devices, News as DeviceNews};
+use crate::devices::publish::{Devices, Inputs};
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateKeeper;
 use crate::gate::markers::Markers;
@@ -39,8 +38,8 @@ use crate::gate::metadata_files::MetadataFiles;
 use crate::gate::socket;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
+use crate::parent::agent_socket;
 use crate::parent::leftovers::Mark;
-use crate::parent::relay;
 use crate::parent::{FIT, STARTS};
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
@@ -55,7 +54,7 @@ use crate::runtime::pods::NodePods;
 use crate::runtime::sandboxes::{self, Listed, Sandboxes};
 use crate::runtime::sweep;
 use crate::runtime::sweep::Sweep;
-use crate::status::StatusWriter;
+use crate::status::{Events, StatusWriter};
 
 /// How long the API server may take to say whether a pod is there.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -148,12 +147,12 @@ async fn run(args: Args) -> Result<()> {
 
     // What the node has, and what of it is published.
     let links = Links::new("/sys");
-    let reporter = Reporter { controller: args.driver_name.clone(), instance: Some(args.node_name.clone()) };
+    let events = Events::new(client.clone(), &args.driver_name, &args.node_name);
     let (inventory_sender, inventory) = watch::channel(None);
     let node_watch = NodeWatch {
         client: client.clone(),
         node: args.node_name.clone(),
-        reporter: reporter.clone(),
+        events: events.clone(),
         links: links.clone(),
         providers: Providers::new(&args.links_dir()),
     };
@@ -171,22 +170,22 @@ async fn run(args: Args) -> Result<()> {
         availability.watch(inventory.clone(), unavailable_sender),
     );
     let (health_sender, health_of_devices) = watch::channel(Arc::default());
-    let device_news = DeviceNews { inventory: inventory.clone(), unavailable, node_uid };
+    let inputs = Inputs { inventory: inventory.clone(), unavailable, node_uid };
     let devices = Devices {
         client: client.clone(),
         driver: args.driver_name.clone(),
         node: args.node_name.clone(),
         links,
         metrics: Arc::clone(&metrics),
+        events: events.clone(),
     };
     parts.spawn(
         "publishing devices",
-        devices.publish(device_news, Arc::clone(&attacher), health_sender, cancel.clone()),
+        devices.publish(inputs, Arc::clone(&attacher), health_sender, cancel.clone()),
     );
 
     // What is told to the API server.
-    let writer =
-        StatusWriter::new(client.clone(), &args.driver_name, Recorder::new(client.clone(), reporter));
+    let writer = StatusWriter::new(client.clone(), &args.driver_name, events);
     parts.spawn("writing statuses", writer.run(told));
 
     // What nobody tells about.
@@ -251,7 +250,7 @@ async fn run(args: Args) -> Result<()> {
     let agent_socket = args.agent_socket();
     let calls = listen(&agent_socket);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
-    parts.spawn_until_cancelled("answering the kubelet", relay::serve(calls, node, health_of_devices));
+    parts.spawn_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health_of_devices));
     let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
     parts.spawn_until_cancelled("giving back memory", memory::give_back());
     parts.spawn_until_cancelled(

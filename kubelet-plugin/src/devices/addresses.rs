@@ -1,7 +1,7 @@
 //! The `addresses` capacity: how many attachments a Network's IPAM has room for on this node.
 //!
-//! Networks with one `cni.name` and overlapping ranges have their addresses in common. Each has those of its own attachments,
-//! and an equal part of what is free: capacities of two devices know nothing of each other.
+//! Networks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own attachments and an equal
+//! part of the free ones, because the scheduler counts the capacities of two devices separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::devices::Held;
 
-/// What the addresses of a node's Networks depend on.
+/// Who uses addresses on the node.
 #[derive(Debug, Clone, Copy)]
 pub struct Users<'a> {
     /// The node's Networks.
@@ -26,11 +26,11 @@ pub struct Users<'a> {
     pub held: &'a [Held],
 }
 
-/// What the ranges of a `host-local` IPAM hold less what others than this Network's attachments have taken; the smallest of
-/// several IPAMs. `None` for IPAMs that do not tell, and for ranges that depend on the claim. Blocks for a moment.
+/// Returns how many addresses the ranges of a `host-local` IPAM have for this Network's attachments; the smallest number of
+/// several IPAMs. `None` for other IPAMs, and for ranges that depend on the claim. Reads files.
 pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u64> {
     let left = host_locals(name, spec).filter_map(|(ipam, dir)| {
-        // No directory yet: nobody has taken anything.
+        // Without a directory no address is taken.
         let taken = reservations(&dir).unwrap_or_default();
         let foreign: Vec<IpAddr> =
             taken.iter().filter(|r| !users.ours.contains(&r.container_id)).map(|r| r.ip).collect();
@@ -40,8 +40,8 @@ pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u6
     left.min()
 }
 
-/// The Networks that have addresses in common with this one, itself included, each with how many attachments hold one; those
-/// whose devices are not this node's have a part only of what they hold.
+/// Returns the Networks that share addresses with this one, itself included, and how many attachments each has. A Network
+/// whose device is not this node's has no part of the free addresses.
 fn sharing(
     name: &NetworkName,
     spec: &NetworkSpec,
@@ -59,7 +59,7 @@ fn sharing(
     }
     for held in users.held.iter().filter(|held| held.list.as_ref() == Some(&list)) {
         let Some(network) = &held.network else { continue };
-        // Of one that is gone nobody knows the ranges.
+        // The ranges of a deleted Network are unknown.
         let is_gone = !users.networks.contains_key(network);
         if is_gone {
             sharing.entry(network.clone()).or_default();
@@ -77,7 +77,7 @@ struct Sharer {
     attachments: u64,
 }
 
-/// What one of those that share `left` addresses has; the first by name have what cannot be divided.
+/// Returns the part of one of the Networks that share `left` addresses; the first ones by name get the remainder.
 fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) -> u64 {
     let held: u64 = sharing.values().map(|sharer| sharer.attachments).sum();
     let offered: Vec<&NetworkName> =
@@ -85,11 +85,11 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
     let (free, many) = (left.saturating_sub(held), offered.len().max(1) as u64);
     let place = offered.iter().take_while(|offered| **offered != name).count() as u64;
     let own = sharing.get(name).map(|sharer| sharer.attachments).unwrap_or_default();
-    // Alone, it has all that there is, whatever is held: an address may be left of a range that was made smaller.
+    // Alone it has all of them: an attachment may hold an address outside of a range that was made smaller.
     if sharing.len() == 1 { left } else { own + free / many + u64::from(place < free % many) }
 }
 
-/// Where the IPAMs of a Network note who has what.
+/// Returns the directories in which the IPAMs of a Network keep their leases.
 pub fn dirs(name: &NetworkName, spec: &NetworkSpec) -> Vec<PathBuf> {
     host_locals(name, spec).map(|(_, dir)| dir).collect()
 }

@@ -1,15 +1,14 @@
-//! How an uplink's bandwidth is divided among its devices, so that what claims are granted is never more than the link
-//! has.
+//! How an uplink's bandwidth is divided among its devices, so that claims never get more than the link has. Pure.
 //!
-//! Capacities of different devices know nothing of each other, so each gets a part of its own:
+//! The scheduler counts the capacities of different devices separately, so each gets a part of its own:
 //!
-//! 1. What claims were granted is theirs, whatever becomes of the devices that they were granted it on.
+//! 1. Claims keep what they were granted, even if the device is gone.
 //! 2. Networks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more. Those
 //!    without offer no bandwidth.
-//! 3. The uplink's own devices get what is left by then.
+//! 3. The uplink's own devices get the rest.
 //!
-//! Uses that exclude each other are never there at once: macvlan does not take from ipvlan. Where nobody knows what the
-//! uplink has, Networks have what they say, and nothing else is promised.
+//! Uses that exclude each other never take from each other: macvlan does not take from ipvlan. Where the uplink's bandwidth
+//! is unknown, Networks offer what they declare, and the uplink's own devices offer none.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +18,9 @@ use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
 use super::candidate::networks;
 use super::held::Held;
-use crate::inventory::Inventory;
-use crate::inventory::uplinks::Uplink;
+use crate::inventory::{Inventory, Uplink};
 
-/// Who has how much.
+/// The bandwidth of each device.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     networks: BTreeMap<NetworkName, Quantity>,
@@ -30,12 +28,12 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// What a Network has; `None` where it says nothing, or nobody knows what its uplink has.
+    /// Returns the bandwidth of a Network; `None` where it declares none, or its uplink's is unknown.
     pub(super) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
         self.networks.get(network).copied()
     }
 
-    /// What the uplink's own device for this use has. Whoever takes the whole link has all of it.
+    /// Returns the bandwidth of the uplink's own device for this use. A device that takes the whole link has all of it.
     pub(super) fn of_mode(&self, uplink: &Uplink, link_use: LinkUse) -> Option<Quantity> {
         match link_use {
             LinkUse::Nic => uplink.bandwidth,
@@ -44,7 +42,7 @@ impl Shares {
     }
 }
 
-/// What has been given away of one uplink, by use; `None` are uses that exclude nothing.
+/// What is given away of one uplink, by use; `None` are uses that exclude nothing.
 struct Ledger {
     total: u64,
     given: BTreeMap<Option<LinkUse>, u64>,
@@ -55,7 +53,7 @@ impl Ledger {
         self.given.get(&link_use).copied().unwrap_or_default()
     }
 
-    /// What is left for a use. One that excludes nothing can meet any other.
+    /// Returns what is left for a use. One that excludes nothing is beside any other.
     fn left(&self, link_use: Option<LinkUse>) -> u64 {
         let others = match link_use {
             Some(_) => self.given(link_use),
@@ -71,7 +69,7 @@ impl Ledger {
     }
 }
 
-/// Divides every uplink, less what `held` was granted.
+/// Divides the bandwidth of every uplink after deducting what `held` was granted.
 pub(super) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
     let mut shares = Shares::default();
     let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &NetworkSpec)>> = BTreeMap::new();
@@ -116,7 +114,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     /// Networks on `eth1`, which has 10G: name, plugin, bandwidth.
     fn divided(networks: &[(&str, &str, Option<&str>)]) -> (BTreeMap<String, u64>, u64) {
@@ -165,33 +163,34 @@ mod tests {
     }
 
     #[test]
-    fn what_networks_say_is_taken_from_the_uplink_and_never_more_than_it_has() {
-        let said = [("a", "macvlan", Some("4G")), ("b", "vlan", Some("5G")), ("c", "macvlan", Some("4G"))];
-        assert_eq!(divided(&said), (map(&[("a", 4), ("b", 5), ("c", 1)]), 0));
+    fn networks_get_what_they_declare_and_never_more_than_the_uplink_has() {
+        let declared =
+            [("a", "macvlan", Some("4G")), ("b", "vlan", Some("5G")), ("c", "macvlan", Some("4G"))];
+        assert_eq!(divided(&declared), (map(&[("a", 4), ("b", 5), ("c", 1)]), 0));
     }
 
     #[test]
     fn uses_that_exclude_each_other_take_nothing_from_each_other() {
-        let said = [("a", "macvlan", Some("8G")), ("b", "ipvlan", Some("9G"))];
-        assert_eq!(divided(&said), (map(&[("a", 8), ("b", 9)]), 2));
+        let declared = [("a", "macvlan", Some("8G")), ("b", "ipvlan", Some("9G"))];
+        assert_eq!(divided(&declared), (map(&[("a", 8), ("b", 9)]), 2));
     }
 
     #[test]
-    fn networks_that_say_nothing_take_nothing_unless_they_take_the_whole_link() {
+    fn networks_without_bandwidth_take_nothing_unless_they_take_the_whole_link() {
         let some = [("a", "macvlan", Some("4G")), ("b", "macvlan", None), ("c", "vlan", None)];
         assert_eq!(divided(&some), (map(&[("a", 4)]), 6));
         assert_eq!(divided(&[("a", "host-device", None)]), (map(&[("a", 10)]), 10));
     }
 
     #[test]
-    fn what_was_granted_is_not_promised_again_when_networks_come_and_change() {
+    fn a_grant_is_not_promised_again_when_networks_come_and_change() {
         let both = [("a", "macvlan", Some("7G")), ("b", "macvlan", Some("10G"))];
         let b_has_8 = [(Some("net-b"), 5), (Some("net-b"), 3)];
         assert_eq!(divided_beside(&both, &b_has_8), (map(&[("a", 2), ("b", 8)]), 0));
         let of_the_gone = [(Some("net-gone"), 6), (None, 1)];
         assert_eq!(divided_beside(&both, &of_the_gone), (map(&[("a", 3), ("b", 0)]), 0));
         let less = [("b", "macvlan", Some("2G"))];
-        assert_eq!(divided_beside(&less, &b_has_8), (map(&[("b", 8)]), 2), "what is granted is kept");
+        assert_eq!(divided_beside(&less, &b_has_8), (map(&[("b", 8)]), 2), "grants are kept");
         assert_eq!(divided_beside(&[], &[(Some("macvlan-eth1"), 4)]), (map(&[]), 10), "its own");
     }
 }

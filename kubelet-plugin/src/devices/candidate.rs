@@ -1,30 +1,35 @@
-//! A device before its counters, and the Networks that have one here.
+//! A device before it gets its counters, the Networks that have one on this node, and the space of their ids.
 
 use k8s_openapi::api::resource::v1::Device;
 use netclaim_api::network::{NetworkSpec, Scope};
-use netclaim_api::taints::Trouble;
+use netclaim_api::taints::Unhealthy;
 use netclaim_api::{IfName, LinkUse, NetworkName};
 
 use crate::inventory::Inventory;
 
-/// A device before its counters.
+/// A device before it gets its counters.
 pub(super) struct Candidate {
     pub(super) device: Device,
-    /// The link, where what is done with it concerns other devices on it.
+    /// The link that it shares with other devices.
     pub(super) link: Option<IfName>,
-    /// The use of the link, where that excludes other uses.
+    /// The use of the link, where it excludes other uses.
     pub(super) link_use: Option<LinkUse>,
-    /// The VLAN id that it takes on the link.
+    /// Its VLAN id on the link.
     pub(super) vlan: Option<u32>,
     /// Why it cannot serve new pods.
-    pub(super) troubles: Vec<Trouble>,
-    /// Whether the kubelet is told of its health: not while its link is in a pod, where nobody looks at it.
+    pub(super) unhealthy: Vec<Unhealthy>,
+    /// Whether its health is reported to the kubelet: not while its link is in a pod, where the agent does not look.
     pub(super) is_seen: bool,
 }
 
-/// The Networks that this node publishes; those of scope `Cluster` are in the controller's pools.
+/// Returns the Networks that this node publishes; the controller publishes those of scope `Cluster`.
 pub(super) fn networks(inventory: &Inventory) -> impl Iterator<Item = (&NetworkName, &NetworkSpec)> {
     let here =
         |(_, spec): &(&NetworkName, &NetworkSpec)| spec.scope == Scope::Node && inventory.can_serve(spec);
     inventory.networks.iter().filter(here)
+}
+
+/// Returns the space of the segmentation ids on an uplink, in which each id exists once.
+pub(super) fn space_of_link(link: &str) -> String {
+    format!("uplink {link}")
 }

@@ -1,37 +1,34 @@
 //! What claims hold on the node, and what that means for its devices.
 //!
-//! * A device that the node no longer makes stays published, or the scheduler would stop charging what claims use of its
-//!   link. It looks as it did when the claim was prepared, and is tainted. A link that is in a pod is no trouble, for
-//!   nobody else could have it.
-//! * A Network stays on the link that it is held on: a device is on one link at a time, and what is attached to the first
-//!   would not be charged any more if the device moved to another. New pods wait until it is free to move.
-//! * A VLAN id stays taken until the attachment is gone, whatever becomes of its Network.
+//! * A device that the node no longer makes stays published, or the scheduler would stop charging its link. It looks as it did when the claim was prepared, and is tainted. A link that is in a pod
+//!   has no taint, because no other pod could get it.
+//! * A Network stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
+//!   attachment is left and the Network can move.
+//! * A VLAN id stays taken until the attachment is gone, even if its Network is deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::prepare::owner::{Plan, Segment};
+use crate::owner::{Plan, Segment, link_of};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{link_use_of, vlan_of};
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::UplinkSelector;
-use netclaim_api::taints::{Trouble, TroubleKind};
+use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use serde_json::{Map, Value};
 
-use super::candidate::Candidate;
-use super::segments::space_of_link;
+use super::candidate::{Candidate, space_of_link};
 use crate::inventory::Inventory;
-use crate::prepare::exclusion::link_of;
 
-/// One attachment that a claim holds, as far as devices depend on it.
+/// What devices need to know of one attachment that a claim holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Held {
     /// The device in the node's pool; `None` where it is one of the cluster.
     pub device: Option<String>,
     /// Its Network; `None` for a device of the uplink itself.
     pub network: Option<NetworkName>,
-    /// The CNI network's name, by which IPAMs keep their leases.
+    /// Name of the CNI network, under which IPAMs keep their leases.
     pub list: Option<String>,
     /// The device's attributes when the claim was prepared.
     pub attributes: Map<String, Value>,
@@ -39,7 +36,7 @@ pub struct Held {
     pub link_use: Option<LinkUse>,
     /// The VLAN id that it has on the link.
     pub vlan: Option<u32>,
-    /// The id that nobody else can have: the segmentation id that it was given, or its VLAN id.
+    /// The id that no other attachment can have: its segmentation id, or its VLAN id.
     pub segment: Option<Segment>,
     /// Bits per second that it was granted.
     pub bandwidth: u64,
@@ -74,7 +71,7 @@ impl Held {
         }
     }
 
-    /// What it is called today, if it still has its PCI address and MAC: links are renamed.
+    /// Returns the current name of its link, which is found by PCI address and MAC because links are renamed.
     pub fn link(&self, inventory: &Inventory) -> Option<IfName> {
         let (pci, mac) = (self.text(attributes::PCI_BUS_ID), self.text(attributes::MAC));
         let is_it = |link: &netclaim_driver::links::Link| {
@@ -98,7 +95,7 @@ pub fn id_of(plan: &Plan) -> Option<Segment> {
     plan.owner.segment.clone().or_else(fixed)
 }
 
-/// The inventory with each Network on the link that claims hold it on, for as long as they do.
+/// Returns the inventory with each held Network on the link of its attachments.
 pub fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
     let mut settled = Arc::clone(inventory);
     let mut links: BTreeMap<&NetworkName, Vec<IfName>> = BTreeMap::new();
@@ -123,12 +120,12 @@ pub fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
     settled
 }
 
-/// Adds what is held and not among the candidates, and keeps ids on links that attachments have.
+/// Adds held devices that are missing among the candidates, and reserves VLAN ids that attachments have.
 pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &Inventory) {
     for one in held {
         let Some(name) = &one.device else { continue };
         match candidates.iter_mut().find(|candidate| candidate.device.name == *name) {
-            // It is for one pod at a time, which has the id of then.
+            // A device with a VLAN id serves one pod at a time, which keeps the id that it got.
             Some(candidate) if candidate.vlan.is_some() => candidate.vlan = one.vlan.or(candidate.vlan),
             Some(_) => {}
             None => candidates.push(candidate(name, one, inventory)),
@@ -142,7 +139,7 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
         if candidates.iter().any(is_counted) {
             continue;
         }
-        // No counter keeps these apart: the holder's device has many ids, or is in another pool.
+        // No counter keeps these apart: the other device has many ids, or is in another pool.
         let same = |candidate: &&mut Candidate| {
             candidate.vlan == Some(id)
                 && candidate.link.as_ref() == Some(&link)
@@ -151,13 +148,13 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
         let by = one.network.as_ref().map(|network| format!(" of Network {network}")).unwrap_or_default();
         for candidate in candidates.iter_mut().filter(same) {
             let message = format!("VLAN id {id} on uplink {link} is taken by a pod{by}");
-            candidate.troubles.push(Trouble::new(TroubleKind::Exhausted, message));
+            candidate.unhealthy.push(Unhealthy::new(Reason::Exhausted, message));
         }
     }
 }
 
 fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
-    // One that does not decode any more is one less attribute.
+    // Attributes that no longer decode are left out.
     let decoded = held.attributes.iter().filter_map(|(key, value)| {
         Some((key.clone(), serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?))
     });
@@ -168,19 +165,16 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         _ => text(attributes::PLUGIN_TYPES).split(',').find_map(LinkUse::of_plugin),
     };
     let in_pod = link_use == Some(LinkUse::Nic);
-    let trouble = match &held.network {
-        Some(network) if !inventory.networks.contains_key(network) => Trouble::new(
-            TroubleKind::Withdrawn,
+    let unhealthy = match &held.network {
+        Some(network) if !inventory.networks.contains_key(network) => Unhealthy::new(
+            Reason::Withdrawn,
             format!(
                 "Network {network} is gone, or is not for this node any more: see `kubectl get network {network}`"
             ),
         ),
         _ => {
             let uplink = text(attributes::UPLINK);
-            Trouble::new(
-                TroubleKind::LinkMissing,
-                format!("uplink {uplink} is gone, or is no uplink any more"),
-            )
+            Unhealthy::new(Reason::LinkMissing, format!("uplink {uplink} is gone, or is no uplink any more"))
         }
     };
     Candidate {
@@ -193,7 +187,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         link: held.link(inventory),
         link_use,
         vlan: held.vlan,
-        troubles: if in_pod { Vec::new() } else { vec![trouble] },
+        unhealthy: if in_pod { Vec::new() } else { vec![unhealthy] },
         is_seen: !in_pod,
     }
 }

@@ -1,30 +1,36 @@
-//! The node's pool: which devices the inventory makes, what excludes what, how much there is, and what is wrong. Pure.
+//! The node's devices: what the inventory offers, what excludes what, how much there is, and what is wrong.
 //!
-//! | module | what it decides |
+//! | module | what it does |
 //! |---|---|
-//! | `counters` | which devices exclude each other on one link |
-//! | `bandwidth` | how an uplink's bandwidth is divided among its devices |
-//! | `segments` | which segmentation ids each Network has on this node |
-//! | `held` | what stays published because claims hold it |
-//! | `strays` | what nobody gets because a pod has not given its link back |
+//! | `pool` | makes the devices of the inventory; pure, as are the modules down to `server_features` |
+//! | `counters` | tells the scheduler which devices exclude each other on one link |
+//! | `bandwidth` | divides an uplink's bandwidth among its devices |
+//! | `segments` | assigns the segmentation ids of this node to its Networks |
+//! | `held` | keeps devices published that claims hold |
+//! | `moved_links` | taints links that are not back from a pod |
+//! | `server_features` | says what devices lack on older Kubernetes |
+//! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
+//! | `availability` | finds Networks whose plugins cannot serve an ADD |
+//! | `publish` | writes ResourceSlices, and hands on the devices' health |
 //!
-//! A device is published as long as its link is there or a claim holds it: a device that is not published any more stops
-//! being charged. What cannot serve new pods is tainted.
+//! A device is published while its link is there or a claim holds it: the scheduler does not charge a device that is not
+//! published. A device that cannot serve new pods is tainted.
 
-pub mod addresses;
+mod addresses;
 pub mod availability;
 mod bandwidth;
 mod candidate;
 mod counters;
-pub mod health;
 mod held;
+mod leases;
+mod moved_links;
 mod pool;
 pub mod publish;
+mod report;
 mod segments;
-pub mod server_features;
-pub(crate) mod strays;
+mod server_features;
+mod subscription;
 
 pub use held::{Held, id_of, settled};
-pub use pool::{Sources, attributes, pool};
+pub use pool::attributes;
 pub use segments::{segments, space};
-pub use strays::Stray;

@@ -1,41 +1,40 @@
-//! The devices of the node and their counters.
+//! The devices of the node and their health. Pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::published::{self, Amounts, Facts, Segments};
 use netclaim_api::segmentation::ChosenBy;
-use netclaim_api::taints::{Trouble, TroubleKind};
+use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{LinkUse, NetworkName};
 use netclaim_slices::{Placement, Pool};
 use serde_json::{Map, Value};
 
+use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
-use super::health::DeviceHealth;
 use super::held::{self, Held, settled};
 use super::segments::segments;
 use super::{bandwidth, counters};
-use crate::inventory::uplinks::Uplink;
-use crate::inventory::{Inventory, selects};
+use crate::dra::DeviceHealth;
+use crate::inventory::{Inventory, Uplink, selects};
 
-/// What is looked at to make the pool.
+/// What the pool is made from.
 #[derive(Debug, Clone, Copy)]
-pub struct Sources<'a> {
+pub(super) struct Sources<'a> {
     /// The Node object's name.
-    pub node: &'a str,
+    pub(super) node: &'a str,
     /// What the node has.
-    pub inventory: &'a Arc<Inventory>,
+    pub(super) inventory: &'a Arc<Inventory>,
     /// Networks whose plugins cannot serve an ADD now.
-    pub unavailable: &'a BTreeMap<NetworkName, Trouble>,
+    pub(super) unavailable: &'a Unavailable,
     /// What claims hold.
-    pub held: &'a [Held],
+    pub(super) held: &'a [Held],
 }
 
-/// The pool of a node, and how well its devices are. Nobody owns it yet. `addresses` tells how many attachments the Network's IPAM has
-/// addresses for.
-pub fn pool(
+/// Returns the pool of a node, without an owner, and the health of its devices. `addresses` returns how many attachments a
+/// Network's IPAM has addresses for.
+pub(super) fn pool(
     from: Sources<'_>,
     addresses: impl Fn(&NetworkName, &NetworkSpec) -> Option<u64>,
 ) -> (Pool, Vec<DeviceHealth>) {
@@ -64,17 +63,17 @@ pub fn pool(
         let uplink = inventory.uplink_of(spec);
         let exhausted = amounts.exhausted().map(|what| {
             let message = format!("others hold all {what} of Network {name} on this node");
-            Trouble::new(TroubleKind::Exhausted, message)
+            Unhealthy::new(Reason::Exhausted, message)
         });
         let mut candidate = network_device(name, spec, uplink, amounts);
-        candidate.troubles.extend(unavailable.get(name).cloned());
-        candidate.troubles.extend(exhausted);
-        candidate.troubles.extend(uplink.zip(wanted.networks.get(name)).and_then(|(uplink, wanted)| {
+        candidate.unhealthy.extend(unavailable.get(name).cloned());
+        candidate.unhealthy.extend(exhausted);
+        candidate.unhealthy.extend(uplink.zip(wanted.networks.get(name)).and_then(|(uplink, wanted)| {
             let message = format!(
                 "Network {name} no longer selects uplink {}, and moves when no pod is on it",
                 uplink.name
             );
-            (!selects(wanted, uplink)).then(|| Trouble::new(TroubleKind::LinkMissing, message))
+            (!selects(wanted, uplink)).then(|| Unhealthy::new(Reason::LinkMissing, message))
         }));
         candidates.push(candidate);
     }
@@ -83,18 +82,18 @@ pub fn pool(
     let health = candidates.iter().filter(|candidate| candidate.is_seen).map(|candidate| DeviceHealth {
         pool: node.to_owned(),
         device: candidate.device.name.clone(),
-        trouble: candidate.troubles.first().cloned(),
+        unhealthy: candidate.unhealthy.first().map(ToString::to_string),
     });
     let health = health.collect();
     let devices = candidates.into_iter().map(|mut candidate| {
-        published::taint(&mut candidate.device, &candidate.troubles);
+        published::taint(&mut candidate.device, &candidate.unhealthy);
         candidate.device
     });
     let (name, placement) = (node.to_owned(), Placement::Node(node.to_owned()));
     (Pool { name, placement, owner: None, devices: devices.collect(), counters }, health)
 }
 
-/// What is published of a device, by its name; nothing when the node does not have it.
+/// Returns the published attributes of a device; none when the node does not have it.
 pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
     let candidates: Vec<Candidate> = match name.parse() {
         Ok(DeviceName::Network(network)) => {
@@ -132,7 +131,7 @@ fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Sh
             link: Some(name.clone()),
             link_use: Some(link_use),
             vlan: None,
-            troubles: link_troubles(uplink, Some(link_use)).collect(),
+            unhealthy: link_unhealthy(uplink, Some(link_use)).collect(),
             is_seen: true,
         }
     };
@@ -157,13 +156,13 @@ fn link_facts(uplink: &Uplink) -> Facts {
     }
 }
 
-/// What keeps pods from using a link.
-fn link_troubles(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Trouble> {
-    uplink.in_use(link_use).into_iter().chain(link_trouble(uplink, link_use))
+/// Returns why pods cannot use a link.
+fn link_unhealthy(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Unhealthy> {
+    uplink.in_use(link_use).into_iter().chain(link_down(uplink, link_use))
 }
 
-/// Whether frames pass through a link. One that is going to be a pod's own may be down: the plugin sets it up there.
-fn link_trouble(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Trouble> {
+/// Returns why no frames pass through a link. One that is moved into a pod may be down: the plugin sets it up there.
+fn link_down(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Unhealthy> {
     let link = &uplink.link;
     let why = match (link.is_up(), link.admin_up) {
         (true, _) => return None,
@@ -172,7 +171,7 @@ fn link_trouble(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Trouble> {
         (false, true) if link.carrier => "is not operational",
         (false, true) => "has no carrier",
     };
-    Some(Trouble::new(TroubleKind::LinkDown, format!("uplink {} {why}", link.name)))
+    Some(Unhealthy::new(Reason::LinkDown, format!("uplink {} {why}", link.name)))
 }
 
 fn network_device(
@@ -203,23 +202,23 @@ fn network_device(
         link: uplink.map(|uplink| uplink.name.clone()),
         link_use: spec.link_use(),
         vlan: spec.fixed_vlan(),
-        troubles: uplink.into_iter().flat_map(|uplink| link_troubles(uplink, spec.link_use())).collect(),
+        unhealthy: uplink.into_iter().flat_map(|uplink| link_unhealthy(uplink, spec.link_use())).collect(),
         is_seen: true,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use k8s_openapi::api::resource::v1::Device;
     use netclaim_api::attributes;
-    use netclaim_driver::attach::record::Phase;
+    use netclaim_driver::attach::Phase;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures::{conflist, record};
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     fn network(plugin: &str) -> NetworkSpec {
         serde_json::from_value(json!({
@@ -240,19 +239,19 @@ mod tests {
         made(inventory, &[]).0
     }
 
+    /// A device that a claim holds which was prepared with this inventory.
     /// What a claim holds that was prepared with this inventory.
     fn held(device: &str, with: &Inventory) -> Held {
-        let plugins = match device.parse() {
+        let network = match device.parse() {
             Ok(DeviceName::Network(network)) => with.networks.get(&network),
             _ => None,
         };
-        let (attributes, device) = (attributes(device, with), device.to_owned());
         let mut plan = record("c", Phase::Planned).plan;
-        plan.owner.device.device = device;
-        if let Some(spec) = plugins {
+        device.clone_into(&mut plan.owner.device.device);
+        if let Some(spec) = network {
             plan.spec.conflist = conflist(spec.cni["plugins"].clone());
         }
-        plan.owner.attributes = attributes;
+        plan.owner.attributes = attributes(device, with);
         Held::of(&plan, "n")
     }
 
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_was_renamed_goes_on_being_charged() {
+    fn a_renamed_link_is_still_charged() {
         let mut inventory = inventory(&[]);
         inventory.uplinks[0].link.pci_bus_id = Some("0000:3b:00.1".into());
         let held = [held("macvlan-eth1", &inventory)];
@@ -340,7 +339,7 @@ mod tests {
         let of_another_pool = [Held { device: None, ..held[0].clone() }];
         let (pool, _) = made(&inventory, &of_another_pool);
         let v2 = pool.devices.iter().find(|device| device.name == "net-v2").expect("published");
-        assert_eq!(taints(v2), ["netclaim.dev/exhausted"], "no counter tells of it");
+        assert_eq!(taints(v2), ["netclaim.dev/exhausted"], "no counter keeps them apart");
     }
 
     fn inventory(networks: &[(&str, &str)]) -> Inventory {
@@ -403,7 +402,7 @@ mod tests {
                 .collect();
             let kinds: BTreeSet<_> = chosen.iter().filter_map(|device| kind(device)).collect();
             let names: Vec<_> = chosen.iter().map(|device| &device.name).collect();
-            // The VLAN goes with whoever takes the link whole.
+            // The VLAN goes with the device that takes the link whole.
             let vlan = chosen.iter().any(|device| device.name == "net-v");
             let whole = kinds.iter().any(|kind| kind.ends_with("nic"));
             assert_eq!(fits(&pool, &chosen), kinds.len() <= 1 && !(vlan && whole), "{names:?}");
@@ -427,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_with_one_vlan_id_on_one_uplink_wait_for_each_other() {
+    fn networks_with_one_vlan_id_on_one_uplink_exclude_each_other() {
         let mut inventory = inventory(&[("m", "macvlan")]);
         for (name, id) in [("v1", 100), ("v2", 100), ("v3", 101)] {
             inventory.networks.insert(name.parse().expect("a name"), vlan(id));
@@ -442,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_a_claim_holds_stays_and_goes_on_being_charged() {
+    fn a_device_that_a_claim_holds_stays_published_and_charged() {
         let with = inventory(&[("m", "macvlan")]);
         let held = ["nic-eth1", "net-m"].map(|name| held(name, &with));
         let without = Inventory { uplinks: vec![uplink("eth2")], ..with.clone() };
@@ -456,11 +455,11 @@ mod tests {
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
         assert!(taints(device("nic-eth1")).is_empty(), "it is in a pod");
         assert!(health.iter().all(|health| health.device != "nic-eth1"));
-        assert_eq!(health.iter().filter(|health| health.trouble.is_some()).count(), 1);
+        assert_eq!(health.iter().filter(|health| health.unhealthy.is_some()).count(), 1);
     }
 
     #[test]
-    fn a_link_that_is_down_keeps_new_pods_off_but_not_who_takes_the_whole_link_and_sets_it_up() {
+    fn a_link_that_is_down_taints_all_devices_but_those_that_move_it_into_a_pod() {
         let mut inventory = inventory(&[("m", "macvlan")]);
         inventory.uplinks[0].link.admin_up = false;
         let tainted = |inventory: &Inventory| {
@@ -481,20 +480,20 @@ mod tests {
             inventory(&[("m", "macvlan"), ("i", "ipvlan"), ("h", "host-device"), ("v", "vlan")]);
         inventory.uplinks[0]
             .stacked
-            .push(crate::inventory::uplinks::Stacked { name: "net1".into(), kind: "macvlan".into() });
+            .push(crate::inventory::Stacked { name: "net1".into(), kind: "macvlan".into() });
         let (pool, health) = made(&inventory, &[]);
         let tainted: BTreeSet<_> =
             pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| d.name.as_str()).collect();
         assert_eq!(tainted, BTreeSet::from(["nic-eth1", "ipvlan-eth1", "net-i", "net-h"]));
-        let nic = health.iter().find(|health| health.device == "nic-eth1").and_then(|h| h.trouble.clone());
-        assert_eq!(nic.expect("trouble").message, "uplink eth1 is below macvlan net1 of another program");
+        let nic = health.iter().find(|health| health.device == "nic-eth1").and_then(|h| h.unhealthy.clone());
+        assert_eq!(nic.as_deref(), Some("uplink eth1 is below macvlan net1 of another program"));
     }
 
     #[test]
     fn a_network_whose_plugins_cannot_serve_is_tainted() {
         let inventory = inventory(&[("m", "macvlan")]);
-        let trouble = Trouble::new(TroubleKind::NotReady, "plugin macvlan: the daemon is away");
-        let unavailable = BTreeMap::from([("m".parse().expect("a name"), trouble.clone())]);
+        let unhealthy = Unhealthy::new(Reason::NotReady, "plugin macvlan: the daemon is away");
+        let unavailable = BTreeMap::from([("m".parse().expect("a name"), unhealthy.clone())]);
         let from =
             Sources { node: "n", inventory: &Arc::new(inventory), unavailable: &unavailable, held: &[] };
         let (pool, health) = pool(from, |_, _| None);
@@ -504,12 +503,12 @@ mod tests {
         assert!(health.contains(&DeviceHealth {
             pool: "n".into(),
             device: "net-m".into(),
-            trouble: Some(trouble)
+            unhealthy: Some(unhealthy.message)
         }));
     }
 
     #[test]
-    fn devices_on_a_virtual_function_name_the_physical_one_and_others_an_empty_text() {
+    fn devices_on_a_virtual_function_name_the_physical_one_and_others_have_an_empty_text() {
         let mut inventory = inventory(&[("m", "macvlan")]);
         let functions = |inventory: &Inventory| {
             let text = |device: Device| device.attributes?.remove(attributes::PHYSICAL_FUNCTION)?.string;
@@ -521,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_of_a_link_and_of_a_network_is_published_with_it() {
+    fn declared_attributes_of_a_link_and_of_a_network_are_published() {
         let mut inventory = inventory(&[("m", "macvlan")]);
         let declared = |value| serde_json::from_value(value).expect("attributes");
         inventory.uplinks[0].declared =

@@ -1,57 +1,53 @@
-//! The node's devices, from the inventory into ResourceSlices.
+//! Publishes the node's devices in ResourceSlices, and their health.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
-use kube::runtime::events::Reporter;
-use netclaim_api::NetworkName;
-use netclaim_api::taints::Trouble;
-use netclaim_cni::dir_changes::DirChanges;
 use netclaim_cni::error_chain;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_driver::links::Links;
-use netclaim_slices::{Fault, Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
+use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::devices;
-use crate::devices::addresses;
-use crate::devices::addresses::Users;
-use crate::devices::health::DeviceHealth;
-use crate::devices::server_features;
-use crate::devices::server_features::Teller;
-use crate::devices::{Held, Sources, Stray, strays};
+use super::addresses::{self, Users};
+use super::availability::Unavailable;
+use super::leases::Leases;
+use super::moved_links::{self, MovedLink};
+use super::pool::{Sources, pool};
+use super::report::PublishReporter;
+use super::{Held, server_features};
+use crate::dra::{DeviceHealth, Report};
 use crate::inventory::Inventory;
-use crate::inventory::foreign_use::Strangers;
-use crate::prepare::owner::Owner;
+use crate::inventory::foreign_use::ForeignUse;
+use crate::owner::Owner;
 use crate::process::metrics::Metrics;
+use crate::status::Events;
 
-/// How long what pods bring about is gathered.
+/// Delay that gathers the changes of several pods into one write.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// How often to look for what other programs have on links in namespaces of their own.
-const STRANGERS_PERIOD: Duration = Duration::from_secs(10);
+/// Interval of looks for links of other programs in network namespaces of their own.
+const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the devices are made of, as it changes.
-pub struct News {
+pub struct Inputs {
     /// What the node has; `None` until it is known.
     pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Networks whose plugins cannot serve an ADD now.
-    pub unavailable: watch::Receiver<Arc<BTreeMap<NetworkName, Trouble>>>,
-    /// The UID of the Node object, with which the slices go; `None` while there is no such object.
+    pub unavailable: watch::Receiver<Arc<Unavailable>>,
+    /// UID of the Node object, which owns the slices; `None` while there is no such object.
     pub node_uid: watch::Receiver<Option<String>>,
 }
 
-/// Publishes the devices of one node.
+/// The devices of one node.
 pub struct Devices {
-    /// Where to.
+    /// The client for slices.
     pub client: Client,
     /// The driver's name.
     pub driver: String,
@@ -59,17 +55,19 @@ pub struct Devices {
     pub node: String,
     /// The node's links.
     pub links: Links,
-    /// Where it is counted what the API server does not store.
+    /// The gauges about publishing.
     pub metrics: Arc<Metrics>,
+    /// Events on the Node.
+    pub events: Events,
 }
 
 impl Devices {
-    /// Publishes what the node has, and how well it is, until `cancel`.
+    /// Publishes the devices, and their health into `health`, until `cancel`.
     pub async fn publish<A: Attach, O: Observer<Owner = Owner>>(
         self,
-        mut news: News,
+        mut inputs: Inputs,
         attacher: Arc<Attacher<A, O>>,
-        health: watch::Sender<Arc<Vec<DeviceHealth>>>,
+        health: watch::Sender<Report>,
         cancel: CancellationToken,
     ) {
         let config = match PublisherConfig::new(&self.driver, "agent", Scope::Node(self.node.clone())) {
@@ -83,51 +81,59 @@ impl Devices {
         let mut attached = attacher.changes();
         let mut leases = Leases::default();
         let mut status = publisher.status();
-        let (node_uid, inventory) = (news.node_uid.clone(), news.inventory.clone());
-        let mut reporting = pin!(self.report(publisher.status(), &node_uid));
-        let mut known = None;
-        let (mut strangers, mut look) = (Strangers::default(), tokio::time::interval(STRANGERS_PERIOD));
+        let inventory = inputs.inventory.clone();
+        let reporter = PublishReporter {
+            events: self.events.clone(),
+            metrics: Arc::clone(&self.metrics),
+            node: self.node.clone(),
+            node_uid: inputs.node_uid.clone(),
+        };
+        let mut reporting = pin!(reporter.report_left_out(publisher.status()));
+        let mut features = None;
+        let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let (now, unavailable) =
-                (news.inventory.borrow_and_update().clone(), news.unavailable.borrow_and_update().clone());
-            let owner = news.node_uid.borrow_and_update().as_ref().map(|uid| self.owner(uid.clone()));
+            let (now, unavailable) = (
+                inputs.inventory.borrow_and_update().clone(),
+                inputs.unavailable.borrow_and_update().clone(),
+            );
+            let owner = inputs.node_uid.borrow_and_update().as_ref().map(|uid| self.owner(uid.clone()));
             attached.borrow_and_update();
-            if let (Some(now), Some(server)) = (now, &known) {
-                // Watched before the look: a change in between is not missed.
+            if let (Some(now), Some(features)) = (now, &features) {
+                // Watched before the look, so that no later change is missed.
                 leases.watch(&now);
-                let now = strangers.on(&now);
+                let now = foreign.add_to(&now);
                 let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
-                let now_health = Arc::new(now_health);
-                health.send_if_modified(|known| std::mem::replace(known, now_health.clone()) != now_health);
-                // Without a Node object the garbage collector deletes what is published.
+                let now_health: Report = now_health.into();
+                health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
+                // The garbage collector would delete slices that no Node object owns.
                 let pools = owner
-                    .map(|owner| Pool { owner: Some(owner), ..pool.fitted(server, server_features::rank) });
+                    .map(|owner| Pool { owner: Some(owner), ..pool.fitted(features, server_features::rank) });
                 publisher.publish(pools.into_iter().collect());
             }
             tokio::select! {
-                changed = news.inventory.changed() => if changed.is_err() {
+                changed = inputs.inventory.changed() => if changed.is_err() {
                     return;
                 },
-                changed = news.unavailable.changed() => if changed.is_err() {
+                changed = inputs.unavailable.changed() => if changed.is_err() {
                     return;
                 },
-                changed = news.node_uid.changed() => if changed.is_err() {
+                changed = inputs.node_uid.changed() => if changed.is_err() {
                     return;
                 },
-                // Of every pod that comes or goes, and seldom of anything that is published.
+                // Changes with every pod, but what is published seldom does.
                 _ = attached.changed() => tokio::time::sleep(GATHER).await,
                 () = leases.changed() => tokio::time::sleep(GATHER).await,
-                () = self.look_for(&mut strangers, &mut look, &inventory, &attacher) => {}
-                // Before it is known what the API server stores nothing is published: what is not protected from each
-                // other there must not be seen together.
-                server = stored(&mut status, known.as_ref()) => {
-                    let Some(server) = server else { return };
-                    self.teller(&node_uid).tell(&server);
-                    known = Some(server);
+                () = self.look_for_foreign_use(&mut foreign, &mut look, &inventory, &attacher) => {}
+                // Nothing is published before: an API server that drops counters would show devices together that
+                // exclude each other.
+                changed = changed_features(&mut status, features.as_ref()) => {
+                    let Some(changed) = changed else { return };
+                    reporter.report_features(&changed);
+                    features = Some(changed);
                 }
                 () = cancel.cancelled() => break,
-                // Its end is ours, and the agent's.
+                // The agent ends and starts again when publishing ends.
                 _ = &mut task => return,
                 () = &mut reporting => return,
             }
@@ -135,10 +141,10 @@ impl Devices {
         let _ = task.await;
     }
 
-    /// Looks now and then for what other programs have on the node's links, until that is something else.
-    async fn look_for<A: Attach, O: Observer<Owner = Owner>>(
+    /// Looks regularly for use of the node's links by other programs; returns when it has changed.
+    async fn look_for_foreign_use<A: Attach, O: Observer<Owner = Owner>>(
         &self,
-        strangers: &mut Strangers,
+        foreign: &mut ForeignUse,
         look: &mut Interval,
         inventory: &watch::Receiver<Option<Arc<Inventory>>>,
         attacher: &Attacher<A, O>,
@@ -148,83 +154,47 @@ impl Devices {
             let addresses = match self.links.addresses_elsewhere().await {
                 Ok(addresses) => addresses,
                 Err(error) => {
-                    tracing::warn!(error = error_chain(&error), "cannot look who uses the node's links");
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "cannot look for other users of the node's links"
+                    );
                     continue;
                 }
             };
             let Some(inventory) = inventory.borrow().clone() else { continue };
-            // Asked after the look: what came to be held meanwhile is not a stranger's.
+            // Read after the look: a claim that was prepared meanwhile is no foreign use.
             let held = attacher.plans(|plan| Held::of(plan, &self.node).link(&inventory));
             let held: BTreeSet<_> = held.into_iter().flatten().collect();
             let on = inventory.uplinks.iter().filter(|uplink| held.contains(&uplink.name));
-            if strangers.look(addresses, &on.map(|uplink| uplink.link.index).collect()) {
+            if foreign.update(addresses, &on.map(|uplink| uplink.link.index).collect()) {
                 return;
             }
         }
     }
 
-    /// The pool as it is now; `None` when the agent ends.
+    /// Returns the pool as it is now; `None` when the agent ends.
     async fn look<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         inventory: Arc<Inventory>,
-        unavailable: Arc<BTreeMap<NetworkName, Trouble>>,
+        unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours) = (self.node.clone(), attacher.sandbox_ids());
         let held = attacher.plans(|plan| Held::of(plan, &node));
-        let lost =
-            attacher.strays(|plan, link, _| Stray { link: link.clone(), lent_as: plan.spec.if_name.clone() });
-        // It reads the folders of leases.
+        let moved = attacher
+            .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
+        // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
             let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };
             let users = Users { networks: &inventory.networks, ours: &ours, held: &held };
-            let (mut pool, health) = devices::pool(from, |name, spec| addresses::of(name, spec, users));
-            strays::taint(&mut pool, &lost, &inventory);
+            let (mut pool, health) = pool(from, |name, spec| addresses::of(name, spec, users));
+            moved_links::taint(&mut pool, &moved, &inventory);
             (pool, health)
         });
         made.await.ok()
     }
 
-    /// Reports what is not published, until nobody publishes any more.
-    async fn report(
-        &self,
-        mut status: watch::Receiver<PublishStatus>,
-        node_uid: &watch::Receiver<Option<String>>,
-    ) {
-        let mut known = BTreeSet::new();
-        while status.changed().await.is_ok() {
-            let (faults, is_published) = {
-                let pools = &status.borrow_and_update().pools;
-                let faults: Vec<Fault> = pools.values().flat_map(|pool| pool.left_out.clone()).collect();
-                (faults, pools.values().all(|pool| pool.error.is_none()))
-            };
-            let devices: BTreeSet<_> = faults.iter().filter_map(|fault| fault.device.as_ref()).collect();
-            self.metrics.devices_left_out.set(i64::try_from(devices.len()).unwrap_or(i64::MAX));
-            self.metrics.pool_published.set(is_published.into());
-            let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
-            if !now.is_subset(&known) {
-                self.teller(node_uid).left_out(&now);
-            }
-            known = now;
-        }
-    }
-
-    fn teller(&self, node_uid: &watch::Receiver<Option<String>>) -> Teller {
-        Teller {
-            client: self.client.clone(),
-            reporter: Reporter { controller: self.driver.clone(), instance: Some(self.node.clone()) },
-            node: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Node".to_owned()),
-                name: Some(self.node.clone()),
-                uid: node_uid.borrow().clone(),
-                ..ObjectReference::default()
-            },
-            metrics: Arc::clone(&self.metrics),
-        }
-    }
-
-    /// The slices go with the Node object of this UID.
+    /// Returns the slices' owner, the Node object of this UID.
     fn owner(&self, uid: String) -> OwnerReference {
         OwnerReference {
             api_version: "v1".to_owned(),
@@ -237,46 +207,11 @@ impl Devices {
     }
 }
 
-/// What the API server stores, as soon as that is another than what is `known`; `None` when nobody finds out any more.
-async fn stored(
+/// Waits until the API server's features differ from `known`; `None` when the publisher has ended.
+async fn changed_features(
     status: &mut watch::Receiver<PublishStatus>,
     known: Option<&ServerFeatures>,
 ) -> Option<ServerFeatures> {
-    let is_news = |status: &PublishStatus| status.server.is_some() && status.server.as_ref() != known;
-    status.wait_for(is_news).await.ok()?.server.clone()
-}
-
-/// The folders in which the IPAMs of the node's Networks note who has what.
-#[derive(Default)]
-struct Leases {
-    changes: Option<DirChanges>,
-    warned: bool,
-}
-
-impl Leases {
-    fn watch(&mut self, inventory: &Inventory) {
-        let dirs: BTreeSet<PathBuf> =
-            inventory.networks.iter().flat_map(|(name, spec)| addresses::dirs(name, spec)).collect();
-        let dirs: Vec<PathBuf> = dirs.into_iter().collect();
-        if self.changes.as_ref().is_none_or(|changes| changes.dirs() != dirs) {
-            match DirChanges::subscribe(dirs) {
-                Ok(changes) => self.changes = Some(changes),
-                Err(error) => self.warn(&error),
-            }
-        }
-    }
-
-    async fn changed(&mut self) {
-        let Some(changes) = &mut self.changes else { return std::future::pending().await };
-        if let Err(error) = changes.tick().await {
-            self.changes = None;
-            self.warn(&error);
-        }
-    }
-
-    fn warn(&mut self, error: &std::io::Error) {
-        if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!(%error, "addresses that others take cannot be watched, and are counted when something else changes: see sysctl fs.inotify");
-        }
-    }
+    let is_update = |status: &PublishStatus| status.server.is_some() && status.server.as_ref() != known;
+    status.wait_for(is_update).await.ok()?.server.clone()
 }

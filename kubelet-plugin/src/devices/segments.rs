@@ -1,19 +1,19 @@
-//! Which segmentation ids each Network has on this node: an id is there once on an uplink.
+//! The segmentation ids of each Network on this node. An uplink has each id once. Pure.
 //!
-//! Of an id that several Networks list for one uplink the first by name has it, and none that lists it has one that
-//! another Network's configuration fixes, or that a claim holds of another Network, be it gone. Networks without an uplink
-//! keep theirs to themselves.
+//! An id that several Networks list for one uplink goes to the first by name. A Network does not get an id that another
+//! Network's configuration fixes, or that a claim holds of another Network, even a deleted one. Networks without an uplink
+//! do not share ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::NetworkName;
 use netclaim_api::network::NetworkSpec;
 
-use super::candidate::networks;
+use super::candidate::{networks, space_of_link};
 use super::held::Held;
 use crate::inventory::Inventory;
 
-/// Among what there is only one of an id: the Network's uplink, or the Network itself.
+/// Returns the space in which each id exists once: the Network's uplink, or the Network itself.
 pub fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> String {
     match inventory.uplink_of(spec) {
         Some(uplink) => space_of_link(uplink.name.as_str()),
@@ -21,12 +21,7 @@ pub fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> S
     }
 }
 
-/// The space of the ids on an uplink.
-pub(super) fn space_of_link(link: &str) -> String {
-    format!("uplink {link}")
-}
-
-/// The ids of each Network that hands out some.
+/// Returns the ids of each Network that hands out some.
 pub fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
     let mut taken: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
@@ -53,10 +48,10 @@ pub fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, B
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::prepare::owner::Segment;
+    use crate::owner::Segment;
 
     use super::*;
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     fn network(uplink: &str, vlan: Value, ids: Option<Value>) -> NetworkSpec {
         let mut spec = json!({
@@ -70,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_there_once_on_an_uplink() {
+    fn an_uplink_has_each_id_once() {
         let place = json!("${segmentation.id}");
         let networks = [
             ("a", network("eth1", place.clone(), Some(json!(["100-102"])))),
@@ -97,6 +92,6 @@ mod tests {
         let of_b = Held { network: "b".parse().ok(), segment: segment(101), ..Held::default() };
         let of_a_gone_one = Held { segment: segment(104), ..Held::default() };
         let held = (vec![100, 102], vec![101], vec![100, 101]);
-        assert_eq!(all(&[of_b, of_a_gone_one]), held, "what claims hold stays theirs");
+        assert_eq!(all(&[of_b, of_a_gone_one]), held, "claims keep their ids");
     }
 }

@@ -1,8 +1,7 @@
-//! Tells the kubelet how well devices are; it shows that in the status of the pods that have them (KEP-4680).
+//! Reports the health of devices to the kubelet, which shows it in the status of their pods (KEP-4680).
 //!
-//! A report is true for [`TIMEOUT`]. Whoever makes reports says each again every [`REFRESH`], so that a device nobody
-//! vouches for becomes `Unknown` by itself, and an agent that is replaced in less leaves no gap. The kubelet does
-//! nothing with a report that says what it knows.
+//! A report is valid for [`TIMEOUT`] and is repeated every [`REFRESH`]. So a device becomes `Unknown` when no agent has
+//! reported for 30 s, and an agent that is replaced in less leaves no gap. The kubelet ignores a report without changes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,27 +15,26 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::proto::{health_v1, health_v1alpha1};
-use crate::devices::health::in_one_line;
 
-/// How often a report is to be made, though nothing has changed. A kubelet forgets all devices when one of two parents
-/// of a rolling update goes, and knows them again with the next report of the other.
+/// Interval of reports without a change. A kubelet forgets all devices when one of two parents of a rolling update goes,
+/// and knows them again with the next report of the other.
 pub const REFRESH: Duration = Duration::from_secs(5);
-/// How long the kubelet takes a report for true: the default, said.
+/// How long a report is valid: the kubelet's default, made explicit.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is known of all devices of the node.
-pub type Report = Arc<[DeviceReport]>;
+/// The health of all devices of the node.
+pub type Report = Arc<[DeviceHealth]>;
 
-/// What is known of one device.
+/// The health of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceReport {
+pub struct DeviceHealth {
     /// Its pool.
     pub pool: String,
     /// Its name.
     pub device: String,
-    /// What is wrong with it; well without.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
+    /// Why it cannot serve; `None` when it is healthy. Agents and parents of different versions exchange it as `trouble`.
+    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    pub unhealthy: Option<String>,
 }
 
 /// Serves v1 and v1alpha1, which are the same.
@@ -49,7 +47,7 @@ pub(super) struct HealthService {
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl HealthService {
-    /// Tells every report until `cancel`; none while nobody knows.
+    /// Streams every report until `cancel`; nothing while the health is unknown.
     pub(super) fn new(reports: watch::Receiver<Option<Report>>, cancel: CancellationToken) -> Self {
         Self { reports, cancel }
     }
@@ -72,19 +70,19 @@ macro_rules! serve_version {
                 &self,
                 _: Request<$version::NodeWatchResourcesRequest>,
             ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
-                let device = |report: &DeviceReport| $version::DeviceHealth {
+                let device = |report: &DeviceHealth| $version::DeviceHealth {
                     device: Some($version::DeviceIdentifier {
                         pool_name: report.pool.clone(),
                         device_name: report.device.clone(),
                     }),
-                    health: match report.trouble {
+                    health: match report.unhealthy {
                         None => $version::HealthStatus::Healthy,
                         Some(_) => $version::HealthStatus::Unhealthy,
                     }
                     .into(),
                     last_updated_time: now(),
                     health_check_timeout_seconds: seconds(TIMEOUT),
-                    message: report.trouble.as_deref().map(in_one_line).unwrap_or_default(),
+                    message: report.unhealthy.clone().unwrap_or_default(),
                 };
                 Ok(Response::new(self.answers(move |report| $version::NodeWatchResourcesResponse {
                     devices: report.iter().map(device).collect(),
@@ -111,48 +109,48 @@ mod tests {
 
     use super::*;
 
-    fn report(trouble: Option<&str>) -> Option<Report> {
-        let device = DeviceReport {
+    fn report(unhealthy: Option<&str>) -> Option<Report> {
+        let device = DeviceHealth {
             pool: "node0".into(),
             device: "net-lab".into(),
-            trouble: trouble.map(str::to_owned),
+            unhealthy: unhealthy.map(str::to_owned),
         };
         Some([device].into())
     }
 
     #[tokio::test]
-    async fn every_report_is_told_and_the_end_ends_the_stream() {
+    async fn the_stream_has_every_report_and_ends_with_the_service() {
         use health_v1::dra_resource_health_server::DraResourceHealth as _;
-        let (reports, told) = watch::channel(None);
+        let (reports, receiver) = watch::channel(None);
         let cancel = CancellationToken::new();
-        let service = HealthService::new(told, cancel.clone());
+        let service = HealthService::new(receiver, cancel.clone());
         let request = Request::new(health_v1::NodeWatchResourcesRequest {});
         let mut answers = service.node_watch_resources(request).await.unwrap().into_inner();
-        assert!(answers.next().now_or_never().is_none(), "nobody knows");
+        assert!(answers.next().now_or_never().is_none(), "the health is unknown");
         reports.send_replace(report(None));
-        let well = answers.next().await.unwrap().unwrap().devices.remove(0);
+        let healthy = answers.next().await.unwrap().unwrap().devices.remove(0);
         assert_eq!(
-            (well.health(), well.health_check_timeout_seconds),
+            (healthy.health(), healthy.health_check_timeout_seconds),
             (health_v1::HealthStatus::Healthy, 30)
         );
-        assert_eq!(well.device.unwrap().device_name, "net-lab");
+        assert_eq!(healthy.device.unwrap().device_name, "net-lab");
         reports.send_replace(report(Some("eth1 is down")));
-        let ill = answers.next().await.unwrap().unwrap().devices.remove(0);
+        let unhealthy = answers.next().await.unwrap().unwrap().devices.remove(0);
         assert_eq!(
-            (ill.health(), ill.message.as_str()),
+            (unhealthy.health(), unhealthy.message.as_str()),
             (health_v1::HealthStatus::Unhealthy, "eth1 is down")
         );
         reports.send_replace(None);
-        assert!(answers.next().now_or_never().is_none(), "nobody knows any more");
+        assert!(answers.next().now_or_never().is_none(), "the health is unknown again");
         cancel.cancel();
         assert!(answers.next().await.is_none());
     }
 
     #[tokio::test]
-    async fn older_kubelets_and_those_that_come_late_are_told_the_same() {
+    async fn an_older_kubelet_that_connects_late_gets_the_last_report() {
         use health_v1alpha1::dra_resource_health_server::DraResourceHealth as _;
-        let (_reports, told) = watch::channel(report(Some("eth1 is down")));
-        let service = HealthService::new(told, CancellationToken::new());
+        let (_reports, receiver) = watch::channel(report(Some("eth1 is down")));
+        let service = HealthService::new(receiver, CancellationToken::new());
         let request = Request::new(health_v1alpha1::NodeWatchResourcesRequest {});
         let mut answers = service.node_watch_resources(request).await.unwrap().into_inner();
         assert_eq!(answers.next().await.unwrap().unwrap().devices[0].message, "eth1 is down");

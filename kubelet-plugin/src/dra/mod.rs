@@ -1,7 +1,9 @@
-//! The kubelet's side: registration, the DRA calls and the health of devices, each in both of its versions.
+//! The kubelet's gRPC APIs: registration, the DRA calls and the health of devices, each in both of its versions.
 //!
-//! The gRPC layer only translates; what is done is behind [`NodeResources`].
+//! This layer only translates; the work is behind [`NodeResources`].
 
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod health;
 mod registration;
 mod service;
@@ -32,19 +34,20 @@ mod proto {
 }
 
 use std::future::Future;
+use std::sync::Arc;
 
 use health::HealthService;
-pub use health::{DeviceReport, REFRESH, Report};
+pub use health::{DeviceHealth, REFRESH, Report};
 pub use registration::Registration;
 use serde::{Deserialize, Serialize};
-pub use service::DraService;
+use service::DraService;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-/// A claim, as the kubelet names it.
+/// A claim by the names that the kubelet has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct ClaimRef {
@@ -53,7 +56,7 @@ pub struct ClaimRef {
     pub uid: String,
 }
 
-/// A device that is prepared.
+/// A prepared device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedDevice {
@@ -65,38 +68,38 @@ pub struct PreparedDevice {
     pub device: String,
     /// CDI devices for the containers that use the request.
     pub cdi_devices: Vec<String>,
-    /// Which share of it.
+    /// The share of the device.
     pub share_id: Option<String>,
 }
 
-/// What the kubelet asks of a driver. Both calls are idempotent by claim UID; an error is for one claim and reaches
-/// the user as the pod's event.
+/// The calls of the kubelet. Both are idempotent by claim UID. An error is for one claim, and the user sees its text in the
+/// pod's event.
 pub trait NodeResources: Send + Sync + 'static {
-    /// Prepares claims of one pod, in this order; the answer has one result for each.
+    /// Prepares claims of one pod in this order, and returns one result for each.
     fn prepare(
         &self,
         claims: Vec<ClaimRef>,
     ) -> impl Future<Output = Vec<Result<Vec<PreparedDevice>, String>>> + Send;
 
-    /// Undoes and forgets a claim. An error keeps the claim and the pod, and the kubelet asks again.
+    /// Releases a claim. After an error the claim and the pod stay, and the kubelet retries.
     fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Serves the DRA calls on `listener` until `cancel`, and tells what `reports` says of the devices.
+/// Serves the DRA calls and the devices' health on `listener` until `cancel`.
 ///
 /// # Errors
-/// When the connection to the kubelet breaks for good.
+/// When the server fails.
 pub async fn serve<N: NodeResources>(
     listener: UnixListener,
     node: N,
     reports: watch::Receiver<Option<Report>>,
     cancel: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = DraService::new(node);
+    let service = Arc::new(DraService(node));
     let health = HealthService::new(reports, cancel.clone());
     Server::builder()
-        .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(service.clone()))
-        .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::new(service))
+        .add_service(proto::v1::dra_plugin_server::DraPluginServer::from_arc(Arc::clone(&service)))
+        .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::from_arc(service))
         .add_service(proto::health_v1::dra_resource_health_server::DraResourceHealthServer::new(
             health.clone(),
         ))
@@ -105,10 +108,10 @@ pub async fn serve<N: NodeResources>(
         .await
 }
 
-/// Tells the kubelet about us on `listener` until `cancel`.
+/// Serves registration on `listener` until `cancel`.
 ///
 /// # Errors
-/// When the connection to the kubelet breaks for good.
+/// When the server fails.
 pub async fn register(
     listener: UnixListener,
     registration: Registration,

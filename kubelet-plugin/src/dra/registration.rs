@@ -1,7 +1,7 @@
-//! How the kubelet finds us: it sees the socket in its registry directory and asks who we are.
+//! Registration: the kubelet finds the socket in its registry directory and asks for the driver's name and endpoint.
 //!
-//! The socket's file name has an `@`: the kubelet's client puts the path, escaped, into the `:authority` of its
-//! request, where HTTP allows `%` only in front of an `@`. Without it the request never reaches us.
+//! The socket's file name has an `@`: the kubelet's client puts the escaped path into the `:authority` of its request, where
+//! HTTP allows `%` only in front of an `@`. Without it the request does not arrive.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, Re
 const VERSIONS: [&str; 4] =
     ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"];
 
-/// The answers to the kubelet's questions.
+/// The registration of one driver.
 #[derive(Debug)]
 pub struct Registration {
     driver: String,
@@ -24,12 +24,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// For `driver`, which serves its calls at `endpoint`. `registered` follows what the kubelet says.
+    /// Registers `driver`, which serves its calls at `endpoint`. `registered` follows the kubelet's notifications.
     pub fn new(driver: &str, endpoint: PathBuf, registered: watch::Sender<bool>) -> Self {
         Self { driver: driver.to_owned(), endpoint, registered }
     }
 
-    /// File name of the registration socket of an instance of `driver`, which may be the nameless one.
+    /// Returns the file name of the registration socket of an instance of `driver`, which may be the nameless one.
     pub fn socket_name(driver: &str, instance: &str) -> String {
         match instance {
             "" => format!("{driver}@reg.sock"),
@@ -37,7 +37,7 @@ impl Registration {
         }
     }
 
-    /// Whether a file is called like the registration socket of an instance of `driver`.
+    /// Returns whether a file has the name of a registration socket of an instance of `driver`.
     pub fn is_of(driver: &str, name: &str) -> bool {
         let instance = name.strip_prefix(driver).and_then(|rest| rest.strip_suffix("@reg.sock"));
         instance.is_some_and(|instance| instance.is_empty() || instance.starts_with('-'))
@@ -65,7 +65,7 @@ impl RegistrationService for Registration {
             tracing::info!("registered with the kubelet");
             Ok(Response::new(RegistrationStatusResponse {}))
         } else {
-            tracing::error!(error, "the kubelet refused to register us");
+            tracing::error!(error, "the kubelet refused to register the driver");
             Err(Status::failed_precondition(format!("registration failed: {error}")))
         }
     }

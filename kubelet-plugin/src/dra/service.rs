@@ -1,7 +1,6 @@
-//! The DRA calls, translated from and to both versions of the protocol.
+//! Translates the DRA calls from and to both versions of the protocol.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
@@ -9,20 +8,7 @@ use super::proto::{v1, v1beta1};
 use super::{ClaimRef, NodeResources, PreparedDevice};
 
 /// Serves v1 and v1beta1, which differ in the share id only.
-pub struct DraService<N>(Arc<N>);
-
-impl<N> DraService<N> {
-    /// Calls `node`.
-    pub fn new(node: N) -> Self {
-        Self(Arc::new(node))
-    }
-}
-
-impl<N> Clone for DraService<N> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
+pub(super) struct DraService<N>(pub(super) N);
 
 impl<N: NodeResources> DraService<N> {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, Result<Vec<PreparedDevice>, String>)> {
@@ -30,7 +16,7 @@ impl<N: NodeResources> DraService<N> {
         uids.into_iter().zip(self.0.prepare(claims).await).collect()
     }
 
-    /// One answer for every claim, in parallel: each may wait for a DEL.
+    /// Releases the claims in parallel, because each may wait for a DEL.
     async fn unprepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, String)> {
         let answers = claims.into_iter().map(|claim| async move {
             let uid = claim.uid.clone();
@@ -105,20 +91,15 @@ serve_version!(v1beta1, |device: PreparedDevice| {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dra::fixtures::prepared;
 
-    /// A fake driver: prepares what is called "good".
+    /// A fake driver, which prepares claims of the name "good".
     struct Fake;
 
     impl NodeResources for Fake {
         async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
             let prepare = |claim: ClaimRef| match claim.name.as_str() {
-                "good" => Ok(vec![PreparedDevice {
-                    request: "net".into(),
-                    pool: "node0".into(),
-                    device: "net-storage".into(),
-                    cdi_devices: vec![format!("netclaim.dev/claim={}", claim.uid)],
-                    share_id: Some("share".into()),
-                }]),
+                "good" => Ok(vec![prepared(&claim)]),
                 name => Err(format!("{name} is not good")),
             };
             claims.into_iter().map(prepare).collect()
@@ -134,9 +115,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_claim_gets_an_answer_of_its_own() {
+    async fn each_claim_gets_its_own_answer() {
         use v1::dra_plugin_server::DraPlugin as _;
-        let service = DraService::new(Fake);
+        let service = DraService(Fake);
         let request = v1::NodePrepareResourcesRequest { claims: vec![named("good"), named("bad")] };
         let claims = service.node_prepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
         assert_eq!(claims["good-uid"].devices[0].share_id.as_deref(), Some("share"));
@@ -148,12 +129,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn older_kubelets_are_served_without_the_share() {
+    async fn older_kubelets_get_devices_without_the_share() {
         use v1beta1::dra_plugin_server::DraPlugin as _;
         let claim = v1beta1::Claim { namespace: "default".into(), uid: "u".into(), name: "good".into() };
         let request = v1beta1::NodePrepareResourcesRequest { claims: vec![claim] };
         let answer =
-            DraService::new(Fake).node_prepare_resources(Request::new(request)).await.unwrap().into_inner();
+            DraService(Fake).node_prepare_resources(Request::new(request)).await.unwrap().into_inner();
         assert_eq!(answer.claims["u"].devices[0].cdi_device_ids, ["netclaim.dev/claim=u"]);
     }
 }

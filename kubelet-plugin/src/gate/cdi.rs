@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::prepare::owner::Plan;
+use crate::owner::Plan;
 use serde_json::json;
 
 use crate::process::files;

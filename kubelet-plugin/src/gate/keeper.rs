@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::prepare::owner::PodState;
-use crate::prepare::owner::{Owner, Plan, Record};
+use crate::owner::PodState;
+use crate::owner::{Owner, Plan, Record};
 use netclaim_driver::attach::{Failure, Gate, Observer};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{mpsc, watch};
@@ -14,7 +14,7 @@ use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::gate::metadata::RequestKey;
-use crate::status::News;
+use crate::status::Update;
 
 /// What has been put on disk for a pod.
 #[derive(Clone, Default, PartialEq)]
@@ -40,7 +40,7 @@ pub struct GateKeeper {
     /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers. Whoever changes
     /// it has every pod told again.
     silent: watch::Receiver<bool>,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<Update>,
 }
 
 impl GateKeeper {
@@ -59,7 +59,7 @@ impl GateKeeper {
         records: &[Record],
         boot_id: &str,
         silent: watch::Receiver<bool>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<Update>,
     ) -> io::Result<Self> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
@@ -226,7 +226,7 @@ impl Observer for GateKeeper {
 
     /// A few small files, most of them on a file system in memory.
     async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), Failure> {
-        let _ = self.news.send(News::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
+        let _ = self.news.send(Update::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
         // Without its files the gate stays shut, which is the safe side.
         self.put_on_disk(pod_uid, state).map_err(|error| {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write what the pod's containers need: the pod waits");
@@ -235,7 +235,7 @@ impl Observer for GateKeeper {
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {
-        let _ = self.news.send(News::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
+        let _ = self.news.send(Update::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
     }
 }
 

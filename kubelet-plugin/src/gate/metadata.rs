@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::prepare::owner::{Owner, Plan, Record};
+use crate::owner::{Owner, Plan, Record};
 use netclaim_driver::attach::record::Phase;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::prepare::owner::{Plan, Record};
+use crate::owner::{Plan, Record};
 use serde_json::json;
 
 use crate::gate::metadata::{self, RequestKey};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::prepare::owner::PodState;
+use crate::owner::PodState;
 use netclaim_cni::ContainerId;
 use netclaim_driver::attach::Gate;
 use serde::Deserialize;
@@ -107,7 +107,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    use crate::prepare::owner::Record;
+    use crate::owner::Record;
     use netclaim_driver::attach::record::Phase;
 
     use super::*;

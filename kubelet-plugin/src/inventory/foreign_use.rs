@@ -1,31 +1,31 @@
-//! What other programs have on the node's links in namespaces that the node cannot see into: the macvlan interfaces of
-//! Multus' pods, for example. Pure.
+//! Use of the node's links by other programs in namespaces that the node cannot see into, such as the macvlan interfaces of
+//! Multus' pods. Pure.
 //!
-//! The link below takes frames for their addresses, and tells of no change of these: somebody has to look, now and then.
-//! Whose an address is it does not tell either. So one is a stranger's when two looks in a row find it, and claims held
-//! nothing on the link at the first of them. Where claims hold something, the scheduler keeps other uses away anyway.
+//! The link below lists the hardware addresses that it takes frames for, but neither announces changes nor names owners. So
+//! an address is foreign when two looks in a row find it and claims held nothing on the link at the first one. Where claims
+//! hold something, the scheduler keeps other uses away anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::inventory::Inventory;
-use crate::inventory::uplinks::Stacked;
+use super::selection::Inventory;
+use super::uplink::Stacked;
 
 /// Hardware addresses by the index of the link that takes frames for them.
 pub type Addresses = BTreeMap<u32, BTreeSet<String>>;
 
-/// The strangers on a node's links.
+/// The foreign addresses on a node's links.
 #[derive(Debug, Default)]
-pub struct Strangers {
-    /// What the last look found on links that claims held nothing on.
+pub struct ForeignUse {
+    /// Addresses of the last look on links that claims held nothing on.
     last: Addresses,
     found: Addresses,
 }
 
-impl Strangers {
-    /// Takes in what a look has found; claims hold something on the links `held`. Returns whether there are other strangers
-    /// now than before.
-    pub fn look(&mut self, now: Addresses, held: &BTreeSet<u32>) -> bool {
+impl ForeignUse {
+    /// Takes the addresses that a look has found; claims hold something on the links `held`. Returns whether the foreign
+    /// addresses have changed.
+    pub fn update(&mut self, now: Addresses, held: &BTreeSet<u32>) -> bool {
         let both = |link: &u32, before: &Addresses| {
             let (now, before) = (now.get(link)?, before.get(link)?);
             let both: BTreeSet<String> = now & before;
@@ -41,15 +41,15 @@ impl Strangers {
         std::mem::replace(&mut self.found, found) != self.found
     }
 
-    /// The inventory with the strangers on its uplinks.
-    pub fn on(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
+    /// Returns the inventory with foreign links on its uplinks.
+    pub fn add_to(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
         let mut with = Arc::clone(inventory);
         if self.found.is_empty() {
             return with;
         }
         for uplink in &mut Arc::make_mut(&mut with).uplinks {
             let addresses = self.found.get(&uplink.link.index).into_iter().flatten();
-            // What has an address of its own on a link is a macvlan or a macvtap.
+            // Only macvlan and macvtap links have addresses of their own on a link.
             let stacked = addresses.map(|mac| Stacked { name: mac.clone(), kind: "macvlan".to_owned() });
             uplink.stacked.extend(stacked);
         }
@@ -62,45 +62,45 @@ mod tests {
     use netclaim_api::LinkUse;
 
     use super::*;
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     fn on_link_2(addresses: &[&str]) -> Addresses {
         BTreeMap::from([(2, addresses.iter().map(|mac| (*mac).to_owned()).collect())])
     }
 
-    fn troubles(strangers: &Strangers) -> [Option<String>; 2] {
+    fn messages(foreign: &ForeignUse) -> [Option<String>; 2] {
         let mut uplink = uplink("eth1");
         uplink.link.index = 2;
         let inventory = Arc::new(Inventory { uplinks: vec![uplink], ..Inventory::default() });
-        let with = strangers.on(&inventory);
+        let with = foreign.add_to(&inventory);
         [LinkUse::Nic, LinkUse::Macvlan]
-            .map(|link_use| with.uplinks[0].in_use(Some(link_use)).map(|t| t.message))
+            .map(|link_use| with.uplinks[0].in_use(Some(link_use)).map(|unhealthy| unhealthy.message))
     }
 
     #[test]
-    fn an_address_that_is_there_twice_is_a_strangers_until_it_is_gone() {
-        let (mut strangers, nobody) = (Strangers::default(), BTreeSet::new());
-        strangers.look(on_link_2(&["02:00:00:00:00:0a"]), &nobody);
-        assert_eq!(troubles(&strangers), [None, None], "once may be a pod's of ours that has just ended");
-        strangers.look(on_link_2(&["02:00:00:00:00:0a", "02:00:00:00:00:0b"]), &nobody);
+    fn an_address_that_is_found_twice_is_foreign_until_it_is_gone() {
+        let (mut foreign, none) = (ForeignUse::default(), BTreeSet::new());
+        foreign.update(on_link_2(&["02:00:00:00:00:0a"]), &none);
+        assert_eq!(messages(&foreign), [None, None], "it may be that of a pod of ours that has just ended");
+        foreign.update(on_link_2(&["02:00:00:00:00:0a", "02:00:00:00:00:0b"]), &none);
         let message = "uplink eth1 is below macvlan 02:00:00:00:00:0a of another program";
-        assert_eq!(troubles(&strangers), [Some(message.to_owned()), None]);
-        strangers.look(Addresses::new(), &nobody);
-        assert_eq!(troubles(&strangers), [None, None]);
+        assert_eq!(messages(&foreign), [Some(message.to_owned()), None]);
+        foreign.update(Addresses::new(), &none);
+        assert_eq!(messages(&foreign), [None, None]);
     }
 
     #[test]
-    fn addresses_on_a_link_that_claims_hold_are_not_taken_for_strangers() {
-        let (mut strangers, nobody, held) = (Strangers::default(), BTreeSet::new(), BTreeSet::from([2]));
+    fn addresses_on_a_link_that_claims_hold_are_not_foreign() {
+        let (mut foreign, none, held) = (ForeignUse::default(), BTreeSet::new(), BTreeSet::from([2]));
         for _ in 0..3 {
-            strangers.look(on_link_2(&["02:00:00:00:00:0a"]), &held);
+            foreign.update(on_link_2(&["02:00:00:00:00:0a"]), &held);
         }
-        strangers.look(on_link_2(&["02:00:00:00:00:0a"]), &nobody);
-        assert_eq!(troubles(&strangers), [None, None], "the pod has just gone");
-        strangers.look(on_link_2(&["02:00:00:00:00:0a"]), &nobody);
-        assert!(troubles(&strangers)[0].is_some());
-        strangers.look(on_link_2(&["02:00:00:00:00:0a", "02:00:00:00:00:0b"]), &held);
-        let found = strangers.found.get(&2).map(BTreeSet::len);
-        assert_eq!(found, Some(1), "a stranger stays one beside the pods of claims");
+        foreign.update(on_link_2(&["02:00:00:00:00:0a"]), &none);
+        assert_eq!(messages(&foreign), [None, None], "the pod has just gone");
+        foreign.update(on_link_2(&["02:00:00:00:00:0a"]), &none);
+        assert!(messages(&foreign)[0].is_some());
+        foreign.update(on_link_2(&["02:00:00:00:00:0a", "02:00:00:00:00:0b"]), &held);
+        let found = foreign.found.get(&2).map(BTreeSet::len);
+        assert_eq!(found, Some(1), "a foreign address stays one beside the pods of claims");
     }
 }

@@ -1,8 +1,8 @@
-//! Which version of each UplinkPolicy is in force: the last good one. Pure.
+//! Which version of each UplinkPolicy is in force: the last valid one. Pure.
 //!
-//! A policy that becomes one that cannot be followed must not publish what it withheld. Its last good version stays in
-//! force; where this agent has seen none, be it that it started since, the policy withholds what it selects
-//! ([`UplinkPolicySpec::instead_of`]). The controller says so in its status and by an event.
+//! A policy that becomes invalid must not publish links that it withheld. Its last valid version stays in force. Where this
+//! agent has seen none, for example after a restart, the policy withholds what it selects
+//! ([`UplinkPolicySpec::instead_of`]). The controller reports it in the policy's status and by an event.
 
 use std::collections::BTreeMap;
 
@@ -14,75 +14,54 @@ use netclaim_api::labels::has_all;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use serde_json::Value;
 
-/// What is in force of one policy object.
+use super::objects::Objects;
+
+/// The version of one policy that is in force.
 #[derive(Debug, Clone, PartialEq)]
 struct InForce {
     uid: Option<String>,
     spec: UplinkPolicySpec,
-    /// Not in place of one that cannot be followed.
-    is_good: bool,
+    /// `false` where it replaces an invalid one.
+    is_valid: bool,
 }
 
 /// The policies by name.
 #[derive(Debug, Default)]
-pub struct Policies {
-    /// `None` until the first list is complete.
-    known: Option<BTreeMap<String, InForce>>,
-    /// Of a list that is not complete yet.
-    listing: BTreeMap<String, InForce>,
-}
+pub(super) struct Policies(Objects<InForce>);
 
 impl Policies {
-    /// Takes in what the watch has seen.
-    pub fn seen(&mut self, event: Event<DynamicObject>) {
-        match event {
-            Event::Init => self.listing.clear(),
-            Event::InitApply(policy) => {
-                let name = policy.name_any();
-                let before = self.known.as_ref().and_then(|known| known.get(&name));
-                self.listing.extend(in_force(&policy, before).map(|now| (name, now)));
-            }
-            Event::InitDone => self.known = Some(std::mem::take(&mut self.listing)),
-            Event::Apply(policy) => {
-                let (name, known) = (policy.name_any(), self.known.get_or_insert_default());
-                match in_force(&policy, known.get(&name)) {
-                    Some(now) => known.insert(name, now),
-                    None => known.remove(&name),
-                };
-            }
-            Event::Delete(policy) => {
-                self.known.get_or_insert_default().remove(&policy.name_any());
-            }
-        }
+    /// Takes an event of the watch.
+    pub(super) fn update(&mut self, event: Event<DynamicObject>) {
+        self.0.update(event, |policy, before| in_force(&policy, before));
     }
 
-    /// Those that are for a node with these labels, by name; `None` before all are known.
-    pub fn of_node(&self, labels: &BTreeMap<String, String>) -> Option<Vec<UplinkPolicySpec>> {
-        let specs = self.known.as_ref()?.values().map(|policy| &policy.spec);
+    /// Returns the policies for a node with these labels, ordered by name; `None` before all are known.
+    pub(super) fn of_node(&self, labels: &BTreeMap<String, String>) -> Option<Vec<UplinkPolicySpec>> {
+        let specs = self.0.known()?.values().map(|policy| &policy.spec);
         Some(specs.filter(|spec| has_all(&spec.node_selector, labels)).cloned().collect())
     }
 }
 
-/// What is in force of a policy of which this was `before`.
+/// Returns the version of a policy that is in force after `before`.
 fn in_force(policy: &DynamicObject, before: Option<&InForce>) -> Option<InForce> {
     let (name, uid) = (policy.name_any(), policy.uid());
     let spec = policy.data.get("spec").unwrap_or(&Value::Null);
     let problems = match UplinkPolicySpec::read(spec) {
         Ok(stored) => {
             if !stored.unknown.is_empty() {
-                tracing::warn!(policy = name, fields = ?stored.unknown, "of a newer version, followed without");
+                tracing::warn!(policy = name, fields = ?stored.unknown, "a policy of a newer version has unknown fields, ignoring them");
             }
-            return Some(InForce { uid, spec: stored.value, is_good: true });
+            return Some(InForce { uid, spec: stored.value, is_valid: true });
         }
         Err(problems) => Invalid::list(&problems),
     };
-    if let Some(before) = before.filter(|before| before.is_good && before.uid == uid) {
-        tracing::warn!(policy = name, problems, "cannot be followed: its last good version stays in force");
+    if let Some(before) = before.filter(|before| before.is_valid && before.uid == uid) {
+        tracing::warn!(policy = name, problems, "a policy is invalid, its last valid version stays in force");
         return Some(before.clone());
     }
     let instead = UplinkPolicySpec::instead_of(spec);
-    tracing::warn!(policy = name, problems, never = ?instead.as_ref().map(|spec| &spec.links), "cannot be followed");
-    Some(InForce { uid, spec: instead?, is_good: false })
+    tracing::warn!(policy = name, problems, never = ?instead.as_ref().map(|spec| &spec.links), "a policy is invalid, withholding what it selects");
+    Some(InForce { uid, spec: instead?, is_valid: false })
 }
 
 #[cfg(test)]
@@ -103,73 +82,73 @@ mod tests {
         json!({"links": {"names": ["eth3"]}, "publish": "Never"})
     }
 
-    /// One that the issue was seen with: nothing about it but an attribute that the driver keeps to itself.
-    fn with_a_fault(mut spec: Value) -> Value {
+    /// Makes it invalid only by an attribute that is reserved for the driver.
+    fn invalid(mut spec: Value) -> Value {
         spec["attributes"] = json!({"mtu": {"int": 1500}});
         spec
     }
 
-    /// What is in force after these objects were seen one after another.
+    /// The policies in force after these events, one after another.
     fn in_force_after(seen: &[(&str, Value)]) -> Vec<UplinkPolicySpec> {
         let mut policies = Policies::default();
-        policies.seen(Event::Init);
+        policies.update(Event::Init);
         assert_eq!(policies.of_node(&BTreeMap::new()), None);
-        policies.seen(Event::InitDone);
+        policies.update(Event::InitDone);
         for (uid, spec) in seen {
-            policies.seen(Event::Apply(policy(uid, spec.clone())));
+            policies.update(Event::Apply(policy(uid, spec.clone())));
         }
         policies.of_node(&BTreeMap::new()).expect("known")
     }
 
     #[test]
-    fn the_last_good_version_stays_in_force() {
+    fn the_last_valid_version_stays_in_force() {
         let good: UplinkPolicySpec = serde_json::from_value(never()).expect("a policy");
-        let faulty = with_a_fault(json!({"links": {"names": ["eth9"]}}));
+        let faulty = invalid(json!({"links": {"names": ["eth9"]}}));
         let after = in_force_after(&[("1", never()), ("1", faulty.clone()), ("1", json!({"links": 7}))]);
         assert_eq!(after, [good]);
-        // Another object of that name was never good, and withholds nothing.
+        // A new object of that name has no valid version, and withholds nothing.
         assert_eq!(in_force_after(&[("1", never()), ("2", faulty)]), []);
     }
 
     #[test]
-    fn a_new_list_does_not_forget_the_last_good_version() {
+    fn a_new_list_keeps_the_last_valid_version() {
         let mut policies = Policies::default();
-        policies.seen(Event::Apply(policy("1", json!({"links": {}, "modes": ["macvlan"]}))));
+        policies.update(Event::Apply(policy("1", json!({"links": {}, "modes": ["macvlan"]}))));
         for event in [
             Event::Init,
             Event::InitApply(policy("1", json!({"links": {}, "modes": ["vdpa"]}))),
             Event::InitDone,
         ] {
-            policies.seen(event);
+            policies.update(event);
         }
         let known = policies.of_node(&BTreeMap::new()).expect("known");
         assert_eq!(
             known.iter().map(|policy| (policy.publish, policy.modes.len())).collect::<Vec<_>>(),
             [(Publish::Auto, 1)]
         );
-        policies.seen(Event::Delete(policy("1", Value::Null)));
+        policies.update(Event::Delete(policy("1", Value::Null)));
         assert_eq!(policies.of_node(&BTreeMap::new()), Some(Vec::new()));
     }
 
     #[test]
-    fn one_that_never_was_good_withholds_what_it_selects_until_it_is_good() {
-        let withheld = in_force_after(&[("1", with_a_fault(never()))]);
+    fn a_policy_without_a_valid_version_withholds_what_it_selects_until_it_has_one() {
+        let withheld = in_force_after(&[("1", invalid(never()))]);
         let meant: UplinkPolicySpec = serde_json::from_value(never()).expect("a policy");
         assert_eq!(withheld, [meant]);
         let unreadable = in_force_after(&[("1", json!({"links": {"names": 7}, "publish": "Never"}))]);
         assert_eq!((unreadable[0].publish, &unreadable[0].links), (Publish::Never, &Default::default()));
-        // What stands in for it is no good version.
-        let then = in_force_after(&[("1", with_a_fault(never())), ("1", with_a_fault(json!({"links": {}})))]);
+        // Its replacement is no valid version.
+        let then = in_force_after(&[("1", invalid(never())), ("1", invalid(json!({"links": {}})))]);
         assert_eq!(then, []);
         let mended = json!({"links": {"names": ["eth3"]}, "modes": ["macvlan"]});
         let good: UplinkPolicySpec = serde_json::from_value(mended.clone()).expect("a policy");
-        assert_eq!(in_force_after(&[("1", with_a_fault(never())), ("1", mended)]), [good]);
+        assert_eq!(in_force_after(&[("1", invalid(never())), ("1", mended)]), [good]);
     }
 
     #[test]
-    fn a_policy_is_for_the_nodes_that_it_selects() {
+    fn a_policy_applies_to_the_nodes_that_it_selects() {
         let mut policies = Policies::default();
-        policies.seen(Event::Apply(policy("1", json!({"links": {}, "nodeSelector": {"rack": "a"}}))));
+        policies.update(Event::Apply(policy("1", json!({"links": {}, "nodeSelector": {"rack": "a"}}))));
         let of = |rack: &str| {
             policies.of_node(&[("rack".to_owned(), rack.to_owned())].into()).map(|known| known.len())
         };

@@ -1,28 +1,31 @@
-//! What providers on the node say of links: a directory with one small file for each link, `<link>.json`, watched.
+//! What providers on the node declare about links: a watched directory with one small file for each link, `<link>.json`.
 //!
 //! ```json
 //! {"attributes": {"switch": {"string": "tor-7"}, "lldpPort": {"int": 12}}, "capacity": {"bandwidth": "10G"}}
 //! ```
 //!
-//! A provider writes a file in full and renames it into place. Who may write there is root on the node already.
+//! A provider writes a whole file and renames it into place. Only root on the node may write there.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
-use netclaim_api::IfName;
 use netclaim_api::attribute::{self, DeclaredAttributes};
 use netclaim_api::uplink_policy::UplinkCapacity;
+use netclaim_api::{IfName, Invalid};
 use netclaim_cni::dir_changes::DirChanges;
+use netclaim_cni::error_chain;
 use serde::Deserialize;
 
-use crate::inventory::uplinks::Provided;
+use super::uplink::Provided;
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 16 << 10;
-/// How often a directory that cannot be watched is looked at.
-const PERIOD: Duration = Duration::from_secs(30);
+/// Interval of looks at a directory that cannot be watched.
+const UNWATCHED_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -31,7 +34,7 @@ struct Document {
     capacity: UplinkCapacity,
 }
 
-/// The directory, and what was found in it last.
+/// The directory, and its files at the last look.
 #[derive(Debug)]
 pub struct Providers {
     dir: PathBuf,
@@ -41,11 +44,11 @@ pub struct Providers {
 }
 
 impl Providers {
-    /// Looks at `dir`, which is made where it is missing.
+    /// Watches and reads `dir`, which is created if it is missing.
     pub fn new(dir: &Path) -> Self {
         let changes = std::fs::create_dir_all(dir).and_then(|()| DirChanges::subscribe(vec![dir.to_owned()]));
         if let Err(error) = &changes {
-            tracing::warn!(dir = %dir.display(), %error, "cannot watch what providers say of links, looking every 30 s");
+            tracing::warn!(dir = %dir.display(), %error, "cannot watch the providers of links' attributes, looking every 30 s");
         }
         let mut providers = Self {
             dir: dir.to_owned(),
@@ -57,21 +60,21 @@ impl Providers {
         providers
     }
 
-    /// What was found last, by link.
+    /// Returns the declarations of the last look, by link.
     pub fn provided(&self) -> &BTreeMap<IfName, Provided> {
         &self.provided
     }
 
-    /// Waits for a change and looks again. Cancel safe.
+    /// Waits for a change and reads again. Cancel safe.
     pub async fn changed(&mut self) {
         match &mut self.changes {
             Some(changes) => {
                 if let Err(error) = changes.tick().await {
-                    tracing::warn!(dir = %self.dir.display(), %error, "cannot watch any more, looking every 30 s");
+                    tracing::warn!(dir = %self.dir.display(), %error, "cannot watch the providers of links' attributes any more, looking every 30 s");
                     self.changes = None;
                 }
             }
-            None => tokio::time::sleep(PERIOD).await,
+            None => tokio::time::sleep(UNWATCHED_LOOK_INTERVAL).await,
         }
         self.look();
     }
@@ -79,21 +82,20 @@ impl Providers {
     fn look(&mut self) {
         let (mut provided, mut refused) = (BTreeMap::new(), BTreeMap::new());
         for path in std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            // A provider's temporary files are none of our business.
+            // Other names are temporary files of providers.
             let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")) else {
                 continue;
             };
-            let found =
-                stem.parse::<IfName>().map_err(|e| e.to_string()).and_then(|name| Ok((name, read(&path)?)));
-            match found {
+            match read(stem, &path) {
                 Ok((name, found)) => {
                     provided.insert(name, found);
                 }
-                Err(why) => {
-                    if self.refused.get(&path) != Some(&why) {
-                        tracing::warn!(file = %path.display(), why, "what a provider says of a link is left out");
+                Err(error) => {
+                    let error = error_chain(&error);
+                    if self.refused.get(&path) != Some(&error) {
+                        tracing::warn!(file = %path.display(), error, "ignoring a provider's file");
                     }
-                    refused.insert(path, why);
+                    refused.insert(path, error);
                 }
             }
         }
@@ -101,22 +103,41 @@ impl Providers {
     }
 }
 
-fn read(path: &Path) -> Result<Provided, String> {
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+/// Why a provider's file is ignored.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("the file's name is not that of a link")]
+    Name(#[source] <IfName as FromStr>::Err),
+    #[error("cannot read the file")]
+    Io(#[from] io::Error),
+    #[error("it is no regular file")]
+    NotAFile,
+    #[error("the file is longer than {MAX_FILE} bytes")]
+    TooLong,
+    #[error("the file is not as documented")]
+    Json(#[from] serde_json::Error),
+    #[error("attributes: {}", Invalid::list(.0))]
+    Attributes(Vec<Invalid>),
+}
+
+/// Reads what the file at `path` declares about `link`.
+fn read(link: &str, path: &Path) -> Result<(IfName, Provided), ReadError> {
+    let name = link.parse().map_err(ReadError::Name)?;
+    let file = File::open(path)?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return Err("is no file".to_owned());
+        return Err(ReadError::NotAFile);
     }
     let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE {
-        return Err(format!("is longer than {MAX_FILE} bytes"));
+        return Err(ReadError::TooLong);
     }
-    let Document { attributes, capacity } = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+    let Document { attributes, capacity } = serde_json::from_str(&text)?;
     let problems = attribute::problems(&attributes);
     if !problems.is_empty() {
-        return Err(format!("attributes: {}", netclaim_api::Invalid::list(&problems)));
+        return Err(ReadError::Attributes(problems));
     }
-    Ok(Provided { attributes, capacity })
+    Ok((name, Provided { attributes, capacity }))
 }
 
 #[cfg(test)]
@@ -124,7 +145,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_said_of_a_link_is_followed_and_nonsense_left_out() {
+    async fn valid_files_are_followed_and_invalid_ones_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
             let file = dir.path().join(name);
@@ -137,7 +158,7 @@ mod tests {
         );
         write("eth2.json", r#"{"attributes": {"mtu": {"int": 1}}}"#);
         write("eth3.json", r#"{"attribute": {}}"#);
-        write("README", "not one of ours");
+        write("README", "no provider's file");
         let mut providers = Providers::new(dir.path());
         let names =
             |providers: &Providers| providers.provided().keys().map(IfName::to_string).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Which links of the node pods may use, and in which ways: the default rules and what policies say. Pure.
+//! Which links of the node pods may use, and in which ways: the default rules, and the policies. Pure.
 //!
 //! | a link that | becomes, without a policy | and with one |
 //! |---|---|---|
@@ -10,87 +10,19 @@
 //! | does so, but for no default route and no address of the Node | the same | also whole with `Always` |
 //! | is a loopback device, or another port | nothing | nothing |
 //!
-//! A Network that names a link of the node's is its admin's word that pods may share it; the agent tells what else is on it.
+//! An admin who names a link with the node's own traffic in a Network allows pods to share it; the agent writes a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use netclaim_api::attribute::DeclaredAttributes;
-use netclaim_api::taints::{Trouble, TroubleKind};
-use netclaim_api::uplink_policy::{LinkFacts, Publish, UplinkCapacity, UplinkPolicySpec, first_values};
+use netclaim_api::uplink_policy::{LinkFacts, Publish, UplinkPolicySpec, first_values};
 use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
-use crate::prepare::exclusion::exclude;
+use super::uplink::{Provided, Stacked, Uplink};
 
-/// What a provider on the node says of a link.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Provided {
-    /// Attributes; those of policies come first.
-    pub attributes: DeclaredAttributes,
-    /// Capacity; that of policies comes first.
-    pub capacity: UplinkCapacity,
-}
-
-/// A link that pods may use.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Uplink {
-    /// The link.
-    pub link: Link,
-    /// Its name, as CNI takes it.
-    pub name: IfName,
-    /// The ways in which pods may use it by devices of its own.
-    pub modes: BTreeSet<LinkUse>,
-    /// Of a link that only Networks which name it may use: the ways in which these may.
-    pub when_named: Option<BTreeSet<LinkUse>>,
-    /// The node's own traffic that is on it.
-    pub carries: Option<NodeTraffic>,
-    /// What other programs have stacked on it.
-    pub stacked: Vec<Stacked>,
-    /// The bridge that it is a port of, and for whose Networks it is.
-    pub bridge: Option<String>,
-    /// What people and providers said of it.
-    pub declared: DeclaredAttributes,
-    /// Bits per second, where anybody knows.
-    pub bandwidth: Option<Quantity>,
-}
-
-/// A link of another program that is stacked on one of the node's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stacked {
-    /// Its name, or its hardware address where it is in another namespace.
-    pub name: String,
-    /// Its rtnetlink kind.
-    pub kind: String,
-}
-
-impl Stacked {
-    fn of(link: &Link) -> Self {
-        Self { name: link.name.clone(), kind: link.kind.clone().unwrap_or_default() }
-    }
-
-    /// How it uses the link below, where that excludes more than handing it away.
-    fn link_use(&self) -> Option<LinkUse> {
-        match self.kind.as_str() {
-            "macvlan" | "macvtap" => Some(LinkUse::Macvlan),
-            "ipvlan" | "ipvtap" => Some(LinkUse::Ipvlan),
-            _ => None,
-        }
-    }
-}
-
-impl Uplink {
-    /// Why new pods cannot use the link in this way: another program uses it in one that excludes theirs.
-    pub fn in_use(&self, link_use: Option<LinkUse>) -> Option<Trouble> {
-        let excluding = self.stacked.iter().filter(|stacked| exclude(link_use, stacked.link_use()));
-        let who: Vec<String> = excluding.map(|Stacked { name, kind }| format!("{kind} {name}")).collect();
-        let message = || format!("uplink {} is below {} of another program", self.name, who.join(", "));
-        (!who.is_empty()).then(|| Trouble::new(TroubleKind::LinkInUse, message()))
-    }
-}
-
-/// The uplinks among the links of `snapshot`, by index. `node_addresses` are those of the Node object, `policies` those of
-/// this node, by name.
+/// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the Node object,
+/// `policies` those of this node, ordered by name.
 pub fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
@@ -103,22 +35,23 @@ pub fn uplinks(
         .filter(|link| link.kind.as_deref() == Some("bridge"))
         .map(|link| (link.index, link.name.as_str()))
         .collect();
-    let uplink = |(link, verdict): (&Link, Result<(), NotUplink>)| {
-        // A name that the kernel took but CNI cannot name is of no use.
+    let uplink = |(link, class): (&Link, Result<(), NotUplink>)| {
+        // CNI cannot name every link that the kernel can.
         let name: IfName = link.name.parse().ok()?;
         let facts = Facts::of(link, snapshot);
         let own: Vec<&UplinkPolicySpec> =
             policies.iter().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
-        let Offer { modes, when_named, carries } = offer(link, verdict, bridge.is_some(), &own)?;
+        let Offer { modes, when_named, carries } = offer(link, class, bridge.is_some(), &own)?;
         let stacked = snapshot.stacked_on(link.index).map(Stacked::of).collect();
         let provided = provided.get(&name).cloned().unwrap_or_default();
         let mut declared = first_values(own.iter().copied());
         for (key, value) in provided.attributes {
             declared.entry(key).or_insert(value);
         }
-        let said = own.iter().find_map(|policy| policy.capacity.bandwidth).or(provided.capacity.bandwidth);
-        let bandwidth = said.or_else(|| link.speed.map(Quantity::new));
+        let configured =
+            own.iter().find_map(|policy| policy.capacity.bandwidth).or(provided.capacity.bandwidth);
+        let bandwidth = configured.or_else(|| link.speed.map(Quantity::new));
         Some(Uplink {
             link: link.clone(),
             name,
@@ -134,7 +67,7 @@ pub fn uplinks(
     classify(snapshot, node_addresses).filter_map(uplink).collect()
 }
 
-/// What becomes of a link; see [`Uplink`].
+/// How a link is offered; see [`Uplink`].
 #[derive(Default)]
 struct Offer {
     modes: BTreeSet<LinkUse>,
@@ -142,11 +75,10 @@ struct Offer {
     carries: Option<NodeTraffic>,
 }
 
-/// The ways in which pods may use a link; none where it is of use to the Networks of its bridge only, and `None` where
-/// it is of no use.
+/// Returns the ways in which pods may use a link: no ways where only Networks of its bridge can, `None` where nobody can.
 fn offer(
     link: &Link,
-    verdict: Result<(), NotUplink>,
+    class: Result<(), NotUplink>,
     is_port: bool,
     policies: &[&UplinkPolicySpec],
 ) -> Option<Offer> {
@@ -156,17 +88,17 @@ fn offer(
     let always = policies.iter().any(|policy| policy.publish == Publish::Always);
     let to_share = BTreeSet::from([LinkUse::Macvlan, LinkUse::Ipvlan]);
     let mut all = to_share.clone();
-    // Who takes the card whole takes the wire of its virtual functions.
+    // Moving the physical function would cut off its virtual functions.
     if always || link.virtual_functions == 0 {
         all.insert(LinkUse::Nic);
     }
     let by_itself = |modes| Offer { modes, ..Offer::default() };
-    let mut offer = match verdict {
+    let mut offer = match class {
         Ok(()) => by_itself(all),
         Err(NotUplink::NodeTraffic(traffic)) => {
             let shared = policies.iter().any(|policy| policy.share_node_links);
             match link.master {
-                // The bridge's address is mostly that of its Network's gateway.
+                // The address of a bridge is usually the gateway of its Network.
                 Some(_) if is_port && traffic.is_dispensable() => by_itself(BTreeSet::new()),
                 Some(_) if !is_port => return None,
                 master => {
@@ -194,7 +126,7 @@ fn offer(
     Some(offer)
 }
 
-/// What policies look at in a link.
+/// What policies select links by.
 struct Facts<'a> {
     link: &'a Link,
     names: Vec<&'a str>,
@@ -225,11 +157,13 @@ impl<'a> Facts<'a> {
 
 #[cfg(test)]
 mod tests {
+    use netclaim_api::LinkUse;
+    use netclaim_api::uplink_policy::UplinkCapacity;
     use netclaim_driver::links::LinkAddress;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::inventory::tests::link;
+    use crate::inventory::fixtures::link;
 
     /// `eth0` has the default route, `eth1` leads out, `eth2` is a port of `br0`, `dummy0` is virtual.
     fn snapshot() -> Snapshot {
@@ -253,8 +187,8 @@ mod tests {
         serde_json::from_value(policies).expect("policies")
     }
 
-    fn found(said: Value) -> Vec<Uplink> {
-        uplinks(&snapshot(), &BTreeSet::new(), &policies(said), &BTreeMap::new())
+    fn found(policy_specs: Value) -> Vec<Uplink> {
+        uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new())
     }
 
     /// The uplinks with the first letters of their modes, in brackets where only Networks that name them may use them.
@@ -275,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_policy_links_that_lead_out_are_taken_and_ports_are_for_their_bridge() {
+    fn without_a_policy_external_links_are_uplinks_and_ports_serve_their_bridge() {
         assert_eq!(names(json!([])), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
     }
 
@@ -291,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn virtual_functions_are_uplinks_and_chosen_by_their_own_driver_and_id() {
+    fn virtual_functions_are_uplinks_and_selected_by_their_own_driver_and_id() {
         let function = Link {
             index: 7,
             driver: Some("igbvf".into()),
@@ -318,20 +252,19 @@ mod tests {
     }
 
     #[test]
-    fn links_with_the_nodes_traffic_are_shared_if_at_all() {
+    fn links_with_the_nodes_traffic_are_only_shared() {
         let share = json!({"links": {"names": ["eth0"]}, "shareNodeLinks": true});
         assert_eq!(names(json!([share])), ["eth0 MI", "eth1 NMI", "eth2 br0"]);
     }
 
     #[test]
-    fn a_link_with_an_address_of_the_nodes_is_given_away_only_if_a_policy_says_always_and_the_node_can_do_without()
-     {
-        let with = |node_address: &str, said: Value| {
+    fn a_link_with_an_address_is_moved_only_with_publish_always_and_no_address_of_the_node() {
+        let with = |node_address: &str, policy_specs: Value| {
             let links = vec![Link { index: 2, ..link("eth3") }];
             let addresses = BTreeMap::from([(2, vec![address("10.1.2.3", true)])]);
             let snapshot = Snapshot { links, addresses, ..Snapshot::default() };
             let node = BTreeSet::from([node_address.parse().expect("an address")]);
-            shown(uplinks(&snapshot, &node, &policies(said), &BTreeMap::new()))
+            shown(uplinks(&snapshot, &node, &policies(policy_specs), &BTreeMap::new()))
         };
         let eth3 = json!({"names": ["eth3"]});
         let (always, share) =
@@ -362,19 +295,21 @@ mod tests {
     fn a_card_with_virtual_functions_is_not_given_away_unless_a_policy_says_always() {
         let links = vec![Link { virtual_functions: 4, ..link("eth1") }];
         let snapshot = Snapshot { links, ..Snapshot::default() };
-        let found = |said| shown(uplinks(&snapshot, &BTreeSet::new(), &policies(said), &BTreeMap::new()));
+        let found = |policy_specs| {
+            shown(uplinks(&snapshot, &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new()))
+        };
         assert_eq!(found(json!([])), ["eth1 MI"]);
         assert_eq!(found(json!([{"links": {"names": ["eth1"]}, "publish": "Always"}])), ["eth1 NMI"]);
     }
 
     #[test]
-    fn what_another_program_has_on_a_link_excludes_what_the_kernel_or_the_wire_does() {
+    fn a_link_of_another_program_excludes_uses_as_the_kernel_does() {
         let on = |kind: &str| {
             let child = Link { index: 7, parent: Some(2), kind: Some(kind.into()), ..link("child7") };
             let snapshot = Snapshot { links: vec![link("eth1"), child], ..Snapshot::default() };
             let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
             let uses = [Some(LinkUse::Nic), Some(LinkUse::Macvlan), Some(LinkUse::Ipvlan), None];
-            uses.map(|link_use| found[0].in_use(link_use).map(|trouble| trouble.message))
+            uses.map(|link_use| found[0].in_use(link_use).map(|unhealthy| unhealthy.message))
         };
         let message = |kind: &str| Some(format!("uplink eth1 is below {kind} child7 of another program"));
         assert_eq!(on("macvlan"), [message("macvlan"), None, message("macvlan"), None]);
@@ -385,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_say_something_is_believed() {
+    fn the_first_policy_that_declares_a_value_wins() {
         let policies = json!([
             {"links": {"names": ["eth1"]}, "attributes": {"net": {"string": "a"}}, "capacity": {"bandwidth": "5G"}},
             {"links": {}, "attributes": {"net": {"string": "b"}, "rack": {"int": 7}}}]);
@@ -397,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn providers_add_what_no_policy_says() {
+    fn providers_add_values_that_no_policy_declares() {
         let provided = Provided {
             attributes: serde_json::from_value(json!({"switch": {"string": "tor-1"}})).expect("attributes"),
             capacity: UplinkCapacity { bandwidth: Some(Quantity::new(1)) },

@@ -1,11 +1,10 @@
-//! What the kubelet sees of this driver: a socket for its calls, and a socket by which it finds that one.
+//! The sockets of this driver for the kubelet: one for its calls, and one for registration, by which it finds the first.
 //!
-//! Both have names of this instance (the pod's UID), so that the agents of a rolling update have their own. The kubelet
-//! knows several instances of a driver and asks the one that came last (KEP-4381, "Seamless upgrades").
+//! Both names contain the instance (the pod's UID), so that the two agents of a rolling update have their own. The kubelet
+//! knows several instances of a driver and calls the newest one (KEP-4381, "Seamless upgrades").
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -18,70 +17,70 @@ use crate::process::args::Args;
 use crate::process::files;
 use crate::process::sockets::{listen, remove_dead};
 
-/// How long calls that are under way may keep a parent that has no agent any more: another one may be answering them.
+/// How long a parent without an agent waits for calls under way, which another agent may be answering.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
-/// The kubelet's side of the parent.
-pub(crate) struct Front {
+/// The two sockets.
+pub(super) struct KubeletSockets {
     driver: String,
     calls: PathBuf,
     registration: PathBuf,
     started: PathBuf,
     relay: Relay,
-    shown: bool,
+    announced: bool,
     cancel: CancellationToken,
 }
 
-impl Front {
-    /// Takes calls, of which the kubelet does not know yet.
+impl KubeletSockets {
+    /// Listens for calls; the kubelet cannot find the socket yet.
     ///
     /// # Errors
-    /// Which socket cannot be made.
-    pub(crate) fn new(args: &Args) -> Result<Self> {
-        let front = Self {
+    /// When the socket cannot be created.
+    pub(super) fn new(args: &Args) -> Result<Self> {
+        let sockets = Self {
             driver: args.driver_name.clone(),
             calls: args.calls_socket(),
             registration: args.registration_socket(),
             started: args.started_note(),
             relay: Relay::new(args.agent_socket()),
-            shown: false,
+            announced: false,
             cancel: CancellationToken::new(),
         };
-        remove_files([&front.started, &front.registration]);
-        // Left by instances that were killed: the kubelet would go on calling at the first for ever.
-        for dir in [&front.registration, &front.calls].into_iter().filter_map(|socket| socket.parent()) {
+        remove_files([&sockets.started, &sockets.registration]);
+        // Killed instances leave sockets, and the kubelet would keep calling them.
+        for dir in [&sockets.registration, &sockets.calls].into_iter().filter_map(|socket| socket.parent()) {
             remove_dead(dir, |name| {
                 Registration::is_of(&args.driver_name, name) || Args::is_calls_socket(name)
             });
         }
         remove_files(&stale_notes(args));
-        let listener = listen(&front.calls);
-        let listener = listener.with_context(|| format!("cannot listen on {}", front.calls.display()))?;
+        let listener = listen(&sockets.calls);
+        let listener = listener.with_context(|| format!("cannot listen on {}", sockets.calls.display()))?;
         let (reports, health) = watch::channel(None);
-        let relay = front.relay.clone();
+        let relay = sockets.relay.clone();
         tokio::spawn(async move { relay.watch_health(reports).await });
-        let (relay, cancel) = (front.relay.clone(), front.cancel.clone());
+        let (relay, cancel) = (sockets.relay.clone(), sockets.cancel.clone());
         tokio::spawn(async move {
             if let Err(error) = dra::serve(listener, relay, health, cancel).await {
                 tracing::error!(%error, "serving the kubelet failed");
             }
         });
-        Ok(front)
+        Ok(sockets)
     }
 
-    /// Whether the kubelet can find us.
-    pub(crate) fn is_shown(&self) -> bool {
-        self.shown
+    /// Returns whether the kubelet can find the sockets.
+    pub(super) fn are_announced(&self) -> bool {
+        self.announced
     }
 
-    /// Lets the kubelet find us.
+    /// Creates the registration socket, by which the kubelet finds the driver.
     ///
     /// # Errors
-    /// When the socket cannot be made.
-    pub(crate) fn show(&mut self) -> Result<()> {
+    /// When the socket cannot be created.
+    pub(super) fn announce(&mut self) -> Result<()> {
         let listener = listen(&self.registration)
             .with_context(|| format!("cannot listen on {}", self.registration.display()))?;
-        self.shown = true;
+        self.announced = true;
         let (registered, seen) = watch::channel(false);
         let registration = Registration::new(&self.driver, self.calls.clone(), registered);
         let cancel = self.cancel.clone();
@@ -94,8 +93,8 @@ impl Front {
         Ok(())
     }
 
-    /// Goes out of the kubelet's sight. Calls that are under way come first: it drops them with the connection.
-    pub(crate) async fn withdraw(self) {
+    /// Removes the sockets. Waits for calls under way first, which the kubelet drops with the connection.
+    pub(super) async fn withdraw(self) {
         self.relay.quiet_within(LAST_CALLS).await;
         remove_files([&self.registration, &self.started]);
         self.cancel.cancel();
@@ -103,16 +102,17 @@ impl Front {
     }
 }
 
-/// Leaves a note for the startup probe when the kubelet knows us.
+/// Creates the startup probe's file when the kubelet has registered the driver.
 async fn note_when(mut registered: watch::Receiver<bool>, note: PathBuf) {
+    let write = || fs::create_dir_all(note.parent().unwrap_or(&note)).and_then(|()| fs::write(&note, ""));
     if registered.wait_for(|registered| *registered).await.is_ok()
-        && let Err(error) = write_note(&note)
+        && let Err(error) = write()
     {
-        tracing::error!(path = %note.display(), %error, "the startup probe will not hear that the agent has started");
+        tracing::error!(path = %note.display(), %error, "cannot create the startup probe's file");
     }
 }
 
-/// Notes of instances that the kubelet no longer finds: they were killed.
+/// Returns the startup files of instances that were killed: they have no registration socket.
 fn stale_notes(args: &Args) -> Vec<PathBuf> {
     let found = |instance: &str| {
         args.registry_dir().join(Registration::socket_name(&args.driver_name, instance)).exists()
@@ -122,17 +122,10 @@ fn stale_notes(args: &Args) -> Vec<PathBuf> {
     notes.into_iter().flatten().flatten().filter(stale).map(|note| note.path()).collect()
 }
 
-fn write_note(note: &Path) -> io::Result<()> {
-    if let Some(dir) = note.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    fs::write(note, "")
-}
-
 fn remove_files<'a>(files: impl IntoIterator<Item = &'a PathBuf>) {
     for file in files {
         if let Err(error) = files::remove(file) {
-            tracing::warn!(path = %file.display(), %error, "cannot remove a file of an ended agent");
+            tracing::warn!(path = %file.display(), %error, "cannot remove a file of an agent that has ended");
         }
     }
 }

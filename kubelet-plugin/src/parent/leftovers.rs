@@ -1,10 +1,10 @@
-//! Ends what an agent that is gone has left running. A plugin that goes on beside the next agent's plugins undoes what
-//! they do, and what it does itself nobody undoes.
+//! Ends the processes that an agent has left running. A plugin that runs beside the next agent's plugins would undo their
+//! work, and nobody would undo its own.
 //!
 //! ```text
-//!   the agent ends      its parent, to which its orphans fall, ends them, and then lets go of the journal's lock
-//!   the parent ends too in a container of its own process ids: the kernel ends all of them; elsewhere they live on, and
-//!                       the next agent that has the lock ends them: they bear the journal's mark in their environment
+//!   the agent ends       its parent adopts its orphans, ends them, and then unlocks the journal
+//!   the parent ends too  in a PID namespace the kernel ends all processes; elsewhere the next agent that gets the lock ends
+//!                        them, which it finds by the journal's mark in their environment
 //! ```
 
 use std::fs::{self, File};
@@ -19,39 +19,39 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-/// The variable that every plugin has, and whatever it starts: which journal its agent owned.
+/// The environment variable of plugins, and of processes that they start, with the journal of their agent.
 const VARIABLE: &str = "NETCLAIM_JOURNAL";
-/// How often to look whether killed processes are gone, and what they have started meanwhile.
-const BEAT: Duration = Duration::from_millis(2);
-/// How long a killed process may be in the kernel: of what it does, one system call at most is left.
+/// Interval of looks for killed processes and for what they have started meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How long to wait for a killed process, which may be in its last system call.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
-/// What tells the processes of one journal's agents from all others, the node's other agents included.
+/// The mark of the processes that agents of one journal have started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark(String);
 
 impl Mark {
-    /// That of the journal with this lock file, whatever it is called in the mounts of its agents.
+    /// Returns the mark of the journal with this lock file, which is the same in every mount namespace.
     ///
     /// # Errors
-    /// When the file cannot be looked at.
+    /// When the file's metadata cannot be read.
     pub(crate) fn of(lock: &File) -> io::Result<Self> {
         let lock = lock.metadata()?;
         Ok(Self(format!("{}:{}", lock.dev(), lock.ino())))
     }
 
-    /// Name and value of the environment variable.
+    /// Returns name and value of the environment variable.
     pub(crate) fn variable(&self) -> (&'static str, &str) {
         (VARIABLE, &self.0)
     }
 
-    /// Whether a process has it, by its `/proc/PID/environ`.
+    /// Returns whether a process has it, by its `/proc/PID/environ`.
     fn is_in(&self, environ: &[u8]) -> bool {
         let variable = format!("{VARIABLE}={}", self.0);
         environ.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
     }
 
-    /// Ends every process that bears it. To be called by the one agent that owns the journal, before it runs a plugin.
+    /// Ends every process that has the mark. Only the agent that owns the journal may call it, before it runs a plugin.
     pub(crate) async fn end_bearers(&self) {
         // A process that has ended, reaped or not, has no environment.
         let bears = |pid: Pid| fs::read(of_process(pid, "environ")).is_ok_and(|environ| self.is_in(&environ));
@@ -64,7 +64,7 @@ impl Mark {
     }
 }
 
-/// Ends and reaps every child, and what falls to this process, the subreaper, when they end.
+/// Ends and reaps every child, and the orphans that this process, the subreaper, adopts meanwhile.
 pub(crate) async fn end_children() {
     end(|| {
         if !has_children() {
@@ -77,35 +77,35 @@ pub(crate) async fn end_children() {
     .await;
 }
 
-/// Calls `kill_some` until it finds no process any more, or it is no use.
+/// Calls `kill_some` until it finds no process, or until [`KILL_WAIT`] is over.
 async fn end(kill_some: impl Fn() -> usize) {
     let begin = Instant::now();
-    let mut told = false;
+    let mut is_logged = false;
     loop {
         let left = kill_some();
         if left == 0 {
             return;
         }
-        if !told {
-            tracing::warn!(processes = left, "ending what an agent has left running");
-            told = true;
+        if !is_logged {
+            tracing::warn!(processes = left, "ending processes that an agent has left running");
+            is_logged = true;
         }
         if begin.elapsed() >= KILL_WAIT {
-            tracing::error!(processes = left, "killed processes do not end: going on beside them");
+            tracing::error!(processes = left, "killed processes do not end, continuing beside them");
             return;
         }
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 fn kill_all(pids: &[Pid]) {
     for pid in pids {
-        // It is gone already, or the next look finds it again.
+        // It has ended already, or the next look finds it again.
         let _ = kill(*pid, Signal::SIGKILL);
     }
 }
 
-/// Reaps every child that has ended, and says whether there are others.
+/// Reaps every child that has ended, and returns whether there are others.
 fn has_children() -> bool {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -124,13 +124,13 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     processes().into_iter().filter(is_child).collect()
 }
 
-/// The parent in the text of a `/proc/PID/stat`. The program's name may have spaces and parentheses in it.
+/// Returns the parent in the text of a `/proc/PID/stat`. The program's name may contain spaces and parentheses.
 fn parent_in(stat: &str) -> Option<Pid> {
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split_whitespace().nth(1)?.parse().ok().map(Pid::from_raw)
 }
 
-/// All processes but this one.
+/// Returns all processes except this one.
 fn processes() -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw));
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_bears_a_journals_mark_is_ended_with_whatever_it_started() {
+    async fn a_process_with_the_journals_mark_is_ended_with_its_descendants() {
         let lock = tempfile::tempfile().unwrap();
         let (mark, other) = (Mark::of(&lock).unwrap(), Mark::of(&tempfile::tempfile().unwrap()).unwrap());
         let start = |mark: &Mark| {
@@ -168,7 +168,7 @@ mod tests {
         let begin = Instant::now();
         while (bearers(&mark), bearers(&other)) != (2, 2) {
             assert!(begin.elapsed() < Duration::from_secs(10), "they do not start");
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         mark.end_bearers().await;
         assert_eq!((bearers(&mark), bearers(&other)), (0, 2));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_found_whatever_its_child_is_called() {
+    fn a_parent_is_found_for_any_name_of_its_child() {
         assert_eq!(parent_in("7 (sh) S 3 7 7 0 -1"), Some(Pid::from_raw(3)));
         assert_eq!(parent_in("7 (a) S 9) R 3 7 7 0 -1"), Some(Pid::from_raw(3)));
         assert_eq!(parent_in(""), None);

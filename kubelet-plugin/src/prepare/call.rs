@@ -19,15 +19,15 @@ use tokio::time::Instant;
 
 use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded};
-use super::owner::{DeviceRef, ObjectRef, Owner, Plan};
 use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, plans};
 use crate::devices::{self, Held};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
+use crate::owner::{DeviceRef, ObjectRef, Owner, Plan};
 use crate::process::metrics::{self, Metrics};
 use crate::runtime::sandboxes::{Listed, Sandboxes};
-use crate::status::News;
+use crate::status::Update;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
 const PATIENCE: Duration = Duration::from_secs(35);
@@ -139,7 +139,7 @@ pub struct NodeAgent<N> {
     /// The sandboxes of the node, also those of pods that nothing is planned for.
     pub sandboxes: Arc<Sandboxes>,
     /// Where refusals are reported.
-    pub news: mpsc::UnboundedSender<News>,
+    pub news: mpsc::UnboundedSender<Update>,
     /// Held from the look at what others have (names, ids, links) until it is journalled what this claim has.
     pub turn: Mutex<()>,
     /// Prepares that have not ended.
@@ -588,13 +588,13 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Has a refusal noted in the claim's status.
     fn refuse(&self, claim: &Claim, error: PrepareError) -> PrepareError {
-        let _ = self.news.send(News::Refused(Box::new(claim.refuse(&error))));
+        let _ = self.news.send(Update::Refused(Box::new(claim.refuse(&error))));
         error
     }
 
     fn report(&self, error: &ReadError) {
         if let ReadError::Refused(refusal) = error {
-            let _ = self.news.send(News::Refused(refusal.clone()));
+            let _ = self.news.send(Update::Refused(refusal.clone()));
         }
     }
 }
@@ -627,8 +627,8 @@ mod tests {
     use crate::gate::cdi::{CdiSpecs, HookCommand};
     use crate::gate::markers::Markers;
     use crate::gate::metadata_files::MetadataFiles;
-    use crate::inventory::tests::uplink;
-    use crate::prepare::owner::Journal;
+    use crate::inventory::fixtures::uplink;
+    use crate::owner::Journal;
 
     /// A fake of the plugins: all is well, as soon as plans may be settled.
     struct Fake(Semaphore);
@@ -695,7 +695,7 @@ mod tests {
     struct Agent {
         node: NodeAgent<Fake>,
         claims: Claims,
-        told: mpsc::UnboundedReceiver<News>,
+        told: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
         _dir: tempfile::TempDir,
     }
@@ -879,7 +879,7 @@ mod tests {
         let mut agent = Agent::new();
         let claim = agent.claim("c", "ipvlan-eth1", &["p"]);
         let error = agent.prepare(&claim).await.expect_err("not offered");
-        let Ok(News::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
+        let Ok(Update::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
         assert_eq!((refusal.message, refusal.claim.uid.as_str()), (error, "c"));
         assert!(agent.told.try_recv().is_err(), "once");
         assert_eq!(agent.node.attacher.plans(|_| ()).len(), 0);

@@ -14,7 +14,8 @@ use netclaim_cni::error_chain;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::owner::{DeviceRef, ObjectRef};
+use crate::owner::{DeviceRef, ObjectRef};
+use crate::status::Refusal;
 
 /// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a template.
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
@@ -94,17 +95,6 @@ enum ClaimError {
         #[source]
         source: Invalid,
     },
-}
-
-/// A claim that is refused, with what is needed to say so in its status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The claim.
-    pub claim: ObjectRef,
-    /// Our devices in it.
-    pub devices: Vec<DeviceRef>,
-    /// What is wrong and what to do.
-    pub message: String,
 }
 
 /// An allocated claim with the devices that are ours.

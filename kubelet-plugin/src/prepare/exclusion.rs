@@ -4,22 +4,9 @@
 //! published of a link has changed since a pod got it, nor for Networks of scope `Cluster`, which are in pools of their
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
 
-use std::borrow::Cow;
+use netclaim_api::LinkUse;
 
-use netclaim_api::conflist::link_use_of;
-use netclaim_api::{LinkUse, attributes};
-
-use super::owner::{OnLink, Owner, Plan};
-
-/// Whether two uses of one link exclude each other; `None` is what is stacked on the link without taking its receive
-/// handler, such as a VLAN, or what passes through it as a port. It goes with the link when that is handed away.
-pub fn exclude(one: Option<LinkUse>, other: Option<LinkUse>) -> bool {
-    match (one, other) {
-        (Some(LinkUse::Nic), _) | (_, Some(LinkUse::Nic)) => true,
-        (Some(one), Some(other)) => one != other,
-        (None, _) | (_, None) => false,
-    }
-}
+use crate::owner::{OnLink, Owner, Plan, link_of};
 
 /// The first of `others` that excludes `plan`.
 pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
@@ -52,25 +39,9 @@ fn links_exclude(one: &OnLink, other: &OnLink) -> bool {
     let is_above = |one: &OnLink, other: &OnLink| {
         other.link_use == Some(LinkUse::Nic) && one.physical_function.as_ref() == Some(&other.name)
     };
-    (one.name == other.name && exclude(one.link_use, other.link_use))
+    (one.name == other.name && LinkUse::exclude(one.link_use, other.link_use))
         || is_above(one, other)
         || is_above(other, one)
-}
-
-/// The link of the node that an attachment is on; `None` for one on no link.
-pub fn link_of(plan: &Plan) -> Option<Cow<'_, OnLink>> {
-    plan.owner.link.as_ref().map(Cow::Borrowed).or_else(|| link_by_attributes(plan).map(Cow::Owned))
-}
-
-/// The link of a plan that an earlier agent journalled without it.
-fn link_by_attributes(plan: &Plan) -> Option<OnLink> {
-    let text = |name: &str| plan.owner.attributes.get(name)?.get("string")?.as_str();
-    let is_nic = text(attributes::MODE) == Some(LinkUse::Nic.as_str());
-    Some(OnLink {
-        name: text(attributes::UPLINK)?.parse().ok()?,
-        physical_function: text(attributes::PHYSICAL_FUNCTION).and_then(|name| name.parse().ok()),
-        link_use: is_nic.then_some(LinkUse::Nic).or_else(|| link_use_of(plan.spec.conflist.plugins())),
-    })
 }
 
 #[cfg(test)]

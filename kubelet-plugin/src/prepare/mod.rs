@@ -7,5 +7,4 @@ pub mod claim;
 pub mod exclusion;
 pub mod handover;
 pub mod node_selector;
-pub mod owner;
 pub mod plan;

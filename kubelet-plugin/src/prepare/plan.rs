@@ -15,10 +15,9 @@ use serde_json::{Map, Value, json};
 
 use super::claim::{AllocatedDevice, Claim};
 use super::node_selector;
-use super::owner::{DeviceRef, ObjectRef, OnLink, Owner, Plan, Segment};
 use crate::devices;
-use crate::inventory::Inventory;
-use crate::inventory::uplinks::Uplink;
+use crate::inventory::{Inventory, Uplink, node_scope};
+use crate::owner::{DeviceRef, ObjectRef, OnLink, Owner, Plan, Segment};
 
 /// What to do with a claim of another node.
 const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
@@ -352,20 +351,9 @@ fn scope(
         ("pod.uid", json!(claim.pod.uid)),
     ];
     scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
-    let mut all = places_of_node(network, node, uplink);
+    let mut all = node_scope(network, node, uplink);
     all.extend(scope.into_iter().map(|(name, value)| (name.to_owned(), value)));
     all
-}
-
-/// The places that have a value without a claim.
-pub fn places_of_node(network: &str, node: &str, uplink: Option<&Link>) -> Scope {
-    let mut scope = vec![("network.name", json!(network)), ("node.name", json!(node))];
-    if let Some(link) = uplink {
-        scope.push(("uplink.ifName", json!(link.name)));
-        scope.push(("uplink.mtu", json!(link.mtu)));
-        scope.extend(link.mac.as_ref().map(|mac| ("uplink.mac", json!(mac))));
-    }
-    scope.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]
@@ -376,7 +364,7 @@ mod tests {
     use netclaim_cni::error_chain;
 
     use super::*;
-    use crate::inventory::tests::uplink;
+    use crate::inventory::fixtures::uplink;
 
     static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::prepare::owner::PodState;
+use crate::owner::PodState;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox};

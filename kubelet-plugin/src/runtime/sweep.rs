@@ -9,8 +9,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::prepare::owner::ObjectRef;
-use crate::prepare::owner::{Owner, PodState};
+use crate::owner::ObjectRef;
+use crate::owner::{Owner, PodState};
 use netclaim_cni::ListName;
 use netclaim_driver::attach::record::Phase;
 use netclaim_driver::attach::sweep::{Beat, Orphans, Sighting};

@@ -1,8 +1,10 @@
 //! For whom an attachment is made: the claim, its pod and the allocated device. The driver stores it with the plan.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use netclaim_api::{IfName, LinkUse, Quantity};
+use netclaim_api::conflist::link_use_of;
+use netclaim_api::{IfName, LinkUse, Quantity, attributes};
 use netclaim_driver::attach;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -95,8 +97,7 @@ pub struct Owner {
     /// The segmentation id that the network handed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
-    /// The link of the node that it is on. Plans of earlier agents lack it: read it by
-    /// [`link_of`](super::exclusion::link_of).
+    /// The link of the node that it is on. Plans of earlier agents lack it: read it by [`link_of`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<OnLink>,
     /// Attributes of the device as it is published, for the pod to read.
@@ -122,4 +123,20 @@ impl attach::Owner for Owner {
     fn group_name(&self) -> &str {
         &self.claim.name
     }
+}
+
+/// The link of the node that an attachment is on; `None` for one on no link.
+pub fn link_of(plan: &Plan) -> Option<Cow<'_, OnLink>> {
+    plan.owner.link.as_ref().map(Cow::Borrowed).or_else(|| link_by_attributes(plan).map(Cow::Owned))
+}
+
+/// The link of a plan that an earlier agent journalled without it.
+fn link_by_attributes(plan: &Plan) -> Option<OnLink> {
+    let text = |name: &str| plan.owner.attributes.get(name)?.get("string")?.as_str();
+    let is_nic = text(attributes::MODE) == Some(LinkUse::Nic.as_str());
+    Some(OnLink {
+        name: text(attributes::UPLINK)?.parse().ok()?,
+        physical_function: text(attributes::PHYSICAL_FUNCTION).and_then(|name| name.parse().ok()),
+        link_use: is_nic.then_some(LinkUse::Nic).or_else(|| link_use_of(plan.spec.conflist.plugins())),
+    })
 }

@@ -1,0 +1,61 @@
+//! The plugins that a Network needs on this node, and the configuration that they are asked with by STATUS. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netclaim_api::NetworkName;
+use netclaim_api::network::{NetworkSpec, conflist_name};
+use netclaim_api::template;
+use netclaim_cni::{NetworkList, PluginType};
+use netclaim_driver::links::Link;
+use serde_json::{Map, Value, json};
+
+use crate::inventory::Inventory;
+use crate::inventory::node_scope;
+
+/// The plugins of one Network.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Chain {
+    /// Every plugin, IPAM plugins included.
+    pub(super) plugins: Vec<PluginType>,
+    /// The configuration for STATUS; `None` where they cannot be asked.
+    pub(super) conflist: Option<Arc<NetworkList>>,
+}
+
+/// Returns the chains of the node's Networks.
+pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
+    let chain = |(name, spec): (&NetworkName, &NetworkSpec)| {
+        (name.clone(), Chain::of(name, spec, node, inventory.uplink_of(spec).map(|uplink| &uplink.link)))
+    };
+    inventory.networks.iter().map(chain).collect()
+}
+
+impl Chain {
+    fn of(name: &NetworkName, spec: &NetworkSpec, node: &str, uplink: Option<&Link>) -> Self {
+        let plugins = spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
+        let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
+        Self {
+            // `"type": ""` is no plugin: some configurations ask for no addresses in this way.
+            plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
+            conflist: conflist(name, spec, node, uplink).map(Arc::new),
+        }
+    }
+}
+
+/// Returns the Network's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which has no STATUS, and
+/// where placeholders need a claim or a pod.
+fn conflist(
+    name: &NetworkName,
+    spec: &NetworkSpec,
+    node: &str,
+    uplink: Option<&Link>,
+) -> Option<NetworkList> {
+    let scope = node_scope(name.as_str(), node, uplink);
+    let mut conflist = Map::new();
+    for (key, value) in &spec.cni {
+        conflist.insert(key.clone(), template::resolve(value, &scope).ok()?);
+    }
+    conflist.entry("name").or_insert_with(|| json!(conflist_name(name.as_str())));
+    let list = NetworkList::parse(Value::Object(conflist).to_string().as_bytes()).ok()?;
+    Some(list).filter(|list| list.version().has_gc_and_status())
+}

@@ -1,0 +1,134 @@
+//! Finds out which Networks of the node cannot serve an ADD now, and why.
+//!
+//! * Every plugin of the chain must be installed, IPAM plugins included. Their directories are watched.
+//! * CNI 1.1.0 plugins are asked by STATUS: when a Network comes or changes, every `--status-period`, and more often while
+//!   they say no. STATUS needs a configuration that does not depend on a claim or a pod.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `chain` | reads a Network's plugins and its configuration for STATUS; pure |
+//! | `checks` | decides which Network to check next and what its answers mean; pure |
+
+mod chain;
+mod checks;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use netclaim_cni::{BinChanges, PluginType};
+use netclaim_driver::attach::CniPlugins;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::chain::chains;
+use self::checks::Checks;
+pub use self::checks::Unavailable;
+use super::subscription::Subscription;
+use crate::inventory::Inventory;
+use crate::process::metrics::Metrics;
+use crate::runtime::sweep::chance;
+
+/// Delay from a change in a plugin directory to the look: an update that replaces a plugin is no outage.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Interval of looks without a change: a watch does not see changes behind symbolic links.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of looks while the directories cannot be watched.
+const UNWATCHED_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const UNWATCHED: &str =
+    "cannot watch the directories of CNI plugins, looking at them every 5 s: see sysctl fs.inotify";
+/// Networks that are asked at once: pods that start need the processors.
+const MAX_ASKED: usize = 2;
+
+/// The checks of a node's Networks.
+pub struct Availability {
+    /// What runs plugins.
+    pub plugins: Arc<CniPlugins>,
+    /// The Node object's name.
+    pub node: String,
+    /// How often plugins are asked; zero is never.
+    pub period: Duration,
+    /// The gauge of each Network.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Availability {
+    /// Keeps `unavailable` up to date with the Networks of `inventory`, until the sender of inventories is dropped.
+    pub async fn watch(
+        self,
+        mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        unavailable: watch::Sender<Arc<Unavailable>>,
+    ) {
+        let mut checks = Checks::new(self.period);
+        let mut bin_dirs = Subscription::<BinChanges>::new(UNWATCHED);
+        let mut asked = FuturesUnordered::new();
+        let mut look = Instant::now();
+        inventory.mark_changed();
+        loop {
+            let now = Instant::now();
+            if look <= now {
+                // Subscribed before the look, so that no later change is missed.
+                if bin_dirs.changes.is_none() {
+                    bin_dirs.renew(self.plugins.bin_changes());
+                }
+                look = now + if bin_dirs.changes.is_some() { LOOK_INTERVAL } else { UNWATCHED_LOOK_INTERVAL };
+                let missing = |plugin: &PluginType| self.plugins.installed(plugin).err();
+                checks.look_for_plugins(|plugin| missing(plugin).map(|failure| failure.message), now);
+            }
+            while asked.len() < MAX_ASKED
+                && let Some((name, conflist)) = checks.next(now)
+            {
+                let plugins = &self.plugins;
+                asked.push(async move {
+                    let status = plugins.status(&conflist).await;
+                    (name, conflist, status)
+                });
+            }
+            self.report(&checks, &unavailable);
+            let next_due = checks.due().filter(|_| asked.len() < MAX_ASKED);
+            tokio::select! {
+                changed = inventory.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let chains = inventory.borrow_and_update().as_deref().map(|now| chains(now, &self.node));
+                    for removed in checks.replace(chains.unwrap_or_default(), Instant::now()) {
+                        self.metrics.network_available(removed.as_str(), None);
+                    }
+                    look = Instant::now();
+                }
+                () = bin_dirs.changed() => look = look.min(Instant::now() + SETTLE),
+                Some((name, conflist, status)) = asked.next() => {
+                    checks.answered(&name, &conflist, status, Instant::now(), chance());
+                }
+                () = tokio::time::sleep_until(next_due.map_or(look, |due| due.min(look))) => {}
+            }
+        }
+    }
+
+    fn report(&self, checks: &Checks, unavailable: &watch::Sender<Arc<Unavailable>>) {
+        let now = checks.unavailable();
+        for name in checks.networks() {
+            self.metrics.network_available(name.as_str(), Some(!now.contains_key(name)));
+        }
+        unavailable.send_if_modified(|before| {
+            if **before == now {
+                return false;
+            }
+            for (name, unhealthy) in now.iter().filter(|(name, now)| before.get(*name) != Some(*now)) {
+                let reason = unhealthy.reason.key();
+                tracing::warn!(network = %name, reason, "no pod can be attached: {unhealthy}");
+            }
+            for name in
+                checks.networks().filter(|name| before.contains_key(*name) && !now.contains_key(*name))
+            {
+                tracing::info!(network = %name, "pods can be attached again");
+            }
+            *before = Arc::new(now);
+            true
+        });
+    }
+}

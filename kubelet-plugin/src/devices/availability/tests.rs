@@ -1,0 +1,269 @@
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use netclaim_api::NetworkName;
+use netclaim_api::taints::Reason;
+use netclaim_cni::{Cache, Runtime};
+use netclaim_driver::attach::Status;
+use netclaim_driver::links::Links;
+use serde_json::{Value, json};
+
+use super::chain::Chain;
+use super::checks::{MESSAGE_LIFETIME, UNREADY_INTERVAL};
+use super::*;
+use crate::inventory::fixtures::uplink;
+
+const PERIOD: Duration = Duration::from_secs(30);
+
+fn name(name: &str) -> NetworkName {
+    name.parse().unwrap()
+}
+
+fn inventory(networks: &[(&str, Value)]) -> Inventory {
+    let network = |(n, cni): &(&str, Value)| {
+        let spec = json!({"uplink": {"interfaces": ["eth1"]}, "cni": cni});
+        (name(n), serde_json::from_value(spec).unwrap())
+    };
+    Inventory {
+        uplinks: vec![uplink("eth1")],
+        networks: networks.iter().map(network).collect(),
+        ..Inventory::default()
+    }
+}
+
+/// The chain of Network `a` with this plugin, by CNI 1.1.0.
+fn chain(plugin: Value) -> Chain {
+    let cni = json!({"cniVersion": "1.1.0", "plugins": [plugin]});
+    chains(&inventory(&[("a", cni)]), "node0").remove(&name("a")).unwrap()
+}
+
+fn checks(plugin: Value, now: Instant) -> Checks {
+    let mut checks = Checks::new(PERIOD);
+    checks.replace([(name("a"), chain(plugin))].into(), now);
+    checks
+}
+
+fn reason(checks: &Checks) -> Option<Reason> {
+    checks.unavailable().get(&name("a")).map(|unhealthy| unhealthy.reason)
+}
+
+fn not_ready(message: &str) -> Status {
+    Status::NotReady(message.to_owned())
+}
+
+#[test]
+fn plugins_are_asked_with_the_configuration_of_an_add() {
+    let chain = chain(json!({
+        "type": "macvlan", "master": "${uplink.ifName}", "mtu": "${uplink.mtu}", "node": "${node.name}",
+        "ipam": {"type": "host-local", "x": "${network.name}"}
+    }));
+    let plugins: Vec<&str> = chain.plugins.iter().map(PluginType::as_str).collect();
+    assert_eq!(plugins, ["macvlan", "host-local"]);
+    let conflist = chain.conflist.unwrap();
+    let conflist: Value = serde_json::from_str(conflist.raw()).unwrap();
+    assert_eq!(conflist["name"], "netclaim-a");
+    assert_eq!(
+        conflist["plugins"][0],
+        json!({"type": "macvlan", "master": "eth1", "mtu": 1500, "node": "node0", "ipam": {"type": "host-local", "x": "a"}})
+    );
+}
+
+#[test]
+fn networks_that_need_a_claim_or_have_no_status_are_not_asked() {
+    assert_eq!(chain(json!({"type": "vlan", "vlanId": "${parameters.vlan}"})).conflist, None);
+    assert_eq!(chain(json!({"type": "x", "args": ["${pod.name}"]})).conflist, None);
+    let old = json!({"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}]});
+    let mut chains = chains(&inventory(&[("a", old)]), "node0");
+    let chain = chains.remove(&name("a")).unwrap();
+    assert_eq!((chain.conflist, chain.plugins.len()), (None, 1), "its plugin is looked for nevertheless");
+}
+
+#[test]
+fn a_missing_plugin_takes_precedence_over_an_answer_to_status() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "macvlan", "ipam": {"type": "host-local"}}), now);
+    let missing = |plugin: &PluginType| (plugin.as_str() == "host-local").then(|| "no host-local".to_owned());
+    checks.look_for_plugins(missing, now);
+    assert_eq!(reason(&checks), Some(Reason::PluginMissing));
+    assert_eq!((checks.due(), checks.next(now)), (None, None), "a missing plugin cannot be asked");
+    checks.look_for_plugins(|_| None, now + PERIOD);
+    assert_eq!(reason(&checks), None);
+    assert!(checks.next(now + PERIOD).is_some(), "the new plugin may be another one");
+}
+
+#[test]
+fn plugins_that_say_no_are_asked_again_sooner_than_others() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "x"}), now);
+    let (a, conflist) = checks.next(now).unwrap();
+    assert_eq!(checks.next(now), None, "it is being asked");
+    checks.answered(&a, &conflist, not_ready("starting"), now, 0.5);
+    assert_eq!((reason(&checks), checks.due()), (Some(Reason::NotReady), Some(now + UNREADY_INTERVAL)));
+    assert_eq!(checks.next(now), None);
+    let (_, conflist) = checks.next(now + UNREADY_INTERVAL).unwrap();
+    checks.answered(&a, &conflist, Status::Limited("half".into()), now, 0.5);
+    assert_eq!(reason(&checks), Some(Reason::Limited));
+    checks.answered(&a, &conflist, Status::Ready, now, 0.0);
+    assert_eq!((reason(&checks), checks.due()), (None, Some(now + PERIOD.mul_f64(0.8))));
+}
+
+#[test]
+fn a_message_that_changes_each_time_is_no_update_for_a_while() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "x"}), now);
+    let (a, conflist) = checks.next(now).unwrap();
+    checks.answered(&a, &conflist, not_ready("at 12:00:01"), now, 0.5);
+    let known = checks.unavailable();
+    checks.answered(&a, &conflist, not_ready("at 12:00:06"), now + UNREADY_INTERVAL, 0.5);
+    assert_eq!(checks.unavailable(), known);
+    checks.answered(&a, &conflist, not_ready("disk full\nat 12:01:01"), now + MESSAGE_LIFETIME, 0.5);
+    assert_eq!(checks.unavailable()[&a].message, "disk full at 12:01:01");
+}
+
+#[test]
+fn a_changed_network_is_asked_at_once_and_late_answers_are_ignored() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "x"}), now);
+    let (a, old) = checks.next(now).unwrap();
+    checks.answered(&a, &old, not_ready("starting"), now, 0.5);
+    checks.replace([(a.clone(), chain(json!({"type": "x", "mtu": 1400})))].into(), now);
+    assert_eq!(reason(&checks), Some(Reason::NotReady), "until there is another answer");
+    let (_, new) = checks.next(now).unwrap();
+    checks.answered(&a, &old, Status::Ready, now, 0.5);
+    assert_eq!(reason(&checks), Some(Reason::NotReady));
+    checks.answered(&a, &new, Status::Ready, now, 0.5);
+    assert_eq!(reason(&checks), None);
+    checks.answered(&a, &new, not_ready("again"), now, 0.5);
+    checks.replace([(a.clone(), chain(json!({"type": "x", "pod": "${pod.name}"})))].into(), now);
+    assert_eq!((reason(&checks), checks.due()), (None, None), "it cannot be asked any more");
+    assert_eq!(checks.replace(BTreeMap::new(), now), [a]);
+}
+
+#[test]
+fn a_period_of_zero_asks_nobody() {
+    let mut checks = Checks::new(Duration::ZERO);
+    let now = Instant::now();
+    checks.replace([(name("a"), chain(json!({"type": "x"})))].into(), now);
+    assert_eq!((checks.next(now), checks.due()), (None, None));
+}
+
+/// Availability checks with plugins in `dirs`.
+struct Node {
+    unavailable: watch::Receiver<Arc<Unavailable>>,
+    metrics: Arc<Metrics>,
+    _inventory: watch::Sender<Option<Arc<Inventory>>>,
+    _cache: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(dirs: &[&Path], networks: &[(&str, Value)]) -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let runtime = Runtime::new(dirs.iter().map(|dir| (*dir).to_owned()).collect()).unwrap();
+        let plugins = CniPlugins::new(runtime, Cache::new(cache.path()), Links::new("/sys"), PERIOD);
+        let metrics = Arc::new(Metrics::default());
+        let availability = Availability {
+            plugins: Arc::new(plugins),
+            node: "node0".into(),
+            period: Duration::from_secs(1),
+            metrics: Arc::clone(&metrics),
+        };
+        let (inventory, seen) = watch::channel(Some(Arc::new(inventory(networks))));
+        let (sender, unavailable) = watch::channel(Arc::default());
+        tokio::spawn(availability.watch(seen, sender));
+        Self { unavailable, metrics, _inventory: inventory, _cache: cache }
+    }
+
+    /// Waits until `network` is unavailable for this reason, or available; returns the message.
+    async fn becomes(&mut self, network: &str, reason: Option<Reason>) -> String {
+        let network = name(network);
+        let is_it = |unavailable: &Arc<Unavailable>| {
+            unavailable.get(&network).map(|unhealthy| unhealthy.reason) == reason
+        };
+        let unavailable = tokio::time::timeout(Duration::from_secs(30), self.unavailable.wait_for(is_it));
+        let unavailable = unavailable.await.expect("in time").unwrap().clone();
+        let metric =
+            format!("netclaim_network_available{{network=\"{network}\"}} {}", u8::from(reason.is_none()));
+        assert!(self.metrics.render().contains(&metric), "{metric}");
+        unavailable.get(&network).map(|unhealthy| unhealthy.message.clone()).unwrap_or_default()
+    }
+}
+
+/// Installs a plugin that runs `on_status` on STATUS.
+fn install(dir: &Path, plugin: &str, on_status: &str) {
+    let versions = r#"{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}"#;
+    let script = format!(
+        "#!/bin/sh\ncase $CNI_COMMAND in\nVERSION) echo '{versions}';;\nSTATUS) {on_status};;\nesac\n"
+    );
+    let new = dir.join(".new");
+    fs::write(&new, script).unwrap();
+    fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
+    fs::rename(new, dir.join(plugin)).unwrap();
+}
+
+fn fails_with(code: u32) -> String {
+    format!(r#"echo '{{"cniVersion": "1.1.0", "code": {code}, "msg": "the daemon starts"}}'; exit 1"#)
+}
+
+fn conf(plugin: &str) -> Value {
+    json!({"cniVersion": "1.1.0", "plugins": [{"type": plugin, "master": "${uplink.ifName}"}]})
+}
+
+#[tokio::test]
+async fn a_plugin_that_says_no_is_quoted_until_it_says_yes() {
+    let dir = tempfile::tempdir().unwrap();
+    install(dir.path(), "x", &fails_with(50));
+    let mut node = Node::new(&[dir.path()], &[("a", conf("x"))]);
+    let message = node.becomes("a", Some(Reason::NotReady)).await;
+    assert_eq!(message, "CNI plugin `x` failed STATUS of network `netclaim-a`: error 50: the daemon starts");
+    install(dir.path(), "x", &fails_with(51));
+    node.becomes("a", Some(Reason::Limited)).await;
+    install(dir.path(), "x", "exit 0");
+    node.becomes("a", None).await;
+    install(dir.path(), "x", "echo nonsense; exit 1");
+    assert!(node.becomes("a", Some(Reason::NotReady)).await.contains("nonsense"));
+    install(dir.path(), "x", &fails_with(4));
+    node.becomes("a", None).await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_removed_is_missing_until_it_is_back() {
+    let (dir, later) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let later = later.path().join("opt/bin");
+    install(dir.path(), "x", "exit 0");
+    let mut node = Node::new(&[dir.path(), &later], &[("a", conf("x")), ("b", conf("y"))]);
+    let message = node.becomes("b", Some(Reason::PluginMissing)).await;
+    let dirs = format!("{}, {}", dir.path().display(), later.display());
+    assert_eq!(
+        message,
+        format!("CNI plugin `y`: not found in {dirs}; install the plugin there or name its directory")
+    );
+    node.becomes("a", None).await;
+    fs::remove_file(dir.path().join("x")).unwrap();
+    node.becomes("a", Some(Reason::PluginMissing)).await;
+    fs::create_dir_all(&later).unwrap();
+    install(&later, "x", "exit 0");
+    node.becomes("a", None).await;
+    install(&later, "y", "exit 0");
+    node.becomes("b", None).await;
+    fs::set_permissions(later.join("y"), Permissions::from_mode(0o644)).unwrap();
+    assert!(node.becomes("b", Some(Reason::PluginMissing)).await.contains("y is not executable"));
+}
+
+#[tokio::test]
+#[ignore = "needs NETCLAIM_CNI_BIN"]
+async fn the_reference_plugins_are_ready_when_their_configuration_is() {
+    let dir =
+        std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
+    let bridge = |mtu: Value| {
+        let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]});
+        json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge", "bridge": "br9", "mtu": mtu, "ipam": ipam}]})
+    };
+    let (good, bad) = (bridge(json!(1400)), bridge(json!("much")));
+    let mut node = Node::new(&[Path::new(&dir)], &[("good", good), ("bad", bad), ("gone", conf("x"))]);
+    node.becomes("gone", Some(Reason::PluginMissing)).await;
+    let message = node.becomes("bad", Some(Reason::NotReady)).await;
+    assert!(message.contains("`bridge` failed STATUS of network `netclaim-bad`"), "{message}");
+    node.becomes("good", None).await;
+}

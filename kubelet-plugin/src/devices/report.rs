@@ -1,0 +1,66 @@
+//! Reports what is not published, or not as it should be, by metrics and by events on the Node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use netclaim_slices::{DroppedField, Fault, PublishStatus, ServerFeatures};
+use tokio::sync::watch;
+
+use super::server_features;
+use crate::process::metrics::Metrics;
+use crate::status::Events;
+
+pub(super) struct PublishReporter {
+    pub(super) events: Events,
+    pub(super) metrics: Arc<Metrics>,
+    /// The Node object's name.
+    pub(super) node: String,
+    /// Its UID; `None` while there is no such object.
+    pub(super) node_uid: watch::Receiver<Option<String>>,
+}
+
+impl PublishReporter {
+    /// Reports what the API server lacks.
+    pub(super) fn report_features(&self, server: &ServerFeatures) {
+        for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
+            self.metrics.field_dropped(field.path(), !server.stores(field));
+        }
+        self.metrics.without_counters.set(server.without_counters().is_some().into());
+        let Some(note) = server_features::note(server) else { return };
+        tracing::warn!(missing = note, "devices are published with less than netclaim could do");
+        self.events.warn_node(self.node(), "ServerLacksFeatures", note);
+    }
+
+    /// Reports devices that are left out of the slices, until the publisher ends.
+    pub(super) async fn report_left_out(&self, mut status: watch::Receiver<PublishStatus>) {
+        let mut known = BTreeSet::new();
+        while status.changed().await.is_ok() {
+            let (faults, is_published) = {
+                let pools = &status.borrow_and_update().pools;
+                let faults: Vec<Fault> = pools.values().flat_map(|pool| pool.left_out.clone()).collect();
+                (faults, pools.values().all(|pool| pool.error.is_none()))
+            };
+            let devices: BTreeSet<_> = faults.iter().filter_map(|fault| fault.device.as_ref()).collect();
+            self.metrics.devices_left_out.set(i64::try_from(devices.len()).unwrap_or(i64::MAX));
+            self.metrics.pool_published.set(is_published.into());
+            let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
+            if !now.is_subset(&known) {
+                let faults = now.iter().map(String::as_str).collect::<Vec<_>>().join("; ");
+                let note = format!("not published: {faults}");
+                self.events.warn_node(self.node(), "DeviceLeftOut", note);
+            }
+            known = now;
+        }
+    }
+
+    fn node(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.node.clone()),
+            uid: self.node_uid.borrow().clone(),
+            ..ObjectReference::default()
+        }
+    }
+}

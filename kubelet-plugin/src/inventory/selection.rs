@@ -1,0 +1,114 @@
+//! What the node has, and which uplink each Network gets. Pure.
+
+use std::collections::BTreeMap;
+
+use netclaim_api::network::{NetworkSpec, UplinkSelector};
+use netclaim_api::{IfName, NetworkName};
+
+use super::uplink::Uplink;
+
+/// Everything that devices are made from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Inventory {
+    /// Labels of the Node object.
+    pub labels: BTreeMap<String, String>,
+    /// Links that pods may be attached to, by index.
+    pub uplinks: Vec<Uplink>,
+    /// The kernel can make macvlan links.
+    pub macvlan: bool,
+    /// The kernel can make ipvlan links.
+    pub ipvlan: bool,
+    /// Valid Networks whose node selector fits this node.
+    pub networks: BTreeMap<NetworkName, NetworkSpec>,
+}
+
+impl Inventory {
+    /// Returns the first uplink that a Network selects and can use here. `None` where the Network needs no uplink or the node
+    /// has none for it.
+    pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
+        let UplinkSelector { interfaces, .. } = network.uplink.as_ref()?;
+        let fits = |uplink: &&Uplink| selects(network, uplink);
+        if interfaces.is_empty() {
+            return self.uplinks.iter().find(fits);
+        }
+        interfaces.iter().filter_map(|name| self.uplink(name)).find(fits)
+    }
+
+    pub(super) fn uplink(&self, name: &IfName) -> Option<&Uplink> {
+        self.uplinks.iter().find(|uplink| uplink.name == *name)
+    }
+
+    /// Returns whether this node has what the Network needs.
+    pub fn can_serve(&self, network: &NetworkSpec) -> bool {
+        network.uplink.is_none() || self.uplink_of(network).is_some()
+    }
+}
+
+/// Returns whether the Network selects the uplink and can use it.
+pub fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
+    let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
+    (interfaces.is_empty() || interfaces.contains(&uplink.name))
+        && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
+        && serves(uplink, network, !interfaces.is_empty())
+}
+
+/// Returns whether the Network can use the uplink in its way. A link with the node's own traffic must be named.
+fn serves(uplink: &Uplink, network: &NetworkSpec, is_named: bool) -> bool {
+    let modes = match &uplink.when_named {
+        Some(_) if !is_named => return false,
+        Some(modes) => modes,
+        None => &uplink.modes,
+    };
+    match (network.link_use(), network.bridge()) {
+        (_, Some(bridge)) => uplink.bridge.as_deref() == Some(bridge),
+        (Some(link_use), None) => modes.contains(&link_use),
+        // Such as a VLAN on the link, which shares it with every use but the whole.
+        (None, None) => uplink.bridge.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use netclaim_api::LinkUse;
+
+    use super::*;
+    use crate::inventory::fixtures::uplink;
+
+    fn network(spec: serde_json::Value) -> NetworkSpec {
+        serde_json::from_value(spec).expect("a network")
+    }
+
+    fn chosen(inventory: &Inventory, uplink: serde_json::Value, plugin: serde_json::Value) -> Option<String> {
+        let spec = network(json!({"uplink": uplink, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}}));
+        inventory.uplink_of(&spec).map(|uplink| uplink.name.to_string())
+    }
+
+    #[test]
+    fn a_network_takes_the_first_uplink_that_has_a_name_and_all_attributes() {
+        let mut fast = uplink("eth2");
+        fast.declared = serde_json::from_value(json!({"net": {"string": "fast"}})).expect("attributes");
+        let inventory = Inventory { uplinks: vec![uplink("eth1"), fast], ..Inventory::default() };
+        let macvlan = json!({"type": "macvlan"});
+        let chosen = |selector| chosen(&inventory, selector, macvlan.clone());
+        assert_eq!(chosen(json!({"interfaces": ["eth9", "eth2", "eth1"]})).as_deref(), Some("eth2"));
+        let fast = json!({"net": {"string": "fast"}});
+        assert_eq!(chosen(json!({"attributes": fast})).as_deref(), Some("eth2"));
+        assert_eq!(chosen(json!({"interfaces": ["eth1"], "attributes": fast})), None);
+    }
+
+    #[test]
+    fn a_port_serves_networks_of_its_bridge_and_other_uplinks_serve_their_modes() {
+        let port = Uplink { bridge: Some("br0".into()), modes: [].into(), ..uplink("eth1") };
+        let shared = Uplink { modes: [LinkUse::Macvlan].into(), ..uplink("eth2") };
+        let inventory = Inventory { uplinks: vec![port, shared], ..Inventory::default() };
+        let any = json!({"interfaces": ["eth1", "eth2"]});
+        let chosen = |plugin| chosen(&inventory, any.clone(), plugin);
+        assert_eq!(chosen(json!({"type": "bridge", "bridge": "br0"})).as_deref(), Some("eth1"));
+        assert_eq!(chosen(json!({"type": "bridge", "bridge": "br1"})), None);
+        assert_eq!(chosen(json!({"type": "macvlan"})).as_deref(), Some("eth2"));
+        assert_eq!(chosen(json!({"type": "host-device"})), None);
+        assert_eq!(chosen(json!({"type": "vlan"})).as_deref(), Some("eth2"));
+    }
+}

@@ -1,0 +1,75 @@
+//! A link that pods may use.
+
+use std::collections::BTreeSet;
+
+use netclaim_api::attribute::DeclaredAttributes;
+use netclaim_api::taints::{Reason, Unhealthy};
+use netclaim_api::uplink_policy::UplinkCapacity;
+use netclaim_api::{IfName, LinkUse, Quantity};
+use netclaim_driver::links::{Link, NodeTraffic};
+
+/// What a provider on the node declares about a link.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Provided {
+    /// Attributes; those of policies take precedence.
+    pub attributes: DeclaredAttributes,
+    /// Capacity; that of policies takes precedence.
+    pub capacity: UplinkCapacity,
+}
+
+/// A link that pods may use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Uplink {
+    /// The link.
+    pub link: Link,
+    /// Its name as a CNI interface name.
+    pub name: IfName,
+    /// The ways in which pods may use it through devices of its own.
+    pub modes: BTreeSet<LinkUse>,
+    /// The ways in which Networks may use a link that they must name; `None` where they need not.
+    pub when_named: Option<BTreeSet<LinkUse>>,
+    /// The node's own traffic that is on it.
+    pub carries: Option<NodeTraffic>,
+    /// What other programs have stacked on it.
+    pub stacked: Vec<Stacked>,
+    /// The bridge that it is a port of; it serves the Networks of that bridge.
+    pub bridge: Option<String>,
+    /// What policies and providers declare about it.
+    pub declared: DeclaredAttributes,
+    /// Bits per second, where known.
+    pub bandwidth: Option<Quantity>,
+}
+
+/// A link of another program that is stacked on one of the node's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stacked {
+    /// Its name, or its hardware address where it is in another namespace.
+    pub name: String,
+    /// Its rtnetlink kind.
+    pub kind: String,
+}
+
+impl Stacked {
+    pub(super) fn of(link: &Link) -> Self {
+        Self { name: link.name.clone(), kind: link.kind.clone().unwrap_or_default() }
+    }
+
+    /// Returns how it uses the link below, where that excludes more than moving the link.
+    fn link_use(&self) -> Option<LinkUse> {
+        match self.kind.as_str() {
+            "macvlan" | "macvtap" => Some(LinkUse::Macvlan),
+            "ipvlan" | "ipvtap" => Some(LinkUse::Ipvlan),
+            _ => None,
+        }
+    }
+}
+
+impl Uplink {
+    /// Returns why new pods cannot use the link in this way: another program uses it in a way that excludes theirs.
+    pub fn in_use(&self, link_use: Option<LinkUse>) -> Option<Unhealthy> {
+        let excluding = self.stacked.iter().filter(|stacked| LinkUse::exclude(link_use, stacked.link_use()));
+        let who: Vec<String> = excluding.map(|Stacked { name, kind }| format!("{kind} {name}")).collect();
+        let message = || format!("uplink {} is below {} of another program", self.name, who.join(", "));
+        (!who.is_empty()).then(|| Unhealthy::new(Reason::LinkInUse, message()))
+    }
+}

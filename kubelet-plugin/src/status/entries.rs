@@ -1,0 +1,202 @@
+//! The entries of a claim's `status.devices`, and the patch that writes them. Pure.
+
+use crate::owner::{DeviceRef, ObjectRef, Plan, Record};
+use k8s_openapi::api::resource::v1::ResourceClaimStatus;
+use netclaim_api::shorten;
+use netclaim_cni::CniResult;
+use netclaim_driver::attach::{Interface, Phase, Sandbox};
+use serde_json::{Value, json};
+
+/// Longest `data` that the API server takes, in bytes.
+const MAX_DATA: usize = 10 * 1024;
+/// Most addresses that the API server takes.
+const MAX_IPS: usize = 16;
+/// Longest message of a condition in bytes. The API server takes 32 KiB; nobody reads that much.
+const MAX_MESSAGE: usize = 4096;
+
+/// The entry of one device.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub(super) device: DeviceRef,
+    pub(super) state: State,
+}
+
+impl Entry {
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self.state, State::Attached { broken: Some(_), .. })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum State {
+    /// `broken` is the failure of a later CHECK.
+    Attached {
+        network: Value,
+        data: Option<Value>,
+        broken: Option<String>,
+    },
+    NotReady {
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// Returns the entry of a record; `None` while its attachment is under way.
+pub(super) fn entry(record: &Record) -> Option<Entry> {
+    let state = match (&record.phase, &record.error) {
+        (Phase::Attached { sandbox, result }, _) => State::Attached {
+            network: network_data(&record.plan, sandbox, result),
+            data: Some(result.raw())
+                .filter(|data| data.len() <= MAX_DATA)
+                .and_then(|data| serde_json::from_str(data).ok()),
+            broken: record.check.clone(),
+        },
+        (_, Some(error)) => State::NotReady { reason: "AttachFailed", message: error.clone() },
+        (_, None) => return None,
+    };
+    Some(Entry { device: record.plan.owner.device.clone(), state })
+}
+
+/// Returns the result of a plan in a sandbox as the API's `NetworkDeviceData`.
+pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -> Value {
+    let made = Interface::made(&plan.spec, sandbox, result);
+    let mut network = json!({"interfaceName": plan.spec.if_name});
+    if let Some(mac) = made.mac {
+        network["hardwareAddress"] = json!(mac);
+    }
+    let ips: Vec<String> = made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect();
+    if !ips.is_empty() {
+        network["ips"] = json!(ips);
+    }
+    network
+}
+
+/// Returns the server-side apply that writes `entries`.
+pub(super) fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let devices: Vec<Value> = entries.iter().map(|entry| device_status(driver, entry, &now)).collect();
+    json!({
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        // The UID makes the API server refuse a patch of a new claim with the old one's name.
+        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+        "status": {"devices": devices},
+    })
+}
+
+/// Returns whether a claim's status has exactly these entries of ours.
+pub(super) fn has_entries(status: Option<ResourceClaimStatus>, driver: &str, entries: &[Entry]) -> bool {
+    let devices = status.and_then(|status| status.devices).unwrap_or_default();
+    let found = devices.iter().filter(|device| device.driver == driver);
+    let found: Vec<Value> =
+        found.filter_map(|device| serde_json::to_value(device).ok()).map(without_times).collect();
+    let wanted: Vec<Value> =
+        entries.iter().map(|entry| without_times(device_status(driver, entry, ""))).collect();
+    found.len() == wanted.len() && wanted.iter().all(|device| found.contains(device))
+}
+
+/// Removes the times of the conditions from a device's status.
+fn without_times(mut status: Value) -> Value {
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        condition.as_object_mut().map(|condition| condition.remove("lastTransitionTime"));
+    }
+    status
+}
+
+fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
+    let DeviceRef { pool, device, share_id, .. } = &entry.device;
+    let condition = |status: &str, reason: &str, message: &str| {
+        let message = shorten(message.to_owned(), MAX_MESSAGE);
+        json!([{"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}])
+    };
+    let mut status = json!({"driver": driver, "pool": pool, "device": device});
+    if let Some(share) = share_id {
+        status["shareID"] = json!(share);
+    }
+    match &entry.state {
+        State::Attached { network, data, broken } => {
+            let if_name = network["interfaceName"].as_str().unwrap_or_default();
+            status["conditions"] = match broken {
+                None => condition("True", "Attached", &format!("attached as {if_name}")),
+                Some(error) => condition("False", "CheckFailed", error),
+            };
+            status["networkData"] = network.clone();
+            if let Some(data) = data {
+                status["data"] = data.clone();
+            }
+        }
+        State::NotReady { reason, message } => status["conditions"] = condition("False", reason, message),
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(state: State) -> Entry {
+        let device = DeviceRef {
+            request: "net".into(),
+            pool: "node0".into(),
+            device: "net-storage".into(),
+            share_id: Some("s".into()),
+        };
+        Entry { device, state }
+    }
+
+    #[test]
+    fn a_ready_device_shows_interface_addresses_and_result() {
+        let ready = attached(None);
+        let status = device_status("netclaim.dev", &entry(ready), "now");
+        assert_eq!(status["networkData"], json!({"interfaceName": "data0", "ips": ["10.20.0.2/24"]}));
+        assert_eq!(status["conditions"][0]["message"], "attached as data0");
+        assert_eq!(status["conditions"][0]["status"], "True");
+        assert_eq!(status["shareID"], "s");
+        assert_eq!(status["data"]["cniVersion"], "1.1.0");
+    }
+
+    fn attached(broken: Option<&str>) -> State {
+        State::Attached {
+            network: json!({"interfaceName": "data0", "ips": ["10.20.0.2/24"]}),
+            data: Some(json!({"cniVersion": "1.1.0"})),
+            broken: broken.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_device_that_failed_a_check_has_its_error() {
+        let status = device_status("netclaim.dev", &entry(attached(Some("no link"))), "now");
+        let expected = json!([{"type": "Ready", "status": "False", "reason": "CheckFailed", "message": "no link", "lastTransitionTime": "now"}]);
+        assert_eq!(status["conditions"], expected);
+        assert_eq!(status["networkData"]["interfaceName"], "data0");
+    }
+
+    #[test]
+    fn an_agent_recognises_what_an_earlier_one_wrote() {
+        let ready = |ip: &str| {
+            let network = json!({"interfaceName": "data0", "ips": [ip]});
+            let data = Some(json!({"cniVersion": "1.1.0", "ips": []}));
+            entry(State::Attached { network, data, broken: None })
+        };
+        let now = ready("10.20.0.2/24");
+        let ours = device_status("netclaim.dev", &now, "2026-01-01T00:00:00Z");
+        let mut others = ours.clone();
+        others["driver"] = json!("other.dev");
+        let status = |devices: Value| serde_json::from_value(json!({"devices": devices})).unwrap();
+        let has = |status, entries: &[Entry]| has_entries(status, "netclaim.dev", entries);
+        assert!(has(status(json!([others, ours])), std::slice::from_ref(&now)));
+        assert!(!has(status(json!([others, ours])), &[ready("10.20.0.3/24")]), "another address");
+        assert!(!has(status(json!([others])), std::slice::from_ref(&now)), "no entry of ours");
+        assert!(!has(status(json!([ours, ours])), std::slice::from_ref(&now)), "one too many");
+        assert!(!has(None, &[now]));
+    }
+
+    #[test]
+    fn a_failed_device_has_its_error() {
+        let failed = State::NotReady { reason: "AttachFailed", message: "no".into() };
+        let status = device_status("netclaim.dev", &entry(failed), "now");
+        let expected = json!([{"type": "Ready", "status": "False", "reason": "AttachFailed", "message": "no", "lastTransitionTime": "now"}]);
+        assert_eq!(status["conditions"], expected);
+        assert!(status.get("networkData").is_none());
+    }
+}

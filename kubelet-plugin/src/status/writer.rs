@@ -1,0 +1,271 @@
+//! Keeps the statuses that are to be written, and writes them with retries.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{Api, Patch, PatchParams};
+use netclaim_cni::error_chain;
+use netclaim_driver::failpoint::Failpoint;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::entries::{Entry, State, entry, has_entries, patch};
+use super::events::Events;
+
+/// Backoff after failed writes of one status.
+const RETRY: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_millis(500)).without_max_times();
+/// Timeout of one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Conflicts and refusals that are retried. A conflict that stays is a new claim with the old one's name; a status that
+/// stays invalid is that of a claim without an allocation.
+const MAX_CONFLICTS: u32 = 3;
+
+/// A claim that is refused, with what is needed to say so in its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The claim.
+    pub claim: ObjectRef,
+    /// Our devices in it.
+    pub devices: Vec<DeviceRef>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// What is to be reported.
+#[derive(Debug)]
+pub enum Update {
+    /// A pod's attachments changed.
+    Attachments {
+        /// The pod.
+        pod_uid: String,
+        /// Its state now.
+        state: PodState,
+    },
+    /// The DEL of a plan failed and is not retried.
+    GivenUp {
+        /// The plan.
+        plan: Box<Plan>,
+        /// Why.
+        why: String,
+    },
+    /// A claim cannot be prepared.
+    Refused(Box<Refusal>),
+}
+
+/// The desired status of a claim.
+struct Desired {
+    claim: ObjectRef,
+    entries: Vec<Entry>,
+    /// An earlier agent may have written the same.
+    inherited: bool,
+    written: bool,
+    failures: u32,
+    backoff: ExponentialBackoff,
+    due: Instant,
+}
+
+/// The writer of claims' statuses and pods' events.
+pub struct StatusWriter {
+    client: kube::Client,
+    driver: String,
+    events: Events,
+    desired: HashMap<String, Desired>,
+    claims_of_pod: HashMap<String, BTreeSet<String>>,
+    /// Claims with a write under way: a second one at the same time could be overtaken.
+    busy: HashSet<String>,
+}
+
+impl StatusWriter {
+    /// Writes entries of `driver`, which is also the field manager.
+    pub fn new(client: kube::Client, driver: &str, events: Events) -> Self {
+        Self {
+            client,
+            driver: driver.to_owned(),
+            events,
+            desired: HashMap::new(),
+            claims_of_pod: HashMap::new(),
+            busy: HashSet::new(),
+        }
+    }
+
+    /// Writes until all senders of updates are dropped.
+    pub async fn run(mut self, mut updates: mpsc::UnboundedReceiver<Update>) {
+        let mut writes = JoinSet::new();
+        loop {
+            let due = self.start_due(&mut writes);
+            tokio::select! {
+                update = updates.recv() => match update {
+                    Some(Update::Attachments { pod_uid, state }) => self.attachments(&pod_uid, &state),
+                    Some(Update::Refused(refusal)) => self.refused(&refusal),
+                    Some(Update::GivenUp { plan, why }) => {
+                        self.publish(&plan, "NetworkDetachGivenUp", "Detach", &format!("something may be left on the node: {why}"));
+                    }
+                    None => break,
+                },
+                Some(done) = writes.join_next() => if let Ok((uid, entries, result)) = done {
+                    self.done(&uid, &entries, result);
+                },
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            }
+        }
+        // The agent ends: give writes under way a moment.
+        let _ = tokio::time::timeout(Duration::from_secs(2), writes.join_all()).await;
+    }
+
+    fn attachments(&mut self, pod_uid: &str, state: &PodState) {
+        let mut by_claim: HashMap<&str, Vec<&Record>> = HashMap::new();
+        for record in &state.records {
+            by_claim.entry(&record.plan.owner.claim.uid).or_default().push(record);
+        }
+        let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
+        let before = self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default();
+        for gone in before.difference(&now) {
+            self.desired.remove(gone);
+        }
+        if now.is_empty() {
+            self.claims_of_pod.remove(pod_uid);
+        }
+        for (uid, records) in by_claim {
+            // A claim is written when all of its attachments are made or have failed.
+            let Some(entries) = records.iter().map(|record| entry(record)).collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            let claim = records.first().map(|record| record.plan.owner.claim.clone());
+            let known_broken =
+                self.desired.get(uid).is_some_and(|desired| desired.entries.iter().any(Entry::is_broken));
+            if let Some(claim) = claim
+                // This agent knows its claims before they have entries, so others may be written already.
+                && self.set_desired(uid, claim, entries.clone(), !before.contains(uid))
+                && let Some(plan) = records.first().map(|record| &record.plan)
+                // One event only: the plugin's message may differ each time.
+                && !(known_broken && entries.iter().any(Entry::is_broken))
+            {
+                self.report_to_pod(plan, &entries);
+            }
+        }
+    }
+
+    fn refused(&mut self, refusal: &Refusal) {
+        let state = State::NotReady { reason: "Refused", message: refusal.message.clone() };
+        let entries = refusal
+            .devices
+            .iter()
+            .map(|device| Entry { device: device.clone(), state: state.clone() })
+            .collect();
+        // No pod has a record of it, so it is dropped once written.
+        self.set_desired(&refusal.claim.uid, refusal.claim.clone(), entries, false);
+    }
+
+    /// Sets the status of a claim; returns whether it has changed.
+    fn set_desired(&mut self, uid: &str, claim: ObjectRef, entries: Vec<Entry>, inherited: bool) -> bool {
+        if entries.is_empty() || self.desired.get(uid).is_some_and(|desired| desired.entries == entries) {
+            return false;
+        }
+        let (backoff, due) = (RETRY.build(), Instant::now());
+        let desired = Desired { claim, entries, inherited, written: false, failures: 0, backoff, due };
+        self.desired.insert(uid.to_owned(), desired);
+        true
+    }
+
+    /// Reports a failure on the pod: the kubelet reports only what the runtime answers, not failures while the gate waits.
+    fn report_to_pod(&self, plan: &Plan, entries: &[Entry]) {
+        let Some((reason, action, message)) = entries.iter().find_map(|entry| match &entry.state {
+            State::NotReady { message, .. } => Some(("NetworkAttachFailed", "Attach", message)),
+            State::Attached { broken, .. } => Some(("NetworkCheckFailed", "Check", broken.as_ref()?)),
+        }) else {
+            return;
+        };
+        self.publish(plan, reason, action, message);
+    }
+
+    fn publish(&self, plan: &Plan, reason: &str, action: &str, message: &str) {
+        self.events.warn_pod(&plan.owner.pod, reason, action, format!("network {}: {message}", plan.network));
+    }
+
+    /// Starts every write that is due; returns when the next one is.
+    fn start_due(
+        &mut self,
+        writes: &mut JoinSet<(String, Vec<Entry>, Result<(), WriteError>)>,
+    ) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        for (uid, desired) in &mut self.desired {
+            if desired.written || self.busy.contains(uid) {
+                continue;
+            }
+            if desired.due > now {
+                next = Some(next.map_or(desired.due, |next: Instant| next.min(desired.due)));
+                continue;
+            }
+            Failpoint::StatusDue.reach();
+            self.busy.insert(uid.clone());
+            let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &desired.claim.namespace);
+            let patch = Patch::Apply(patch(&self.driver, &desired.claim, &desired.entries));
+            let (uid, name, entries, driver, inherited) = (
+                uid.clone(),
+                desired.claim.name.clone(),
+                desired.entries.clone(),
+                self.driver.clone(),
+                desired.inherited,
+            );
+            writes.spawn(async move {
+                // A claim that cannot be read is written.
+                if inherited
+                    && let Ok(Ok(claim)) = tokio::time::timeout(WRITE_TIMEOUT, api.get(&name)).await
+                    && has_entries(claim.status, &driver, &entries)
+                {
+                    return (uid, entries, Ok(()));
+                }
+                let params = PatchParams::apply(&driver).force();
+                let write = api.patch_status(&name, &params, &patch);
+                let result = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+                    Ok(result) => result.map(drop).map_err(WriteError::Api),
+                    Err(_) => Err(WriteError::Timeout),
+                };
+                (uid, entries, result)
+            });
+        }
+        next
+    }
+
+    fn done(&mut self, uid: &str, entries: &[Entry], result: Result<(), WriteError>) {
+        self.busy.remove(uid);
+        let known = self.claims_of_pod.values().any(|claims| claims.contains(uid));
+        // The desired status may have changed meanwhile.
+        let Some(desired) = self.desired.get_mut(uid).filter(|desired| desired.entries == entries) else {
+            return;
+        };
+        desired.written = match &result {
+            Ok(()) => true,
+            Err(WriteError::Api(kube::Error::Api(status))) => {
+                status.code == 404 || matches!(status.code, 409 | 422) && desired.failures >= MAX_CONFLICTS
+            }
+            Err(_) => false,
+        };
+        match result {
+            Err(error) if !desired.written => {
+                let delay = desired.backoff.next().unwrap_or_default();
+                desired.failures += 1;
+                desired.due = Instant::now() + delay;
+                let error = error_chain(&error);
+                tracing::warn!(claim = %desired.claim, error, ?delay, "cannot write the claim's status, retrying");
+            }
+            _ if !known => drop(self.desired.remove(uid)),
+            _ => {}
+        }
+    }
+}
+
+/// Why a status was not written.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error("the API server refused or was not reached")]
+    Api(#[source] kube::Error),
+    #[error("the API server did not answer in {} s", WRITE_TIMEOUT.as_secs())]
+    Timeout,
+}
