@@ -14,10 +14,13 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{AGENT_USER, AuditLog, Cluster, SYSTEM, Test, eventually, scenarios, suite};
 use serde_json::{Value, json};
 
+#[path = "../cluster/endpoints.rs"]
+mod endpoints;
 // Each API server must support the manifests' policies and rights, too.
 #[path = "../cluster/rights.rs"]
 mod rights;
 
+use endpoints::*;
 use rights::*;
 
 /// How long an idle agent is watched.
