@@ -142,12 +142,6 @@ impl CapabilityArgs {
     }
 }
 
-impl FromIterator<(String, Value)> for CapabilityArgs {
-    fn from_iter<I: IntoIterator<Item = (String, Value)>>(args: I) -> Self {
-        Map::from_iter(args).into()
-    }
-}
-
 impl IntoIterator for CapabilityArgs {
     type Item = (String, Value);
     type IntoIter = serde_json::map::IntoIter;

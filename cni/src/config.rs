@@ -269,12 +269,6 @@ impl PluginConf {
         self.object.get(key)
     }
 
-    /// Keys that the configuration should not contain since the runtime writes them; the plugin does not get their
-    /// configured values.
-    pub fn reserved_keys(&self) -> impl Iterator<Item = &str> {
-        self.object.keys().filter(|key| is_reserved(key))
-    }
-
     /// The configuration that the plugin gets: without `capabilities` and without the keys that the runtime writes.
     pub(crate) fn passed_on(&self) -> Object {
         let mut object = self.object.clone();

@@ -288,15 +288,6 @@ async fn codes_decide_on_retry_and_effect() {
 }
 
 #[tokio::test]
-async fn exhausted_addresses_are_recognised() {
-    let plugins = Plugins::new().with(
-        "p",
-        r#"echo '{"code":999,"msg":"failed to allocate for range 0: no IP addresses available in range set: 10.9.0.1-10.9.0.6"}'; exit 1"#,
-    );
-    assert!(plugins.failure(LONG).await.is_address_exhaustion());
-}
-
-#[tokio::test]
 async fn an_exit_without_an_error_object_shows_standard_error() {
     let plugins = Plugins::new().with("p", "echo 'no such device' >&2; exit 3");
     let error = plugins.failure(LONG).await;

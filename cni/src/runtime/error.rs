@@ -361,13 +361,6 @@ impl Error {
             _ => Effect::Unknown,
         }
     }
-
-    /// Whether an address range is used up. The reference IPAM plugin reports it in its message only.
-    pub fn is_address_exhaustion(&self) -> bool {
-        self.reported().is_some_and(|error| {
-            [&error.msg, &error.details].into_iter().any(|text| text.contains("no IP addresses available"))
-        })
-    }
 }
 
 impl fmt::Display for Error {

@@ -11,6 +11,7 @@ mod chain;
 mod finding;
 mod form;
 mod frame;
+mod ipam_rules;
 mod node;
 mod plugins;
 mod rules;

@@ -2,6 +2,7 @@
 //! role and its rule.
 
 use super::form::{Form, Key};
+use super::ipam_rules;
 use super::rules::{self, BANDWIDTH_PLUGIN, Rule};
 use crate::version::SpecVersion;
 
@@ -220,7 +221,7 @@ pub(super) const ALL: &[Plugin] = &[
                 ("dataDir", Path),
                 ("resolvConf", Path),
             ],
-            rules::host_local,
+            ipam_rules::host_local,
         )
     },
     Plugin {
@@ -234,7 +235,7 @@ pub(super) const ALL: &[Plugin] = &[
                 ("routes", ROUTES),
                 ("dns", DNS),
             ],
-            rules::fixed_addresses,
+            ipam_rules::fixed_addresses,
         )
     },
     plugin(
@@ -247,7 +248,7 @@ pub(super) const ALL: &[Plugin] = &[
             ("request", List(&Object(&[("skipDefault", Bool), ("option", Text)]))),
             ("priority", INT),
         ],
-        rules::dhcp,
+        ipam_rules::dhcp,
     ),
     Plugin {
         capabilities: &["mac"],
