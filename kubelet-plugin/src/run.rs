@@ -21,7 +21,7 @@ use netclaim_driver::attach::record::ObjectRef;
 use netclaim_driver::attach::{Attacher, CniNetwork, PodState, boot_id};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
-use netclaim_driver::nri::{self, PluginConfig, SandboxNetwork};
+use netclaim_driver::nri::{self, PluginConfig};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -49,9 +49,10 @@ use crate::process::metrics::Metrics;
 use crate::process::mounts::{make_room_for_tuning, make_sysctls_writable};
 use crate::process::sockets::listen;
 use crate::process::stop::Stop;
+use crate::runtime::connection::{Connection, not_connected};
 use crate::runtime::nri_events::{Pods, RuntimeEvents};
 use crate::runtime::pods::NodePods;
-use crate::runtime::sandboxes::{self, Listed, Sandboxes};
+use crate::runtime::sandboxes::Sandboxes;
 use crate::runtime::sweep;
 use crate::runtime::sweep::Sweep;
 use crate::status::StatusWriter;
@@ -66,8 +67,6 @@ const COUNT_PERIOD: Duration = Duration::from_secs(10);
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// How often programs that could not be installed are tried again.
 const INSTALL_PERIOD: Duration = Duration::from_secs(30);
-/// How long a runtime may be away, which restarts in 3 s or so, before NRI counts as off.
-const SILENCE: Duration = Duration::from_secs(10);
 /// How often an agent that stands by looks whether the other one has ended.
 const OWN_BEAT: Duration = Duration::from_millis(50);
 /// How long plugins that run may keep an agent that is told to stop; the next one undoes what they did not finish.
@@ -138,9 +137,7 @@ async fn run(args: Args) -> Result<()> {
     let metadata = MetadataFiles::new(&args.metadata_dir(), &args.cdi_dir, &args.driver_name)
         .context("cannot use the run directory")?;
     let (news, told) = mpsc::unbounded_channel();
-    let (runtime_silent, silent) = watch::channel(false);
-    let gate =
-        GateKeeper::take_over(specs, metadata, markers, &loaded.records, &boot, silent.clone(), news.clone());
+    let gate = GateKeeper::take_over(specs, metadata, markers, &loaded.records, &boot, news.clone());
     let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
     Failpoint::TakenOver.reach();
     let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
@@ -208,19 +205,18 @@ async fn run(args: Args) -> Result<()> {
     let hooks = listen(&gate_socket);
     let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", gate_socket.display()))?;
     let (nri_connected, connected) = watch::channel(false);
-    parts.spawn_until_cancelled(
-        "listening for silence",
-        watch_silence(connected.clone(), runtime_silent, Arc::clone(&attacher)),
-    );
-    let silence = silent.clone();
-    let source = Arc::new(GateSource {
-        attacher: Arc::clone(&attacher),
-        pods: pods.clone(),
-        silent,
-        boot_id: boot.clone(),
-    });
-    parts.spawn_until_cancelled("answering hooks", socket::serve(hooks, source));
     let sandboxes = Arc::new(Sandboxes::default());
+    let not_connected = not_connected(&args.nri_socket);
+    let connection = Connection {
+        connected: connected.clone(),
+        reason: not_connected.clone(),
+        attacher: Arc::clone(&attacher),
+        sandboxes: Arc::clone(&sandboxes),
+        boot_id: boot.clone(),
+    };
+    parts.spawn_until_cancelled("watching the connection to the runtime", connection.watch());
+    let source = Arc::new(GateSource { attacher: Arc::clone(&attacher), pods: pods.clone() });
+    parts.spawn_until_cancelled("answering hooks", socket::serve(hooks, source));
     let events = RuntimeEvents::new(
         Arc::clone(&attacher),
         pods.clone(),
@@ -253,7 +249,7 @@ async fn run(args: Args) -> Result<()> {
     let calls = listen(&agent_socket);
     let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
     parts.spawn_until_cancelled("answering the kubelet", relay::serve(calls, node, health_of_devices));
-    let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
+    let (ready, seen) = (readiness(connected.clone(), not_connected, health.clone()), connected);
     parts.spawn_until_cancelled("giving back memory", memory::give_back());
     parts.spawn_until_cancelled(
         "installing programs",
@@ -464,12 +460,12 @@ async fn install_again(programs: Programs, mut all_new: bool, metrics: Arc<Metri
 
 fn readiness(
     connected: watch::Receiver<bool>,
-    silent: watch::Receiver<bool>,
+    not_connected: String,
     health: watch::Receiver<Option<String>>,
 ) -> impl Fn() -> Result<(), String> + Clone {
-    move || match (&*health.borrow(), *connected.borrow() || *silent.borrow()) {
+    move || match (&*health.borrow(), *connected.borrow()) {
         (Some(trouble), _) => Err(format!("no pod can be attached: {trouble}")),
-        (None, false) => Err("not connected to the container runtime by NRI".to_owned()),
+        (None, false) => Err(not_connected.clone()),
         (None, true) => Ok(()),
     }
 }
@@ -488,35 +484,6 @@ async fn watch_journal(journal: Journal, mut health: watch::Receiver<Option<Stri
                 let journal = journal.clone();
                 let _ = tokio::task::spawn_blocking(move || journal.probe()).await;
             }
-        }
-    }
-}
-
-/// Notices a runtime that tells of nothing, because NRI is off: then the hooks of containers tell of their sandboxes.
-async fn watch_silence(
-    mut connected: watch::Receiver<bool>,
-    silent: watch::Sender<bool>,
-    attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
-) {
-    let set = |now: bool| {
-        if silent.send_if_modified(|known| std::mem::replace(known, now) != now) {
-            attacher.tell_again();
-        }
-    };
-    loop {
-        // Not connected yet is the same as not connected any more.
-        if tokio::time::timeout(SILENCE, connected.wait_for(|connected| *connected)).await.is_err() {
-            tracing::warn!(
-                "the container runtime tells of no sandbox, is NRI off? The hooks of containers tell then"
-            );
-            set(true);
-        }
-        if connected.wait_for(|connected| *connected).await.is_err() {
-            return;
-        }
-        set(false);
-        if connected.wait_for(|connected| !*connected).await.is_err() {
-            return;
         }
     }
 }
@@ -541,9 +508,6 @@ async fn count(
 struct GateSource {
     attacher: Arc<Attacher<CniNetwork, GateKeeper>>,
     pods: LivePods,
-    /// The runtime tells of nothing: see [`watch_silence`].
-    silent: watch::Receiver<bool>,
-    boot_id: String,
 }
 
 /// Pods as the API server knows them.
@@ -590,23 +554,6 @@ impl sweep::Pods for LivePods {
 impl socket::Source for GateSource {
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
         self.attacher.watch(pod_uid)
-    }
-
-    fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>) {
-        let known = |state: &PodState| state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == sandbox_id);
-        if !*self.silent.borrow() || self.watch(pod_uid).is_none_or(|state| known(&state.borrow())) {
-            return;
-        }
-        let Some(netns) = netns else {
-            let reason = "the pod's network namespace has no name in /run/netns, and the container runtime does not tell \
-                          of it: is NRI off? A pod with hostNetwork: true cannot be attached";
-            return self.attacher.sandbox_unfit(pod_uid, reason.to_owned());
-        };
-        match sandboxes::look_at(pod_uid, sandbox_id, &SandboxNetwork::Namespace(netns), &self.boot_id) {
-            Listed::Live(live) => self.attacher.sandbox_up(live),
-            Listed::Gone => {}
-            Listed::Unfit(reason) | Listed::Unclear(reason) => self.attacher.sandbox_unfit(pod_uid, reason),
-        }
     }
 
     async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {

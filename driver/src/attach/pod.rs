@@ -51,8 +51,6 @@ pub(super) enum Command {
     SandboxGone(Option<String>),
     /// Check this attachment, if it is made and nothing is to be done; no answer if not.
     Check { key: String, reply: oneshot::Sender<Checked> },
-    /// Tell the observer once more.
-    Tell,
     /// The claim is over: DEL what is owed, forget the rest, then answer.
     Release { claim_uid: String, reply: oneshot::Sender<Result<(), String>> },
 }
@@ -259,7 +257,6 @@ impl<N: Network, O: Observer> Pod<N, O> {
                 self.sandbox = Known::Sandbox(sandbox);
                 self.publish().await;
             }
-            Command::Tell => self.publish().await,
             Command::SandboxUnfit(reason) => {
                 self.sandbox = Known::None;
                 self.records.iter_mut().for_each(|record| record.error = Some(reason.clone()));

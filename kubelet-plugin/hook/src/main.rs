@@ -20,12 +20,10 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -35,8 +33,6 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How often to look for the marker, the agent and the parent.
 const BEAT: Duration = Duration::from_millis(250);
-/// Where runtimes give names to network namespaces.
-const NAMESPACES: &str = "/run/netns";
 /// The OCI state is small; what is longer is something else.
 const MAX_STATE: u64 = 1 << 20;
 
@@ -44,8 +40,6 @@ const MAX_STATE: u64 = 1 << 20;
 /// container with its sandbox each in its own words.
 #[derive(Deserialize)]
 struct State {
-    /// The container's first process, which waits for us.
-    pid: Option<u32>,
     #[serde(default)]
     annotations: Annotations,
 }
@@ -62,11 +56,6 @@ struct Annotations {
 struct Question {
     sandbox: String,
     pod: String,
-    #[serde(skip)]
-    pid: Option<u32>,
-    /// Where the sandbox's network namespace is, for an agent that the runtime does not tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    netns: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -94,7 +83,7 @@ fn run() -> Result<(), String> {
         .take(MAX_STATE)
         .read_to_string(&mut state)
         .map_err(|e| format!("cannot read the OCI state: {e}"))?;
-    let mut question = question(&state)?;
+    let question = question(&state)?;
     if let Some((pod, refusal)) = owner {
         is_of(&pod, &refusal, &question)?;
     }
@@ -102,7 +91,6 @@ fn run() -> Result<(), String> {
     if marker.exists() {
         return Ok(());
     }
-    question.netns = question.pid.and_then(netns_of);
     wait(&question, Path::new(&socket), &marker)
 }
 
@@ -118,20 +106,11 @@ fn question(state: &str) -> Result<Question, String> {
         (Some(sandbox), Some(pod))
             if !matches!(sandbox.as_str(), "" | "." | "..") && !sandbox.contains(['/', '\0']) =>
         {
-            Ok(Question { sandbox, pod, pid: state.pid, netns: None })
+            Ok(Question { sandbox, pod })
         }
         _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported"
             .to_owned()),
     }
-}
-
-/// The name of the network namespace that a process is in, among those that runtimes give.
-fn netns_of(pid: u32) -> Option<PathBuf> {
-    let is = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
-    let named = fs::read_dir(NAMESPACES).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let same =
-        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (is.dev(), is.ino()));
-    named.into_iter().find(same)
 }
 
 fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), String> {
@@ -213,7 +192,7 @@ mod tests {
     use super::*;
 
     fn asking() -> Question {
-        Question { sandbox: "s1".into(), pod: "p1".into(), pid: None, netns: None }
+        Question { sandbox: "s1".into(), pod: "p1".into() }
     }
 
     #[test]

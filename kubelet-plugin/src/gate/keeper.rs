@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use netclaim_driver::attach::record::{Plan, Record};
 use netclaim_driver::attach::{Gate, Observer, PodState};
 use netclaim_driver::failpoint::Failpoint;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::cdi::{CdiSpecs, Form, Spec};
 use super::markers::Markers;
@@ -36,9 +36,6 @@ pub struct GateKeeper {
     metadata: MetadataFiles,
     markers: Markers,
     pods: Mutex<Pods>,
-    /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers. Whoever changes
-    /// it has every pod told again.
-    silent: watch::Receiver<bool>,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -57,7 +54,6 @@ impl GateKeeper {
         markers: Markers,
         records: &[Record],
         boot_id: &str,
-        silent: watch::Receiver<bool>,
         news: mpsc::UnboundedSender<News>,
     ) -> io::Result<Self> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
@@ -69,10 +65,8 @@ impl GateKeeper {
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         }
-        let pods: HashMap<String, OnDisk> = states
-            .iter()
-            .map(|(uid, state)| ((*uid).to_owned(), OnDisk::wanted(state, Waiting::Refused)))
-            .collect();
+        let pods: HashMap<String, OnDisk> =
+            states.iter().map(|(uid, state)| ((*uid).to_owned(), OnDisk::wanted(state, false))).collect();
         for claim in specs.claims()? {
             if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
                 specs.remove(&claim)?;
@@ -80,7 +74,7 @@ impl GateKeeper {
         }
         metadata.retain(&pods.values().flat_map(|on_disk| on_disk.metadata.clone()).collect())?;
         markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
-        let keeper = Self { specs, metadata, markers, pods: Mutex::default(), silent, news };
+        let keeper = Self { specs, metadata, markers, pods: Mutex::default(), news };
         for (uid, wanted) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
             let written = keeper.write(&state, &wanted).map(|()| wanted.clone()).unwrap_or_else(|error| {
@@ -137,7 +131,7 @@ impl GateKeeper {
 
     fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
         let mut pods = self.lock();
-        let wanted = OnDisk::wanted(state, pods.waiting(pod_uid, *self.silent.borrow()));
+        let wanted = OnDisk::wanted(state, pods.patient.contains(pod_uid));
         let on_disk = pods.on_disk.entry(pod_uid.to_owned()).or_default();
         // Closing comes before opening. What fails stays noted as it was, for the next time.
         if let Some(old) = on_disk.marker.clone().filter(|old| wanted.marker.as_ref() != Some(old)) {
@@ -180,43 +174,17 @@ impl GateKeeper {
     }
 }
 
-/// How containers of a pod wait that is not attached.
-#[derive(Clone, Copy, PartialEq)]
-enum Waiting {
-    /// They are not created.
-    Refused,
-    /// In a hook, once there is a sandbox.
-    InHook,
-    /// In a hook, which is who tells of the sandbox.
-    InTellingHook,
-}
-
-impl Pods {
-    fn waiting(&self, pod_uid: &str, silent: bool) -> Waiting {
-        match (silent, self.patient.contains(pod_uid)) {
-            (true, _) => Waiting::InTellingHook,
-            (false, true) => Waiting::InHook,
-            (false, false) => Waiting::Refused,
-        }
-    }
-}
-
 impl OnDisk {
-    /// What a pod in `state` is to have.
-    fn wanted(state: &PodState, waiting: Waiting) -> Self {
+    /// What a pod in `state` is to have. Until it is attached its containers are not created, unless they
+    /// `may_wait_in_hook`.
+    fn wanted(state: &PodState, may_wait_in_hook: bool) -> Self {
         let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
-        let specs = |form| {
-            let spec = |record: &Record| (record.plan.claim.uid.clone(), Spec::new(&record.plan, form));
-            state.records.iter().map(spec).collect()
-        };
-        let Some(sandbox) = &state.sandbox else {
-            let told = waiting == Waiting::InTellingHook;
-            let specs = if told { specs(Form::Hook) } else { BTreeMap::new() };
-            return Self { metadata, specs, marker: None };
-        };
+        let Some(sandbox) = &state.sandbox else { return Self { metadata, ..Self::default() } };
         let open = state.gate(&sandbox.id) == Gate::Open;
-        let form = if open || waiting != Waiting::Refused { Form::Hook } else { Form::Shut };
-        Self { metadata, specs: specs(form), marker: open.then(|| sandbox.id.clone()) }
+        let form = if open || may_wait_in_hook { Form::Hook } else { Form::Shut };
+        let spec = |record: &Record| (record.plan.claim.uid.clone(), Spec::new(&record.plan, form));
+        let specs = state.records.iter().map(spec).collect();
+        Self { metadata, specs, marker: open.then(|| sandbox.id.clone()) }
     }
 }
 
@@ -247,10 +215,6 @@ mod tests {
     use crate::fixtures::{attached, record, sandbox};
 
     fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
-        keeper_beside(dir, records, watch::channel(false).1)
-    }
-
-    fn keeper_beside(dir: &Path, records: &[Record], silent: watch::Receiver<bool>) -> GateKeeper {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(&dir.join("cdi"), "netclaim.dev", hook).unwrap();
         GateKeeper::take_over(
@@ -259,7 +223,6 @@ mod tests {
             Markers::new(&dir.join("ready")).unwrap(),
             records,
             "b",
-            silent,
             mpsc::unbounded_channel().0,
         )
         .unwrap()
@@ -407,24 +370,7 @@ mod tests {
         assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json", "s1"]);
         // The same once more needs no space.
         std::fs::create_dir(&obstacle).unwrap();
-        keeper_beside(dir.path(), &[attached("a", "s1")], watch::channel(false).1)
-            .observe("p", &state)
-            .await
-            .unwrap();
-    }
-
-    #[tokio::test]
-    async fn while_the_runtime_tells_nothing_the_hook_is_there_before_the_sandbox() {
-        let dir = tempfile::tempdir().unwrap();
-        let (silence, silent) = watch::channel(true);
-        let keeper = keeper_beside(dir.path(), &[], silent);
-        let prepared = PodState { records: vec![record("a", Phase::Planned)], ..PodState::default() };
-        keeper.observe("p", &prepared).await.unwrap();
-        let spec = dir.path().join("cdi/netclaim.dev-claim_a.json");
-        assert!(std::fs::read_to_string(&spec).unwrap().contains("createRuntime"));
-        silence.send_replace(false);
-        keeper.observe("p", &prepared).await.unwrap();
-        assert!(!spec.exists());
+        self::keeper(dir.path(), &[attached("a", "s1")]).observe("p", &state).await.unwrap();
     }
 
     #[tokio::test]

@@ -1,11 +1,10 @@
 //! Where waiting hooks ask whether their sandbox is ready.
 //!
-//! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…,"netns":…}`, the agent
-//! answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
+//! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…}`, the agent answers
+//! when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
 //! waits; it outlives the agent and asks the next one, as it does when the connection ends without an answer.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,17 +29,12 @@ struct Question {
     /// It becomes a path: another one is no question of ours.
     sandbox: ContainerId,
     pod: String,
-    /// Name of the sandbox's network namespace, where it has one.
-    netns: Option<PathBuf>,
 }
 
 /// What the gate needs to know.
 pub trait Source: Send + Sync + 'static {
     /// The state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
-
-    /// A hook tells of a sandbox, which nobody else may tell of; again and again while it waits.
-    fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>);
 
     /// Whether the pod is being deleted, or gone. Errors count as no.
     fn is_going(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
@@ -71,8 +65,6 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
     let Some(mut state) = source.watch(&question.pod) else {
         return gone("its ResourceClaims are no longer prepared on this node");
     };
-    let tell = || source.sandbox_found(&question.pod, question.sandbox.as_str(), question.netns.clone());
-    tell();
     let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_PERIOD, LOOK_PERIOD);
     loop {
         let pod = {
@@ -92,8 +84,6 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
                 return released.then(|| gone("its ResourceClaims were released")).flatten();
             },
             _ = look.tick() => {
-                // A new agent knows only after a while that nobody else tells of sandboxes.
-                tell();
                 if let Some(pod) = pod && source.is_going(&pod.namespace, &pod.name, &pod.uid).await {
                     return gone("the pod is being deleted");
                 }
@@ -104,7 +94,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use netclaim_driver::attach::record::{Phase, Record};
 
@@ -116,22 +106,17 @@ mod tests {
     struct Pod {
         state: watch::Receiver<PodState>,
         going: AtomicBool,
-        told: AtomicU32,
     }
 
     impl Pod {
         fn new(state: watch::Receiver<PodState>) -> Self {
-            Self { state, going: AtomicBool::new(false), told: AtomicU32::new(0) }
+            Self { state, going: AtomicBool::new(false) }
         }
     }
 
     impl Source for Pod {
         fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
             (pod_uid == "p").then(|| self.state.clone())
-        }
-
-        fn sandbox_found(&self, _: &str, _: &str, _: Option<PathBuf>) {
-            self.told.fetch_add(1, Ordering::Relaxed);
         }
 
         async fn is_going(&self, _: &str, _: &str, _: &str) -> bool {
@@ -144,7 +129,7 @@ mod tests {
     }
 
     fn question() -> Question {
-        Question { sandbox: "s1".parse().expect("an id"), pod: "p".into(), netns: None }
+        Question { sandbox: "s1".parse().expect("an id"), pod: "p".into() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -173,19 +158,6 @@ mod tests {
         drop(sender);
         let released = "gone its ResourceClaims were released\n";
         assert_eq!(outcome(&question(), &source).await.as_deref(), Some(released));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_hook_tells_of_its_sandbox_for_as_long_as_it_waits() {
-        let (_sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
-        let source = Pod::new(receiver);
-        let question = question();
-        let waiting = tokio::time::timeout(4 * LOOK_PERIOD, outcome(&question, &source));
-        assert!(waiting.await.is_err());
-        assert!(
-            source.told.load(Ordering::Relaxed) >= 3,
-            "told once, before the agent knew that it has to listen"
-        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -663,7 +663,6 @@ mod tests {
                 Markers::new(&path("ready")).unwrap(),
                 &[],
                 "b",
-                watch::channel(false).1,
                 news.clone(),
             );
             let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));

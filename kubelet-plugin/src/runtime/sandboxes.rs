@@ -32,36 +32,55 @@ pub enum Listed {
 
 /// The sandboxes that the runtime has told of, the last of each pod: also of pods that get a claim later.
 #[derive(Debug, Default)]
-pub struct Sandboxes(Mutex<HashMap<String, (String, SandboxNetwork)>>);
+pub struct Sandboxes(Mutex<Heard>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    /// Ids and networks, by the UIDs of pods.
+    of_pods: HashMap<String, (String, SandboxNetwork)>,
+    /// Why nothing is heard of other pods.
+    disconnected: Option<String>,
+}
 
 impl Sandboxes {
     /// The runtime lists these.
     pub fn replace(&self, sandboxes: &[Told]) {
-        *self.lock() = sandboxes.iter().map(entry).collect();
+        *self.lock() = Heard { of_pods: sandboxes.iter().map(entry).collect(), disconnected: None };
     }
 
     /// The runtime has made one.
     pub fn up(&self, sandbox: &Told) {
-        self.lock().extend([entry(sandbox)]);
+        self.lock().of_pods.extend([entry(sandbox)]);
     }
 
     /// The runtime stops or removes one.
     pub fn gone(&self, sandbox: &Told) {
-        self.lock().retain(|_, (id, _)| *id != sandbox.id);
+        self.lock().of_pods.retain(|_, (id, _)| *id != sandbox.id);
+    }
+
+    /// The runtime lists none until it is connected again, for this reason.
+    pub fn disconnected(&self, reason: &str) {
+        self.lock().disconnected = Some(reason.to_owned());
     }
 
     /// Whether the pod has one.
     pub fn has(&self, pod_uid: &str) -> bool {
-        self.lock().contains_key(pod_uid)
+        self.lock().of_pods.contains_key(pod_uid)
     }
 
     /// Looks at the pod's sandbox; `None` where it has none.
     pub fn look_at(&self, pod_uid: &str, boot_id: &str) -> Option<Listed> {
-        let (id, network) = self.lock().get(pod_uid).cloned()?;
-        Some(look_at(pod_uid, &id, &network, boot_id))
+        let (known, disconnected) = {
+            let heard = self.lock();
+            (heard.of_pods.get(pod_uid).cloned(), heard.disconnected.clone())
+        };
+        match known {
+            Some((id, network)) => Some(look_at(pod_uid, &id, &network, boot_id)),
+            None => disconnected.map(Listed::Unfit),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (String, SandboxNetwork)>> {
+    fn lock(&self) -> MutexGuard<'_, Heard> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,6 +136,17 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn a_pod_without_a_sandbox_reads_that_the_runtime_is_not_connected() {
+        let sandboxes = Sandboxes::default();
+        assert!(sandboxes.look_at("p", "b").is_none(), "its sandbox may come any moment");
+        sandboxes.disconnected("NRI is off");
+        let looked = sandboxes.look_at("p", "b");
+        assert!(matches!(&looked, Some(Listed::Unfit(reason)) if reason == "NRI is off"), "{looked:?}");
+        sandboxes.replace(&[]);
+        assert!(sandboxes.look_at("p", "b").is_none(), "the runtime is connected again");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_sandbox_that_cannot_be_looked_at_is_looked_at_again() {

@@ -162,7 +162,7 @@ fn main() -> ExitCode {
             a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_in_an_attach,
             a_pod_whose_uplink_is_removed_starts_again_when_it_is_back,
             attaching_goes_on_while_the_api_server_is_away,
-            pods_get_their_networks_from_a_runtime_without_nri,
+            without_nri_the_agent_is_not_ready_and_no_container_starts,
             a_state_directory_that_takes_nothing_holds_up_new_pods_only,
             a_full_state_directory_holds_up_new_pods_only,
             a_new_sandbox_gets_the_interface_again,
