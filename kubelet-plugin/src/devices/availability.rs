@@ -29,7 +29,6 @@ use crate::devices::health::in_one_line;
 use crate::inventory::Inventory;
 use crate::prepare::plan::places_of_node;
 use crate::process::metrics::Metrics;
-use crate::runtime::sweep::chance;
 
 /// From a change in a plugin directory to the look: an update that removes a plugin and writes it anew is no outage.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -100,7 +99,7 @@ impl Availability {
                 }
                 () = changes.tick() => look = look.min(Instant::now() + SETTLE),
                 Some((name, conflist, status)) = asked.next() => {
-                    networks.said(&name, &conflist, status, Instant::now(), chance());
+                    networks.said(&name, &conflist, status, Instant::now(), fastrand::f64());
                 }
                 () = tokio::time::sleep_until(ask.map_or(look, |ask| ask.min(look))) => {}
             }

@@ -80,7 +80,7 @@ async fn run(args: &Args) -> Result<ExitCode> {
             tokio::select! {
                 _ = children.recv() => {}
                 () = agent.fit(), if !front.is_shown() => front.show()?,
-                () = stop.told(), if !told => {
+                () = stop.requested(), if !told => {
                     told = true;
                     // It is there until it is reaped.
                     let _ = kill(agent.pid, Signal::SIGTERM);
@@ -100,7 +100,7 @@ async fn run(args: &Args) -> Result<ExitCode> {
         tracing::error!(%status, "the agent ended and is started again");
         tokio::select! {
             biased;
-            () = stop.told() => {
+            () = stop.requested() => {
                 front.withdraw().await;
                 return Ok(ExitCode::SUCCESS);
             }

@@ -25,9 +25,8 @@ use crate::inventory::Inventory;
 use crate::prepare::claim::{Claim, ClaimError, Refusal, reserved_for};
 use crate::prepare::exclusion;
 use crate::prepare::plan::{Node, Taken, asks_for_namespace, is_offered, plans};
-use crate::process::metrics;
-use crate::process::metrics::Metrics;
-use crate::runtime::sandboxes::{Listed, Sandboxes};
+use crate::process::metrics::{KubeletCall, Metrics};
+use crate::runtime::sandboxes::{Inspection, Sandboxes};
 use crate::status::News;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
@@ -176,7 +175,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
                     PATIENCE.as_secs()
                 )),
             };
-            self.metrics.call(metrics::Call::Prepare, result.is_ok());
+            self.metrics.call(KubeletCall::Prepare, result.is_ok());
             if let Err(error) = result {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot prepare");
             }
@@ -190,7 +189,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
         drop(self.turn.lock().await);
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| failure.message);
-        self.metrics.call(metrics::Call::Unprepare, result.is_ok());
+        self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
             tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot unprepare yet");
         }
@@ -317,12 +316,12 @@ impl<N: Plugins> NodeAgent<N> {
             .map_err(|failure| self.report(ClaimError::Final(Box::new(claim.refuse(failure.message)))))?;
         Failpoint::Planned.reach();
         // The pod of a claim that is handed over has its sandbox already.
-        match self.sandboxes.look_at(&claim.pod.uid, &self.boot_id) {
-            Some(Listed::Live(live)) => self.attacher.sandbox_up(live),
-            Some(Listed::Unfit(reason) | Listed::Unclear(reason)) => {
+        match self.sandboxes.inspect(&claim.pod.uid, &self.boot_id) {
+            Some(Inspection::Live(live)) => self.attacher.sandbox_up(live),
+            Some(Inspection::Unfit(reason) | Inspection::Unclear(reason)) => {
                 self.attacher.sandbox_unfit(&claim.pod.uid, reason);
             }
-            Some(Listed::Gone) | None => {}
+            Some(Inspection::Gone) | None => {}
         }
         Ok(())
     }
@@ -568,9 +567,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::gate::cdi::{CdiSpecs, HookCommand};
-    use crate::gate::markers::Markers;
-    use crate::gate::metadata_files::MetadataFiles;
+    use crate::fixtures::gate_files;
     use crate::inventory::tests::uplink;
 
     /// A fake of the plugins: all is well, as soon as plans may be settled.
@@ -655,16 +652,8 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
-            let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
             let (news, told) = mpsc::unbounded_channel();
-            let gate = GateKeeper::take_over(
-                CdiSpecs::new(&path("cdi"), "netclaim.dev", hook).unwrap(),
-                MetadataFiles::new(&path("metadata"), &path("cdi"), "netclaim.dev").unwrap(),
-                Markers::new(&path("ready")).unwrap(),
-                &[],
-                "b",
-                news.clone(),
-            );
+            let gate = GateKeeper::take_over(gate_files(dir.path()), &[], "b", news.clone());
             let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
             let loaded = journal.load().unwrap();

@@ -1,4 +1,4 @@
-//! How a process of ours is told to stop: SIGTERM from the kubelet, SIGINT from a person.
+//! Requests to stop: SIGTERM from the kubelet, SIGINT from a person.
 
 use std::io;
 
@@ -11,16 +11,16 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// From now on neither ends the process by itself.
+    /// Handles both signals from now on: neither ends the process by itself.
     ///
     /// # Errors
-    /// When the signals cannot be heard.
+    /// When the handlers cannot be installed.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
     }
 
-    /// Returns when the next one comes.
-    pub(crate) async fn told(&mut self) {
+    /// Waits for the next request.
+    pub(crate) async fn requested(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}

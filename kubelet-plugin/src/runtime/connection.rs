@@ -1,7 +1,7 @@
-//! The connection to the container runtime by NRI. While it is down the agent hears of no sandbox and attaches nothing,
-//! so the claims and events of pods that wait say so.
+//! The connection to the container runtime by NRI. While it is down the agent learns of no sandbox and attaches nothing,
+//! and the claims and events of pods that wait say why.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,24 +10,26 @@ use tokio::sync::watch;
 
 use crate::runtime::sandboxes::Sandboxes;
 
-/// How long a connection is down before pods hear of it, and from one report to the next: a runtime restarts in 3 s or so.
+/// How long the connection is down before a report, and from one report to the next: a runtime restarts in about 3 s.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Why nothing is attached while nothing can be heard at `socket`.
-pub fn not_connected(socket: &Path) -> String {
-    format!(
-        "not connected to the container runtime by NRI: enable NRI in the runtime's configuration, with the socket {} \
-         (--nri-socket), and restart the runtime",
-        socket.display()
-    )
+/// Why nothing is attached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not connected to the container runtime by NRI: enable NRI in the runtime's configuration, with the socket {} \
+     (--nri-socket), and restart the runtime", socket.display()
+)]
+pub struct NotConnected {
+    /// Where the agent expects the runtime.
+    pub socket: PathBuf,
 }
 
 /// Reports to pods that the connection is down.
 pub struct Connection<N, O> {
     /// Whether the connection is up.
     pub connected: watch::Receiver<bool>,
-    /// What a report says: see [`not_connected`].
-    pub reason: String,
+    /// What a report says.
+    pub reason: NotConnected,
     /// Where the pods wait.
     pub attacher: Arc<Attacher<N, O>>,
     /// What a Prepare asks for its pod's sandbox.
@@ -47,23 +49,24 @@ impl<N: Network, O: Observer> Connection<N, O> {
 
     /// Fails pods without a live sandbox, and those that are prepared from now on. A live one keeps its attachments.
     async fn report(&self) {
-        self.sandboxes.disconnected(&self.reason);
+        let reason = self.reason.to_string();
+        self.sandboxes.disconnected(&reason);
         for (pod_uid, state) in self.attacher.pods() {
-            if !has_no_reason(&state) {
+            if !lacks_reason(&state) {
                 continue;
             }
             let boot_id = self.boot_id.clone();
             let lives =
                 tokio::task::spawn_blocking(move || state.sandbox_lives(&boot_id)).await.unwrap_or(true);
             if !lives && !*self.connected.borrow() {
-                self.attacher.sandbox_unfit(&pod_uid, self.reason.clone());
+                self.attacher.sandbox_unfit(&pod_uid, reason.clone());
             }
         }
     }
 }
 
-/// Whether it is not said yet why the pod waits, if it does. A DEL that fails has a reason of its own.
-fn has_no_reason(state: &PodState) -> bool {
+/// Whether an attachment of the pod has no error yet. A DEL that fails has an error of its own.
+fn lacks_reason(state: &PodState) -> bool {
     !state.closing && state.records.iter().any(|record| record.error.is_none())
 }
 
@@ -90,7 +93,7 @@ mod tests {
     use crate::fixtures::record;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_reported_while_it_is_down_for_long() {
+    async fn a_connection_that_is_down_for_long_is_reported_again_and_again() {
         let (connected, mut seen) = watch::channel(false);
         let reports = Cell::new(0);
         let watch = async {
@@ -120,11 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_a_reason_to_wait_keeps_it() {
+    fn a_pod_with_an_error_keeps_it() {
         let mut state = PodState { records: vec![record("a", Phase::Planned)], ..PodState::default() };
-        assert!(has_no_reason(&state));
-        assert!(!has_no_reason(&PodState { closing: true, ..state.clone() }), "it is being released");
+        assert!(lacks_reason(&state));
+        assert!(!lacks_reason(&PodState { closing: true, ..state.clone() }), "it is being released");
         state.records[0].error = Some("the plugin cannot delete".to_owned());
-        assert!(!has_no_reason(&state));
+        assert!(!lacks_reason(&state));
     }
 }
