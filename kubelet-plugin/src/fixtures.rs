@@ -1,11 +1,28 @@
-//! Records and sandboxes for the tests of this crate.
+//! Records, sandboxes and the gate's files for the tests of this crate.
+
+use std::path::Path;
 
 use netclaim_cni::{CniResult, NetworkList, SpecVersion};
 use netclaim_driver::attach::{Phase, Sandbox, Spec};
 use netclaim_driver::links::NetnsId;
 use serde_json::{Value, json};
 
+use crate::gate::cdi::{CdiSpecs, HookCommand};
+use crate::gate::keeper::GateFiles;
+use crate::gate::markers::Markers;
+use crate::gate::metadata_files::MetadataFiles;
 use crate::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+
+/// The gate's files in directories of `dir`.
+pub(crate) fn gate_files(dir: &Path) -> GateFiles {
+    let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
+    let cdi = dir.join("cdi");
+    GateFiles {
+        specs: CdiSpecs::new(&cdi, "netclaim.dev", hook).expect("a directory"),
+        metadata: MetadataFiles::new(&dir.join("metadata"), &cdi, "netclaim.dev").expect("a directory"),
+        markers: Markers::new(&dir.join("ready")).expect("a directory"),
+    }
+}
 
 /// A sandbox of no particular namespace.
 pub(crate) fn sandbox(id: &str) -> Sandbox {

@@ -1,4 +1,4 @@
-//! The node agent: a DRA driver for the kubelet, a plugin for the container runtime, a gate for containers.
+//! The node agent: a DRA driver for the kubelet, an NRI plugin for the container runtime, and a gate for containers.
 //!
 //! ```text
 //!  kubelet ── dra ──> prepare ───────────────┐                    ┌──> gate (CDI spec, marker, hook's socket)
@@ -10,20 +10,20 @@
 //!
 //! | room | what it does | may touch |
 //! |---|---|---|
-//! | `run` | puts the agent together | everything |
-//! | `parent` | another process: starts the agent again when it dies, and talks to the kubelet for whichever agent works | the kubelet's sockets, the agent's process |
+//! | `run` | assembles the agent | everything |
+//! | `parent` | another process: restarts the agent when it dies, and serves the kubelet for the agent that has the journal | the kubelet's sockets, the agent's process |
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
 //! | `inventory` | what the node has: links, Networks, policies | netlink, watches |
-//! | `devices` | what of it is published, and how healthy it is | the API server (slices), CNI plugins (STATUS) |
-//! | `gate` | holds containers until their networks are there | CDI specs, markers, the hook's socket |
-//! | `runtime` | hears of sandboxes; sweeps what no event reports | NRI |
+//! | `devices` | the devices that are published, and their health | the API server (slices), CNI plugins (STATUS) |
+//! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
+//! | `runtime` | follows sandboxes; sweeps what no event reports | NRI, the API server (reads pods) |
 //! | `status` | reports in the claim's status and in events | the API server |
-//! | `process` | arguments, metrics, sockets, memory | the process |
+//! | `process` | arguments, programs, readiness, metrics, sockets, memory | the process |
 //!
 //! Invariants:
-//! * No container that names a claim starts before all of its pod's attachments are made, with us alive or dead.
-//! * NodeUnprepareResources succeeds only when every DEL that is owed has.
+//! * No container that names a claim starts before all of its pod's attachments are made, with the agent alive or dead.
+//! * NodeUnprepareResources succeeds only after every DEL that is owed.
 //! * The API server is never on a pod's path after NodePrepareResources.
 
 mod devices;
@@ -44,7 +44,7 @@ use std::process::ExitCode;
 
 pub use process::args::Args;
 
-/// Runs the agent, and its parent first unless it has one.
+/// Runs the agent, or its parent when it has none.
 ///
 /// # Errors
 /// What could not be set up, or which part of the agent ended.

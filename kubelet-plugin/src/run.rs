@@ -1,88 +1,66 @@
-//! Puts the agent together, runs it, and takes it down in order.
+//! Assembles the agent, runs it, and takes it down in order.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::PodState;
-use crate::owner::{Journal, ObjectRef};
-use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use crate::owner::Journal;
+use anyhow::{Context as _, Result, bail};
 use kube::Client;
-use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::{Cache, Runtime, close_inherited_descriptors};
-use netclaim_driver::attach::journal::take_turn;
 use netclaim_driver::attach::{Attacher, CniPlugins, boot_id};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
-use netclaim_driver::nri::{self, SandboxNetwork};
-use netclaim_process::Stop;
+use netclaim_driver::nri;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::devices::availability::Availability;
 use crate::devices::publish::{Devices, Inputs};
-use crate::gate::cdi::{CdiSpecs, HookCommand};
-use crate::gate::keeper::GateKeeper;
-use crate::gate::markers::Markers;
-use crate::gate::metadata_files::MetadataFiles;
-use crate::gate::socket;
+use crate::gate::keeper::{GateFiles, GateKeeper};
+use crate::gate::socket::{self, GateSource};
+use crate::inventory::Inventory;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
-use crate::parent::agent_socket;
+use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
 use crate::parent::{FIT, STARTS};
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
 use crate::process::args::Args;
-use crate::process::http;
-use crate::process::memory;
 use crate::process::metrics::Metrics;
-use crate::process::mounts::{make_room_for_tuning, make_sysctls_writable};
+use crate::process::parts::Parts;
+use crate::process::programs::Programs;
+use crate::process::readiness::{Readiness, update_gauges, watch_journal};
 use crate::process::sockets::listen;
-use crate::runtime::nri_events::{Pods, RuntimeEvents};
+use crate::process::turn::Turn;
+use crate::process::{http, memory, mounts};
+use crate::runtime::connection::{Connection, NotConnected};
+use crate::runtime::nri_events::RuntimeEvents;
 use crate::runtime::pods::NodePods;
-use crate::runtime::sandboxes::{self, Listed, Sandboxes};
-use crate::runtime::sweep;
-use crate::runtime::sweep::Sweep;
-use crate::status::{Events, StatusWriter};
+use crate::runtime::sandboxes::Sandboxes;
+use crate::runtime::sweep::{Intervals, Sweep};
+use crate::status::{Events, StatusWriter, Update};
+use netclaim_process::Stop;
 
-/// How long the API server may take to say whether a pod is there.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same, while the runtime holds up every pod of the node.
-const LOOK_SOON_TIMEOUT: Duration = Duration::from_millis(500);
-/// How old a metric may be.
-const COUNT_PERIOD: Duration = Duration::from_secs(10);
-/// How often a state directory that takes nothing is looked at.
-const PROBE_PERIOD: Duration = Duration::from_secs(5);
-/// How often programs that could not be installed are tried again.
-const INSTALL_PERIOD: Duration = Duration::from_secs(30);
-/// How long a runtime may be away, which restarts in 3 s or so, before NRI counts as off.
-const SILENCE: Duration = Duration::from_secs(10);
-/// How often an agent that stands by looks whether the other one has ended.
-const OWN_BEAT: Duration = Duration::from_millis(50);
-/// How long plugins that run may keep an agent that is told to stop; the next one undoes what they did not finish.
-const LAST_OPERATIONS: Duration = Duration::from_secs(5);
+/// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the agent until it is told to stop, or a part of it cannot go on.
+/// Runs the agent until it is told to stop, or until a part of it ends.
 ///
 /// # Errors
-/// What could not be set up, or which part ended; a restart is the cure for the latter.
+/// What could not be set up, or which part ended. The parent starts another agent.
 pub(crate) fn start(args: Args) -> Result<ExitCode> {
-    // Where the parent is not the first process of a container, its end is not ours by itself.
+    // Where the parent is not the first process of a container, its end does not end the agent.
     set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;
-    // Before anything is opened: CNI plugins inherit what our own parent left open.
+    // Before the agent opens anything: CNI plugins would inherit what its parent left open.
     close_inherited_descriptors()?;
-    // Two threads: the work is in the plugins, and the agent's memory is counted.
+    // Two threads: plugins do the work, and each thread costs memory.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(args))?;
     Ok(ExitCode::SUCCESS)
@@ -90,207 +68,273 @@ pub(crate) fn start(args: Args) -> Result<ExitCode> {
 
 async fn run(args: Args) -> Result<()> {
     let mut stop = Stop::new()?;
-    if let Err(error) = make_sysctls_writable() {
-        tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
-    }
-    if let Err(error) = make_room_for_tuning() {
-        tracing::warn!(%error, "the plugin tuning will fail where it sets MTU or MAC address");
-    }
+    mounts::prepare_for_plugins();
     let client = client(args.kubeconfig.as_deref()).await?;
-    let pods = LivePods(Arc::new(NodePods::new(client.clone(), &args.node_name)));
-    let metrics = Arc::new(Metrics::default());
-    let boot = boot_id().context("cannot read the boot id")?;
-    // Held by the parent too, which lets it go when everything that was started here is gone.
-    let lock =
-        File::from(io::stdin().as_fd().try_clone_to_owned().context("no journal's lock on standard input")?);
-    let mark = Mark::of(&lock).context("cannot look at the journal's lock")?;
-    let plugins = Arc::new(cni_network(&args, &mark)?);
+    let boot_id = boot_id().context("cannot read the boot id")?;
+    let turn = Turn::from_stdin()?;
+    let plugins = Arc::new(cni_network(&args, turn.mark())?);
     let journal = Journal::open(args.journal_dir())?;
     make_run_dir(&args.run_dir)?;
-    io::stdout().write_all(FIT).context("cannot tell the parent that the agent is fit")?;
+    io::stdout().write_all(FIT).context("cannot report to the parent that the agent is fit")?;
 
     // One agent at a time: the next one stands by until the last one has ended.
     tokio::select! {
-        owned = own(&lock) => owned?,
+        taken = turn.take() => taken?,
         () = stop.requested() => return Ok(()),
     }
-    mark.end_bearers().await;
+    turn.mark().end_bearers().await;
 
-    // What attaches, and what holds containers until it has.
-    let hook =
-        HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: args.marker_dir() };
-    let programs = Programs::of(&args)?;
-    let programs_are_new = programs.install()?;
-    let loaded = journal.load()?;
-    let (probed, health) = (journal.clone(), journal.health());
-    for file in &loaded.unreadable {
-        let (path, reason) = (file.path.display(), &file.reason);
-        tracing::error!(%path, reason, "a journal file is kept but not understood: a DEL may be owed");
-    }
-    metrics.restarts.set(restarts());
-    metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
-    let specs = CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook.clone())
-        .context("cannot use the CDI directory")?;
-    let markers = Markers::new(&args.marker_dir()).context("cannot use the run directory")?;
-    let metadata = MetadataFiles::new(&args.metadata_dir(), &args.cdi_dir, &args.driver_name)
-        .context("cannot use the run directory")?;
-    let (news, told) = mpsc::unbounded_channel();
-    let (runtime_silent, silent) = watch::channel(false);
-    let gate =
-        GateKeeper::take_over(specs, metadata, markers, &loaded.records, &boot, silent.clone(), news.clone());
-    let gate = Arc::new(gate.context("cannot take over the CDI specs and markers of an earlier agent")?);
-    Failpoint::TakenOver.reach();
-    let attacher = Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, &boot);
-
-    let cancel = CancellationToken::new();
-    let mut parts = Parts { tasks: JoinSet::new(), cancel: cancel.clone() };
-
-    // What the node has, and what of it is published.
-    let links = Links::new("/sys");
-    let events = Events::new(client.clone(), &args.driver_name, &args.node_name);
-    let (inventory_sender, inventory) = watch::channel(None);
-    let node_watch = NodeWatch {
-        client: client.clone(),
-        node: args.node_name.clone(),
-        events: events.clone(),
-        links: links.clone(),
-        providers: Providers::new(&args.links_dir()),
-    };
-    let (uid_sender, node_uid) = watch::channel(None);
-    parts.spawn("watching the node", node_watch.run(inventory_sender, uid_sender, cancel.clone()));
-    let (unavailable_sender, unavailable) = watch::channel(Arc::default());
-    let availability = Availability {
-        plugins: Arc::clone(&plugins),
-        node: args.node_name.clone(),
-        period: args.status_period,
-        metrics: Arc::clone(&metrics),
-    };
-    parts.spawn_until_cancelled(
-        "looking whether Networks are available",
-        availability.watch(inventory.clone(), unavailable_sender),
-    );
-    let (health_sender, health_of_devices) = watch::channel(Arc::default());
-    let inputs = Inputs { inventory: inventory.clone(), unavailable, node_uid };
-    let devices = Devices {
-        client: client.clone(),
-        driver: args.driver_name.clone(),
-        node: args.node_name.clone(),
-        links,
-        metrics: Arc::clone(&metrics),
-        events: events.clone(),
-    };
-    parts.spawn(
-        "publishing devices",
-        devices.publish(inputs, Arc::clone(&attacher), health_sender, cancel.clone()),
-    );
-
-    // What is told to the API server.
-    let writer = StatusWriter::new(client.clone(), &args.driver_name, events);
-    parts.spawn("writing statuses", writer.run(told));
-
-    // What nobody tells about.
-    let periods =
-        sweep::Periods { gc: args.gc_period, check: args.check_period, orphan_after: args.orphan_after };
-    let sweep = Sweep {
-        attacher: Arc::clone(&attacher),
-        pods: pods.clone(),
-        boot_id: boot.clone(),
-        periods,
-        metrics: Arc::clone(&metrics),
-    };
-    parts.spawn("sweeping", sweep.run(cancel.clone()));
-
-    // Who asks.
-    let gate_socket = args.gate_socket();
-    let hooks = listen(&gate_socket);
-    let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", gate_socket.display()))?;
-    let (nri_connected, connected) = watch::channel(false);
-    parts.spawn_until_cancelled(
-        "listening for silence",
-        watch_silence(connected.clone(), runtime_silent, Arc::clone(&attacher)),
-    );
-    let silence = silent.clone();
-    let source = Arc::new(GateSource {
-        attacher: Arc::clone(&attacher),
-        pods: pods.clone(),
-        silent,
-        boot_id: boot.clone(),
-    });
-    parts.spawn_until_cancelled("answering hooks", socket::serve(hooks, source));
-    let sandboxes = Arc::new(Sandboxes::default());
-    let events = RuntimeEvents::new(
-        Arc::clone(&attacher),
-        pods.clone(),
-        Arc::clone(&gate),
-        Arc::clone(&sandboxes),
-        hook,
-        &boot,
-        Arc::clone(&metrics),
-    );
-    parts.spawn(
-        "hearing from the runtime",
-        nri::run(args.nri_socket.clone(), Arc::new(events), nri_connected, cancel.clone()),
-    );
-    let node = Arc::new(NodeAgent {
-        client,
-        driver: args.driver_name.clone(),
-        node_name: args.node_name.clone(),
-        boot_id: boot,
-        attacher: Arc::clone(&attacher),
-        gate,
-        inventory,
-        plugins,
-        sandboxes,
-        news,
-        turn: Mutex::default(),
-        calls: Calls::default(),
-        metrics: Arc::clone(&metrics),
-    });
-    parts.spawn_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
-    let agent_socket = args.agent_socket();
-    let calls = listen(&agent_socket);
-    let calls = calls.with_context(|| format!("cannot listen for calls on {}", agent_socket.display()))?;
-    parts.spawn_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health_of_devices));
-    let (ready, seen) = (readiness(connected.clone(), silence, health.clone()), connected);
-    parts.spawn_until_cancelled("giving back memory", memory::give_back());
-    parts.spawn_until_cancelled(
-        "installing programs",
-        install_again(programs, programs_are_new, Arc::clone(&metrics)),
-    );
-    parts.spawn_until_cancelled("watching the journal", watch_journal(probed, health, Arc::clone(&metrics)));
-    parts.spawn("counting", count(seen, Arc::clone(&attacher), Arc::clone(&metrics)));
-    parts.spawn_until_cancelled("serving metrics", http::serve_metrics(args.metrics_address, metrics));
-    parts.spawn_until_cancelled("serving probes", http::serve_health(args.health_address, ready));
-    tracing::info!(node = args.node_name, driver = args.driver_name, "netclaim agent started");
+    let (reports, reported) = mpsc::unbounded_channel();
+    let mut agent = Agent::take_over(args, client, boot_id, plugins, journal, reports)?;
+    let (inventory, node_uid) = agent.watch_node();
+    let health = agent.publish_devices(inventory.clone(), node_uid);
+    agent.write_statuses(reported);
+    agent.sweep();
+    let (sandboxes, readiness) = agent.follow_runtime()?;
+    agent.serve_kubelet(inventory, sandboxes, health)?;
+    agent.serve_process(readiness);
+    tracing::info!(node = agent.args.node_name, driver = agent.args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {
         () = stop.requested() => None,
-        part = parts.ended() => Some(part),
+        part = agent.parts.any_ended() => Some(part),
     };
     tracing::info!("stopping");
-    // Nobody asks any more; the next agent makes sockets of its own as soon as it owns the journal.
-    cancel.cancel();
-    for socket in [agent_socket, gate_socket] {
+    // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
+    agent.parts.cancel();
+    for socket in [agent.args.agent_socket(), agent.args.gate_socket()] {
         let _ = fs::remove_file(socket);
     }
-    if tokio::time::timeout(LAST_OPERATIONS, attacher.drain()).await.is_err() {
-        tracing::warn!("plugins still run: what they do is undone and done again by the next agent");
+    if tokio::time::timeout(DRAIN_TIMEOUT, agent.attacher.drain()).await.is_err() {
+        tracing::warn!("plugins still run: the next agent undoes what they do and does it again");
     }
-    // With the last of those who have news, the status writer ends.
-    drop(attacher);
-    parts.finish().await;
+    agent.into_parts().finish().await;
     match ended {
         None => Ok(()),
-        Some(part) => bail!("{part} has ended: restarting is the cure"),
+        Some(part) => bail!("{part} has ended: restart the agent"),
     }
 }
 
-/// How often the parent has started an agent before this one.
+/// What most parts of the agent share.
+struct Agent {
+    args: Args,
+    client: Client,
+    events: Events,
+    boot_id: String,
+    metrics: Arc<Metrics>,
+    pods: Arc<NodePods>,
+    plugins: Arc<CniPlugins>,
+    programs: (Programs, bool),
+    journal: Journal,
+    gate: Arc<GateKeeper>,
+    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
+    reports: mpsc::UnboundedSender<Update>,
+    parts: Parts,
+}
+
+impl Agent {
+    /// Takes over what an earlier agent has attached.
+    fn take_over(
+        args: Args,
+        client: Client,
+        boot_id: String,
+        plugins: Arc<CniPlugins>,
+        journal: Journal,
+        reports: mpsc::UnboundedSender<Update>,
+    ) -> Result<Self> {
+        let metrics = Arc::new(Metrics::default());
+        let programs = Programs::find(&args)?;
+        let all_current = programs.install()?;
+        let loaded = journal.load()?;
+        for file in &loaded.unreadable {
+            let (path, reason) = (file.path.display(), &file.reason);
+            tracing::error!(%path, reason, "keeping a journal file that cannot be read: a DEL may be owed");
+        }
+        metrics.restarts.set(restarts());
+        metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
+        let files = GateFiles::open(&args)?;
+        let gate = Arc::new(GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone())?);
+        Failpoint::TakenOver.reach();
+        let attacher =
+            Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
+        Ok(Self {
+            pods: Arc::new(NodePods::new(client.clone(), &args.node_name)),
+            events: Events::new(client.clone(), &args.driver_name, &args.node_name),
+            programs: (programs, all_current),
+            parts: Parts::default(),
+            args,
+            client,
+            boot_id,
+            metrics,
+            plugins,
+            journal,
+            gate,
+            attacher,
+            reports,
+        })
+    }
+
+    /// Starts to watch what the node has. Returns that, and the UID of the Node object.
+    fn watch_node(&mut self) -> (watch::Receiver<Option<Arc<Inventory>>>, watch::Receiver<Option<String>>) {
+        let (inventory_sender, inventory) = watch::channel(None);
+        let (uid_sender, node_uid) = watch::channel(None);
+        let watch = NodeWatch {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            events: self.events.clone(),
+            links: Links::new("/sys"),
+            providers: Providers::new(&self.args.links_dir()),
+        };
+        self.parts.start("watching the node", |cancel| watch.run(inventory_sender, uid_sender, cancel));
+        (inventory, node_uid)
+    }
+
+    /// Starts to publish the node's devices. Returns their health.
+    fn publish_devices(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        node_uid: watch::Receiver<Option<String>>,
+    ) -> Health {
+        let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+        let availability = Availability {
+            plugins: Arc::clone(&self.plugins),
+            node: self.args.node_name.clone(),
+            period: self.args.status_period,
+            metrics: Arc::clone(&self.metrics),
+        };
+        self.parts.start_until_cancelled(
+            "checking the availability of Networks",
+            availability.watch(inventory.clone(), unavailable_sender),
+        );
+        let (health_sender, health) = watch::channel(Arc::default());
+        let devices = Devices {
+            client: self.client.clone(),
+            driver: self.args.driver_name.clone(),
+            node: self.args.node_name.clone(),
+            links: Links::new("/sys"),
+            metrics: Arc::clone(&self.metrics),
+            events: self.events.clone(),
+        };
+        let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
+        self.parts
+            .start("publishing devices", |cancel| devices.publish(inputs, attacher, health_sender, cancel));
+        health
+    }
+
+    /// Starts to report to the API server.
+    fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>) {
+        let writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        self.parts.start("writing statuses", |_| writer.run(reported));
+    }
+
+    fn sweep(&mut self) {
+        let sweep = Sweep {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            boot_id: self.boot_id.clone(),
+            intervals: Intervals {
+                gc: self.args.gc_period,
+                check: self.args.check_period,
+                orphan_after: self.args.orphan_after,
+            },
+            metrics: Arc::clone(&self.metrics),
+        };
+        self.parts.start("sweeping", |cancel| sweep.run(cancel));
+    }
+
+    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the agent's readiness.
+    fn follow_runtime(&mut self) -> Result<(Arc<Sandboxes>, Readiness)> {
+        let socket = self.args.gate_socket();
+        let hooks = listen(&socket);
+        let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", socket.display()))?;
+        let (connected_sender, connected) = watch::channel(false);
+        let not_connected = NotConnected { socket: self.args.nri_socket.clone() };
+        let sandboxes = Arc::new(Sandboxes::default());
+        let connection = Connection {
+            connected: connected.clone(),
+            reason: not_connected.clone(),
+            attacher: Arc::clone(&self.attacher),
+            sandboxes: Arc::clone(&sandboxes),
+            boot_id: self.boot_id.clone(),
+        };
+        self.parts.start_until_cancelled("watching the connection to the runtime", connection.watch());
+        let source =
+            Arc::new(GateSource { attacher: Arc::clone(&self.attacher), pods: Arc::clone(&self.pods) });
+        self.parts.start_until_cancelled("answering hooks", socket::serve(hooks, source));
+        let events = Arc::new(RuntimeEvents {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            gate: Arc::clone(&self.gate),
+            sandboxes: Arc::clone(&sandboxes),
+            boot_id: self.boot_id.clone(),
+            metrics: Arc::clone(&self.metrics),
+            inspecting: Default::default(),
+        });
+        let nri_socket = self.args.nri_socket.clone();
+        self.parts
+            .start("following the runtime", |cancel| nri::run(nri_socket, events, connected_sender, cancel));
+        Ok((sandboxes, Readiness { journal: self.journal.health(), connected, not_connected }))
+    }
+
+    /// Starts to answer the kubelet's calls, which the parent passes on.
+    fn serve_kubelet(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        sandboxes: Arc<Sandboxes>,
+        health: Health,
+    ) -> Result<()> {
+        let node = Arc::new(NodeAgent {
+            client: self.client.clone(),
+            driver: self.args.driver_name.clone(),
+            node_name: self.args.node_name.clone(),
+            boot_id: self.boot_id.clone(),
+            attacher: Arc::clone(&self.attacher),
+            gate: Arc::clone(&self.gate),
+            inventory,
+            plugins: Arc::clone(&self.plugins),
+            sandboxes,
+            news: self.reports.clone(),
+            turn: Mutex::default(),
+            calls: Calls::default(),
+            metrics: Arc::clone(&self.metrics),
+        });
+        self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
+        let socket = self.args.agent_socket();
+        let calls = listen(&socket);
+        let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;
+        self.parts.start_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health));
+        Ok(())
+    }
+
+    /// Drops all but the parts. With the last sender of reports, the status writer ends.
+    fn into_parts(self) -> Parts {
+        self.parts
+    }
+
+    /// Starts the upkeep of the process: memory, programs, gauges, metrics and probes.
+    fn serve_process(&mut self, readiness: Readiness) {
+        let (parts, metrics) = (&mut self.parts, || Arc::clone(&self.metrics));
+        parts.start_until_cancelled("trimming memory", memory::trim_regularly());
+        let (programs, all_current) = self.programs.clone();
+        parts.start_until_cancelled("installing programs", programs.keep_installing(all_current, metrics()));
+        parts.start_until_cancelled("watching the journal", watch_journal(self.journal.clone(), metrics()));
+        let gauges = update_gauges(readiness.connected.clone(), Arc::clone(&self.attacher), metrics());
+        parts.start("updating gauges", |_| gauges);
+        parts.start_until_cancelled(
+            "serving metrics",
+            http::serve_metrics(self.args.metrics_address, metrics()),
+        );
+        parts
+            .start_until_cancelled("serving probes", http::serve_health(self.args.health_address, readiness));
+    }
+}
+
+/// How many agents the parent has started before this one.
 fn restarts() -> i64 {
     std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
 }
 
-/// What runs CNI plugins.
+/// Returns what runs CNI plugins.
 fn cni_network(args: &Args, mark: &Mark) -> Result<CniPlugins> {
     let own = args.installed_plugins();
     let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
@@ -306,62 +350,7 @@ fn cni_network(args: &Args, mark: &Mark) -> Result<CniPlugins> {
     Ok(CniPlugins::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
 }
 
-/// The agent's tasks by what they do. The end of one is the end of the agent.
-struct Parts {
-    tasks: JoinSet<&'static str>,
-    cancel: CancellationToken,
-}
-
-impl Parts {
-    /// A part that ends by itself when it is to.
-    fn spawn(&mut self, what: &'static str, part: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(async move {
-            part.await;
-            what
-        });
-    }
-
-    /// A part that is dropped then.
-    fn spawn_until_cancelled<T: Send>(
-        &mut self,
-        what: &'static str,
-        part: impl Future<Output = T> + Send + 'static,
-    ) {
-        let cancel = self.cancel.clone();
-        self.spawn(what, async move {
-            cancel.run_until_cancelled(part).await;
-        });
-    }
-
-    async fn ended(&mut self) -> &'static str {
-        match self.tasks.join_next().await {
-            Some(Ok(what)) => what,
-            _ => "a part of the agent",
-        }
-    }
-
-    /// Gives those that end by themselves a moment.
-    async fn finish(&mut self) {
-        let all = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
-        self.tasks.abort_all();
-    }
-}
-
-/// Waits until no other agent has the journal.
-async fn own(lock: &File) -> Result<()> {
-    let mut told = false;
-    while !take_turn(lock).context("cannot lock the journal")? {
-        if !told {
-            tracing::info!("another agent works on this node, standing by until it ends");
-        }
-        told = true;
-        tokio::time::sleep(OWN_BEAT).await;
-    }
-    Ok(())
-}
-
-/// Sockets and markers, for nobody but root.
+/// Creates the directory of sockets and markers, which only root may use.
 fn make_run_dir(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir)
         .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
@@ -369,296 +358,13 @@ fn make_run_dir(dir: &Path) -> Result<()> {
 }
 
 async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
-    Ok(Client::try_from(netclaim_process::kubernetes::config(kubeconfig).await?)?)
-}
-
-/// The programs that come with the agent, and where the host has them: each from its file to its path.
-#[derive(Clone)]
-struct Programs {
-    hook: (PathBuf, PathBuf),
-    plugins: Vec<(PathBuf, PathBuf)>,
-}
-
-impl Programs {
-    /// Those of this installation.
-    fn of(args: &Args) -> Result<Self> {
-        let own = std::env::current_exe().context("cannot find this program")?;
-        let hook = args.hook.clone().unwrap_or_else(|| own.with_file_name("netclaim-hook"));
-        let mut plugins = Vec::new();
-        let from = own.with_file_name("../libexec/cni");
-        match from.read_dir() {
-            // An agent that is run by hand.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::warn!(from = %from.display(), "the agent's own CNI plugins are not there: {BANDWIDTH_PLUGIN} is not installed");
-            }
-            found => {
-                for plugin in found.with_context(|| format!("cannot read {}", from.display()))? {
-                    let plugin = plugin?;
-                    plugins.push((plugin.path(), args.installed_plugins().join(plugin.file_name())));
-                }
-            }
+    let config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig = kube::config::Kubeconfig::read_from(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?
         }
-        Ok(Self { hook: (hook, args.installed_hook()), plugins })
-    }
-
-    /// Installs them; `false` where those of an earlier agent have to do, for now: what is attached must be detached on
-    /// a full disk too.
-    ///
-    /// # Errors
-    /// When there is no hook then: no container could be created.
-    fn install(&self) -> Result<bool> {
-        let mut all_new = true;
-        for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
-            if let Err(error) = install(from, to) {
-                let (from, to) = (from.display(), to.display());
-                tracing::warn!(%from, %to, %error, "cannot install a program: what an earlier agent installed is used");
-                all_new = false;
-            }
-        }
-        let (from, to) = &self.hook;
-        ensure!(to.exists(), "cannot install the hook {} as {}: see --hook", from.display(), to.display());
-        Ok(all_new)
-    }
-}
-
-/// Copies a program, unless it is there. Processes that run the old one keep it.
-fn install(from: &Path, to: &Path) -> io::Result<()> {
-    let new = fs::read(from)?;
-    let is_executable = |file: fs::Metadata| file.permissions().mode() & 0o755 == 0o755;
-    if fs::read(to).is_ok_and(|known| known == new) && fs::metadata(to).is_ok_and(is_executable) {
-        return Ok(());
-    }
-    if let Some(dir) = to.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let tmp = to.with_extension("new");
-    let put = fs::write(&tmp, new)
-        .and_then(|()| fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755)))
-        .and_then(|()| fs::rename(&tmp, to));
-    put.inspect_err(|_| drop(fs::remove_file(&tmp)))
-}
-
-/// Installs programs that could not be, as soon as they can.
-async fn install_again(programs: Programs, mut all_new: bool, metrics: Arc<Metrics>) {
-    loop {
-        metrics.outdated.set(i64::from(!all_new));
-        if all_new {
-            return std::future::pending().await;
-        }
-        tokio::time::sleep(INSTALL_PERIOD).await;
-        let programs = programs.clone();
-        let installed = tokio::task::spawn_blocking(move || programs.install()).await;
-        all_new = matches!(installed, Ok(Ok(true)));
-    }
-}
-
-fn readiness(
-    connected: watch::Receiver<bool>,
-    silent: watch::Receiver<bool>,
-    health: watch::Receiver<Option<String>>,
-) -> impl Fn() -> Result<(), String> + Clone {
-    move || match (&*health.borrow(), *connected.borrow() || *silent.borrow()) {
-        (Some(trouble), _) => Err(format!("no pod can be attached: {trouble}")),
-        (None, false) => Err("not connected to the container runtime by NRI".to_owned()),
-        (None, true) => Ok(()),
-    }
-}
-
-/// Tells of a state directory that takes nothing, and looks whether it does again.
-async fn watch_journal(journal: Journal, mut health: watch::Receiver<Option<String>>, metrics: Arc<Metrics>) {
-    loop {
-        let trouble = health.borrow_and_update().clone();
-        metrics.journal_writable.set(i64::from(trouble.is_none()));
-        let probe = tokio::time::sleep(PROBE_PERIOD);
-        tokio::select! {
-            changed = health.changed() => if changed.is_err() {
-                return;
-            },
-            () = probe, if trouble.is_some() => {
-                let journal = journal.clone();
-                let _ = tokio::task::spawn_blocking(move || journal.probe()).await;
-            }
-        }
-    }
-}
-
-/// Notices a runtime that tells of nothing, because NRI is off: then the hooks of containers tell of their sandboxes.
-async fn watch_silence(
-    mut connected: watch::Receiver<bool>,
-    silent: watch::Sender<bool>,
-    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
-) {
-    let set = |now: bool| {
-        if silent.send_if_modified(|known| std::mem::replace(known, now) != now) {
-            attacher.tell_again();
-        }
+        None => kube::Config::infer().await.context("found no kubeconfig and no service account")?,
     };
-    loop {
-        // Not connected yet is the same as not connected any more.
-        if tokio::time::timeout(SILENCE, connected.wait_for(|connected| *connected)).await.is_err() {
-            tracing::warn!(
-                "the container runtime tells of no sandbox, is NRI off? The hooks of containers tell then"
-            );
-            set(true);
-        }
-        if connected.wait_for(|connected| *connected).await.is_err() {
-            return;
-        }
-        set(false);
-        if connected.wait_for(|connected| !*connected).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Keeps the metrics that follow something else, until the runtime is let go of.
-async fn count(
-    mut connected: watch::Receiver<bool>,
-    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
-    metrics: Arc<Metrics>,
-) {
-    loop {
-        metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
-        metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
-        metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
-        if let Ok(Err(_)) = tokio::time::timeout(COUNT_PERIOD, connected.changed()).await {
-            return;
-        }
-    }
-}
-
-/// What waiting hooks are answered from.
-struct GateSource {
-    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
-    pods: LivePods,
-    /// The runtime tells of nothing: see [`watch_silence`].
-    silent: watch::Receiver<bool>,
-    boot_id: String,
-}
-
-/// Pods as the API server knows them.
-#[derive(Clone)]
-struct LivePods(Arc<NodePods>);
-
-impl LivePods {
-    /// The metadata of this very pod: `Some(None)` when it is gone or another has its name, `None` when the API server
-    /// does not say.
-    async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
-        let look = self.0.metadata(namespace, name);
-        let found = tokio::time::timeout(LOOK_TIMEOUT, look).await.ok()?.ok()?;
-        Some(of_this_very_pod(found.map(|found| found.metadata), uid))
-    }
-}
-
-/// What was found under a pod's name, unless another has the name by now.
-fn of_this_very_pod(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
-    found.filter(|metadata| metadata.uid.as_deref() == Some(uid))
-}
-
-impl Pods for LivePods {
-    async fn is_never_restarted(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
-        let look = self.0.pod(namespace, name);
-        let pod = tokio::time::timeout(LOOK_SOON_TIMEOUT, look).await.ok()?.ok()??;
-        let is_it = pod.metadata.uid.as_deref() == Some(uid);
-        is_it.then(|| pod.spec.as_ref().is_some_and(has_containers_that_are_never_restarted))
-    }
-}
-
-/// Whether the hook must not fail for the pod: for the whole of it, or for a container that says so itself.
-fn has_containers_that_are_never_restarted(spec: &PodSpec) -> bool {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let mut policies = containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
-    policies.any(|policy| policy.as_deref() == Some("Never"))
-}
-
-impl sweep::Pods for LivePods {
-    async fn is_there(&self, pod: &ObjectRef) -> Option<bool> {
-        Some(self.metadata(&pod.namespace, &pod.name, &pod.uid).await?.is_some())
-    }
-}
-
-impl socket::Source for GateSource {
-    fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
-        self.attacher.watch(pod_uid)
-    }
-
-    fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>) {
-        let known = |state: &PodState| state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == sandbox_id);
-        if !*self.silent.borrow() || self.watch(pod_uid).is_none_or(|state| known(&state.borrow())) {
-            return;
-        }
-        let Some(netns) = netns else {
-            let reason = "the pod's network namespace has no name in /run/netns, and the container runtime does not tell \
-                          of it: is NRI off? A pod with hostNetwork: true cannot be attached";
-            return self.attacher.sandbox_unfit(pod_uid, reason.to_owned());
-        };
-        match sandboxes::look_at(pod_uid, sandbox_id, &SandboxNetwork::Namespace(netns), &self.boot_id) {
-            Listed::Live(live) => self.attacher.sandbox_up(live),
-            Listed::Gone => {}
-            Listed::Unfit(reason) | Listed::Unclear(reason) => self.attacher.sandbox_unfit(pod_uid, reason),
-        }
-    }
-
-    async fn is_going(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        let found = self.pods.metadata(namespace, name, uid).await;
-        found.is_some_and(|pod| pod.is_none_or(|metadata| metadata.deletion_timestamp.is_some()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn one_container_that_is_never_restarted_makes_its_pod_impatient() {
-        let is_impatient =
-            |spec| has_containers_that_are_never_restarted(&serde_json::from_value(spec).unwrap());
-        let container = |policy: Option<&str>| json!({"name": "c", "restartPolicy": policy});
-        let never = Some("Never");
-        assert!(is_impatient(json!({"restartPolicy": "Never", "containers": [container(None)]})));
-        assert!(is_impatient(json!({"containers": [container(None), container(never)]})));
-        assert!(is_impatient(json!({"containers": [container(None)], "initContainers": [container(never)]})));
-        let patient = json!({"restartPolicy": "OnFailure", "containers": [container(None)], "initContainers": [container(Some("Always"))]});
-        assert!(!is_impatient(patient));
-    }
-
-    fn write(path: &Path, text: &str) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    #[test]
-    fn an_agent_on_a_full_disk_makes_do_with_the_programs_of_an_earlier_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
-        let programs = Programs { hook: (from.clone(), to.clone()), plugins: Vec::new() };
-        write(&from, "1");
-        assert!(programs.install().unwrap());
-        // A directory in the way of the new file: works for root too, unlike permissions.
-        let obstacle = to.with_extension("new");
-        fs::create_dir(&obstacle).unwrap();
-        assert!(programs.install().unwrap(), "the same program needs no space");
-        write(&from, "2");
-        assert!(!programs.install().unwrap());
-        assert_eq!(fs::read_to_string(&to).unwrap(), "1");
-        fs::remove_file(&to).unwrap();
-        programs.install().expect_err("no container could be created");
-        fs::remove_dir(&obstacle).unwrap();
-        assert!(programs.install().unwrap());
-        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o755);
-    }
-
-    #[test]
-    fn the_pod_that_has_the_name_by_now_is_another_one() {
-        let found = || Some(ObjectMeta { uid: Some("new".to_owned()), ..ObjectMeta::default() });
-        assert!(of_this_very_pod(found(), "new").is_some());
-        assert_eq!(
-            of_this_very_pod(found(), "old"),
-            None,
-            "the old one is gone, and what it has is an orphan's"
-        );
-        assert_eq!(of_this_very_pod(Some(ObjectMeta::default()), "old"), None);
-    }
+    Ok(Client::try_from(config)?)
 }

@@ -270,12 +270,6 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.lock().by_uid.get(pod_uid).map(|handle| handle.state.clone())
     }
 
-    /// Tells the observer the state of every pod, because it looks at them in another way now.
-    pub fn tell_again(&self) {
-        let pods = self.lock();
-        pods.by_uid.keys().for_each(|uid| pods.send(uid, Command::Tell));
-    }
-
     /// The runtime made a sandbox for a pod.
     pub fn sandbox_up(&self, live: LiveSandbox) {
         let LiveSandbox { pod_uid, sandbox, netns } = live;

@@ -47,8 +47,6 @@ pub(super) enum Command<O> {
     SandboxGone(Option<String>),
     /// Check this attachment, if it is made and nothing is to be done; no answer if not.
     Check { key: String, reply: oneshot::Sender<Checked> },
-    /// Tell the observer once more.
-    Tell,
     /// The group is over: DEL what is owed, forget the rest, then answer.
     Release { group: String, reply: oneshot::Sender<Result<(), Failure>> },
 }
@@ -227,7 +225,6 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 }
                 self.publish().await;
             }
-            Command::Tell => self.publish().await,
             Command::SandboxUnfit(reason) => {
                 self.wanted.sandbox_unfit();
                 self.records.iter_mut().for_each(|record| record.error = Some(reason.clone()));

@@ -1,4 +1,4 @@
-//! The OCI `createRuntime` hook that holds a container until its pod's networks are there.
+//! The OCI `createRuntime` hook that holds a container until its pod's networks are attached.
 //!
 //! The container runtime runs it on the host, before the container's process starts, with the OCI state on stdin
 //! and an empty environment:
@@ -7,45 +7,66 @@
 //! netclaim-hook GATE-SOCKET MARKER-DIR [POD REFUSAL]
 //! ```
 //!
-//! * Where it comes by a claim's CDI device, POD is the UID of the pod that the claim is attached to: another pod's
-//!   container is refused with the words REFUSAL, whatever else its sandbox has.
-//! * It leaves at once when MARKER-DIR has a file named like the sandbox: all attached, whether or not the agent
-//!   lives.
-//! * Else it asks the agent and waits, also for an agent that is away.
-//! * It exits non-zero only when the outcome is final (the claim is another pod's, the pod goes away, or patience has
-//!   run out), because that fails a pod with `restartPolicy: Never` for good.
+//! * A claim's CDI device adds POD, the UID of the pod that the claim is attached to, and REFUSAL. The hook refuses a
+//!   container of another pod with that text, whatever is attached to its sandbox.
+//! * The hook returns at once when MARKER-DIR has a file named like the sandbox: all is attached, whether or not the agent
+//!   is alive.
+//! * Otherwise it asks the agent and waits, also for an agent that is away.
+//! * It fails only when the outcome is final: the claim is another pod's, the pod is being deleted, or the hook has timed
+//!   out. A hook that fails ends a pod with `restartPolicy: Never`.
 //! * It ends with its parent: a runtime that is restarted forgets its hooks and starts new ones.
 //!
-//! Several may run for one pod; it changes nothing.
+//! Several hooks may run for one pod.
 #![forbid(unsafe_code)]
 
+use std::error::Error as _;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Less than the timeout in the CDI spec (100 s), so that the user reads our words and not the runtime's.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Less than the timeout in the CDI spec (100 s), so that the user reads the hook's error and not the runtime's.
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// How often to look for the marker, the agent and the parent.
-const BEAT: Duration = Duration::from_millis(250);
-/// Where runtimes give names to network namespaces.
-const NAMESPACES: &str = "/run/netns";
-/// The OCI state is small; what is longer is something else.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The largest OCI state, in bytes.
 const MAX_STATE: u64 = 1 << 20;
 
-/// The part of the OCI runtime state (runtime-spec, "State") that matters. CRI-O and containerd annotate the
-/// container with its sandbox each in its own words.
+/// Why the container must not start.
+#[derive(Debug, thiserror::Error)]
+enum HookError {
+    #[error("usage: netclaim-hook GATE-SOCKET MARKER-DIR [POD REFUSAL]")]
+    Usage,
+    #[error("cannot read the OCI state")]
+    Read(#[source] io::Error),
+    #[error("cannot parse the OCI state")]
+    Parse(#[source] serde_json::Error),
+    #[error("the OCI state does not name the pod's sandbox: this container runtime is not supported")]
+    NoSandbox,
+    /// The claim is another pod's. The agent has written the text.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the container runtime went away")]
+    Orphaned,
+    #[error(
+        "the pod's networks were not ready within {} s: see the pod's events and its ResourceClaims",
+        TIMEOUT.as_secs()
+    )]
+    TimedOut,
+    /// The pod goes away. The agent has sent the text.
+    #[error("{0}")]
+    Gone(String),
+}
+
+/// The relevant part of the OCI runtime state (runtime-spec, "State"). CRI-O and containerd use different annotations for
+/// the container's sandbox.
 #[derive(Deserialize)]
 struct State {
-    /// The container's first process, which waits for us.
-    pid: Option<u32>,
     #[serde(default)]
     annotations: Annotations,
 }
@@ -62,146 +83,130 @@ struct Annotations {
 struct Question {
     sandbox: String,
     pod: String,
-    #[serde(skip)]
-    pid: Option<u32>,
-    /// Where the sandbox's network namespace is, for an agent that the runtime does not tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    netns: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
+        Err(error) => {
+            let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
             // The runtime shows this to the user as part of the pod's event.
-            let _ = writeln!(io::stderr(), "netclaim: {reason}");
+            let _ = writeln!(io::stderr(), "netclaim: {error}{cause}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run() -> Result<(), String> {
+fn run() -> Result<(), HookError> {
     let mut args = std::env::args_os().skip(1);
-    let usage = || "usage: netclaim-hook GATE-SOCKET MARKER-DIR [POD REFUSAL]".to_owned();
-    let (Some(socket), Some(markers)) = (args.next(), args.next()) else { return Err(usage()) };
+    let (Some(socket), Some(markers)) = (args.next(), args.next()) else { return Err(HookError::Usage) };
     let owner = match (args.next(), args.next(), args.next()) {
         (None, ..) => None,
         (Some(pod), Some(refusal), None) => Some((pod, refusal)),
-        _ => return Err(usage()),
+        _ => return Err(HookError::Usage),
     };
     let mut state = String::new();
-    io::stdin()
-        .take(MAX_STATE)
-        .read_to_string(&mut state)
-        .map_err(|e| format!("cannot read the OCI state: {e}"))?;
-    let mut question = question(&state)?;
+    io::stdin().take(MAX_STATE).read_to_string(&mut state).map_err(HookError::Read)?;
+    let question = question(&state)?;
     if let Some((pod, refusal)) = owner {
-        is_of(&pod, &refusal, &question)?;
+        check_owner(&pod, &refusal, &question)?;
     }
     let marker = Path::new(&markers).join(&question.sandbox);
-    if marker.exists() {
-        return Ok(());
-    }
-    question.netns = question.pid.and_then(netns_of);
     wait(&question, Path::new(&socket), &marker)
 }
 
-/// Fails with `refusal` unless the claim's pod is the one that asks.
-fn is_of(pod: &OsStr, refusal: &OsStr, question: &Question) -> Result<(), String> {
-    if pod == question.pod.as_str() { Ok(()) } else { Err(refusal.to_string_lossy().into_owned()) }
+/// Fails with `refusal` when the container is not of the claim's pod.
+fn check_owner(pod: &OsStr, refusal: &OsStr, question: &Question) -> Result<(), HookError> {
+    if pod == question.pod.as_str() {
+        Ok(())
+    } else {
+        Err(HookError::Refused(refusal.to_string_lossy().into_owned()))
+    }
 }
 
-fn question(state: &str) -> Result<Question, String> {
-    let state: State =
-        serde_json::from_str(state).map_err(|e| format!("the OCI state is unreadable: {e}"))?;
+fn question(state: &str) -> Result<Question, HookError> {
+    let state: State = serde_json::from_str(state).map_err(HookError::Parse)?;
     match (state.annotations.sandbox, state.annotations.pod) {
         (Some(sandbox), Some(pod))
             if !matches!(sandbox.as_str(), "" | "." | "..") && !sandbox.contains(['/', '\0']) =>
         {
-            Ok(Question { sandbox, pod, pid: state.pid, netns: None })
+            Ok(Question { sandbox, pod })
         }
-        _ => Err("the OCI state does not name the pod's sandbox: this container runtime is not supported"
-            .to_owned()),
+        _ => Err(HookError::NoSandbox),
     }
 }
 
-/// The name of the network namespace that a process is in, among those that runtimes give.
-fn netns_of(pid: u32) -> Option<PathBuf> {
-    let is = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
-    let named = fs::read_dir(NAMESPACES).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let same =
-        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (is.dev(), is.ino()));
-    named.into_iter().find(same)
-}
-
-fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), String> {
+/// Returns when the sandbox has its marker or the agent answers that it is ready.
+fn wait(question: &Question, socket: &Path, marker: &Path) -> Result<(), HookError> {
     let parent = parent_id();
-    let end = Instant::now() + PATIENCE;
-    let mut agent = None;
+    let end = Instant::now() + TIMEOUT;
+    let mut connection = None;
     while Instant::now() < end {
         if marker.exists() {
             return Ok(());
         }
         if parent_id() != parent {
-            return Err("the container runtime went away".to_owned());
+            return Err(HookError::Orphaned);
         }
-        agent = match agent.or_else(|| ask(question, socket).ok()) {
-            Some(agent) => listen(agent)?,
-            None => {
-                std::thread::sleep(BEAT);
-                None
-            }
+        let Some(mut asked) = connection.take().or_else(|| Connection::ask(question, socket).ok()) else {
+            std::thread::sleep(POLL_INTERVAL);
+            continue;
         };
-        if agent.as_ref().is_some_and(|agent: &Asked| agent.open) {
-            return Ok(());
+        match asked.listen() {
+            Answer::Open => return Ok(()),
+            Answer::Gone(reason) => return Err(HookError::Gone(reason)),
+            Answer::NotYet => connection = Some(asked),
+            // The agent went away: ask the next one.
+            Answer::Lost => std::thread::sleep(POLL_INTERVAL),
         }
     }
-    Err(format!(
-        "the pod's networks were not ready within {} s: see the pod's events and its ResourceClaims",
-        PATIENCE.as_secs()
-    ))
+    Err(HookError::TimedOut)
 }
 
-/// A connection to the agent, and what it has said so far.
-struct Asked {
+/// A connection to the agent, and what has arrived on it so far.
+struct Connection {
     stream: UnixStream,
-    said: Vec<u8>,
-    open: bool,
+    received: Vec<u8>,
 }
 
-fn ask(question: &Question, socket: &Path) -> io::Result<Asked> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(BEAT))?;
-    stream.set_write_timeout(Some(BEAT))?;
-    let mut line = serde_json::to_vec(question)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    Ok(Asked { stream, said: Vec::new(), open: false })
+enum Answer {
+    Open,
+    Gone(String),
+    NotYet,
+    /// The connection has ended, or the answer makes no sense.
+    Lost,
 }
 
-/// Listens for one beat. `None` when the agent went away or speaks in tongues: ask the next one.
-fn listen(mut agent: Asked) -> Result<Option<Asked>, String> {
-    let mut buffer = [0; 1024];
-    let again = || {
-        std::thread::sleep(BEAT);
-        Ok(None)
-    };
-    match agent.stream.read(&mut buffer) {
-        Ok(0) => return again(),
-        Ok(n) => agent.said.extend(buffer.iter().take(n)),
-        Err(e) => match e.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
-            _ => return again(),
-        },
+impl Connection {
+    fn ask(question: &Question, socket: &Path) -> io::Result<Self> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(POLL_INTERVAL))?;
+        let mut line = serde_json::to_vec(question)?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        Ok(Self { stream, received: Vec::new() })
     }
-    let said = String::from_utf8_lossy(&agent.said);
-    match said.split_once('\n').map(|(line, _)| line.split_once(' ').unwrap_or((line, ""))) {
-        Some(("open", _)) => agent.open = true,
-        Some(("gone", reason)) => return Err(reason.to_owned()),
-        Some(_) => return again(),
-        None => {}
+
+    /// Waits for the answer for one interval.
+    fn listen(&mut self) -> Answer {
+        let mut buffer = [0; 1024];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => return Answer::Lost,
+            Ok(n) => self.received.extend(buffer.iter().take(n)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+                _ => return Answer::Lost,
+            },
+        }
+        let received = String::from_utf8_lossy(&self.received);
+        match received.split_once('\n').map(|(line, _)| line.split_once(' ').unwrap_or((line, ""))) {
+            Some(("open", _)) => Answer::Open,
+            Some(("gone", reason)) => Answer::Gone(reason.to_owned()),
+            Some(_) => Answer::Lost,
+            None => Answer::NotYet,
+        }
     }
-    Ok(Some(agent))
 }
 
 #[cfg(test)]
@@ -213,16 +218,16 @@ mod tests {
     use super::*;
 
     fn asking() -> Question {
-        Question { sandbox: "s1".into(), pod: "p1".into(), pid: None, netns: None }
+        Question { sandbox: "s1".into(), pod: "p1".into() }
     }
 
     #[test]
-    fn both_runtimes_name_the_sandbox() {
+    fn the_sandbox_is_found_in_the_state_of_both_runtimes() {
         let containerd = r#"{"id":"c","annotations":{"io.kubernetes.cri.sandbox-id":"s1","io.kubernetes.cri.sandbox-uid":"p1"}}"#;
         let crio =
             r#"{"id":"c","annotations":{"io.kubernetes.cri-o.SandboxID":"s1","io.kubernetes.pod.uid":"p1"}}"#;
-        assert_eq!(question(containerd), Ok(asking()));
-        assert_eq!(question(crio), Ok(asking()));
+        assert_eq!(question(containerd).expect("a question"), asking());
+        assert_eq!(question(crio).expect("a question"), asking());
         for bad in [
             "",
             "{}",
@@ -233,21 +238,22 @@ mod tests {
     }
 
     #[test]
-    fn another_pods_claim_is_refused() {
-        assert_eq!(is_of("p1".as_ref(), "no".as_ref(), &asking()), Ok(()));
-        assert_eq!(is_of("p2".as_ref(), "no".as_ref(), &asking()), Err("no".to_owned()));
+    fn a_container_of_another_pod_is_refused() {
+        check_owner("p1".as_ref(), "no".as_ref(), &asking()).expect("its own claim");
+        let refused = check_owner("p2".as_ref(), "no".as_ref(), &asking());
+        assert_eq!(refused.expect_err("another pod's claim").to_string(), "no");
     }
 
     #[test]
-    fn a_marker_lets_through_without_an_agent() {
+    fn a_container_starts_by_its_marker_without_an_agent() {
         let dir = tempfile::tempdir().expect("a directory");
         let marker = dir.path().join("s1");
         std::fs::write(&marker, "").expect("written");
-        assert_eq!(wait(&asking(), &dir.path().join("no-socket"), &marker), Ok(()));
+        wait(&asking(), &dir.path().join("no-socket"), &marker).expect("open");
     }
 
     #[test]
-    fn the_next_agent_is_asked_when_the_first_goes_away() {
+    fn a_hook_asks_the_next_agent_when_the_first_goes_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("gate.sock");
         let listener = UnixListener::bind(&socket).expect("bound");
@@ -259,25 +265,23 @@ mod tests {
             (&stream).write_all(b"open\n").expect("answered");
             line
         });
-        assert_eq!(wait(&asking(), &socket, &dir.path().join("s1")), Ok(()));
+        wait(&asking(), &socket, &dir.path().join("s1")).expect("open");
         assert_eq!(agent.join().expect("the agent").trim(), r#"{"sandbox":"s1","pod":"p1"}"#);
     }
 
     #[test]
-    fn a_pod_that_goes_away_ends_the_wait_with_the_reason() {
+    fn a_hook_of_a_deleted_pod_fails_with_the_reason() {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("gate.sock");
         let listener = UnixListener::bind(&socket).expect("bound");
         let agent = std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("a question");
-            // Who closes a socket with something unread in it takes its own answer back.
+            // Closing a socket with unread data in it would discard the answer.
             BufReader::new(&stream).read_line(&mut String::new()).expect("a line");
             (&stream).write_all(b"gone the pod is being deleted\n").expect("answered");
         });
-        assert_eq!(
-            wait(&asking(), &socket, &dir.path().join("s1")),
-            Err("the pod is being deleted".to_owned())
-        );
+        let error = wait(&asking(), &socket, &dir.path().join("s1")).expect_err("the pod goes away");
+        assert_eq!(error.to_string(), "the pod is being deleted");
         agent.join().expect("the agent");
     }
 }

@@ -20,7 +20,7 @@ fn a_hook_that_waits_ends_with_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     let said = dir.path().join("said");
     fs::write(dir.path().join("state"), STATE).unwrap();
-    // A shell in the place of the runtime; without an agent there is nobody to ask.
+    // A shell takes the place of the runtime. There is no agent.
     let script = format!(
         "{} no-socket markers <state 2>said & echo $!; exec sleep 1000",
         env!("CARGO_BIN_EXE_netclaim-hook")
@@ -31,7 +31,7 @@ fn a_hook_that_waits_ends_with_its_parent() {
     let mut hook = String::new();
     BufReader::new(runtime.stdout.take().unwrap()).read_line(&mut hook).unwrap();
     let hook = hook.trim();
-    // Longer than a beat of its own.
+    // Longer than the hook's poll interval.
     std::thread::sleep(Duration::from_millis(600));
     assert!(runs(hook), "it said {:?}", fs::read_to_string(&said));
     runtime.kill().unwrap();

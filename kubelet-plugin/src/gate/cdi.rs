@@ -1,6 +1,6 @@
-//! CDI specs of claims: one file each, written when the pod's sandbox is in hand.
+//! CDI specs of claims: one file each, written when the pod's sandbox is up.
 //!
-//! Source of the format: CDI specification 0.5.0. The runtime reads the directory anew when a device is asked for.
+//! Source of the format: CDI specification 0.5.0. The runtime reads the directory again for each request of a device.
 
 use std::fs;
 use std::io;
@@ -12,44 +12,44 @@ use serde_json::json;
 
 use crate::process::files;
 
-/// The hook may block this long before the runtime kills it. Longer than the hook's own patience, shorter than
-/// the kubelet's (2 min), past which the hook would be orphaned.
+/// Time after which the runtime kills the hook. Longer than the hook's own timeout (90 s), and shorter than the
+/// kubelet's (2 min), which would orphan the hook.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// What a container that names the claim meets.
+/// What the spec does to a container that names the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The runtime refuses to create it, with us alive or dead: the device has a node on the host that does not exist.
-    /// The path is what the user reads.
+    /// The runtime refuses to create it, with the agent alive or dead: the device has a node whose path on the host does
+    /// not exist. The user reads the path.
     Shut,
-    /// It is created, and a hook holds it until the marker is there. A hook that runs out of patience ends a pod whose
+    /// The runtime creates it, and a hook holds it until the marker exists. A hook that times out ends a pod whose
     /// containers are never started again.
     Hook,
 }
 
-/// What the spec of a claim says.
+/// The content of a claim's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// What a container meets.
+    /// What it does to containers.
     pub form: Form,
-    /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and hands the same device to
-    /// the next pod without asking.
+    /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and gives the next pod the same
+    /// device without another call.
     pub pod_uid: String,
-    /// What the hook tells the containers of another pod.
+    /// Why the hook refuses the containers of another pod.
     pub refusal: String,
 }
 
 impl Spec {
-    /// For the claim of a plan.
+    /// Returns the spec for the claim of `plan`.
     pub fn new(plan: &Plan, form: Form) -> Self {
         Self { form, pod_uid: plan.owner.pod.uid.clone(), refusal: of_another_pod(plan) }
     }
 }
 
-/// The name of no file: [`Form::Shut`] in the runtime's words is `failed to stat CDI host device "…"`.
+/// A path that does not exist. The runtime's message for [`Form::Shut`] is `failed to stat CDI host device "…"`.
 const SHUT: &str = "the networks of this pod are not attached yet, see its events and its ResourceClaims";
 
-/// The directory of specs, and what goes into them.
+/// The directory of specs.
 #[derive(Debug, Clone)]
 pub struct CdiSpecs {
     dir: PathBuf,
@@ -57,19 +57,19 @@ pub struct CdiSpecs {
     hook: HookCommand,
 }
 
-/// How the hook is called.
+/// How the runtime calls the hook.
 #[derive(Debug, Clone)]
 pub struct HookCommand {
-    /// The executable on the host.
+    /// Path of the executable on the host.
     pub path: PathBuf,
-    /// The gate's socket on the host.
+    /// Path of the gate's socket on the host.
     pub socket: PathBuf,
-    /// The directory of markers on the host.
+    /// Path of the directory of markers on the host.
     pub markers: PathBuf,
 }
 
 impl HookCommand {
-    /// Program name and arguments.
+    /// Returns the program's name and arguments.
     pub fn args(&self) -> Vec<String> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         vec!["netclaim-hook".to_owned(), text(&self.socket), text(&self.markers)]
@@ -77,21 +77,26 @@ impl HookCommand {
 }
 
 impl CdiSpecs {
-    /// Specs in `dir`, which is made if need be.
+    /// Creates `dir` where it is missing.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be created.
     pub fn new(dir: &Path, driver: &str, hook: HookCommand) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned(), driver: driver.to_owned(), hook })
     }
 
-    /// The device's fully qualified name, as NodePrepareResources returns it.
+    /// How the runtime calls the hook.
+    pub fn hook(&self) -> &HookCommand {
+        &self.hook
+    }
+
+    /// Returns the fully qualified name of a claim's device, for the answer to NodePrepareResources.
     pub fn device(&self, claim_uid: &str) -> String {
         format!("{}/claim={claim_uid}", self.driver)
     }
 
-    /// The UID of the claim that a device is made for; `None` for the devices of others.
+    /// Returns the UID of the claim that a device is for; `None` for devices of other drivers.
     pub fn claim_of<'a>(&self, device: &'a str) -> Option<&'a str> {
         device.strip_prefix(self.driver.as_str())?.strip_prefix("/claim=")
     }
@@ -99,7 +104,7 @@ impl CdiSpecs {
     /// Writes the spec of a claim, atomically.
     ///
     /// # Errors
-    /// When it is not there afterwards.
+    /// When the spec is not on disk afterwards.
     pub fn write(&self, claim_uid: &str, spec: &Spec) -> io::Result<()> {
         let mut args = self.hook.args();
         args.extend([spec.pod_uid.clone(), spec.refusal.clone()]);
@@ -126,15 +131,15 @@ impl CdiSpecs {
         files::replace(&self.path(claim_uid), &spec.to_string())
     }
 
-    /// Removes the spec of a claim; it need not be there.
+    /// Removes the spec of a claim, if it exists.
     ///
     /// # Errors
-    /// When it is still there afterwards.
+    /// When the spec exists afterwards.
     pub fn remove(&self, claim_uid: &str) -> io::Result<()> {
         files::remove(&self.path(claim_uid))
     }
 
-    /// UIDs of the claims that have a spec.
+    /// Returns the UIDs of the claims that have a spec.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -158,7 +163,7 @@ impl CdiSpecs {
     }
 }
 
-/// Why no other pod can use the claim.
+/// Explains why no other pod can use the claim.
 pub fn of_another_pod(plan: &Plan) -> String {
     format!(
         "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so wait until that pod has ended, or give \
@@ -169,13 +174,13 @@ pub fn of_another_pod(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use netclaim_driver::attach::record::Phase;
+    use netclaim_driver::attach::Phase;
 
     use super::*;
     use crate::fixtures::record;
 
     #[test]
-    fn a_spec_is_there_from_write_to_remove() {
+    fn a_spec_exists_from_write_to_remove() {
         let dir = tempfile::tempdir().expect("a directory");
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(dir.path(), "netclaim.dev", hook).expect("made");
@@ -183,7 +188,7 @@ mod tests {
         let plan = record("u1", Phase::Planned).plan;
         specs.write("u1", &Spec::new(&plan, Form::Shut)).expect("written");
         specs.write("u1", &Spec::new(&plan, Form::Hook)).expect("written over");
-        assert_eq!(specs.claims().expect("listed"), ["u1"]);
+        assert_eq!(specs.claims().expect("a list"), ["u1"]);
         let text = fs::read_to_string(dir.path().join("netclaim.dev-claim_u1.json")).expect("read");
         let spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
@@ -192,11 +197,11 @@ mod tests {
         );
         specs.remove("u1").expect("removed");
         specs.remove("u1").expect("removed again");
-        assert!(specs.claims().expect("listed").is_empty());
+        assert!(specs.claims().expect("a list").is_empty());
     }
 
     #[test]
-    fn our_devices_are_told_from_others() {
+    fn a_device_of_another_driver_is_for_no_claim() {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs { dir: "/".into(), driver: "netclaim.dev".into(), hook };
         assert_eq!(specs.claim_of(&specs.device("u1")), Some("u1"));

@@ -1,22 +1,91 @@
-//! Keeps CDI specs, metadata files and markers in step with what is attached, and passes the news on.
+//! Keeps CDI specs, metadata files and markers in step with the attachments, and passes changes on to the status writer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::owner::PodState;
-use crate::owner::{Owner, Plan, Record};
+use crate::owner::{Owner, Plan, PodState, Record};
 use netclaim_driver::attach::{Failure, Gate, Observer};
 use netclaim_driver::failpoint::Failpoint;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use super::cdi::{CdiSpecs, Form, Spec};
+use super::cdi::{CdiSpecs, Form, HookCommand, Spec};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::gate::metadata::RequestKey;
+use crate::process::args::Args;
 use crate::status::Update;
 
-/// What has been put on disk for a pod.
+/// Why an agent cannot take over the gate.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// A directory cannot be created.
+    #[error("cannot use the directory {}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory cannot be read, or a file cannot be removed.
+    #[error("cannot take over the CDI specs and markers of an earlier agent")]
+    TakeOver(#[source] io::Error),
+}
+
+/// The files that hold and inform containers.
+pub struct GateFiles {
+    /// CDI specs of claims.
+    pub specs: CdiSpecs,
+    /// Metadata files and their CDI specs.
+    pub metadata: MetadataFiles,
+    /// Markers of sandboxes.
+    pub markers: Markers,
+}
+
+impl GateFiles {
+    /// Creates the directories where they are missing.
+    ///
+    /// # Errors
+    /// Which directory cannot be created.
+    pub fn open(args: &Args) -> Result<Self, GateError> {
+        fn of<T>(path: &Path, made: io::Result<T>) -> Result<T, GateError> {
+            made.map_err(|source| GateError::Directory { path: path.to_owned(), source })
+        }
+        let (markers, metadata) = (args.marker_dir(), args.metadata_dir());
+        let hook =
+            HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: markers.clone() };
+        Ok(Self {
+            specs: of(&args.cdi_dir, CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook))?,
+            metadata: of(&metadata, MetadataFiles::new(&metadata, &args.cdi_dir, &args.driver_name))?,
+            markers: of(&markers, Markers::new(&markers))?,
+        })
+    }
+
+    /// Removes the files that none of `pods` has.
+    fn remove_others(&self, pods: &HashMap<String, OnDisk>) -> io::Result<()> {
+        for claim in self.specs.claims()? {
+            if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
+                self.specs.remove(&claim)?;
+            }
+        }
+        self.metadata.retain(&pods.values().flat_map(|on_disk| on_disk.metadata.clone()).collect())?;
+        self.markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())
+    }
+
+    /// Writes all `desired` files of a pod in `state`.
+    fn write(&self, state: &PodState, desired: &OnDisk) -> io::Result<()> {
+        state.records.iter().try_for_each(|record| self.metadata.provide(&record.plan))?;
+        if state.sandbox.is_some() {
+            self.metadata.write_all(&state.records)?;
+        }
+        desired.marker.iter().try_for_each(|sandbox| self.markers.set(sandbox))?;
+        desired.specs.iter().try_for_each(|(claim, spec)| self.specs.write(claim, spec))
+    }
+}
+
+/// The files that are on disk for a pod.
 #[derive(Clone, Default, PartialEq)]
 struct OnDisk {
     metadata: BTreeSet<RequestKey>,
@@ -27,40 +96,33 @@ struct OnDisk {
 #[derive(Default)]
 struct Pods {
     on_disk: HashMap<String, OnDisk>,
-    /// Those whose containers may wait in a hook.
-    patient: HashSet<String>,
+    /// UIDs of the pods whose containers may wait in a hook.
+    may_wait_in_hook: HashSet<String>,
 }
 
 /// The observer of the attachments.
 pub struct GateKeeper {
-    specs: CdiSpecs,
-    metadata: MetadataFiles,
-    markers: Markers,
+    files: GateFiles,
     pods: Mutex<Pods>,
-    /// The runtime tells of no sandbox: what comes of a pod is heard from the hooks of its containers. Whoever changes
-    /// it has every pod told again.
-    silent: watch::Receiver<bool>,
-    news: mpsc::UnboundedSender<Update>,
+    reports: mpsc::UnboundedSender<Update>,
 }
 
 impl GateKeeper {
-    /// Takes over what an earlier agent left: `records` is what the journal holds. What is attached in this boot gets
-    /// its spec and marker, whatever is on disk; those of anything else are withdrawn until a sandbox is in hand. Metadata
-    /// files stay as long as their claims: a container that waits may have one mounted. What cannot be written is tried
-    /// again when the pod is next observed.
+    /// Takes over the files of an earlier agent. `records` is the content of the journal.
+    ///
+    /// Pods that are attached in this boot get their specs and markers. The specs and markers of other pods are removed
+    /// until their sandbox is up. Metadata files stay as long as their claims: a container that waits may have one mounted.
+    /// A file that cannot be written is written when the pod is next observed.
     ///
     /// # Errors
-    /// When the directories cannot be read or something not be removed: a spec too many would hold a container for
-    /// minutes, a marker too many would let one through.
+    /// When the directories cannot be read or a file cannot be removed. A spec too many would hold a container for
+    /// minutes, and a marker too many would let one start.
     pub fn take_over(
-        specs: CdiSpecs,
-        metadata: MetadataFiles,
-        markers: Markers,
+        files: GateFiles,
         records: &[Record],
         boot_id: &str,
-        silent: watch::Receiver<bool>,
-        news: mpsc::UnboundedSender<Update>,
-    ) -> io::Result<Self> {
+        reports: mpsc::UnboundedSender<Update>,
+    ) -> Result<Self, GateError> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
             let state = states.entry(&record.plan.owner.pod.uid).or_default();
@@ -70,22 +132,14 @@ impl GateKeeper {
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         }
-        let pods: HashMap<String, OnDisk> = states
-            .iter()
-            .map(|(uid, state)| ((*uid).to_owned(), OnDisk::wanted(state, Waiting::Refused)))
-            .collect();
-        for claim in specs.claims()? {
-            if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
-                specs.remove(&claim)?;
-            }
-        }
-        metadata.retain(&pods.values().flat_map(|on_disk| on_disk.metadata.clone()).collect())?;
-        markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())?;
-        let keeper = Self { specs, metadata, markers, pods: Mutex::default(), silent, news };
-        for (uid, wanted) in pods {
+        let pods: HashMap<String, OnDisk> =
+            states.iter().map(|(uid, state)| ((*uid).to_owned(), OnDisk::desired(state, false))).collect();
+        files.remove_others(&pods).map_err(GateError::TakeOver)?;
+        let keeper = Self { files, pods: Mutex::default(), reports };
+        for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
-            let written = keeper.write(&state, &wanted).map(|()| wanted.clone()).unwrap_or_else(|error| {
-                tracing::error!(pod.uid = uid, %error, "cannot write what the pod's containers need: trying again");
+            let written = keeper.files.write(&state, &desired).map(|()| desired).unwrap_or_else(|error| {
+                tracing::error!(pod.uid = uid, %error, "cannot write the files of the pod's containers, trying again");
                 OnDisk::default()
             });
             keeper.lock().on_disk.insert(uid, written);
@@ -93,85 +147,76 @@ impl GateKeeper {
         Ok(keeper)
     }
 
-    /// Writes everything that a pod in `state` is to have.
-    fn write(&self, state: &PodState, wanted: &OnDisk) -> io::Result<()> {
-        state.records.iter().try_for_each(|record| self.metadata.provide(&record.plan))?;
-        if state.sandbox.is_some() {
-            self.metadata.write_all(&state.records)?;
-        }
-        wanted.marker.iter().try_for_each(|sandbox| self.markers.set(sandbox))?;
-        wanted.specs.iter().try_for_each(|(claim, spec)| self.specs.write(claim, spec))
-    }
-
-    /// The specs, for those who need their names.
+    /// The CDI specs of claims.
     pub fn specs(&self) -> &CdiSpecs {
-        &self.specs
+        &self.files.specs
     }
 
-    /// The metadata files, likewise.
+    /// The metadata files.
     pub fn metadata(&self) -> &MetadataFiles {
-        &self.metadata
+        &self.files.metadata
     }
 
     /// Whether containers of the pod may wait in a hook.
-    pub fn is_patient(&self, pod_uid: &str) -> bool {
-        self.lock().patient.contains(pod_uid)
+    pub fn may_wait_in_hook(&self, pod_uid: &str) -> bool {
+        self.lock().may_wait_in_hook.contains(pod_uid)
     }
 
-    /// The pod's containers may be started again after a hook that ran out of patience: from now on they wait in one.
-    pub fn let_wait(&self, pod_uid: &str) {
+    /// Lets containers of the pod wait in a hook from now on: the kubelet starts them again after a hook that timed out.
+    pub fn let_wait_in_hook(&self, pod_uid: &str) {
         let mut pods = self.lock();
         let pods = &mut *pods;
-        // Of one that is known no more there is nothing to note.
+        // The pod may be gone by now.
         let Some(on_disk) = pods.on_disk.get_mut(pod_uid) else { return };
-        pods.patient.insert(pod_uid.to_owned());
+        pods.may_wait_in_hook.insert(pod_uid.to_owned());
         for (claim, spec) in &mut on_disk.specs {
             let waiting = Spec { form: Form::Hook, ..spec.clone() };
-            match self.specs.write(claim, &waiting) {
+            match self.files.specs.write(claim, &waiting) {
                 Ok(()) => *spec = waiting,
                 Err(error) => {
-                    tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet tries again")
+                    tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet retries")
                 }
             }
         }
     }
 
-    fn put_on_disk(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
+    fn update_files(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
+        let GateFiles { specs, metadata, markers } = &self.files;
         let mut pods = self.lock();
-        let wanted = OnDisk::wanted(state, pods.waiting(pod_uid, *self.silent.borrow()));
+        let desired = OnDisk::desired(state, pods.may_wait_in_hook.contains(pod_uid));
         let on_disk = pods.on_disk.entry(pod_uid.to_owned()).or_default();
-        // Closing comes before opening. What fails stays noted as it was, for the next time.
-        if let Some(old) = on_disk.marker.clone().filter(|old| wanted.marker.as_ref() != Some(old)) {
-            self.markers.clear(&old)?;
+        // Close before opening. After an error `on_disk` still says what has to be done.
+        if let Some(old) = on_disk.marker.clone().filter(|old| desired.marker.as_ref() != Some(old)) {
+            markers.clear(&old)?;
             on_disk.marker = None;
         }
-        for claim in on_disk.specs.keys().filter(|claim| !wanted.specs.contains_key(*claim)) {
-            self.specs.remove(claim)?;
+        for claim in on_disk.specs.keys().filter(|claim| !desired.specs.contains_key(*claim)) {
+            specs.remove(claim)?;
         }
-        for key in on_disk.metadata.difference(&wanted.metadata) {
-            self.metadata.remove(key)?;
+        for key in on_disk.metadata.difference(&desired.metadata) {
+            metadata.remove(key)?;
         }
         let plans = state.records.iter().map(|record| &record.plan);
         for plan in plans.filter(|plan| !on_disk.metadata.contains(&RequestKey::of(plan))) {
-            self.metadata.provide(plan)?;
+            metadata.provide(plan)?;
         }
         // The marker before the hook that looks for it.
-        if let Some(sandbox) = wanted.marker.as_ref().filter(|_| on_disk.marker.is_none()) {
-            self.metadata.write_all(&state.records)?;
-            self.markers.set(sandbox)?;
+        if let Some(sandbox) = desired.marker.as_ref().filter(|_| on_disk.marker.is_none()) {
+            metadata.write_all(&state.records)?;
+            markers.set(sandbox)?;
             on_disk.marker = Some(sandbox.clone());
             Failpoint::MarkerSet.reach();
         }
         for (claim, spec) in
-            wanted.specs.iter().filter(|(claim, spec)| on_disk.specs.get(*claim) != Some(spec))
+            desired.specs.iter().filter(|(claim, spec)| on_disk.specs.get(*claim) != Some(spec))
         {
-            self.specs.write(claim, spec)?;
+            specs.write(claim, spec)?;
         }
-        if wanted == OnDisk::default() {
+        if desired == OnDisk::default() {
             pods.on_disk.remove(pod_uid);
-            pods.patient.remove(pod_uid);
+            pods.may_wait_in_hook.remove(pod_uid);
         } else {
-            *on_disk = wanted;
+            *on_disk = desired;
         }
         Ok(())
     }
@@ -181,91 +226,47 @@ impl GateKeeper {
     }
 }
 
-/// How containers of a pod wait that is not attached.
-#[derive(Clone, Copy, PartialEq)]
-enum Waiting {
-    /// They are not created.
-    Refused,
-    /// In a hook, once there is a sandbox.
-    InHook,
-    /// In a hook, which is who tells of the sandbox.
-    InTellingHook,
-}
-
-impl Pods {
-    fn waiting(&self, pod_uid: &str, silent: bool) -> Waiting {
-        match (silent, self.patient.contains(pod_uid)) {
-            (true, _) => Waiting::InTellingHook,
-            (false, true) => Waiting::InHook,
-            (false, false) => Waiting::Refused,
-        }
-    }
-}
-
 impl OnDisk {
-    /// What a pod in `state` is to have.
-    fn wanted(state: &PodState, waiting: Waiting) -> Self {
+    /// Returns the files for a pod in `state`. The runtime refuses its containers until it is attached, unless they
+    /// `may_wait_in_hook`.
+    fn desired(state: &PodState, may_wait_in_hook: bool) -> Self {
         let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
-        let specs = |form| {
-            let spec = |record: &Record| (record.plan.owner.claim.uid.clone(), Spec::new(&record.plan, form));
-            state.records.iter().map(spec).collect()
-        };
-        let Some(sandbox) = &state.sandbox else {
-            let told = waiting == Waiting::InTellingHook;
-            let specs = if told { specs(Form::Hook) } else { BTreeMap::new() };
-            return Self { metadata, specs, marker: None };
-        };
+        let Some(sandbox) = &state.sandbox else { return Self { metadata, ..Self::default() } };
         let open = state.gate(&sandbox.id) == Gate::Open;
-        let form = if open || waiting != Waiting::Refused { Form::Hook } else { Form::Shut };
-        Self { metadata, specs: specs(form), marker: open.then(|| sandbox.id.clone()) }
+        let form = if open || may_wait_in_hook { Form::Hook } else { Form::Shut };
+        let spec = |record: &Record| (record.plan.owner.claim.uid.clone(), Spec::new(&record.plan, form));
+        let specs = state.records.iter().map(spec).collect();
+        Self { metadata, specs, marker: open.then(|| sandbox.id.clone()) }
     }
 }
 
 impl Observer for GateKeeper {
     type Owner = Owner;
 
-    /// A few small files, most of them on a file system in memory.
+    /// Writes a few small files, most of them in memory.
     async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), Failure> {
-        let _ = self.news.send(Update::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
-        // Without its files the gate stays shut, which is the safe side.
-        self.put_on_disk(pod_uid, state).map_err(|error| {
-            tracing::error!(pod.uid = pod_uid, %error, "cannot write what the pod's containers need: the pod waits");
-            Failure::new(format!("cannot write what the pod's containers need: {error}"))
+        let _ = self.reports.send(Update::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
+        // Without its files a container does not start, which is safe.
+        self.update_files(pod_uid, state).map_err(|error| {
+            tracing::error!(pod.uid = pod_uid, %error, "cannot write the files of the pod's containers: the pod waits");
+            Failure::new(format!("cannot write the files of the pod's containers: {error}"))
         })
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {
-        let _ = self.news.send(Update::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
+        let _ = self.reports.send(Update::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use netclaim_driver::attach::Phase;
 
-    use netclaim_driver::attach::record::Phase;
-
-    use super::super::cdi::HookCommand;
     use super::*;
-    use crate::fixtures::{attached, record, sandbox};
+    use crate::fixtures::{attached, gate_files, record, sandbox};
 
     fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
-        keeper_beside(dir, records, watch::channel(false).1)
-    }
-
-    fn keeper_beside(dir: &Path, records: &[Record], silent: watch::Receiver<bool>) -> GateKeeper {
-        let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
-        let specs = CdiSpecs::new(&dir.join("cdi"), "netclaim.dev", hook).unwrap();
-        GateKeeper::take_over(
-            specs,
-            MetadataFiles::new(&dir.join("metadata"), &dir.join("cdi"), "netclaim.dev").unwrap(),
-            Markers::new(&dir.join("ready")).unwrap(),
-            records,
-            "b",
-            silent,
-            mpsc::unbounded_channel().0,
-        )
-        .unwrap()
+        GateKeeper::take_over(gate_files(dir), records, "b", mpsc::unbounded_channel().0).unwrap()
     }
 
     fn files(dir: &Path) -> Vec<String> {
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn specs_come_with_the_sandbox_and_the_marker_when_all_is_attached() {
+    async fn a_pod_gets_specs_with_its_sandbox_and_the_marker_when_all_is_attached() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &[]);
         let planned = || record("b", Phase::Planned);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_waits_in_a_hook_before_it_is_known_to_have_a_second_chance() {
+    async fn a_container_waits_in_a_hook_only_when_it_may_be_started_again() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &[]);
         let waiting = |id: &str| {
@@ -333,16 +334,16 @@ mod tests {
             assert_ne!(spec.contains("createRuntime"), spec.contains("not attached yet"), "{spec}");
             spec.contains("createRuntime")
         };
-        keeper.let_wait("p");
-        assert!(!keeper.is_patient("p"), "nothing is known of it");
+        keeper.let_wait_in_hook("p");
+        assert!(!keeper.may_wait_in_hook("p"), "the pod is unknown");
         keeper.observe("p", &waiting("s1")).await.unwrap();
         assert!(!has_hook());
-        keeper.let_wait("p");
-        assert!(has_hook() && keeper.is_patient("p"));
+        keeper.let_wait_in_hook("p");
+        assert!(has_hook() && keeper.may_wait_in_hook("p"));
         keeper.observe("p", &waiting("s2")).await.unwrap();
-        assert!(has_hook(), "a pod does not change its mind");
+        assert!(has_hook(), "it still may in its next sandbox");
         keeper.observe("p", &PodState::default()).await.unwrap();
-        assert!(!keeper.is_patient("p"));
+        assert!(!keeper.may_wait_in_hook("p"));
         keeper.observe("q", &waiting("s3")).await.unwrap();
         assert!(!has_hook());
         let attached = PodState { records: vec![attached("a", "s3")], ..waiting("s3") };
@@ -351,15 +352,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn containers_wait_until_their_metadata_is_written() {
+    async fn a_container_waits_until_its_metadata_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &[]);
         let state =
             |record| PodState { sandbox: Some(sandbox("s1")), records: vec![record], ..PodState::default() };
         let file = dir.path().join("metadata/a_net.json");
         keeper.observe("p", &state(record("a", Phase::Planned))).await.unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "", "there to be mounted");
-        // Not to be written: a directory in its place.
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "", "it can be mounted");
+        // A directory in its place cannot be written.
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         let error = keeper.observe("p", &state(attached("a", "s1"))).await.unwrap_err();
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_agent_writes_the_metadata_that_the_old_one_did_not_come_to() {
+    async fn a_new_agent_writes_the_metadata_that_the_earlier_one_did_not_write() {
         let dir = tempfile::tempdir().unwrap();
         let file =
             |claim: &str| std::fs::read_to_string(dir.path().join(format!("metadata/{claim}_net.json")));
@@ -383,7 +384,7 @@ mod tests {
         adding.plan.owner.pod.uid = "q".into();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["attached", "adding", "gone"] {
-            earlier.metadata.provide(&record(claim, Phase::Planned).plan).unwrap();
+            earlier.metadata().provide(&record(claim, Phase::Planned).plan).unwrap();
         }
         keeper(dir.path(), &[attached("attached", "s1"), adding]);
         assert!(file("attached").unwrap().contains("\"generation\": 1"));
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_new_agent_cannot_write_it_writes_when_it_can() {
+    async fn a_new_agent_retries_files_that_it_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
         drop(keeper(dir.path(), &[]));
         // A directory in the way of the temporary file: works for root too, unlike permissions.
@@ -408,36 +409,22 @@ mod tests {
         std::fs::remove_dir(&obstacle).unwrap();
         keeper.observe("p", &state).await.unwrap();
         assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json", "s1"]);
-        // The same once more needs no space.
+        // Writing the same text again needs no space.
         std::fs::create_dir(&obstacle).unwrap();
-        keeper_beside(dir.path(), &[attached("a", "s1")], watch::channel(false).1)
-            .observe("p", &state)
-            .await
-            .unwrap();
+        self::keeper(dir.path(), &[attached("a", "s1")]).observe("p", &state).await.unwrap();
     }
 
     #[tokio::test]
-    async fn while_the_runtime_tells_nothing_the_hook_is_there_before_the_sandbox() {
-        let dir = tempfile::tempdir().unwrap();
-        let (silence, silent) = watch::channel(true);
-        let keeper = keeper_beside(dir.path(), &[], silent);
-        let prepared = PodState { records: vec![record("a", Phase::Planned)], ..PodState::default() };
-        keeper.observe("p", &prepared).await.unwrap();
-        let spec = dir.path().join("cdi/netclaim.dev-claim_a.json");
-        assert!(std::fs::read_to_string(&spec).unwrap().contains("createRuntime"));
-        silence.send_replace(false);
-        keeper.observe("p", &prepared).await.unwrap();
-        assert!(!spec.exists());
-    }
-
-    #[tokio::test]
-    async fn a_new_agent_keeps_what_is_attached_and_withdraws_the_rest() {
+    async fn a_new_agent_keeps_the_files_of_attached_pods_and_removes_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["adding", "unknown"] {
-            earlier.specs.write(claim, &Spec::new(&record(claim, Phase::Planned).plan, Form::Hook)).unwrap();
+            earlier
+                .specs()
+                .write(claim, &Spec::new(&record(claim, Phase::Planned).plan, Form::Hook))
+                .unwrap();
         }
-        earlier.markers.set("s9").unwrap();
+        earlier.files.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
         adding.plan.owner.pod.uid = "q".into();
         keeper(dir.path(), &[attached("attached", "s1"), adding]);

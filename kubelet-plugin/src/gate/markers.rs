@@ -1,6 +1,6 @@
-//! Markers: one empty file for each sandbox whose attachments are all made.
+//! Markers: one empty file for each sandbox to which everything is attached.
 //!
-//! The directory is on a file system that a reboot clears, like the sandboxes.
+//! A reboot clears the directory's file system, as it ends the sandboxes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,27 +18,27 @@ pub struct Markers {
 }
 
 impl Markers {
-    /// Markers in `dir`, which is made if need be.
+    /// Creates `dir` where it is missing.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be created.
     pub fn new(dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// Opens the gate for a sandbox, for hooks that come later.
+    /// Opens the gate of a sandbox for hooks that start later.
     ///
     /// # Errors
-    /// When the marker is not there afterwards.
+    /// When the marker does not exist afterwards.
     pub fn set(&self, sandbox_id: &str) -> io::Result<()> {
         fs::write(self.path(sandbox_id)?, "")
     }
 
-    /// Closes it; it need not be open.
+    /// Closes the gate of a sandbox, if it is open.
     ///
     /// # Errors
-    /// When the marker is still there afterwards.
+    /// When the marker exists afterwards.
     pub fn clear(&self, sandbox_id: &str) -> io::Result<()> {
         files::remove(&self.path(sandbox_id)?)
     }
@@ -49,10 +49,10 @@ impl Markers {
         Ok(self.dir.join(id.as_str()))
     }
 
-    /// Removes every marker but these.
+    /// Removes the markers of all other sandboxes.
     ///
     /// # Errors
-    /// When the directory cannot be read or a marker not be removed.
+    /// When the directory cannot be read or a marker cannot be removed.
     pub fn retain(&self, sandbox_ids: &BTreeSet<String>) -> io::Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let name = entry?.file_name();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_id_that_is_a_path_marks_nothing() {
+    fn a_sandbox_id_that_is_a_path_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let markers = Markers::new(&dir.path().join("ready")).expect("made");
         fs::write(dir.path().join("kept"), "").expect("written");

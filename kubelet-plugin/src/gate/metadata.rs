@@ -1,29 +1,29 @@
-//! What a container reads about its devices: the device metadata of KEP-5304. Pure: from records to text.
+//! The text that a container reads about its devices: the device metadata of KEP-5304. Pure.
 //!
-//! One file for each request of a claim, with the same object once in each version, the newest first, for readers of
-//! all ages. Names and layout are those of `k8s.io/dynamic-resource-allocation/api/metadata` 0.37.
+//! There is one file for each request of a claim. It has the same object in every version, the newest first, so that
+//! readers of any version find theirs. Source: `k8s.io/dynamic-resource-allocation/api/metadata` 0.37.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::owner::{Owner, Plan, Record};
-use netclaim_driver::attach::record::Phase;
+use netclaim_driver::attach::Phase;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::status::network_data;
 
-/// Where readers look in a container (`metadata.ContainerDir`).
+/// The directory in a container (`metadata.ContainerDir`).
 const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";
-/// Versions of the format, the newest first; they do not differ but in name.
+/// Versions of the format, the newest first. They differ only in name.
 const VERSIONS: [&str; 2] = ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"];
 
-/// A request of a claim, which containers name; written `CLAIM-UID_REQUEST`.
+/// A request of a claim, as containers name it; displayed as `CLAIM-UID_REQUEST`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestKey(String);
 
 impl RequestKey {
-    /// The request that a plan is for.
+    /// Returns the request that `plan` is for.
     pub fn of(plan: &Plan) -> Self {
         Self(format!("{}_{}", plan.owner.claim.uid, plan.owner.device.main_request()))
     }
@@ -35,7 +35,7 @@ impl fmt::Display for RequestKey {
     }
 }
 
-/// The records of a pod by request.
+/// Groups the records of a pod by request.
 pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
     let mut requests: BTreeMap<RequestKey, Vec<&Record>> = BTreeMap::new();
     for record in records {
@@ -44,8 +44,8 @@ pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
     requests
 }
 
-/// Where the containers that name the plan's request find their file. A claim from a template has another name in each
-/// pod, so its file is where the pod's own name for it leads.
+/// Returns the path at which containers that name the plan's request find their file. A claim from a template has another
+/// name for each pod, so the path has the pod's own name for the claim.
 pub fn path_in_container(driver: &str, plan: &Plan) -> String {
     let claim = match &plan.owner.pod_claim_name {
         Some(name) => format!("resourceclaimtemplates/{name}"),
@@ -54,7 +54,7 @@ pub fn path_in_container(driver: &str, plan: &Plan) -> String {
     format!("{CONTAINER_DIR}/{claim}/{}/{driver}-metadata.json", plan.owner.device.main_request())
 }
 
-/// The file for `records`, which are all of one request. `generation` is to grow with each change.
+/// Returns the file for `records`, all of one request. `generation` has to grow with each change.
 pub fn file(driver: &str, records: &[&Record], generation: u64) -> String {
     let Some(plan) = records.first().map(|record| &record.plan) else { return String::new() };
     let devices: Vec<Value> = records.iter().map(|record| device(driver, record)).collect();
@@ -90,7 +90,7 @@ fn device(driver: &str, record: &Record) -> Value {
     entry
 }
 
-/// The generation of a file; `None` where it has never been written whole.
+/// Returns the generation of a file; `None` when the file has never been written completely.
 pub fn generation(file: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Object {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_tells_every_device_of_the_request_in_each_version() {
+    fn a_file_has_every_device_of_the_request_in_each_version() {
         let records = attached();
         let text = file("netclaim.dev", &records.each_ref(), 3);
         assert_eq!(text, include_str!("../../tests/metadata.json"));
@@ -145,10 +145,10 @@ mod tests {
             .stdin(std::fs::File::open(format!("{root}/tests/metadata.json")).unwrap())
             .output()
             .expect("this test needs Go on the PATH");
-        let (told, error) =
+        let (output_text, error) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{error}");
-        let mut lines = told.lines();
+        let mut lines = output_text.lines();
         let object: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
         assert_eq!(object["generation"], 3);
         let devices = &object["Requests"][0]["Devices"];
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_from_a_template_goes_by_the_pods_name_for_it() {
+    fn the_path_of_a_claim_from_a_template_has_the_pods_name_for_it() {
         let [mut record, _] = attached();
         assert_eq!(
             path_in_container("netclaim.dev", &record.plan),

@@ -5,10 +5,10 @@
 //! CDI_DIR/DRIVER_metadata_CLAIM-UID_REQUEST.json       mounts it: device DRIVER/metadata=CLAIM-UID_REQUEST
 //! ```
 //!
-//! * Both are there from the claim's preparation to its release, the file empty at first.
-//! * The runtime mounts the file before it runs the hook that waits: a file that took its place would never be seen. So
-//!   it is written in place, when all is attached and before the gate opens: nobody reads it at that time.
-//! * The gate is the claim's own CDI device, which every container that has one of these has too.
+//! * Both exist from the claim's preparation to its release. The file is empty at first.
+//! * The runtime mounts the file before it runs the hook that waits, so a container would never see a file that replaces
+//!   it. The agent writes in place, when everything is attached and before the gate opens: nobody reads the file then.
+//! * The gate is the claim's own CDI device, which every container with one of these devices has too.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::gate::metadata::{self, RequestKey};
 use crate::process::files;
 
-/// The directory of files, and that of the specs.
+/// The directories of the files and of their specs.
 #[derive(Debug)]
 pub struct MetadataFiles {
     dir: PathBuf,
@@ -31,24 +31,24 @@ pub struct MetadataFiles {
 }
 
 impl MetadataFiles {
-    /// Files in `dir`, which is made if need be, and specs in `cdi_dir`.
+    /// Creates `dir`, for the files, where it is missing. Specs are in `cdi_dir`.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be created.
     pub fn new(dir: &Path, cdi_dir: &Path, driver: &str) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned(), cdi_dir: cdi_dir.to_owned(), driver: driver.to_owned() })
     }
 
-    /// The fully qualified name of the CDI device that gives a container the file of the plan's request.
+    /// Returns the fully qualified name of the CDI device that mounts the file of the plan's request.
     pub fn device(&self, plan: &Plan) -> String {
         format!("{}/metadata={}", self.driver, RequestKey::of(plan))
     }
 
-    /// Makes the file of the plan's request, if there is none, and its CDI spec.
+    /// Creates the file of the plan's request, where it is missing, and its CDI spec.
     ///
     /// # Errors
-    /// When one is not there afterwards.
+    /// When one of them does not exist afterwards.
     pub fn provide(&self, plan: &Plan) -> io::Result<()> {
         let key = RequestKey::of(plan);
         let file = self.file(&key);
@@ -70,10 +70,10 @@ impl MetadataFiles {
         files::replace(&path, &spec.to_string()).map_err(|error| at(&path, &error))
     }
 
-    /// Writes into the files of a pod what its `records` are now, with the next generation where that is new.
+    /// Writes the `records` of a pod into its files. A file that changes gets the next generation.
     ///
     /// # Errors
-    /// When one does not say so afterwards.
+    /// When a file is not current afterwards.
     pub fn write_all(&self, records: &[Record]) -> io::Result<()> {
         for (key, records) in metadata::by_request(records) {
             let path = self.file(&key);
@@ -91,24 +91,24 @@ impl MetadataFiles {
         }
         let text = metadata::file(&self.driver, records, known.map_or(1, |known| known + 1));
         let file = OpenOptions::new().write(true).open(path)?;
-        // In this order: whoever reads all the same finds a whole object first.
+        // In this order: anybody who reads nevertheless finds a complete object first.
         file.write_all_at(text.as_bytes(), 0)?;
         file.set_len(text.len() as u64)
     }
 
-    /// Removes the file of a request and its spec; they need not be there.
+    /// Removes the file of a request and its spec, if they exist.
     ///
     /// # Errors
-    /// When one is still there afterwards.
+    /// When one of them exists afterwards.
     pub fn remove(&self, key: &RequestKey) -> io::Result<()> {
-        // The spec first: it must not mount what is not there.
+        // The spec first: it must not mount a file that is gone.
         [self.spec(key), self.file(key)].iter().try_for_each(|path| files::remove(path))
     }
 
-    /// Removes the files and specs of every request but these.
+    /// Removes the files and specs of all other requests.
     ///
     /// # Errors
-    /// When a directory cannot be read or a file not be removed.
+    /// When a directory cannot be read or a file cannot be removed.
     pub fn retain(&self, keys: &BTreeSet<RequestKey>) -> io::Result<()> {
         let files: BTreeSet<PathBuf> = keys.iter().flat_map(|key| [self.spec(key), self.file(key)]).collect();
         let prefix = self.spec_prefix();
@@ -137,7 +137,7 @@ impl MetadataFiles {
     }
 }
 
-/// An error that says which file it is about.
+/// Adds the file's path to an error.
 fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -146,7 +146,7 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
-    use netclaim_driver::attach::record::Phase;
+    use netclaim_driver::attach::Phase;
     use serde_json::Value;
 
     use super::*;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_is_what_is_written_later() {
+    fn a_file_that_is_mounted_is_written_in_place() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(&dir);
         let planned = record("u1", Phase::Planned);
@@ -187,12 +187,16 @@ mod tests {
         files.provide(&renamed.plan).unwrap();
         files.write_all(std::slice::from_ref(&renamed)).unwrap();
         let text = fs::read_to_string(&mounted).unwrap();
-        assert_eq!(text, metadata::file("netclaim.dev", &[&renamed], 2), "nothing of the longer one is left");
+        assert_eq!(
+            text,
+            metadata::file("netclaim.dev", &[&renamed], 2),
+            "nothing of the longer text is left"
+        );
         assert_eq!(fs::metadata(&mounted).unwrap().ino(), inode);
     }
 
     #[test]
-    fn files_of_claims_that_are_gone_are_removed_and_those_of_others_are_not() {
+    fn files_of_released_claims_are_removed_and_files_of_other_drivers_stay() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(&dir);
         let (kept, gone) = (record("u1", Phase::Planned).plan, record("u2", Phase::Planned).plan);

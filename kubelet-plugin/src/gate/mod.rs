@@ -1,15 +1,15 @@
-//! The gate: no container starts before its pod's networks are there, with the agent alive or dead.
+//! The gate: no container starts before its pod's networks are attached, with the agent alive or dead.
 //!
 //! ```text
 //!   Prepare            returns the CDI device DRIVER/claim=UID, of which no spec exists: the runtime refuses
-//!   sandbox in hand    cdi.rs writes a spec that the runtime refuses, with words; when it is known that the pod's
-//!                      containers may be started again, and it takes long: a createRuntime hook that waits
-//!   all attached       markers.rs notes the sandbox, and the spec has the hook, which leaves at once, also when the
-//!                      agent is dead
-//!   sandbox gone       spec and marker are withdrawn
+//!   sandbox is up      cdi.rs writes a spec that the runtime refuses, with a reason; when attaching takes long and the
+//!                      pod's containers may be started again, a spec with a createRuntime hook that waits
+//!   all attached       markers.rs marks the sandbox; the spec has the hook, which returns at once, also when the agent
+//!                      is dead
+//!   sandbox gone       the agent removes spec and marker
 //! ```
 //!
-//! The hook asks here (socket.rs) while it waits.
+//! A waiting hook asks the agent over socket.rs. keeper.rs keeps the files in step with the attachments.
 
 pub mod cdi;
 pub mod keeper;

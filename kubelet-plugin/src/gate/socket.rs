@@ -1,50 +1,65 @@
-//! Where waiting hooks ask whether their sandbox is ready.
+//! The socket over which waiting hooks ask whether their sandbox is ready.
 //!
-//! One line each way over a Unix socket that only root reaches: the hook sends `{"sandbox":…,"pod":…,"netns":…}`, the agent
-//! answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. Until then the hook
-//! waits; it outlives the agent and asks the next one, as it does when the connection ends without an answer.
+//! One line each way over a Unix socket that only root reaches. The hook sends `{"sandbox":…,"pod":…}`. The agent answers
+//! when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. A hook whose connection ends
+//! without an answer asks the next agent.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::owner::PodState;
 use netclaim_cni::ContainerId;
-use netclaim_driver::attach::Gate;
+use netclaim_driver::attach::{Attach, Attacher, Gate};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
+use crate::gate::keeper::GateKeeper;
 use crate::process::sockets;
+use crate::runtime::pods::NodePods;
 
-/// A question is short; a longer one is not ours.
+/// The longest question, in bytes.
 const MAX_QUESTION: u64 = 4096;
 /// How long a hook may take to ask.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a waiting gate looks whether its pod is being deleted: deletion does not interrupt a hook.
-const LOOK_PERIOD: Duration = Duration::from_secs(3);
+/// How often the agent looks whether the pod of a waiting hook is being deleted: deletion does not interrupt a hook.
+const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
 #[derive(Deserialize)]
 struct Question {
-    /// It becomes a path: another one is no question of ours.
+    /// Parsed because it becomes part of a path.
     sandbox: ContainerId,
     pod: String,
-    /// Name of the sandbox's network namespace, where it has one.
-    netns: Option<PathBuf>,
 }
 
-/// What the gate needs to know.
+/// What answers depend on.
 pub trait Source: Send + Sync + 'static {
-    /// The state of a pod's attachments; `None` when it has none.
+    /// Returns the state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
 
-    /// A hook tells of a sandbox, which nobody else may tell of; again and again while it waits.
-    fn sandbox_found(&self, pod_uid: &str, sandbox_id: &str, netns: Option<PathBuf>);
+    /// Whether the pod is gone or being deleted. Errors count as no.
+    fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
+}
 
-    /// Whether the pod is being deleted, or gone. Errors count as no.
-    fn is_going(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
+/// What the agent knows of pods.
+pub struct GateSource<N> {
+    /// Their attachments.
+    pub attacher: Arc<Attacher<N, GateKeeper>>,
+    /// Their objects.
+    pub pods: Arc<NodePods>,
+}
+
+impl<N: Attach> Source for GateSource<N> {
+    fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
+        self.attacher.watch(pod_uid)
+    }
+
+    async fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let found = self.pods.metadata(namespace, name, uid).await;
+        found.is_some_and(|pod| pod.is_none_or(|metadata| metadata.deletion_timestamp.is_some()))
+    }
 }
 
 /// Answers hooks until dropped.
@@ -60,21 +75,19 @@ async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result
     let question: Question = serde_json::from_str(&line)?;
     let outcome = tokio::select! {
         outcome = outcome(&question, &*source) => outcome,
-        // The hook says nothing more: the end of its stream is the end of its process.
+        // A hook sends nothing more, so the end of its stream is the end of its process.
         _ = reader.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     writer.write_all(outcome.unwrap_or_default().as_bytes()).await
 }
 
-/// The answer when it is final; `None` when that is for the next agent to say.
+/// Returns the final answer; `None` when the next agent has to give it.
 async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
     let gone = |reason: &str| Some(format!("gone {reason}\n"));
     let Some(mut state) = source.watch(&question.pod) else {
         return gone("its ResourceClaims are no longer prepared on this node");
     };
-    let tell = || source.sandbox_found(&question.pod, question.sandbox.as_str(), question.netns.clone());
-    tell();
-    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_PERIOD, LOOK_PERIOD);
+    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
     loop {
         let pod = {
             let state = state.borrow_and_update();
@@ -88,14 +101,12 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
         };
         tokio::select! {
             changed = state.changed() => if changed.is_err() {
-                // Attachments that are left are those of the next agent: this one ends.
+                // This agent ends, and the next one takes over the attachments that are left.
                 let released = state.borrow().records.is_empty();
                 return released.then(|| gone("its ResourceClaims were released")).flatten();
             },
             _ = look.tick() => {
-                // A new agent knows only after a while that nobody else tells of sandboxes.
-                tell();
-                if let Some(pod) = pod && source.is_going(&pod.namespace, &pod.name, &pod.uid).await {
+                if let Some(pod) = pod && source.is_being_deleted(&pod.namespace, &pod.name, &pod.uid).await {
                     return gone("the pod is being deleted");
                 }
             },
@@ -105,25 +116,24 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use crate::owner::Record;
-    use netclaim_driver::attach::record::Phase;
+    use netclaim_driver::attach::Phase;
 
     use super::*;
     use crate::fixtures::{attached, record};
     use crate::process::sockets::listen;
 
-    /// A fake of what is attached: one pod, whose state the test sends.
+    /// A fake with one pod, whose state the test sends.
     struct Pod {
         state: watch::Receiver<PodState>,
-        going: AtomicBool,
-        told: AtomicU32,
+        is_being_deleted: AtomicBool,
     }
 
     impl Pod {
         fn new(state: watch::Receiver<PodState>) -> Self {
-            Self { state, going: AtomicBool::new(false), told: AtomicU32::new(0) }
+            Self { state, is_being_deleted: AtomicBool::new(false) }
         }
     }
 
@@ -132,12 +142,8 @@ mod tests {
             (pod_uid == "p").then(|| self.state.clone())
         }
 
-        fn sandbox_found(&self, _: &str, _: &str, _: Option<PathBuf>) {
-            self.told.fetch_add(1, Ordering::Relaxed);
-        }
-
-        async fn is_going(&self, _: &str, _: &str, _: &str) -> bool {
-            self.going.load(Ordering::Relaxed)
+        async fn is_being_deleted(&self, _: &str, _: &str, _: &str) -> bool {
+            self.is_being_deleted.load(Ordering::Relaxed)
         }
     }
 
@@ -146,7 +152,7 @@ mod tests {
     }
 
     fn question() -> Question {
-        Question { sandbox: "s1".parse().expect("an id"), pod: "p".into(), netns: None }
+        Question { sandbox: "s1".parse().expect("an id"), pod: "p".into() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hook_is_not_answered_by_an_agent_that_ends_while_something_is_attached() {
+    async fn an_agent_that_ends_answers_no_hook_while_something_is_attached() {
         let (sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
         let source = Pod::new(receiver);
         drop(sender);
@@ -178,22 +184,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hook_tells_of_its_sandbox_for_as_long_as_it_waits() {
+    async fn a_hook_of_a_deleted_pod_is_released() {
         let (_sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
-        let source = Pod::new(receiver);
-        let question = question();
-        let waiting = tokio::time::timeout(4 * LOOK_PERIOD, outcome(&question, &source));
-        assert!(waiting.await.is_err());
-        assert!(
-            source.told.load(Ordering::Relaxed) >= 3,
-            "told once, before the agent knew that it has to listen"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_hook_of_a_pod_that_goes_away_is_let_go() {
-        let (_sender, receiver) = watch::channel(state(record("c", Phase::Planned)));
-        let source = Pod { going: AtomicBool::new(true), ..Pod::new(receiver) };
+        let source = Pod { is_being_deleted: AtomicBool::new(true), ..Pod::new(receiver) };
         let deleted = "gone the pod is being deleted\n";
         assert_eq!(outcome(&question(), &source).await.as_deref(), Some(deleted));
         let unknown = Question { pod: "q".into(), ..question() };
@@ -202,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_of_a_sandbox_whose_id_is_a_path_is_none() {
+    fn a_question_with_a_path_as_its_sandbox_id_is_refused() {
         let ask =
             |id: &str| serde_json::from_value::<Question>(serde_json::json!({"sandbox": id, "pod": "p"}));
         assert!(ask("0a1b").is_ok());

@@ -15,7 +15,7 @@ use crate::dra::{NodeResources, REFRESH, Report};
 use crate::process::sockets;
 
 /// The health of all devices; empty until the agent has looked.
-type Health = watch::Receiver<Report>;
+pub type Health = watch::Receiver<Report>;
 
 /// Takes calls until dropped. Calls under way are still answered then, as long as the process lives.
 pub(crate) async fn serve<N: NodeResources>(listener: UnixListener, node: Arc<N>, health: Health) {

@@ -25,8 +25,8 @@ use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
 use crate::owner::{DeviceRef, ObjectRef, Owner, Plan};
-use crate::process::metrics::{self, Metrics};
-use crate::runtime::sandboxes::{Listed, Sandboxes};
+use crate::process::metrics::{KubeletCall, Metrics};
+use crate::runtime::sandboxes::{Inspection, Sandboxes};
 use crate::status::Update;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
@@ -235,7 +235,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
                 Ok(result) => result.map_err(|error| error_chain(&error)),
                 Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }.to_string()),
             };
-            self.metrics.call(metrics::Call::Prepare, result.is_ok());
+            self.metrics.call(KubeletCall::Prepare, result.is_ok());
             if let Err(error) = result {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot prepare");
             }
@@ -249,7 +249,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
         drop(self.turn.lock().await);
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| failure.message);
-        self.metrics.call(metrics::Call::Unprepare, result.is_ok());
+        self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
             tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot unprepare yet");
         }
@@ -374,12 +374,12 @@ impl<N: Plugins> NodeAgent<N> {
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
         Failpoint::Planned.reach();
         // The pod of a claim that is handed over has its sandbox already.
-        match self.sandboxes.look_at(&claim.pod.uid, &self.boot_id) {
-            Some(Listed::Live(live)) => self.attacher.sandbox_up(live),
-            Some(Listed::Unfit(reason) | Listed::Unclear(reason)) => {
+        match self.sandboxes.inspect(&claim.pod.uid, &self.boot_id) {
+            Some(Inspection::Live(live)) => self.attacher.sandbox_up(live),
+            Some(Inspection::Unfit(reason) | Inspection::Unclear(reason)) => {
                 self.attacher.sandbox_unfit(&claim.pod.uid, reason);
             }
-            Some(Listed::Gone) | None => {}
+            Some(Inspection::Gone) | None => {}
         }
         Ok(())
     }
@@ -623,10 +623,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::fixtures::result;
-    use crate::gate::cdi::{CdiSpecs, HookCommand};
-    use crate::gate::markers::Markers;
-    use crate::gate::metadata_files::MetadataFiles;
+    use crate::fixtures::{gate_files, result};
     use crate::inventory::fixtures::uplink;
     use crate::owner::Journal;
 
@@ -704,17 +701,8 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
-            let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
             let (news, told) = mpsc::unbounded_channel();
-            let gate = GateKeeper::take_over(
-                CdiSpecs::new(&path("cdi"), "netclaim.dev", hook).unwrap(),
-                MetadataFiles::new(&path("metadata"), &path("cdi"), "netclaim.dev").unwrap(),
-                Markers::new(&path("ready")).unwrap(),
-                &[],
-                "b",
-                watch::channel(false).1,
-                news.clone(),
-            );
+            let gate = GateKeeper::take_over(gate_files(dir.path()), &[], "b", news.clone());
             let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
             let loaded = journal.load().unwrap();

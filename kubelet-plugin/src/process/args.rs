@@ -1,4 +1,4 @@
-//! The command line: every flag with its environment variable and a default that fits a stock node.
+//! The command line: each flag has an environment variable and a default that fits a stock node.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -41,55 +41,53 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
 
-    /// Where CNI plugins are; may be given several times, the first match is run. Those that come with the agent are
-    /// looked for last
+    /// Directory of CNI plugins; may be given several times, the first match is run. The agent's own plugins come last
     #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
-    /// Mount namespace in which CNI plugins are looked for and run, such as /proc/1/ns/mnt, the host's, for plugins that
-    /// need programs or files of the host; takes hostPID, SYS_CHROOT and SYS_PTRACE in a container [default: the agent's]
+    /// Mount namespace in which the agent finds and runs CNI plugins. Use /proc/1/ns/mnt, the host's, for plugins that need
+    /// programs or files of the host; a container needs hostPID, SYS_CHROOT and SYS_PTRACE for it [default: the agent's]
     #[arg(long, env = "NETCLAIM_CNI_MOUNT_NAMESPACE")]
     pub cni_mount_namespace: Option<PathBuf>,
 
     /// Environment of CNI plugins besides PATH, HOME and the proxies' variables, as NAME=VALUE; may be given several
-    /// times. The default spares the processors when many pods start at once: each plugin is a Go program that would
-    /// set itself up for all of them
+    /// times. The default saves processor time when many pods start at once: most plugins are Go programs, which
+    /// otherwise set themselves up for all processors
     #[arg(long, env = "NETCLAIM_CNI_ENV", default_value = "GOMAXPROCS=1", value_delimiter = ',', value_parser = variable)]
     pub cni_env: Vec<(String, String)>,
 
     /// How long the CNI plugins of one network may take for one operation, in seconds
-    #[arg(long, env = "NETCLAIM_CNI_TIMEOUT", default_value = "40", value_parser = seconds)]
+    #[arg(long, env = "NETCLAIM_CNI_TIMEOUT", default_value = "40", value_parser = timeout)]
     pub cni_timeout: Duration,
 
-    /// How often each network is collected (CNI GC), in seconds; 0: never
-    #[arg(long, env = "NETCLAIM_GC_PERIOD", default_value = "600", value_parser = period)]
+    /// How often the agent collects leftovers of each network (CNI GC), in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_GC_PERIOD", default_value = "600", value_parser = interval)]
     pub gc_period: Duration,
 
-    /// How often each attachment is checked (CNI CHECK), in seconds; 0: never
-    #[arg(long, env = "NETCLAIM_CHECK_PERIOD", default_value = "300", value_parser = period)]
+    /// How often the agent checks each attachment (CNI CHECK), in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_CHECK_PERIOD", default_value = "300", value_parser = interval)]
     pub check_period: Duration,
 
-    /// How often the plugins of each network are asked whether they can serve a pod (CNI STATUS), in seconds; 0: never
-    #[arg(long, env = "NETCLAIM_STATUS_PERIOD", default_value = "30", value_parser = period)]
+    /// How often the agent asks the plugins of each network whether they can serve a pod (CNI STATUS), in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_STATUS_PERIOD", default_value = "30", value_parser = interval)]
     pub status_period: Duration,
 
     /// How long a pod must be gone, its object and its sandbox, before its claims are released without the kubelet, in
     /// seconds; 0: never
-    #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = period)]
+    #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = interval)]
     pub orphan_after: Duration,
 
-    /// What must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI plugins. The
-    /// same path inside and outside of the agent's container
+    /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI
+    /// plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 
-    /// What must not survive a reboot: the gate's socket, its markers, and the files that containers read about their
-    /// devices. The same path inside and outside of
-    /// the agent's container
+    /// Directory of what must not survive a reboot: the gate's socket, its markers, and the files that containers read
+    /// about their devices. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
     pub run_dir: PathBuf,
 
-    /// The hook's executable, which is installed into STATE_DIR/bin [default: netclaim-hook beside this program]
+    /// The hook's executable, which the agent installs into STATE_DIR/bin [default: netclaim-hook beside this program]
     #[arg(long, env = "NETCLAIM_HOOK")]
     pub hook: Option<PathBuf>,
 
@@ -97,16 +95,16 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "127.0.0.1:9177")]
     pub metrics_address: SocketAddr,
 
-    /// Where to serve /healthz and /readyz; nobody but the node's own kubelet need reach it
+    /// Where to serve /healthz and /readyz; only the node's own kubelet needs to reach it
     #[arg(long, env = "NETCLAIM_HEALTH_ADDRESS", default_value = "127.0.0.1:9179")]
     pub health_address: SocketAddr,
 
-    /// Tells the sockets of this agent from those of another one on the node, while one takes over from the other; the
-    /// pod's UID is fine
+    /// Distinguishes the sockets of this agent from those of another agent on the node during a rolling update; use the
+    /// pod's UID
     #[arg(long, env = "NETCLAIM_INSTANCE")]
     pub instance: Option<String>,
 
-    /// Say by the exit status whether the agent of this instance has registered with the kubelet, and do nothing else
+    /// Only report by the exit status whether the agent of this instance has registered with the kubelet
     #[arg(long)]
     pub is_started: bool,
 
@@ -115,64 +113,75 @@ pub struct Args {
     pub log_json: bool,
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+/// How to correct a value. clap names the flag and the value.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+enum InvalidValue {
+    #[error("use a name that does not begin with CNI_, which is the runtime's own")]
+    VariableName,
+    #[error("write it as NAME=VALUE")]
+    Variable,
+    #[error("use whole seconds from 1 to 600")]
+    Timeout,
+    #[error("use whole seconds up to 86400, a day; 0 switches it off")]
+    Interval,
+}
+
+fn variable(text: &str) -> Result<(String, String), InvalidValue> {
     match text.split_once('=') {
-        Some((name, _)) if name.is_empty() || name.starts_with("CNI_") => {
-            Err("give a name that is not the runtime's own, CNI_…".to_owned())
-        }
+        Some((name, _)) if name.is_empty() || name.starts_with("CNI_") => Err(InvalidValue::VariableName),
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err("write it as NAME=VALUE".to_owned()),
+        None => Err(InvalidValue::Variable),
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn timeout(text: &str) -> Result<Duration, InvalidValue> {
     match text.parse() {
         Ok(seconds @ 1..=600) => Ok(Duration::from_secs(seconds)),
-        _ => Err("give whole seconds from 1 to 600".to_owned()),
+        _ => Err(InvalidValue::Timeout),
     }
 }
 
-fn period(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, InvalidValue> {
     match text.parse() {
         Ok(seconds @ 0..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("give whole seconds up to 86400, a day; 0 switches it off".to_owned()),
+        _ => Err(InvalidValue::Interval),
     }
 }
 
 impl Args {
-    /// Where providers say something of links.
+    /// The directory of files in which providers describe links.
     pub fn links_dir(&self) -> PathBuf {
         self.run_dir.join("links.d")
     }
 
-    /// Where the kubelet looks for registration sockets.
+    /// The directory in which the kubelet looks for registration sockets.
     pub fn registry_dir(&self) -> PathBuf {
         self.registry_dir.clone().unwrap_or_else(|| self.kubelet_dir.join("plugins_registry"))
     }
 
-    /// Where the kubelet calls us.
+    /// The socket of the kubelet's calls.
     pub fn calls_socket(&self) -> PathBuf {
         let instance = self.instance.iter().map(|instance| format!("-{instance}"));
         self.plugin_dir().join(format!("dra{}.sock", instance.collect::<String>()))
     }
 
-    /// Whether a file is called like the [`calls_socket`](Self::calls_socket) of any instance.
+    /// Whether `name` is that of the [`calls_socket`](Self::calls_socket) of any instance.
     pub fn is_calls_socket(name: &str) -> bool {
         name.starts_with("dra") && name.ends_with(".sock")
     }
 
-    /// Where the kubelet finds us.
+    /// The socket by which the kubelet finds the driver.
     pub fn registration_socket(&self) -> PathBuf {
         let instance = self.instance.as_deref().unwrap_or_default();
         self.registry_dir().join(Registration::socket_name(&self.driver_name, instance))
     }
 
-    /// The note that the kubelet knows this instance.
+    /// The file that exists when this instance has registered with the kubelet.
     pub fn started_note(&self) -> PathBuf {
         self.run_dir.join("started").join(self.instance.as_deref().unwrap_or("agent"))
     }
 
-    /// Where parents find the agent that works.
+    /// The socket by which parents reach the agent that has the journal.
     pub fn agent_socket(&self) -> PathBuf {
         self.run_dir.join("agent.sock")
     }
@@ -182,38 +191,37 @@ impl Args {
         self.kubelet_dir.join("plugins").join(&self.driver_name)
     }
 
-    /// Where the journal is.
+    /// The journal's directory.
     pub fn journal_dir(&self) -> PathBuf {
         self.state_dir.join("journal")
     }
 
-    /// Where tools find the attachments, in libcni's form.
+    /// The directory in which tools find the attachments, in libcni's format.
     pub fn cni_cache_dir(&self) -> PathBuf {
         self.state_dir.join("cni")
     }
 
-    /// Where the hook is installed.
+    /// The path of the installed hook.
     pub fn installed_hook(&self) -> PathBuf {
         self.state_dir.join("bin/netclaim-hook")
     }
 
-    /// Where the CNI plugins are installed that come with the agent: for a runtime of plugins that sees the host's files
-    /// as for one that sees the container's.
+    /// The directory of the agent's own CNI plugins, which has the same path in the host's mount namespace.
     pub fn installed_plugins(&self) -> PathBuf {
         self.state_dir.join("plugins")
     }
 
-    /// Where hooks ask.
+    /// The socket of waiting hooks.
     pub fn gate_socket(&self) -> PathBuf {
         self.run_dir.join("gate.sock")
     }
 
-    /// Where the files are that containers read about their devices.
+    /// The directory of the files that containers read about their devices.
     pub fn metadata_dir(&self) -> PathBuf {
         self.run_dir.join("metadata")
     }
 
-    /// Where hooks look first.
+    /// The directory of markers.
     pub fn marker_dir(&self) -> PathBuf {
         self.run_dir.join("ready")
     }
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_environment_is_a_list_of_variables() {
+    fn the_environment_of_plugins_is_a_list_of_variables() {
         let with = |env: &str| {
             Args::try_parse_from(["netclaim-kubelet-plugin", "--node-name", "n", "--cni-env", env])
         };

@@ -1,13 +1,13 @@
-//! Small files that are whole or not there.
+//! Small files that are complete or absent.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Puts a file in place of what is at `path`, atomically. One that is the same stays, whether or not the disk is full.
+/// Replaces the file at `path` atomically. A file with the same text stays, so a full disk is no error then.
 ///
 /// # Errors
-/// When it is not there afterwards.
+/// When the file does not have this text afterwards.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|known| known == text.as_bytes()) {
         return Ok(());
@@ -17,10 +17,10 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&tmp, path)
 }
 
-/// Removes a file that need not be there.
+/// Removes a file, which need not exist.
 ///
 /// # Errors
-/// When it is still there afterwards.
+/// When it exists afterwards.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,5 +1,6 @@
-//! `/metrics` for the cluster; `/healthz` (the process answers) and `/readyz` (the runtime tells us, and pods can be
-//! attached) for the kubelet, on an address of the node's own: nobody else can take the probes away.
+//! `/metrics` for the cluster; `/healthz` (the process answers) and `/readyz` (pods can be attached) for the kubelet.
+//!
+//! The probes have an address that only the node reaches, so nobody else can exhaust it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,9 +11,10 @@ use netclaim_process::http::{Answer, serve};
 use tokio::net::TcpListener;
 
 use crate::process::metrics::Metrics;
+use crate::process::readiness::Readiness;
 
-/// Pause before an address that is taken is tried again: no reason for pods to go without networks.
-const TAKEN_PAUSE: Duration = Duration::from_secs(5);
+/// From one try to bind an address that is taken to the next. Pods get their networks meanwhile.
+const BIND_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Serves metrics until dropped.
 pub async fn serve_metrics(address: SocketAddr, metrics: Arc<Metrics>) -> Infallible {
@@ -21,14 +23,11 @@ pub async fn serve_metrics(address: SocketAddr, metrics: Arc<Metrics>) -> Infall
 }
 
 /// Serves probes until dropped.
-pub async fn serve_health(
-    address: SocketAddr,
-    ready: impl Fn() -> Result<(), String> + Clone + Send + Sync + 'static,
-) -> Infallible {
+pub async fn serve_health(address: SocketAddr, readiness: Readiness) -> Infallible {
     let listener = bind(address, "--health-address").await;
     let answer = move |path: &str| match path {
         "/healthz" => Some(Answer::Ok),
-        "/readyz" => Some(Answer::probe(ready())),
+        "/readyz" => Some(Answer::probe(readiness.check().map_err(|error| error.to_string()))),
         _ => None,
     };
     serve(listener, answer).await
@@ -42,6 +41,6 @@ async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
                 tracing::error!(%address, %error, "cannot listen on {address}, trying again: see {flag}")
             }
         }
-        tokio::time::sleep(TAKEN_PAUSE).await;
+        tokio::time::sleep(BIND_INTERVAL).await;
     }
 }

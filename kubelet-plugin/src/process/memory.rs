@@ -1,16 +1,16 @@
-//! Gives memory back to the kernel. A burst of work (a hundred pods at once, hundreds of links plugged in) frees what it took in
-//! the midst of what stays, and glibc keeps that for the next burst: three times what an agent needs at rest.
+//! Returns memory to the kernel. A burst of work (a hundred pods at once) frees its memory between allocations that stay,
+//! and glibc keeps it for the next burst: three times what an idle agent needs.
 
 use std::time::Duration;
 
-/// From one time to the next. It takes a millisecond or less.
-const PERIOD: Duration = Duration::from_secs(30);
+/// From one trim to the next. A trim takes a millisecond or less.
+const TRIM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Gives back what is free, again and again.
-pub async fn give_back() {
+/// Returns free memory again and again.
+pub async fn trim_regularly() {
     loop {
-        tokio::time::sleep(PERIOD).await;
-        // It holds up whoever allocates, not only this thread: nothing is won by doing it elsewhere.
+        tokio::time::sleep(TRIM_INTERVAL).await;
+        // A trim blocks every thread that allocates, so another thread would not help.
         trim();
     }
 }
@@ -18,9 +18,8 @@ pub async fn give_back() {
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code, reason = "glibc has this call, and no crate wraps it")]
 fn trim() {
-    // SAFETY: `malloc_trim` takes a number of bytes to leave at the end of the heap and may be called by any thread at any
-    // time; it returns pages to the kernel in which nothing is allocated, which nobody may look at, and they read as zeroes
-    // when they are allocated again.
+    // SAFETY: `malloc_trim` may be called by any thread at any time; its argument is how many bytes to keep at the end of
+    // the heap. It returns only pages in which nothing is allocated, and nothing may point into those.
     unsafe { libc::malloc_trim(0) };
 }
 
@@ -32,7 +31,7 @@ fn trim() {}
 mod tests {
     use std::hint::black_box;
 
-    /// What this process has in memory that is no file's, in KiB.
+    /// Anonymous memory of this process, in KiB.
     fn anonymous() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
         let line =
@@ -41,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_between_what_is_not_goes_back() {
+    fn a_trim_returns_memory_between_allocations_that_stay() {
         let mut pieces: Vec<Box<[u8]>> = (0..80_000).map(|_| vec![1; 1000].into_boxed_slice()).collect();
         let mut number = 0;
         // Every hundredth stays: the heap does not shrink by itself.

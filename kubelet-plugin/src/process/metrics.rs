@@ -1,4 +1,4 @@
-//! The agent's metrics, in one place, for Prometheus.
+//! The agent's Prometheus metrics.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -14,12 +14,12 @@ use prometheus_client::registry::Registry;
 /// A call of the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(missing_docs, reason = "the kubelet's names")]
-pub enum Call {
+pub enum KubeletCall {
     Prepare,
     Unprepare,
 }
 
-/// How a call ended for one claim.
+/// The result of a call for one claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum CallResult {
@@ -27,31 +27,31 @@ pub enum CallResult {
     Error,
 }
 
-/// What the sweep does.
+/// A kind of sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(missing_docs, reason = "see crate::runtime::sweep")]
-pub enum Sweep {
+pub enum SweepKind {
     Gc,
     Check,
     Orphan,
 }
 
-/// How it ended for one network, attachment or claim.
+/// The result of a sweep for one network, attachment or claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum SweepResult {
-    /// All is well, or is now.
+    /// Nothing is wrong, or the sweep has corrected it.
     Ok,
-    /// A CHECK found something.
+    /// A CHECK found a fault.
     Failed,
-    /// It could not be done.
+    /// The sweep failed.
     Error,
-    /// There was no way to know.
+    /// Nothing can be said.
     Skipped,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SweepLabels {
-    sweep: Sweep,
+    sweep: SweepKind,
     result: SweepResult,
 }
 
@@ -67,11 +67,11 @@ struct FieldLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
-    call: Call,
+    call: KubeletCall,
     result: CallResult,
 }
 
-/// Everything that is counted.
+/// All metrics.
 pub struct Metrics {
     registry: Mutex<Registry>,
     calls: Family<CallLabels, Counter>,
@@ -79,36 +79,36 @@ pub struct Metrics {
     networks: Family<NetworkLabels, Gauge>,
     attach: Histogram,
     dropped: Family<FieldLabels, Gauge>,
-    /// Whether no counters are published because the scheduler cannot work with them.
+    /// 1 when no counters are published because the scheduler cannot work with them.
     pub without_counters: Gauge,
-    /// Whether the node's pool is published as it should be.
+    /// 1 when the node's pool is published as it should be.
     pub pool_published: Gauge,
-    /// Devices that it is published without.
+    /// Devices that the published pool lacks.
     pub devices_left_out: Gauge,
-    /// Whether the container runtime tells us of sandboxes.
+    /// 1 while the container runtime is connected by NRI.
     pub nri_connected: Gauge,
-    /// Journal files that nobody can read.
+    /// Journal files that cannot be read.
     pub unreadable: Gauge,
-    /// Whether the journal takes what is written.
+    /// 1 while the journal can be written.
     pub journal_writable: Gauge,
-    /// What happened to attachments and cannot.
+    /// Events that the state machine of attachments refused.
     pub illegal_moves: Gauge,
     /// Panics in the tasks of pods.
     pub panics: Gauge,
-    /// Whether the node has the hook or plugins of an earlier agent still.
+    /// 1 while the node has the hook or a plugin of an earlier agent.
     pub outdated: Gauge,
-    /// How often this agent's parent has started one before.
+    /// How many agents the parent has started before this one.
     pub restarts: Gauge,
 }
 
-/// Measures from its making to [`Timer::observe`].
+/// Measures from its creation to [`Timer::observe`].
 pub struct Timer<'a> {
     start: Instant,
     histogram: &'a Histogram,
 }
 
 impl Timer<'_> {
-    /// The end of what is measured.
+    /// Records the time that has passed.
     pub fn observe(self) {
         self.histogram.observe(self.start.elapsed().as_secs_f64());
     }
@@ -152,36 +152,32 @@ impl Default for Metrics {
         let without_counters = gauge(
             &mut registry,
             "without_counters",
-            "1 where no counters are published, for Kubernetes has a version whose scheduler cannot work with them, else 0",
+            "1 where no counters are published because the scheduler of this Kubernetes version cannot work with them, else 0",
         );
-        let pool_published = gauge(
-            &mut registry,
-            "pool_published",
-            "0 while the API server does not take what the node has to publish",
-        );
-        let devices_left_out =
-            gauge(&mut registry, "devices_left_out", "Devices that cannot be published, and are left out");
+        let pool_published =
+            gauge(&mut registry, "pool_published", "0 while the API server refuses the slices of the node");
+        let devices_left_out = gauge(&mut registry, "devices_left_out", "Devices that cannot be published");
         let nri_connected =
-            gauge(&mut registry, "nri_connected", "1 while the container runtime tells of sandboxes");
+            gauge(&mut registry, "nri_connected", "1 while the container runtime is connected by NRI");
         let unreadable = gauge(
             &mut registry,
             "journal_unreadable_files",
-            "Journal files that cannot be read and are kept",
+            "Journal files that cannot be read, which the agent keeps",
         );
         let journal_writable = gauge(
             &mut registry,
             "journal_writable",
-            "0 while the state directory takes nothing, and no new pod is attached",
+            "0 while the state directory refuses writes, so that no new pod is attached",
         );
         let illegal_moves = gauge(
             &mut registry,
             "attachment_illegal_moves",
-            "Moves of attachments that their state machine refused: bugs, see the log",
+            "Events that the state machine of attachments refused: bugs, see the log",
         );
         let panics = gauge(
             &mut registry,
             "attachment_panics",
-            "Panics of this agent while it worked on a pod's attachments: bugs, see the log",
+            "Panics of the agent in the work on a pod's attachments: bugs, see the log",
         );
         let outdated = gauge(
             &mut registry,
@@ -215,18 +211,18 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a claim of a call.
-    pub fn call(&self, call: Call, ok: bool) {
+    /// Counts the result of a call for a claim.
+    pub fn call(&self, call: KubeletCall, ok: bool) {
         let result = if ok { CallResult::Ok } else { CallResult::Error };
         self.calls.get_or_create(&CallLabels { call, result }).inc();
     }
 
-    /// Counts something that was swept.
-    pub fn sweep(&self, sweep: Sweep, result: SweepResult) {
+    /// Counts the result of a sweep.
+    pub fn sweep(&self, sweep: SweepKind, result: SweepResult) {
         self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
     }
 
-    /// Whether a Network can serve a pod; `None` when the node does not have it any more.
+    /// Sets whether a Network can serve a pod; `None` when the Network is gone.
     pub fn network_available(&self, network: &str, available: Option<bool>) {
         let labels = NetworkLabels { network: network.to_owned() };
         match available {
@@ -235,17 +231,17 @@ impl Metrics {
         }
     }
 
-    /// Notes whether the API server stores a field of ResourceSlices.
+    /// Sets whether the API server drops a field of ResourceSlices.
     pub fn field_dropped(&self, field: &'static str, dropped: bool) {
         self.dropped.get_or_create(&FieldLabels { field }).set(i64::from(dropped));
     }
 
-    /// Starts measuring an attachment.
+    /// Starts to measure how long an attachment takes.
     pub fn attach_seconds(&self) -> Timer<'_> {
         Timer { start: Instant::now(), histogram: &self.attach }
     }
 
-    /// Everything in OpenMetrics text.
+    /// Returns all metrics as OpenMetrics text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -260,11 +256,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_by_result() {
+    fn calls_are_counted_by_their_result() {
         let metrics = Metrics::default();
-        metrics.call(Call::Prepare, true);
-        metrics.call(Call::Prepare, false);
-        metrics.call(Call::Prepare, false);
+        metrics.call(KubeletCall::Prepare, true);
+        metrics.call(KubeletCall::Prepare, false);
+        metrics.call(KubeletCall::Prepare, false);
         metrics.field_dropped("spec.sharedCounters", true);
         let text = metrics.render();
         assert!(text.contains("netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1"), "{text}");

@@ -1,4 +1,4 @@
-//! What any long-running program needs: arguments, metrics, sockets, memory.
+//! What any long-running program needs: arguments, metrics, sockets, signals, memory.
 
 pub mod args;
 pub mod files;
@@ -6,4 +6,8 @@ pub mod http;
 pub mod memory;
 pub mod metrics;
 pub mod mounts;
+pub mod parts;
+pub mod programs;
+pub mod readiness;
 pub mod sockets;
+pub mod turn;

@@ -1,4 +1,4 @@
-//! What a container takes away from CNI plugins, and how much of it is given back.
+//! Undoes what containers restrict and CNI plugins need.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -8,13 +8,22 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// Plugins set sysctls of the pod's network (`disable_ipv6`, `arp_notify` …), and fail where `/proc/sys` is
-/// read-only, as container runtimes mount it for containers that are not privileged. Remounts it in our own mount
-/// namespace, which `CAP_SYS_ADMIN` allows; on a host there is nothing to do.
-///
-/// # Errors
-/// When it is read-only and stays so.
-pub fn make_sysctls_writable() -> io::Result<()> {
+/// Where the plugin `tuning` keeps what it changed, unless its configuration names another directory.
+const TUNING_DIR: &str = "/run/cni/tuning";
+
+/// Gives CNI plugins writable sysctls and a usable directory for `tuning`. Logs what it cannot do.
+pub fn prepare_for_plugins() {
+    if let Err(error) = make_sysctls_writable() {
+        tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
+    }
+    if let Err(error) = make_tuning_dir() {
+        tracing::warn!(%error, "the plugin tuning will fail where it sets MTU or MAC address");
+    }
+}
+
+/// Remounts `/proc/sys` in the agent's mount namespace, which needs `CAP_SYS_ADMIN`. Plugins set sysctls of the pod's
+/// network, and container runtimes mount `/proc/sys` read-only in unprivileged containers.
+fn make_sysctls_writable() -> io::Result<()> {
     let path = Path::new("/proc/sys");
     if !statvfs(path)?.flags().contains(FsFlags::ST_RDONLY) {
         return Ok(());
@@ -25,15 +34,9 @@ pub fn make_sysctls_writable() -> io::Result<()> {
     Ok(mount(none, path, none, flags, none)?)
 }
 
-/// Where `tuning` keeps what it changed, unless its configuration says otherwise.
-const TUNING_DIR: &str = "/run/cni/tuning";
-
-/// `tuning` makes its folder with a mode (0600) that only `CAP_DAC_OVERRIDE` gets past, and then fails for `mtu`, `mac`
-/// and the other settings that it restores. Makes the folder, or mends its mode.
-///
-/// # Errors
-/// When it can be neither made nor changed.
-pub fn make_room_for_tuning() -> io::Result<()> {
+/// Creates the directory of `tuning`, or corrects its mode. `tuning` itself creates it with mode 0600, which needs
+/// `CAP_DAC_OVERRIDE`, and then fails for `mtu`, `mac` and the other settings that it restores.
+fn make_tuning_dir() -> io::Result<()> {
     fs::create_dir_all(TUNING_DIR)?;
     fs::set_permissions(TUNING_DIR, Permissions::from_mode(0o700))
 }

@@ -1,4 +1,4 @@
-//! Unix sockets that nobody but root can use.
+//! Unix sockets that only root can use.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,10 +11,10 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::process::files;
 
-/// A socket in place of what is at `path`.
+/// Listens on a socket that replaces whatever is at `path`.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When the socket cannot be created.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
@@ -25,26 +25,26 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// Answers everyone who connects, each in a task of its own, until dropped; the tasks go on.
+/// Accepts connections until dropped, and answers each in a task of its own, which then still ends by itself.
 pub(crate) async fn serve<A>(listener: UnixListener, answer: impl Fn(UnixStream) -> A)
 where
     A: Future<Output = io::Result<()>> + Send + 'static,
 {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => match is_ours(&stream) {
+            Ok((stream, _)) => match check_peer(&stream) {
                 Ok(()) => {
                     let answer = answer(stream);
                     tokio::spawn(async move {
                         if let Err(error) = answer.await {
-                            tracing::debug!(%error, "whoever asked went away");
+                            tracing::debug!(%error, "the peer closed its connection");
                         }
                     });
                 }
-                Err(error) => tracing::debug!(%error, "a connection is refused"),
+                Err(error) => tracing::debug!(%error, "refused a connection"),
             },
             Err(error) => {
-                // Out of descriptors, most likely: whoever asks waits, and so can we.
+                // Most likely the process has no free descriptors. Peers wait meanwhile.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -52,8 +52,8 @@ where
     }
 }
 
-/// Refuses a peer that is neither root nor the user we are: the file's mode should have, already.
-fn is_ours(stream: &UnixStream) -> io::Result<()> {
+/// Refuses a peer that is neither root nor the agent's user. The socket's mode should keep it out already.
+fn check_peer(stream: &UnixStream) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
@@ -61,13 +61,13 @@ fn is_ours(stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the sockets in `dir` with such names at which nobody listens any more.
+/// Removes the sockets in `dir` that have a name of `ours` and no listener.
 pub(crate) fn remove_dead(dir: &Path, ours: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let dead = || matches!(StdStream::connect(&path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
         if entry.file_name().to_str().is_some_and(&ours) && dead() {
-            // One that cannot be removed is a nuisance and no more.
+            // A socket that stays does no harm.
             let _ = fs::remove_file(&path);
         }
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_sockets_that_nobody_listens_at_are_removed() {
+    async fn only_sockets_without_a_listener_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = |name: &str| dir.path().join(name);
         let _alive = listen(&path("a.sock")).expect("listens");
@@ -91,7 +91,7 @@ mod tests {
             .map(|entry| entry.expect("an entry").file_name())
             .collect();
         left.sort();
-        // What is no socket refuses connections too; nobody needs it there.
+        // A regular file refuses connections too, and nobody needs it there.
         assert_eq!(left, ["a.sock", "other"]);
     }
 }

@@ -1,48 +1,64 @@
-//! The pods of this node, which the agent asks for as the node itself: the Node authorizer shows it the pods of no other,
-//! where a right of the agent's own to get pods would be one to read every pod of the cluster, secrets in `env` included.
+//! The pods of this node, as the API server knows them.
 //!
-//! It lists them by name, since a list of its node's pods is allowed at once. Whether a node may get a pod is known a
-//! moment after the pod is bound only, and what is gone would be forbidden, not missing.
+//! The agent asks as the node itself: the Node authorizer shows a node its own pods only. With a right of its own to get
+//! pods, the agent could read every pod of the cluster, including secrets in `env`.
+//!
+//! It lists pods by name, since a node may list its own pods at once. A node may get a pod only some time after the pod is
+//! bound, and for a pod that is gone the answer would be "forbidden", not "not found".
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use http::Request;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams, ObjectList, PartialObjectMeta};
 use kube::{Client, Error, Resource as _};
 use serde::de::DeserializeOwned;
 
-/// HTTP status of what is not allowed.
+/// HTTP status of a request that is not allowed.
 const FORBIDDEN: u16 = 403;
+/// How long the API server may take to return a pod.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// The same, for a pod whose container is about to be created.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Finds pods of one node.
-pub(crate) struct NodePods {
+pub struct NodePods {
     client: Client,
     node: String,
-    /// The API server lets no agent be its node, as before Kubernetes 1.36, and lets this one get pods instead.
+    /// The API server does not let the agent act as its node (Kubernetes before 1.36) but lets it get pods.
     directly: AtomicBool,
 }
 
 impl NodePods {
-    pub(crate) fn new(client: Client, node: &str) -> Self {
+    /// Finds pods of `node`.
+    pub fn new(client: Client, node: &str) -> Self {
         Self { client, node: node.to_owned(), directly: AtomicBool::new(false) }
     }
 
-    /// A pod of the node, if there is one of that name.
-    ///
-    /// # Errors
-    /// When the API server does not say.
-    pub(crate) async fn pod(&self, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
+    /// Returns the metadata of the pod with this UID: `Some(None)` when it is gone or another pod has its name, `None` when
+    /// the API server does not answer within 3 s.
+    pub async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
+        let found = tokio::time::timeout(TIMEOUT, self.get_metadata(namespace, name)).await.ok()?.ok()?;
+        Some(with_uid(found.map(|found| found.metadata), uid))
+    }
+
+    /// Whether containers of the pod with this UID may wait in a hook; `None` when the API server does not answer within
+    /// 0.5 s.
+    pub async fn may_wait_in_hook(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
+        let pod = tokio::time::timeout(SHORT_TIMEOUT, self.get(namespace, name)).await.ok()?.ok()??;
+        with_uid(Some(pod.metadata), uid)?;
+        Some(pod.spec.as_ref().is_none_or(may_wait_in_hook))
+    }
+
+    async fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
         let listed = request(namespace).list(&self.only(name));
         let get = |pods: Api<Pod>| async move { pods.get_opt(name).await };
         self.find(namespace, listed, get).await
     }
 
-    /// As [`Self::pod`], the metadata only.
-    ///
-    /// # Errors
-    /// When the API server does not say.
-    pub(crate) async fn metadata(
+    async fn get_metadata(
         &self,
         namespace: &str,
         name: &str,
@@ -79,7 +95,7 @@ impl NodePods {
         let found = get(Api::namespaced(self.client.clone(), namespace)).await?;
         if !self.directly.swap(true, Ordering::Relaxed) {
             tracing::info!(
-                "the API server does not let the agent ask for pods as its node: it gets them directly"
+                "the API server does not let the agent list pods as its node: the agent gets them directly"
             );
         }
         Ok(found)
@@ -88,6 +104,18 @@ impl NodePods {
 
 fn request(namespace: &str) -> kube::core::Request {
     kube::core::Request::new(Pod::url_path(&(), Some(namespace)))
+}
+
+/// Returns `found` if it is of the pod with this UID.
+fn with_uid(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
+    found.filter(|metadata| metadata.uid.as_deref() == Some(uid))
+}
+
+/// Whether a hook that fails does not end the pod. It does where the pod, or a container, has `restartPolicy: Never`.
+fn may_wait_in_hook(spec: &PodSpec) -> bool {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut policies = containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
+    policies.all(|policy| policy.as_deref() != Some("Never"))
 }
 
 #[cfg(test)]
@@ -106,7 +134,7 @@ mod tests {
         (NodePods::new(Client::new(service, "default"), "node0"), server)
     }
 
-    /// Answers the next request; returns who asks, and for what.
+    /// Answers the next request; returns its user and its URI.
     async fn answer(server: &mut Server, code: u16, body: Value) -> (Option<String>, String) {
         let (request, send) = server.next_request().await.expect("a request");
         let user =
@@ -125,22 +153,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_asked_for_as_its_node() {
+    async fn the_agent_lists_pods_as_their_node() {
         let (pods, mut server) = pods();
         let found = json!([{"metadata": {"name": "p", "namespace": "ns", "uid": "1"}}]);
-        let (pod, (user, uri)) = tokio::join!(pods.pod("ns", "p"), answer(&mut server, 200, list(found)));
+        let (pod, (user, uri)) = tokio::join!(pods.get("ns", "p"), answer(&mut server, 200, list(found)));
         assert_eq!(pod.expect("an answer").expect("a pod").metadata.uid.as_deref(), Some("1"));
         assert_eq!(user.as_deref(), Some("system:node:node0"));
         assert_eq!(
             uri,
             "/api/v1/namespaces/ns/pods?&fieldSelector=metadata.name%3Dp%2Cspec.nodeName%3Dnode0"
         );
-        let (gone, _) = tokio::join!(pods.metadata("ns", "p"), answer(&mut server, 200, list(json!([]))));
+        let (gone, _) = tokio::join!(pods.get_metadata("ns", "p"), answer(&mut server, 200, list(json!([]))));
         assert!(gone.expect("an answer").is_none());
     }
 
     #[tokio::test]
-    async fn where_nobody_may_be_a_node_pods_are_got_directly_from_then_on() {
+    async fn an_agent_that_may_not_act_as_its_node_gets_pods_directly_from_then_on() {
         let (pods, mut server) = pods();
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "uid": "1"}});
         let server = async {
@@ -148,7 +176,7 @@ mod tests {
             let first = answer(&mut server, 200, pod.clone()).await;
             (as_node, first, answer(&mut server, 200, pod).await)
         };
-        let both = async { (pods.pod("ns", "p").await, pods.pod("ns", "p").await) };
+        let both = async { (pods.get("ns", "p").await, pods.get("ns", "p").await) };
         let ((one, two), (as_node, first, second)) = tokio::join!(both, server);
         assert!(one.expect("an answer").is_some() && two.expect("an answer").is_some());
         assert!(as_node.is_some());
@@ -156,15 +184,39 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_of_both_is_tried_again_as_the_node() {
+    async fn an_agent_that_is_refused_both_ways_retries_as_its_node() {
         let (pods, mut server) = pods();
         let server = async {
             answer(&mut server, 403, forbidden()).await;
             answer(&mut server, 403, forbidden()).await;
             answer(&mut server, 200, list(json!([]))).await
         };
-        let both = async { (pods.metadata("ns", "p").await, pods.metadata("ns", "p").await) };
+        let both = async { (pods.get_metadata("ns", "p").await, pods.get_metadata("ns", "p").await) };
         let ((one, two), (user, _)) = tokio::join!(both, server);
         assert!(one.is_err() && two.expect("an answer").is_none() && user.is_some());
+    }
+
+    #[test]
+    fn one_container_that_is_never_restarted_keeps_its_pod_out_of_the_hook() {
+        let may_wait = |spec| may_wait_in_hook(&serde_json::from_value(spec).unwrap());
+        let container = |policy: Option<&str>| json!({"name": "c", "restartPolicy": policy});
+        let never = Some("Never");
+        assert!(!may_wait(json!({"restartPolicy": "Never", "containers": [container(None)]})));
+        assert!(!may_wait(json!({"containers": [container(None), container(never)]})));
+        assert!(!may_wait(json!({"containers": [container(None)], "initContainers": [container(never)]})));
+        let restarted = json!({"restartPolicy": "OnFailure", "containers": [container(None)], "initContainers": [container(Some("Always"))]});
+        assert!(may_wait(restarted));
+    }
+
+    #[test]
+    fn a_pod_that_has_the_name_of_a_deleted_one_is_another_pod() {
+        let found = || Some(ObjectMeta { uid: Some("new".to_owned()), ..ObjectMeta::default() });
+        assert!(with_uid(found(), "new").is_some());
+        assert_eq!(
+            with_uid(found(), "old"),
+            None,
+            "the old one is gone, and its attachments are an orphan's"
+        );
+        assert_eq!(with_uid(Some(ObjectMeta::default()), "old"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a sandbox is that somebody tells of: one that can be attached to, or why not.
+//! Sandboxes: whether something can be attached to one, and if not, why.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,86 +7,105 @@ use std::time::Duration;
 
 use netclaim_cni::error_chain;
 use netclaim_driver::attach::LiveSandbox;
-use netclaim_driver::attach::record::Sandbox;
+use netclaim_driver::attach::Sandbox;
 use netclaim_driver::links::Netns;
-use netclaim_driver::nri::{Sandbox as Told, SandboxNetwork};
+use netclaim_driver::nri::{Sandbox as PodSandbox, SandboxNetwork};
 
-const ON_THE_NODE: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
+const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
                            remove hostNetwork or the claim";
 
-/// Pause before a sandbox that could not be looked at is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// From one inspection to the next of a sandbox that cannot be inspected.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was found.
+/// What an inspection finds.
 #[derive(Debug)]
-pub enum Listed {
-    /// It lives, and its network namespace is held open.
+pub enum Inspection {
+    /// The sandbox lives; its network namespace is held open.
     Live(LiveSandbox),
-    /// It has ended.
+    /// The sandbox has ended.
     Gone,
-    /// Nothing can be attached to it, for this reason.
+    /// Nothing can be attached to the sandbox, for this reason.
     Unfit(String),
-    /// It could not be looked at, for this reason.
+    /// The sandbox cannot be inspected, for this reason.
     Unclear(String),
 }
 
-/// The sandboxes that the runtime has told of, the last of each pod: also of pods that get a claim later.
+/// The last sandbox of each pod that the runtime has reported, including pods that get a claim later.
 #[derive(Debug, Default)]
-pub struct Sandboxes(Mutex<HashMap<String, (String, SandboxNetwork)>>);
+pub struct Sandboxes(Mutex<Reported>);
+
+#[derive(Debug, Default)]
+struct Reported {
+    /// Ids and networks, by the UIDs of pods.
+    of_pods: HashMap<String, (String, SandboxNetwork)>,
+    /// Why the runtime reports no other sandbox.
+    disconnected: Option<String>,
+}
 
 impl Sandboxes {
-    /// The runtime lists these.
-    pub fn replace(&self, sandboxes: &[Told]) {
-        *self.lock() = sandboxes.iter().map(entry).collect();
+    /// Replaces all sandboxes by those that the runtime lists.
+    pub fn replace(&self, sandboxes: &[PodSandbox]) {
+        *self.lock() = Reported { of_pods: sandboxes.iter().map(entry).collect(), disconnected: None };
     }
 
-    /// The runtime has made one.
-    pub fn up(&self, sandbox: &Told) {
-        self.lock().extend([entry(sandbox)]);
+    /// Adds a sandbox that the runtime has created.
+    pub fn up(&self, sandbox: &PodSandbox) {
+        self.lock().of_pods.extend([entry(sandbox)]);
     }
 
-    /// The runtime stops or removes one.
-    pub fn gone(&self, sandbox: &Told) {
-        self.lock().retain(|_, (id, _)| *id != sandbox.id);
+    /// Removes a sandbox that the runtime stops or removes.
+    pub fn gone(&self, sandbox: &PodSandbox) {
+        self.lock().of_pods.retain(|_, (id, _)| *id != sandbox.id);
     }
 
-    /// Whether the pod has one.
+    /// Notes why the runtime reports no sandbox, until it lists them again.
+    pub fn disconnected(&self, reason: &str) {
+        self.lock().disconnected = Some(reason.to_owned());
+    }
+
+    /// Whether the pod has a sandbox.
     pub fn has(&self, pod_uid: &str) -> bool {
-        self.lock().contains_key(pod_uid)
+        self.lock().of_pods.contains_key(pod_uid)
     }
 
-    /// Looks at the pod's sandbox; `None` where it has none.
-    pub fn look_at(&self, pod_uid: &str, boot_id: &str) -> Option<Listed> {
-        let (id, network) = self.lock().get(pod_uid).cloned()?;
-        Some(look_at(pod_uid, &id, &network, boot_id))
+    /// Inspects the pod's sandbox; `None` when it has none.
+    pub fn inspect(&self, pod_uid: &str, boot_id: &str) -> Option<Inspection> {
+        let (known, disconnected) = {
+            let reported = self.lock();
+            (reported.of_pods.get(pod_uid).cloned(), reported.disconnected.clone())
+        };
+        match known {
+            Some((id, network)) => Some(inspect(pod_uid, &id, &network, boot_id)),
+            None => disconnected.map(Inspection::Unfit),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (String, SandboxNetwork)>> {
+    fn lock(&self) -> MutexGuard<'_, Reported> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn entry(sandbox: &Told) -> (String, (String, SandboxNetwork)) {
+fn entry(sandbox: &PodSandbox) -> (String, (String, SandboxNetwork)) {
     (sandbox.uid.clone(), (sandbox.id.clone(), sandbox.network.clone()))
 }
 
-/// Looks at the sandbox `id` of a pod, in the boot `boot_id`.
-pub fn look_at(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str) -> Listed {
+/// Inspects the sandbox `id` of a pod, in the boot `boot_id`.
+pub fn inspect(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str) -> Inspection {
     let path: &Path = match network {
         SandboxNetwork::Namespace(path) => path,
-        SandboxNetwork::Host => return Listed::Unfit(ON_THE_NODE.to_owned()),
-        SandboxNetwork::Unknown => return Listed::Gone,
+        SandboxNetwork::Host => return Inspection::Unfit(HOST_NETWORK.to_owned()),
+        SandboxNetwork::Unknown => return Inspection::Gone,
     };
     let netns = match Netns::open(path) {
         Ok(netns) => netns,
-        Err(error) if error.is_gone() => return Listed::Gone,
-        Err(error) => return Listed::Unclear(error_chain(&error)),
+        Err(error) if error.is_gone() => return Inspection::Gone,
+        Err(error) => return Inspection::Unclear(error_chain(&error)),
     };
     match netns.is_own() {
         Ok(false) => {}
-        // CRI-O names the node's own namespace for such pods.
-        Ok(true) => return Listed::Unfit(ON_THE_NODE.to_owned()),
-        Err(error) => return Listed::Unclear(error_chain(&error)),
+        // CRI-O names the node's own namespace for pods with hostNetwork.
+        Ok(true) => return Inspection::Unfit(HOST_NETWORK.to_owned()),
+        Err(error) => return Inspection::Unclear(error_chain(&error)),
     }
     let sandbox = Sandbox {
         id: id.to_owned(),
@@ -94,19 +113,19 @@ pub fn look_at(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str)
         netns_id: netns.id(),
         boot_id: boot_id.to_owned(),
     };
-    Listed::Live(LiveSandbox { pod_uid: pod_uid.to_owned(), sandbox, netns })
+    Inspection::Live(LiveSandbox { pod_uid: pod_uid.to_owned(), sandbox, netns })
 }
 
-/// Looks at a sandbox that could not be looked at until it can be, or is no longer `wanted`: what failed may have been for
-/// want of a descriptor or a thread, and nobody would tell of the sandbox once more.
-pub async fn look_again(look: impl Fn() -> Listed, wanted: impl Fn() -> bool) -> Option<Listed> {
+/// Retries `inspect` until it succeeds or the sandbox is no longer `wanted`. The node may have been out of descriptors or
+/// threads, and the runtime reports a sandbox only once.
+pub async fn retry(inspect: impl Fn() -> Inspection, wanted: impl Fn() -> bool) -> Option<Inspection> {
     loop {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
         if !wanted() {
             return None;
         }
-        match look() {
-            Listed::Unclear(error) => tracing::debug!(error, "cannot look at a sandbox"),
+        match inspect() {
+            Inspection::Unclear(error) => tracing::debug!(error, "cannot inspect a sandbox"),
             clear => return Some(clear),
         }
     }
@@ -118,19 +137,30 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_pod_without_a_sandbox_gets_the_reason_while_the_runtime_is_disconnected() {
+        let sandboxes = Sandboxes::default();
+        assert!(sandboxes.inspect("p", "b").is_none(), "its sandbox may come any moment");
+        sandboxes.disconnected("NRI is off");
+        let found = sandboxes.inspect("p", "b");
+        assert!(matches!(&found, Some(Inspection::Unfit(reason)) if reason == "NRI is off"), "{found:?}");
+        sandboxes.replace(&[]);
+        assert!(sandboxes.inspect("p", "b").is_none(), "the runtime is connected again");
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_sandbox_that_cannot_be_looked_at_is_looked_at_again() {
-        let looks = Cell::new(0);
-        let look = || {
-            looks.set(looks.get() + 1);
-            match looks.get() {
-                1 | 2 => Listed::Unclear("Too many open files".to_owned()),
-                _ => Listed::Unfit(ON_THE_NODE.to_owned()),
+    async fn an_inspection_that_fails_is_retried() {
+        let tries = Cell::new(0);
+        let inspect = || {
+            tries.set(tries.get() + 1);
+            match tries.get() {
+                1 | 2 => Inspection::Unclear("Too many open files".to_owned()),
+                _ => Inspection::Unfit(HOST_NETWORK.to_owned()),
             }
         };
-        assert!(matches!(look_again(look, || true).await, Some(Listed::Unfit(_))));
-        assert_eq!(looks.get(), 3);
-        let unclear = || Listed::Unclear(String::new());
-        assert!(look_again(unclear, || false).await.is_none(), "nobody wants to know any more");
+        assert!(matches!(retry(inspect, || true).await, Some(Inspection::Unfit(_))));
+        assert_eq!(tries.get(), 3);
+        let unclear = || Inspection::Unclear(String::new());
+        assert!(retry(unclear, || false).await.is_none(), "the sandbox is no longer wanted");
     }
 }

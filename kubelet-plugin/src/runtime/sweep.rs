@@ -1,74 +1,67 @@
-//! Looks after what nobody tells about, on slow beats: GC of networks, CHECK of attachments, and pods that are gone.
+//! The sweep, for what no event reports: GC of networks, CHECK of attachments, and pods that are gone.
 //!
-//! * Each beat does one thing at a time, and `netclaim_driver::attach::sweep` says which and when.
-//! * An idle node asks the API server nothing: only pods whose sandbox does not live are looked up.
-//! * Networks are collected that have had an attachment since the agent started.
+//! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
+//! * An idle node does not ask the API server: the agent only looks for pods whose sandbox is gone.
+//! * GC runs for networks that have had an attachment since the agent started.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::ObjectRef;
-use crate::owner::{Owner, PodState};
 use netclaim_cni::ListName;
-use netclaim_driver::attach::record::Phase;
 use netclaim_driver::attach::sweep::{Beat, Orphans, Sighting};
-use netclaim_driver::attach::{Attach, Attacher, Checked, Observer, Spec};
+use netclaim_driver::attach::{Attach, Attacher, Checked, Observer};
+use netclaim_driver::attach::{Phase, Spec};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::metrics::{Metrics, Sweep as Kind, SweepResult};
+use crate::owner::{ObjectRef, Owner, PodState};
+use crate::process::metrics::{Metrics, SweepKind, SweepResult};
+use crate::runtime::pods::NodePods;
 
-/// How long something new may wait until it is known to a beat.
-const LOOK: Duration = Duration::from_secs(30);
-/// Looks at a pod before it is an orphan.
+/// How often a schedule takes up new things.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the agent looks for a pod before the pod is an orphan.
 const LOOKS: u32 = 4;
 
 /// How often; zero is never.
 #[derive(Debug, Clone, Copy)]
-pub struct Periods {
+pub struct Intervals {
     /// GC of each network.
     pub gc: Duration,
     /// CHECK of each attachment.
     pub check: Duration,
-    /// How long a pod is gone before it is an orphan.
+    /// For how long a pod must be gone to be an orphan.
     pub orphan_after: Duration,
 }
 
-/// What the API server knows of pods.
-pub trait Pods: Send + Sync + 'static {
-    /// Whether this very pod is there; `None` where that cannot be said.
-    fn is_there(&self, pod: &ObjectRef) -> impl Future<Output = Option<bool>> + Send;
-}
-
 /// The sweep of a node.
-pub struct Sweep<N, O: Observer<Owner = Owner>, P> {
-    /// What is attached.
+pub struct Sweep<N, O: Observer<Owner = Owner>> {
+    /// The attachments.
     pub attacher: Arc<Attacher<N, O>>,
-    /// Where pods are looked up.
-    pub pods: P,
+    /// Finds pods.
+    pub pods: Arc<NodePods>,
     /// The running boot.
     pub boot_id: String,
     /// How often.
-    pub periods: Periods,
-    /// What is counted.
+    pub intervals: Intervals,
+    /// Counts results.
     pub metrics: Arc<Metrics>,
 }
 
-impl<N: Attach, O: Observer<Owner = Owner>, P: Pods> Sweep<N, O, P> {
+impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     /// Sweeps until `cancel`.
     pub async fn run(self, cancel: CancellationToken) {
-        let beats = async { tokio::join!(self.collect(), self.check(), self.find_orphans()) };
-        let _ = cancel.run_until_cancelled(beats).await;
+        let sweeps = async { tokio::join!(self.collect(), self.check(), self.find_orphans()) };
+        let _ = cancel.run_until_cancelled(sweeps).await;
         cancel.cancelled().await;
     }
 
     async fn collect(&self) {
-        let Some(mut beat) = beat(self.periods.gc) else { return };
+        let Some(mut schedule) = schedule(self.intervals.gc) else { return };
         let mut seen: BTreeMap<ListName, Spec> = BTreeMap::new();
         loop {
-            let network = turn(&mut beat, || {
+            let network = turn(&mut schedule, || {
                 seen.extend(self.attacher.networks());
                 seen.keys().cloned().collect()
             });
@@ -77,21 +70,21 @@ impl<N: Attach, O: Observer<Owner = Owner>, P: Pods> Sweep<N, O, P> {
             match self.attacher.collect(spec).await {
                 Ok(released) => {
                     tracing::debug!(%network, released, "gc");
-                    self.metrics.sweep(Kind::Gc, SweepResult::Ok);
+                    self.metrics.sweep(SweepKind::Gc, SweepResult::Ok);
                 }
                 Err(failure) => {
                     tracing::warn!(%network, error = failure.message, "gc failed");
-                    self.metrics.sweep(Kind::Gc, SweepResult::Error);
+                    self.metrics.sweep(SweepKind::Gc, SweepResult::Error);
                 }
             }
         }
     }
 
     async fn check(&self) {
-        let Some(mut beat) = beat(self.periods.check) else { return };
+        let Some(mut schedule) = schedule(self.intervals.check) else { return };
         loop {
-            let (pod, key) = turn(&mut beat, || attached(&self.attacher.pods())).await;
-            // One that is being changed is none of the sweep's business now.
+            let (pod, key) = turn(&mut schedule, || attached(&self.attacher.pods())).await;
+            // There is no answer while the pod's attachments change.
             let Some(checked) = self.attacher.check(&pod, &key).await else { continue };
             let result = match checked {
                 Checked::Fine => SweepResult::Ok,
@@ -104,15 +97,15 @@ impl<N: Attach, O: Observer<Owner = Owner>, P: Pods> Sweep<N, O, P> {
                     SweepResult::Skipped
                 }
             };
-            self.metrics.sweep(Kind::Check, result);
+            self.metrics.sweep(SweepKind::Check, result);
         }
     }
 
     async fn find_orphans(&self) {
-        let Some(mut beat) = beat(self.periods.orphan_after / LOOKS) else { return };
-        let mut orphans = Orphans::new(self.periods.orphan_after);
+        let Some(mut schedule) = schedule(self.intervals.orphan_after / LOOKS) else { return };
+        let mut orphans = Orphans::new(self.intervals.orphan_after);
         loop {
-            let pod_uid = turn(&mut beat, || {
+            let pod_uid = turn(&mut schedule, || {
                 let pods = self.attacher.pods().into_keys().collect();
                 orphans.keep(&pods);
                 pods
@@ -126,62 +119,55 @@ impl<N: Attach, O: Observer<Owner = Owner>, P: Pods> Sweep<N, O, P> {
             };
             let claims: BTreeSet<String> =
                 state.records.iter().map(|record| record.plan.owner.claim.uid.clone()).collect();
-            if !orphans.seen(&pod_uid, self.look(&pod, state).await, Instant::now()) {
+            if !orphans.seen(&pod_uid, self.sighting(&pod, state).await, Instant::now()) {
                 continue;
             }
-            tracing::warn!(%pod, pod.uid = pod_uid, "the pod is gone and nobody has unprepared its claims: they are released");
+            tracing::warn!(%pod, pod.uid = pod_uid, "the pod is gone and the kubelet has not unprepared its claims: releasing them");
             for claim in claims {
                 let released = self.attacher.release_of(&pod_uid, &claim).await;
                 let result = if released.is_ok() { SweepResult::Ok } else { SweepResult::Error };
-                self.metrics.sweep(Kind::Orphan, result);
+                self.metrics.sweep(SweepKind::Orphan, result);
             }
         }
     }
 
-    async fn look(&self, pod: &ObjectRef, state: PodState) -> Sighting {
+    async fn sighting(&self, pod: &ObjectRef, state: PodState) -> Sighting {
         let boot_id = self.boot_id.clone();
         let lives = tokio::task::spawn_blocking(move || state.closing || state.sandbox_lives(&boot_id));
         if lives.await.unwrap_or(true) {
             return Sighting::There;
         }
-        match self.pods.is_there(pod).await {
-            Some(true) => Sighting::There,
-            Some(false) => Sighting::Gone,
+        match self.pods.metadata(&pod.namespace, &pod.name, &pod.uid).await {
+            Some(Some(_)) => Sighting::There,
+            Some(None) => Sighting::Gone,
             None => Sighting::Unknown,
         }
     }
 }
 
-/// UIDs of pods and keys of attachments that can be checked.
+/// Returns the attachments that can be checked, each by its pod's UID and its key.
 fn attached(pods: &BTreeMap<String, PodState>) -> BTreeSet<(String, String)> {
     let records = pods.iter().flat_map(|(uid, state)| state.records.iter().map(move |record| (uid, record)));
     let attached = records.filter(|(_, record)| matches!(record.phase, Phase::Attached { .. }));
     attached.map(|(uid, record)| (uid.clone(), record.key())).collect()
 }
 
-/// `None` when it is switched off.
-fn beat<K: Ord + Clone>(period: Duration) -> Option<Beat<K>> {
-    (!period.is_zero()).then(|| Beat::new(period))
+/// Returns a schedule; `None` when the interval is zero.
+fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Beat<K>> {
+    (!interval.is_zero()).then(|| Beat::new(interval))
 }
 
-/// Waits for the turn of the next of `things`.
-async fn turn<K: Ord + Clone>(beat: &mut Beat<K>, mut things: impl FnMut() -> BTreeSet<K>) -> K {
+/// Waits until one of `things` is due, and returns it.
+async fn turn<K: Ord + Clone>(schedule: &mut Beat<K>, mut things: impl FnMut() -> BTreeSet<K>) -> K {
     loop {
         let now = Instant::now();
-        beat.keep(&things(), now, chance);
-        if let Some(thing) = beat.next(now, chance) {
+        schedule.keep(&things(), now, fastrand::f64);
+        if let Some(thing) = schedule.next(now, fastrand::f64) {
             return thing;
         }
-        let look = now + LOOK;
-        tokio::time::sleep_until(beat.due().map_or(look, |due| due.min(look))).await;
+        let update = now + UPDATE_INTERVAL;
+        tokio::time::sleep_until(schedule.due().map_or(update, |due| due.min(update))).await;
     }
-}
-
-/// A number from 0 to 1: nobody's secret, only another one each time and on each node.
-pub(crate) fn chance() -> f64 {
-    let number = RandomState::new().hash_one(0_u8);
-    // 53 bits are what fits.
-    (number >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -189,19 +175,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_new_has_its_turn_within_a_period_and_a_look() {
-        let mut beat = Beat::new(Duration::from_secs(100));
+    async fn a_new_thing_is_due_within_two_intervals() {
+        let mut schedule = Beat::new(Duration::from_secs(100));
         let start = Instant::now();
-        let things = || if start.elapsed() < LOOK { BTreeSet::new() } else { BTreeSet::from(["new"]) };
-        assert_eq!(turn(&mut beat, things).await, "new");
-        assert!(start.elapsed() <= LOOK + Duration::from_secs(100), "{:?}", start.elapsed());
-    }
-
-    #[test]
-    fn chances_differ_and_are_spread() {
-        let chances: Vec<f64> = (0..1000).map(|_| chance()).collect();
-        assert!(chances.iter().all(|chance| (0.0..1.0).contains(chance)));
-        let mean = chances.iter().sum::<f64>() / 1000.0;
-        assert!((0.4..0.6).contains(&mean), "{mean}");
+        let things =
+            || if start.elapsed() < UPDATE_INTERVAL { BTreeSet::new() } else { BTreeSet::from(["new"]) };
+        assert_eq!(turn(&mut schedule, things).await, "new");
+        assert!(start.elapsed() <= UPDATE_INTERVAL + Duration::from_secs(100), "{:?}", start.elapsed());
     }
 }

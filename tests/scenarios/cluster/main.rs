@@ -158,7 +158,7 @@ fn main() -> ExitCode {
             a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_during_an_add,
             a_pod_whose_uplink_is_removed_starts_again_when_it_is_back,
             pods_are_attached_while_the_api_server_hangs,
-            pods_get_their_networks_from_a_runtime_without_nri,
+            without_nri_the_agent_is_not_ready_and_no_container_starts,
             a_read_only_state_directory_delays_only_new_pods,
             a_full_state_directory_delays_only_new_pods,
             a_new_sandbox_gets_the_interface_again,

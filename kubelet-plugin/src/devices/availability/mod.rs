@@ -30,7 +30,6 @@ pub use self::checks::Unavailable;
 use super::subscription::Subscription;
 use crate::inventory::Inventory;
 use crate::process::metrics::Metrics;
-use crate::runtime::sweep::chance;
 
 /// Delay from a change in a plugin directory to the look: an update that replaces a plugin is no outage.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -102,7 +101,7 @@ impl Availability {
                 }
                 () = bin_dirs.changed() => look = look.min(Instant::now() + SETTLE),
                 Some((name, conflist, status)) = asked.next() => {
-                    checks.answered(&name, &conflist, status, Instant::now(), chance());
+                    checks.answered(&name, &conflist, status, Instant::now(), fastrand::f64());
                 }
                 () = tokio::time::sleep_until(next_due.map_or(look, |due| due.min(look))) => {}
             }

@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::{Plugged, Test, eventually, long};
 use serde_json::{Value, json};
 
-use super::plugins::hook_waits;
 use super::state_directory::agent_is_ready;
 
 pub fn pods_and_slices_outlive_a_kubelet_restart(test: &Test<'_>) -> Result<()> {
@@ -202,39 +201,48 @@ pub fn pods_are_attached_while_the_api_server_hangs(test: &Test<'_>) -> Result<(
     test.node_has_leases(1)
 }
 
-pub fn pods_get_their_networks_from_a_runtime_without_nri(test: &Test<'_>) -> Result<()> {
+pub fn without_nri_the_agent_is_not_ready_and_no_container_starts(test: &Test<'_>) -> Result<()> {
     let (on, off) = ("disable = false", "disable = true");
     let file = test.cluster.dir().join("runtime.toml");
     let config = fs::read_to_string(&file)?;
     if !config.contains(on) {
         return test.skip("only containerd's configuration is changed here");
     }
+    let why = "not connected to the container runtime by NRI: enable NRI in the runtime's configuration";
     let network = test.network_after(":")?;
     test.start_pod("old", &network)?;
-    let before = test.interface("old", "net1")?;
     fs::write(&file, config.replace(on, off))?;
     let shown = || -> Result<()> {
         test.cluster.service("restart", "runtime")?;
-        test.start_pod("new", &network)?;
-        ensure!(test.interface("old", "net1")? == before, "it was {before:?}");
-        agent_is_ready(test, true)?;
+        test.pod("new", &network)?;
+        let waits = |pod: &str| -> Result<()> {
+            test.event(pod, &["NetworkAttachFailed", why])?;
+            test.claim_is_not_ready(pod, &[why])?;
+            test.has_not_started(pod)
+        };
+        let says_why = || -> Result<()> {
+            let answer = test.cluster.ask_agent("/readyz")?;
+            ensure!(answer.contains(" 503 Service Unavailable") && answer.contains(why), "it says {answer}");
+            Ok(())
+        };
+        waits("new")?;
+        says_why()?;
+        // A new sandbox of a pod that was attached is none that the agent hears of.
+        test.end_sandbox(&test.sandbox("old")?)?;
+        waits("old")?;
         test.cluster.kill_agent()?;
-        test.start_pod("next", &network)?;
-        sandbox_is_replaced(test, "old")?;
-        test.delete_pod("new")?;
-        test.delete_pod("old")?;
-        // The next agent learns of the sandbox from the hook that has called this one.
-        test.macvlan_after("/opt/cni/bin/busybox sleep 1000")?;
-        test.pod("waits", &network)?;
-        hook_waits(test, "waits")?;
-        test.cluster.kill_agent()?;
-        test.macvlan_after(":")?;
-        test.runs_with("waits", &["net1"])?;
-        test.node_has_leases(2)
+        test.pod("next", &network)?;
+        waits("next")?;
+        says_why()?;
+        waits("new")
     }();
     fs::write(&file, config)?;
     test.cluster.service("restart", "runtime")?;
     shown?;
-    test.start_pod("last", &network)?;
+    for pod in ["old", "new", "next"] {
+        test.began_with(pod, &["net1"])?;
+        test.interface(pod, "net1")?;
+    }
+    eventually(20, "the agent is ready again", || agent_is_ready(test, true))?;
     test.node_has_leases(3)
 }
