@@ -12,6 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use netclaim_cni::hex;
 use sha2::{Digest, Sha256};
 
 use crate::names::is_dns_label;
@@ -67,7 +68,7 @@ pub fn link_label(link: &IfName) -> String {
     }
     let spelled: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    let hash: String = Sha256::digest(name).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(&Sha256::digest(name)[..4]);
     format!("{}-{hash}", spelled.trim_matches('-')).trim_start_matches('-').to_owned()
 }
 

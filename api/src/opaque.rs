@@ -67,7 +67,7 @@ mod tests {
         );
         assert!(error(r#","bandwidth":{"ingres":"1G"}"#).starts_with("bandwidth.ingres: unknown field"));
         assert!(error(r#","ifName":"eth0""#).starts_with("ifName: \"eth0\" is the pod's own interface"));
-        assert!(error(r#","ifName":"a","ifName":"b""#).contains("\"ifName\" stands twice"));
+        assert!(error(r#","ifName":"a","ifName":"b""#).contains("`ifName` occurs twice"));
         assert!(error(r#","args":{"a":"b;c=d"}"#).starts_with("args.a:"));
     }
 

@@ -91,7 +91,10 @@ pub(crate) fn raw<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, ser
 /// Reads one JSON document without keeping it, and refuses a key that occurs twice in one object, at any depth.
 ///
 /// Two readers may pick different ones of two equal keys, so that a policy would see another value than the plugin.
-pub(crate) fn refuse_duplicate_keys(text: &str) -> Result<(), serde_json::Error> {
+///
+/// # Errors
+/// Names the key, or what is no JSON, with the line and column.
+pub fn refuse_duplicate_keys(text: &str) -> Result<(), serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Distinct.deserialize(&mut deserializer)?;
     deserializer.end()

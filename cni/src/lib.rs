@@ -55,6 +55,7 @@ pub use capability_args::{BandwidthArg, CapabilityArgs, DnsArg, IpRangeArg, Port
 pub use config::{ConfError, ConfProblem, NetworkList, PluginConf};
 pub use error_chain::error_chain;
 pub use hex::hex;
+pub use json::refuse_duplicate_keys;
 pub use names::{ContainerId, IfName, ListName, NameError, NameKind, PluginType};
 pub use request::{Request, RequestError, Verb};
 pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};

@@ -473,9 +473,6 @@ mod tests {
         let text =
             claim().to_string().replacen("\"ifName\":\"data0\"", "\"ifName\":\"a\",\"ifName\":\"b\"", 1);
         let error = Claim::read(&text, "u1", "netclaim.dev").expect_err("refused").to_string();
-        assert!(
-            error.contains("class config[0].opaque.parameters: the key \"ifName\" stands twice"),
-            "{error}"
-        );
+        assert!(error.contains("class config[0].opaque.parameters: key `ifName` occurs twice"), "{error}");
     }
 }
