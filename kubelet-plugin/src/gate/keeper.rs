@@ -20,16 +20,12 @@ use crate::status::Update;
 /// Why an agent cannot take over the gate.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
-    /// A directory cannot be created.
     #[error("cannot use the directory {}", path.display())]
     Directory {
-        /// The directory.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A directory cannot be read, or a file cannot be removed.
     #[error("cannot take over the CDI specs and markers of an earlier agent")]
     TakeOver(#[source] io::Error),
 }

@@ -18,26 +18,16 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Why the agent cannot run with the programs that are there.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramsError {
-    /// The path of the running executable is unknown.
     #[error("cannot find the agent's own executable")]
     OwnPath(#[source] io::Error),
-    /// The directory of plugins cannot be listed.
     #[error("cannot read the directory of the agent's CNI plugins, {}", dir.display())]
     Plugins {
-        /// The directory.
         dir: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// Neither this agent nor an earlier one has installed the hook.
     #[error("cannot install the hook {} as {}: see --hook", from.display(), to.display())]
-    NoHook {
-        /// The file that comes with the agent.
-        from: PathBuf,
-        /// Its path on the host.
-        to: PathBuf,
-    },
+    NoHook { from: PathBuf, to: PathBuf },
 }
 
 /// Each program's file and its path on the host.

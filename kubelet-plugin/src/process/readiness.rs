@@ -18,10 +18,8 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Why the agent is not ready.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReady {
-    /// The journal refuses writes, for this reason.
     #[error("no pod can be attached: {0}")]
     Journal(String),
-    /// The runtime is not connected.
     #[error(transparent)]
     Runtime(NotConnected),
 }

@@ -15,10 +15,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Why an agent cannot wait for its turn.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TurnError {
-    /// Standard input is not the lock file that the parent passes.
     #[error("standard input is not the journal's lock file")]
     NoLock(#[source] io::Error),
-    /// The file cannot be locked.
     #[error("cannot lock the journal")]
     Lock(#[source] io::Error),
 }
