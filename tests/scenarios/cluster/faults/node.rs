@@ -228,7 +228,7 @@ pub fn without_nri_the_agent_is_not_ready_and_no_container_starts(test: &Test<'_
         waits("new")?;
         says_why()?;
         // A new sandbox of a pod that was attached is none that the agent hears of.
-        test.end_sandbox(&test.sandbox("old")?)?;
+        test.end_sandbox("old")?;
         waits("old")?;
         test.cluster.kill_agent()?;
         test.pod("next", &network)?;
