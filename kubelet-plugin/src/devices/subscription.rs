@@ -7,18 +7,18 @@ use netclaim_cni::BinChanges;
 use netclaim_cni::dir_changes::DirChanges;
 
 /// Changes that can be waited for.
-pub(super) trait Changes {
+pub(super) trait DirectoryChanges {
     /// Waits for the next change. Cancel safe.
     fn tick(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-impl Changes for BinChanges {
+impl DirectoryChanges for BinChanges {
     async fn tick(&mut self) -> io::Result<()> {
         Self::tick(self).await
     }
 }
 
-impl Changes for DirChanges {
+impl DirectoryChanges for DirChanges {
     async fn tick(&mut self) -> io::Result<()> {
         Self::tick(self).await
     }
@@ -31,7 +31,7 @@ pub(super) struct Subscription<C> {
     is_warned: bool,
 }
 
-impl<C: Changes> Subscription<C> {
+impl<C: DirectoryChanges> Subscription<C> {
     pub(super) fn new(warning: &'static str) -> Self {
         Self { changes: None, warning, is_warned: false }
     }

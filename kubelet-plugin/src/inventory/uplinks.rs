@@ -38,7 +38,7 @@ pub fn uplinks(
     let uplink = |(link, class): (&Link, Result<(), NotUplink>)| {
         // CNI cannot name every link that the kernel can.
         let name: IfName = link.name.parse().ok()?;
-        let facts = Facts::of(link, snapshot);
+        let facts = OwnedFacts::of(link, snapshot);
         let own: Vec<&UplinkPolicySpec> =
             policies.iter().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
@@ -127,13 +127,13 @@ fn offer(
 }
 
 /// What policies select links by.
-struct Facts<'a> {
+struct OwnedFacts<'a> {
     link: &'a Link,
     names: Vec<&'a str>,
     addresses: Vec<IpAddr>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> OwnedFacts<'a> {
     fn of(link: &'a Link, snapshot: &Snapshot) -> Self {
         let alternatives = link.alt_names.iter().map(String::as_str);
         let names = std::iter::once(link.name.as_str()).chain(alternatives).collect();

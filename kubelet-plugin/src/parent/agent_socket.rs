@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-use super::wire::{Call, read_line, write_line};
+use super::wire::{Message, read_line, write_line};
 use crate::dra::{NodeResources, REFRESH, Report};
 use crate::process::sockets;
 
@@ -26,16 +26,16 @@ async fn answer<N: NodeResources>(mut stream: UnixStream, node: Arc<N>, health: 
     let panicked = || "the driver failed unexpectedly: see its log".to_owned();
     // In tasks of their own: they finish even if the caller goes away, and the next call finds the result.
     match read_line(&mut BufReader::new(&mut stream)).await? {
-        Call::Prepare(claims) => {
+        Message::Prepare(claims) => {
             let count = claims.len();
             let answer = tokio::spawn(async move { node.prepare(claims).await }).await;
             write_line(&mut stream, &answer.unwrap_or_else(|_| vec![Err(panicked()); count])).await
         }
-        Call::Unprepare(claim) => {
+        Message::Unprepare(claim) => {
             let answer = tokio::spawn(async move { node.unprepare(claim).await }).await;
             write_line(&mut stream, &answer.unwrap_or_else(|_| Err(panicked()))).await
         }
-        Call::WatchHealth => report_health(stream, health).await,
+        Message::WatchHealth => report_health(stream, health).await,
     }
 }
 

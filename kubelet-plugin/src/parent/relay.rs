@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::wire::{Call, read_line, write_line};
+use super::wire::{Message, read_line, write_line};
 use crate::dra::{ClaimRef, NodeResources, PreparedDevice, REFRESH, Report};
 
 /// Timeout of a call: less than the kubelet's (45 s), so that the kubelet gets the reason.
@@ -58,11 +58,11 @@ impl Relay {
         let _ = timeout(time, self.under_way.wait()).await;
     }
 
-    async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<T, CallError> {
+    async fn ask<T: DeserializeOwned>(&self, message: Message) -> Result<T, CallError> {
         let end = Instant::now() + CALL_TIMEOUT;
         let asking = async {
             loop {
-                let error = match timeout_at(end, self.ask_once(&call)).await {
+                let error = match timeout_at(end, self.ask_once(&message)).await {
                     Ok(Ok(answer)) => return Ok(answer),
                     Ok(Err(source)) => CallError::NoAnswer { source },
                     Err(_) => CallError::AtWork,
@@ -76,9 +76,9 @@ impl Relay {
         self.under_way.track_future(asking).await
     }
 
-    async fn ask_once<T: DeserializeOwned>(&self, call: &Call) -> io::Result<T> {
+    async fn ask_once<T: DeserializeOwned>(&self, message: &Message) -> io::Result<T> {
         let mut stream = UnixStream::connect(&self.socket).await?;
-        write_line(&mut stream, call).await?;
+        write_line(&mut stream, message).await?;
         read_line(&mut BufReader::new(stream)).await
     }
 
@@ -95,7 +95,7 @@ impl Relay {
 
     async fn watch_health_of_one(&self, reports: &watch::Sender<Option<Report>>) -> io::Result<()> {
         let mut stream = UnixStream::connect(&self.socket).await?;
-        write_line(&mut stream, &Call::WatchHealth).await?;
+        write_line(&mut stream, &Message::WatchHealth).await?;
         let mut lines = BufReader::new(stream);
         loop {
             // An agent that hangs keeps its connections.
@@ -109,12 +109,12 @@ impl Relay {
 impl NodeResources for Relay {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
         let count = claims.len();
-        let answer = self.ask(Call::Prepare(claims)).await;
+        let answer = self.ask(Message::Prepare(claims)).await;
         answer.unwrap_or_else(|error| vec![Err(error.to_string()); count])
     }
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
-        self.ask(Call::Unprepare(claim)).await.map_err(|error| error.to_string())?
+        self.ask(Message::Unprepare(claim)).await.map_err(|error| error.to_string())?
     }
 }
 

@@ -13,7 +13,7 @@ const MAX_LINE: u64 = 4 << 20;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Call {
+pub(super) enum Message {
     Prepare(Vec<ClaimRef>),
     Unprepare(ClaimRef),
     /// Answered with a line for each report.
