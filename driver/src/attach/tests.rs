@@ -337,6 +337,8 @@ async fn a_release_for_the_old_pod_leaves_the_claims_next_pod_alone() {
     node.attacher.release_of(POD, "a-uid").await.unwrap();
     assert_eq!(node.attacher.plans_of("a-uid"), [moved_to("next")]);
     assert_eq!(node.attacher.release_of(POD, "a-uid").await, Ok(()), "nothing is known of it any more");
+    // Two agents never write at once.
+    node.attacher.drain().await;
     node.restart("boot");
     assert!(
         node.plugins.calls().iter().all(|call| !call.starts_with("del b0")),

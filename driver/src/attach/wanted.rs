@@ -217,6 +217,7 @@ mod tests {
     //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one): agents that come, end
     //! and are killed, sandboxes, releases, failing plugins.
 
+    use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};
     use std::time::Duration;
 
@@ -316,9 +317,8 @@ mod tests {
             let plans = (0..of).map(|index| Plan { of, ..plan(claim, index) });
             if !self.agent.wanted.is_released(&format!("{claim}-uid")) {
                 for record in plans.map(Record::new) {
-                    if !self.journal.contains_key(&record.key()) {
-                        self.journal.insert(record.key(), record.clone());
-                        self.agent.records.push(record);
+                    if let Entry::Vacant(free) = self.journal.entry(record.key()) {
+                        self.agent.records.push(free.insert(record).clone());
                     }
                 }
                 sort(&mut self.agent.records);

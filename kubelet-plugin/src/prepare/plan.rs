@@ -46,7 +46,7 @@ pub enum PlanError {
         claim: ObjectRef,
         /// Why not.
         #[source]
-        source: DeviceError,
+        source: Box<DeviceError>,
     },
 }
 
@@ -171,7 +171,11 @@ fn is_for_node(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
 }
 
 fn in_request(claim: &Claim, allocated: &AllocatedDevice, source: DeviceError) -> PlanError {
-    PlanError::Device { request: allocated.device.request.clone(), claim: claim.object.clone(), source }
+    PlanError::Device {
+        request: allocated.device.request.clone(),
+        claim: claim.object.clone(),
+        source: Box::new(source),
+    }
 }
 
 fn plan(
