@@ -9,7 +9,9 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork, run};
+use netclaim_driver::nri::{
+    Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork, run,
+};
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -153,12 +155,12 @@ impl Scripted {
         *self.script.lock().unwrap() = script;
     }
 
-    async fn play(&self, call: Call) -> Result<Adjustment, String> {
+    async fn play(&self, call: Call) -> Result<Adjustment, Denial> {
         self.calls.send(call).unwrap();
         let script = self.script.lock().unwrap().clone();
         match script {
             Script::Agree => Ok(Adjustment::default()),
-            Script::Refuse(text) => Err(text.to_owned()),
+            Script::Refuse(text) => Err(Denial(text.to_owned())),
             Script::Hook(hook) => Ok(Adjustment { create_runtime: vec![hook] }),
             Script::Hang => std::future::pending().await,
             Script::BlockTheThread(time) => {
@@ -178,7 +180,7 @@ impl Handler for Scripted {
         self.calls.send(Call::Synchronized(sandboxes)).unwrap();
     }
 
-    async fn run_pod_sandbox(&self, sandbox: Sandbox, _: Duration) -> Result<(), String> {
+    async fn run_pod_sandbox(&self, sandbox: Sandbox, _: Duration) -> Result<(), Denial> {
         self.play(Call::Run(sandbox)).await.map(drop)
     }
 
@@ -187,7 +189,7 @@ impl Handler for Scripted {
         sandbox: Sandbox,
         container: Container,
         _: Duration,
-    ) -> Result<Adjustment, String> {
+    ) -> Result<Adjustment, Denial> {
         self.play(Call::Create(sandbox, container)).await
     }
 

@@ -125,14 +125,14 @@ impl<H: Handler> Events<H> {
             Subject::Run(sandbox) => {
                 let work = async move { handler.run_pod_sandbox(sandbox, budget).await };
                 if let Ok(Err(text)) = in_time(&call, deadline, work).await {
-                    return Err(refusal(text));
+                    return Err(refusal(text.0));
                 }
             }
             Subject::Create(sandbox, container) => {
                 let work = async move { handler.create_container(sandbox, container, budget).await };
                 return match in_time(&call, deadline, work).await {
                     Ok(Ok(adjustment)) => Ok(adjustment.encode()),
-                    Ok(Err(text)) => Err(refusal(text)),
+                    Ok(Err(text)) => Err(refusal(text.0)),
                     Err(Unanswered::Late) => Err(refusal(format!(
                         "{call}: the node's network agent did not answer within {:?}; the kubelet retries",
                         deadline.answer

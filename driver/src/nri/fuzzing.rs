@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::Events;
-use super::handler::{Adjustment, Handler, RuntimeInfo};
+use super::handler::{Adjustment, Denial, Handler, RuntimeInfo};
 use super::mux::{Connection, Demultiplexer};
 use super::sandbox::{Container, Sandbox};
 use super::ttrpc::{self, Decoder, Message};
@@ -71,11 +71,11 @@ impl Handler for Agreeing {
 
     async fn synchronize(&self, _: Vec<Sandbox>) {}
 
-    async fn run_pod_sandbox(&self, _: Sandbox, _: Duration) -> Result<(), String> {
+    async fn run_pod_sandbox(&self, _: Sandbox, _: Duration) -> Result<(), Denial> {
         Ok(())
     }
 
-    async fn create_container(&self, _: Sandbox, _: Container, _: Duration) -> Result<Adjustment, String> {
+    async fn create_container(&self, _: Sandbox, _: Container, _: Duration) -> Result<Adjustment, Denial> {
         Ok(Adjustment::default())
     }
 

@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use super::sandbox::{Container, Sandbox};
 
+/// Why a sandbox or a container is refused, for the runtime and the pod's event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Denial(pub String);
+
 /// Handles the runtime's events.
 ///
 /// `budget` is how long a handler may keep the runtime waiting: 60 % of what the runtime grants the call. The runtime
@@ -29,7 +34,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         sandbox: Sandbox,
         budget: Duration,
-    ) -> impl Future<Output = Result<(), String>> + Send;
+    ) -> impl Future<Output = Result<(), Denial>> + Send;
 
     /// A container is about to be created. If it is refused, the kubelet retries in the same sandbox, after less than 1 s
     /// and then every 10 to 15 s.
@@ -41,7 +46,7 @@ pub trait Handler: Send + Sync + 'static {
         sandbox: Sandbox,
         container: Container,
         budget: Duration,
-    ) -> impl Future<Output = Result<Adjustment, String>> + Send;
+    ) -> impl Future<Output = Result<Adjustment, Denial>> + Send;
 
     /// A sandbox stops. containerd removes its network after the answer; CRI-O has already removed it.
     fn stop_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> impl Future<Output = ()> + Send;

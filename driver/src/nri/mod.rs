@@ -31,6 +31,6 @@ mod session;
 mod tests;
 mod ttrpc;
 
-pub use handler::{Adjustment, Handler, Hook, RuntimeInfo};
+pub use handler::{Adjustment, Denial, Handler, Hook, RuntimeInfo};
 pub use plugin::{DEFAULT_SOCKET, run};
 pub use sandbox::{Container, Sandbox, SandboxNetwork};

@@ -252,12 +252,12 @@ impl Scripted {
         *self.script.lock().unwrap() = script;
     }
 
-    async fn play(&self, event: &str, budget: Duration) -> Result<Adjustment, String> {
+    async fn play(&self, event: &str, budget: Duration) -> Result<Adjustment, Denial> {
         self.report(event);
         let script = self.script.lock().unwrap().clone();
         match script {
             Script::Agree => Ok(Adjustment::default()),
-            Script::Refuse(text) => Err(text),
+            Script::Refuse(text) => Err(Denial(text)),
             Script::Hook(args) => Ok(Adjustment {
                 create_runtime: vec![Hook {
                     path: "/opt/hook".to_owned(),
@@ -268,12 +268,12 @@ impl Scripted {
             }),
             Script::UseTheBudget => {
                 tokio::time::sleep(budget).await;
-                Err("the budget is used up".to_owned())
+                Err(Denial("the budget is used up".to_owned()))
             }
             Script::Wait => {
                 self.release.notified().await;
                 self.report("released");
-                Err("too late".to_owned())
+                Err(Denial("too late".to_owned()))
             }
             Script::Panic => panic!("as scripted"),
         }
@@ -290,7 +290,7 @@ impl Handler for Scripted {
         self.report(format!("synchronize {}", sandboxes.join(",")));
     }
 
-    async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), String> {
+    async fn run_pod_sandbox(&self, sandbox: Sandbox, budget: Duration) -> Result<(), Denial> {
         self.play(&format!("run {}", sandbox.id), budget).await.map(drop)
     }
 
@@ -299,7 +299,7 @@ impl Handler for Scripted {
         _: Sandbox,
         container: Container,
         budget: Duration,
-    ) -> Result<Adjustment, String> {
+    ) -> Result<Adjustment, Denial> {
         self.play(&format!("create {}", container.id), budget).await
     }
 

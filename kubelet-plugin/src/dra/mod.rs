@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use health::HealthService;
 pub use health::{DeviceHealth, REFRESH, Report};
+use netclaim_cni::error_chain;
 pub use registration::Registration;
 use serde::{Deserialize, Serialize};
 use service::DraService;
@@ -72,6 +73,19 @@ pub struct PreparedDevice {
     pub share_id: Option<String>,
 }
 
+/// Why a call failed for a claim, as the user reads it in the pod's event: an error with all its causes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{0}")]
+#[serde(transparent)]
+pub struct CallFailure(pub String);
+
+impl CallFailure {
+    /// Keeps the text of an error and of its causes.
+    pub fn of(error: &dyn std::error::Error) -> Self {
+        Self(error_chain(error))
+    }
+}
+
 /// The calls of the kubelet. Both are idempotent by claim UID. An error is for one claim, and the user sees its text in the
 /// pod's event.
 pub trait NodeResources: Send + Sync + 'static {
@@ -79,10 +93,10 @@ pub trait NodeResources: Send + Sync + 'static {
     fn prepare(
         &self,
         claims: Vec<ClaimRef>,
-    ) -> impl Future<Output = Vec<Result<Vec<PreparedDevice>, String>>> + Send;
+    ) -> impl Future<Output = Vec<Result<Vec<PreparedDevice>, CallFailure>>> + Send;
 
     /// Releases a claim. After an error the claim and the pod stay, and the kubelet retries.
-    fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), String>> + Send;
+    fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), CallFailure>> + Send;
 }
 
 /// Serves the DRA calls and the devices' health on `listener` until `cancel`.

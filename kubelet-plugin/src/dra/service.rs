@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use tonic::{Request, Response, Status};
 
 use super::proto::{v1, v1beta1};
-use super::{ClaimRef, NodeResources, PreparedDevice};
+use super::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 
 /// Serves v1 and v1beta1, which differ in the share id only.
 pub(super) struct DraService<N>(pub(super) N);
 
 impl<N: NodeResources> DraService<N> {
-    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, Result<Vec<PreparedDevice>, String>)> {
+    async fn prepare(
+        &self,
+        claims: Vec<ClaimRef>,
+    ) -> Vec<(String, Result<Vec<PreparedDevice>, CallFailure>)> {
         let uids: Vec<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
         uids.into_iter().zip(self.0.prepare(claims).await).collect()
     }
@@ -20,7 +23,7 @@ impl<N: NodeResources> DraService<N> {
     async fn unprepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, String)> {
         let answers = claims.into_iter().map(|claim| async move {
             let uid = claim.uid.clone();
-            (uid, self.0.unprepare(claim).await.err().unwrap_or_default())
+            (uid, self.0.unprepare(claim).await.err().map(|failure| failure.0).unwrap_or_default())
         });
         futures::future::join_all(answers).await
     }
@@ -44,7 +47,9 @@ macro_rules! serve_version {
                             devices: devices.into_iter().map($device).collect(),
                             error: String::new(),
                         },
-                        Err(error) => $version::NodePrepareResourceResponse { devices: Vec::new(), error },
+                        Err(CallFailure(error)) => {
+                            $version::NodePrepareResourceResponse { devices: Vec::new(), error }
+                        }
                     };
                     answers.insert(uid, answer);
                 }
@@ -97,16 +102,16 @@ mod tests {
     struct Fake;
 
     impl NodeResources for Fake {
-        async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+        async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
             let prepare = |claim: ClaimRef| match claim.name.as_str() {
                 "good" => Ok(vec![prepared(&claim)]),
-                name => Err(format!("{name} is not good")),
+                name => Err(CallFailure(format!("{name} is not good"))),
             };
             claims.into_iter().map(prepare).collect()
         }
 
-        async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
-            if claim.name == "good" { Ok(()) } else { Err("not yet".into()) }
+        async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
+            if claim.name == "good" { Ok(()) } else { Err(CallFailure("not yet".into())) }
         }
     }
 

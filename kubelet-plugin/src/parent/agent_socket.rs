@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use super::wire::{Message, read_line, write_line};
-use crate::dra::{NodeResources, REFRESH, Report};
+use crate::dra::{CallFailure, NodeResources, REFRESH, Report};
 use crate::process::sockets;
 
 /// The health of all devices; empty until the agent has looked.
@@ -23,7 +23,7 @@ pub(crate) async fn serve<N: NodeResources>(listener: UnixListener, node: Arc<N>
 }
 
 async fn answer<N: NodeResources>(mut stream: UnixStream, node: Arc<N>, health: Health) -> io::Result<()> {
-    let panicked = || "the driver failed unexpectedly: see its log".to_owned();
+    let panicked = || CallFailure("the driver failed unexpectedly: see its log".to_owned());
     // In tasks of their own: they finish even if the caller goes away, and the next call finds the result.
     match read_line(&mut BufReader::new(&mut stream)).await? {
         Message::Prepare(claims) => {

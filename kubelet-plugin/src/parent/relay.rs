@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::wire::{Message, read_line, write_line};
-use crate::dra::{ClaimRef, NodeResources, PreparedDevice, REFRESH, Report};
+use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice, REFRESH, Report};
 
 /// Timeout of a call: less than the kubelet's (45 s), so that the kubelet gets the reason.
 const CALL_TIMEOUT: Duration = Duration::from_secs(43);
@@ -107,14 +107,14 @@ impl Relay {
 }
 
 impl NodeResources for Relay {
-    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
         let count = claims.len();
         let answer = self.ask(Message::Prepare(claims)).await;
-        answer.unwrap_or_else(|error| vec![Err(error.to_string()); count])
+        answer.unwrap_or_else(|error| vec![Err(CallFailure(error.to_string())); count])
     }
 
-    async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
-        self.ask(Message::Unprepare(claim)).await.map_err(|error| error.to_string())?
+    async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
+        self.ask(Message::Unprepare(claim)).await.map_err(|error| CallFailure(error.to_string()))?
     }
 }
 
@@ -140,22 +140,22 @@ mod tests {
     }
 
     impl NodeResources for Fake {
-        async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+        async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
             let prepare = |claim: ClaimRef| match claim.name.as_str() {
                 "good" => Ok(vec![prepared(&claim)]),
                 "bug" => panic!("a bug"),
-                name => Err(format!("{name} is not good")),
+                name => Err(CallFailure(format!("{name} is not good"))),
             };
             claims.into_iter().map(prepare).collect()
         }
 
-        async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
+        async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.called.notify_one();
             match claim.name.as_str() {
                 "slow" => std::future::pending().await,
                 "good" => Ok(()),
-                _ => Err("not yet".into()),
+                _ => Err(CallFailure("not yet".into())),
             }
         }
     }
@@ -186,7 +186,7 @@ mod tests {
         let claims = vec![claim("good"), claim("bad")];
         assert_eq!(relay.prepare(claims.clone()).await, node.prepare(claims).await);
         assert_eq!(relay.unprepare(claim("good")).await, Ok(()));
-        assert_eq!(relay.unprepare(claim("bad")).await, Err("not yet".to_owned()));
+        assert_eq!(relay.unprepare(claim("bad")).await, Err(CallFailure("not yet".to_owned())));
     }
 
     #[tokio::test]
@@ -196,7 +196,7 @@ mod tests {
         let (_node, _agent) = agent(&socket);
         let answers = Relay::new(socket).prepare(vec![claim("good"), claim("bug")]).await;
         assert!(answers.len() == 2, "{answers:?}");
-        assert!(answers.iter().all(|answer| answer.as_ref().is_err_and(|e| e.contains("see its log"))));
+        assert!(answers.iter().all(|answer| answer.as_ref().is_err_and(|e| e.0.contains("see its log"))));
     }
 
     #[tokio::test]
@@ -222,7 +222,7 @@ mod tests {
         let relay = Relay::new(dir.path().join("agent.sock"));
         let begin = Instant::now();
         let error = relay.unprepare(claim("good")).await.unwrap_err();
-        assert!(error.contains("has not answered within 43 s"), "{error}");
+        assert!(error.0.contains("has not answered within 43 s"), "{error}");
         assert!(begin.elapsed() <= CALL_TIMEOUT);
     }
 

@@ -11,7 +11,7 @@ use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use netclaim_cni::{NetworkList, error_chain};
+use netclaim_cni::NetworkList;
 use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -21,7 +21,7 @@ use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded};
 use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, plans};
 use crate::devices::{self, Held};
-use crate::dra::{ClaimRef, NodeResources, PreparedDevice};
+use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
 use crate::owner::{DeviceRef, ObjectRef, Owner, Plan};
@@ -219,39 +219,39 @@ fn pauses() -> ExponentialBuilder {
 }
 
 impl<N: Plugins> NodeResources for NodeAgent<N> {
-    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, String>> {
+    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
         Failpoint::PrepareAsked.reach();
         let deadline = Instant::now() + PATIENCE;
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
-        let mut results: Vec<Result<Vec<PreparedDevice>, String>> =
-            claims.iter().map(|_| Err(String::new())).collect();
+        let mut results: Vec<Result<Vec<PreparedDevice>, CallFailure>> =
+            claims.iter().map(|_| Err(CallFailure(String::new()))).collect();
         for index in order {
             let (Some(claim), Some(result)) = (claims.get(index), results.get_mut(index)) else {
                 continue;
             };
             *result = match tokio::time::timeout_at(deadline, self.prepare_one(claim)).await {
-                Ok(result) => result.map_err(|error| error_chain(&error)),
-                Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }.to_string()),
+                Ok(result) => result.map_err(|error| CallFailure::of(&error)),
+                Err(_) => Err(CallFailure::of(&PrepareError::Late { node: self.node_name.clone() })),
             };
             self.metrics.call(KubeletCall::Prepare, result.is_ok());
             if let Err(error) = result {
-                tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot prepare");
+                tracing::warn!(claim.uid, claim.namespace, claim.name, %error, "cannot prepare");
             }
         }
         results
     }
 
-    async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
+    async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
         Failpoint::UnprepareAsked.reach();
         self.calls.end(&claim.uid);
         // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
         drop(self.turn.lock().await);
-        let result = self.attacher.release(&claim.uid).await.map_err(|failure| failure.message);
+        let result = self.attacher.release(&claim.uid).await.map_err(|failure| CallFailure::of(&failure));
         self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
-            tracing::warn!(claim.uid, claim.namespace, claim.name, error, "cannot unprepare yet");
+            tracing::warn!(claim.uid, claim.namespace, claim.name, %error, "cannot unprepare yet");
         }
         result
     }
@@ -622,6 +622,8 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::sync::Semaphore;
 
+    use netclaim_cni::error_chain;
+
     use super::*;
     use crate::fixtures::{gate_files, result};
     use crate::inventory::fixtures::uplink;
@@ -743,7 +745,7 @@ mod tests {
         }
 
         async fn prepare(&self, claim: &ClaimRef) -> Result<(), String> {
-            self.node.prepare(vec![claim.clone()]).await.remove(0).map(drop)
+            self.node.prepare(vec![claim.clone()]).await.remove(0).map(drop).map_err(|failure| failure.0)
         }
 
         /// The pods of what is journalled for the claim.

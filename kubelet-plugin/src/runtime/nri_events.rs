@@ -10,7 +10,9 @@ use std::time::Duration;
 use crate::owner::PodState;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_driver::failpoint::Failpoint;
-use netclaim_driver::nri::{Adjustment, Container, Handler, Hook, RuntimeInfo, Sandbox as PodSandbox};
+use netclaim_driver::nri::{
+    Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox as PodSandbox,
+};
 use tokio::task::AbortHandle;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, of_another_pod};
@@ -205,7 +207,7 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         }
     }
 
-    async fn run_pod_sandbox(&self, sandbox: PodSandbox, budget: Duration) -> Result<(), String> {
+    async fn run_pod_sandbox(&self, sandbox: PodSandbox, budget: Duration) -> Result<(), Denial> {
         // Before the inspection: a Prepare in between finds the sandbox.
         self.sandboxes.up(&sandbox);
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else {
@@ -239,9 +241,9 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         sandbox: PodSandbox,
         container: Container,
         _budget: Duration,
-    ) -> Result<Adjustment, String> {
+    ) -> Result<Adjustment, Denial> {
         if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
-            return Err(refusal);
+            return Err(Denial(refusal));
         }
         let state = self.attacher.watch(&sandbox.uid).map(|state| state.borrow().clone());
         if state.is_some() {
@@ -257,11 +259,11 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         }
         match state.map(|state| state.gate(&sandbox.id)) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
-            Some(Gate::Failed(error)) => Err(error),
-            Some(Gate::Wait) if !self.gate.may_wait_in_hook(&sandbox.uid) => Err(
+            Some(Gate::Failed(error)) => Err(Denial(error)),
+            Some(Gate::Wait) if !self.gate.may_wait_in_hook(&sandbox.uid) => Err(Denial(
                 "the pod's networks are still being attached: its containers are created when they are there"
                     .to_owned(),
-            ),
+            )),
             // Containers that name the claim have the hook by CDI, also without the agent.
             Some(Gate::Wait) if self.claims_of(&container).next().is_some() => Ok(Adjustment::default()),
             Some(Gate::Wait) => {
