@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_runtime_refuses_is_an_error_here(document in prop_oneof![document(), value()]) {
+    fn validation_finds_an_error_in_each_list_that_the_runtime_refuses(document in prop_oneof![document(), value()]) {
         let text = document.to_string();
         if let Err(error) = NetworkList::parse(text.as_bytes()) {
             let findings = validate(text.as_bytes());

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_what_was_removed_is_not() {
+    fn a_written_record_is_read_and_a_removed_one_is_not() {
         let (_dir, journal) = journal();
         let (a, b) = (Record::new(plan("a", 0)), Record::new(plan("a", 1)));
         journal.write(&b).expect("writes");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_or_removed_outlasts_the_machine() {
+    fn a_written_or_removed_record_outlasts_the_machine() {
         let (_dir, journal) = journal();
         let record = Record::new(plan("a", 0));
         durable::trace::take();

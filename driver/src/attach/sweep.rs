@@ -1,60 +1,58 @@
-//! When to look after what nobody tells about. No IO, and no clock: time is an argument.
+//! Schedules for what no event reports. No IO, and no clock: time is an argument.
 //!
-//! * GC, CHECK and the search for orphans each have a [`Beat`] of their own. What comes round is spread over the
-//!   period by chance, so that neither a node does everything at once nor all nodes of a cluster the same.
+//! * GC, CHECK and the search for orphans each have a [`Schedule`]. A random share of the interval keeps a node from doing
+//!   everything at once, and the nodes of a cluster from doing the same.
 //! * A pod is an orphan, by [`Orphans`], when three things hold together for a while:
 //!   1. *Its Pod object is gone from the API server*, or has been replaced. That alone is normal: a pod that is deleted
-//!      by force runs on until the kubelet hears of it. And while the API server is away nothing is known.
-//!   2. *Its sandbox does not live*: its network namespace is not there any more. Before that its containers may run,
-//!      and whether the runtime lists it is no proof: lists have gaps.
-//!   3. *The kubelet has not unprepared the claim for that while.* It does so soon after the pod's end, and what it does
-//!      is preferred: it knows the pod's end better. It never will when it has lost its notes of the claim.
+//!      by force runs until the kubelet hears of it. While the API server is away nothing is known.
+//!   2. *Its sandbox is gone*: its network namespace does not exist any more. Before that its containers may run. The
+//!      runtime's list is no proof, because lists have gaps.
+//!   3. *The kubelet has not unprepared the claim for that while.* It usually does soon after the pod's end, and knows
+//!      that end better. It never will when it has lost its checkpoint of the claim.
 //!
-//!   What is owed for an orphan is paid, and its records are forgotten. That is safe: the claim of a pod that is gone is
-//!   prepared for another pod, if at all, and then anew; and unpreparing a claim that is not known succeeds.
+//!   The agent runs the DELs that are owed for an orphan, and forgets its records. That is safe: if the claim of the gone
+//!   pod is prepared for another pod, it is prepared anew, and unpreparing an unknown claim succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Things that come round again and again, one at a time.
+/// Tasks that are due again and again, one at a time.
 #[derive(Debug)]
-pub struct Beat<K> {
-    period: Duration,
+pub struct Schedule<K> {
+    interval: Duration,
     due: BTreeMap<K, Instant>,
 }
 
-impl<K: Ord + Clone> Beat<K> {
-    /// A beat on which each thing comes round once a `period`, 20 % more or less.
-    pub fn new(period: Duration) -> Self {
-        Self { period, due: BTreeMap::new() }
+impl<K: Ord + Clone> Schedule<K> {
+    /// A schedule on which each task is due once an `interval`, 20 % more or less.
+    pub fn new(interval: Duration) -> Self {
+        Self { interval, due: BTreeMap::new() }
     }
 
-    /// Has exactly `things` come round; a new one for the first time within a period. `chance` gives numbers from 0
-    /// to 1.
-    pub fn keep(&mut self, things: &BTreeSet<K>, now: Instant, mut chance: impl FnMut() -> f64) {
-        self.due.retain(|thing, _| things.contains(thing));
-        for thing in things {
-            self.due.entry(thing.clone()).or_insert_with(|| now + self.period.mul_f64(chance()));
+    /// Replaces the tasks. A new one is due for the first time within an interval. `random` returns numbers from 0 to 1.
+    pub fn keep(&mut self, tasks: &BTreeSet<K>, now: Instant, mut random: impl FnMut() -> f64) {
+        self.due.retain(|task, _| tasks.contains(task));
+        for task in tasks {
+            self.due.entry(task.clone()).or_insert_with(|| now + self.interval.mul_f64(random()));
         }
     }
 
-    /// The thing that has waited longest of those that are due; it comes round again a period later.
-    pub fn next(&mut self, now: Instant, mut chance: impl FnMut() -> f64) -> Option<K> {
-        let (thing, due) =
-            self.due.iter_mut().min_by_key(|(_, due)| **due).filter(|(_, due)| **due <= now)?;
-        *due = now + self.period.mul_f64(0.8 + 0.4 * chance());
-        Some(thing.clone())
+    /// Returns the task that has been due longest; it is due again an interval later.
+    pub fn next(&mut self, now: Instant, mut random: impl FnMut() -> f64) -> Option<K> {
+        let (task, due) = self.due.iter_mut().min_by_key(|(_, due)| **due).filter(|(_, due)| **due <= now)?;
+        *due = now + self.interval.mul_f64(0.8 + 0.4 * random());
+        Some(task.clone())
     }
 
-    /// When the next thing is due.
+    /// When the next task is due.
     pub fn due(&self) -> Option<Instant> {
         self.due.values().min().copied()
     }
 }
 
-/// What can be said of a pod that something is journalled for.
+/// What is known of a pod that has journalled attachments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sighting {
     /// Its object is there, or its sandbox lives.
@@ -65,7 +63,7 @@ pub enum Sighting {
     Unknown,
 }
 
-/// Since when pods are gone.
+/// The times since which pods are gone.
 #[derive(Debug)]
 pub struct Orphans {
     after: Duration,
@@ -78,7 +76,7 @@ impl Orphans {
         Self { after, since: HashMap::new() }
     }
 
-    /// Notes what was seen of a pod; whether it is an orphan.
+    /// Notes what was seen of a pod, and returns whether it is an orphan.
     pub fn seen(&mut self, pod_uid: &str, sighting: Sighting, now: Instant) -> bool {
         match sighting {
             Sighting::There | Sighting::Unknown => {
@@ -102,20 +100,20 @@ impl Orphans {
 mod tests {
     use super::*;
 
-    const PERIOD: Duration = Duration::from_secs(100);
+    const INTERVAL: Duration = Duration::from_secs(100);
 
     fn after(start: Instant, seconds: u64) -> Instant {
         start + Duration::from_secs(seconds)
     }
 
     #[test]
-    fn everything_comes_round_once_a_period_one_at_a_time() {
-        let (start, mut beat) = (Instant::now(), Beat::new(PERIOD));
+    fn each_task_is_due_once_an_interval_one_at_a_time() {
+        let (start, mut schedule) = (Instant::now(), Schedule::new(INTERVAL));
         let mut chances = [0.0, 0.5, 0.99].into_iter();
-        beat.keep(&BTreeSet::from(["a", "b", "c"]), start, || chances.next().unwrap());
+        schedule.keep(&BTreeSet::from(["a", "b", "c"]), start, || chances.next().unwrap());
         let mut order = Vec::new();
         for second in 0..200 {
-            while let Some(thing) = beat.next(after(start, second), || 0.5) {
+            while let Some(thing) = schedule.next(after(start, second), || 0.5) {
                 order.push((second, thing));
             }
         }
@@ -123,27 +121,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_done_once() {
-        let (start, mut beat) = (Instant::now(), Beat::new(PERIOD));
-        beat.keep(&BTreeSet::from(["a"]), start, || 0.0);
+    fn a_missed_task_is_done_once() {
+        let (start, mut schedule) = (Instant::now(), Schedule::new(INTERVAL));
+        schedule.keep(&BTreeSet::from(["a"]), start, || 0.0);
         let late = after(start, 1000);
-        assert_eq!(beat.next(late, || 1.0), Some("a"));
-        assert_eq!((beat.next(late, || 1.0), beat.due()), (None, Some(after(start, 1120))));
+        assert_eq!(schedule.next(late, || 1.0), Some("a"));
+        assert_eq!((schedule.next(late, || 1.0), schedule.due()), (None, Some(after(start, 1120))));
     }
 
     #[test]
-    fn what_is_gone_does_not_come_round_and_what_stays_keeps_its_turn() {
-        let (start, mut beat) = (Instant::now(), Beat::new(PERIOD));
-        beat.keep(&BTreeSet::from(["a", "b"]), start, || 0.5);
-        beat.keep(&BTreeSet::from(["b"]), after(start, 40), || 0.9);
-        assert_eq!(beat.due(), Some(after(start, 50)));
-        beat.keep(&BTreeSet::new(), start, || 0.5);
-        assert_eq!((beat.next(after(start, 1000), || 0.5), beat.due()), (None, None));
+    fn a_removed_task_is_not_due_and_the_others_keep_their_turn() {
+        let (start, mut schedule) = (Instant::now(), Schedule::new(INTERVAL));
+        schedule.keep(&BTreeSet::from(["a", "b"]), start, || 0.5);
+        schedule.keep(&BTreeSet::from(["b"]), after(start, 40), || 0.9);
+        assert_eq!(schedule.due(), Some(after(start, 50)));
+        schedule.keep(&BTreeSet::new(), start, || 0.5);
+        assert_eq!((schedule.next(after(start, 1000), || 0.5), schedule.due()), (None, None));
     }
 
     #[test]
     fn a_pod_is_an_orphan_only_when_it_is_gone_at_every_look() {
-        let (start, mut orphans) = (Instant::now(), Orphans::new(PERIOD));
+        let (start, mut orphans) = (Instant::now(), Orphans::new(INTERVAL));
         assert!(!orphans.seen("p", Sighting::Gone, start));
         assert!(!orphans.seen("p", Sighting::Gone, after(start, 99)));
         assert!(!orphans.seen("p", Sighting::Unknown, after(start, 100)), "the API server is away");

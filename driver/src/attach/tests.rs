@@ -232,7 +232,7 @@ async fn networks_are_attached_in_order_and_detached_in_reverse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_later_network_of_a_claim_may_be_made_of_waits_for_its_del() {
+async fn a_network_waits_for_the_del_of_a_later_one_of_its_claim() {
     let node = Node::prepared(&[("a", 0), ("b", 0), ("b", 1)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
@@ -383,7 +383,7 @@ async fn a_del_that_fails_keeps_the_claim_and_goes_on_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_del_gives_up_is_told_once_and_lets_the_claim_go() {
+async fn a_del_that_is_given_up_is_reported_once_and_lets_the_claim_go() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
@@ -584,7 +584,7 @@ fn checked(state: &PodState<Claimant>) -> Option<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_check_finds_is_told_until_the_next_one_finds_nothing() {
+async fn a_failed_check_is_shown_until_the_next_one_succeeds() {
     let node = Node::prepared(&[("a", 0)]).await;
     assert_eq!(node.attacher.check(POD, "a-uid.0").await, None, "it is not attached");
     node.up("s1");

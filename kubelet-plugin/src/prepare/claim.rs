@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_admin_looks_at_is_not_attached() {
+    fn a_device_with_admin_access_is_not_attached() {
         let mut admin = claim();
         admin["status"]["allocation"]["devices"]["results"][2]["adminAccess"] = json!(true);
         let claim = read(&admin).expect("readable");
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_still_change_is_not_final() {
+    fn a_claim_that_is_not_ready_yet_is_read_again() {
         let mut unallocated = claim();
         unallocated["status"] = json!({});
         assert!(matches!(read(&unallocated), Err(ReadError::NotAllocated(_))));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netclaim_cni::ListName;
-use netclaim_driver::attach::sweep::{Beat, Orphans, Sighting};
+use netclaim_driver::attach::sweep::{Orphans, Schedule, Sighting};
 use netclaim_driver::attach::{Attach, Attacher, Checked, Observer};
 use netclaim_driver::attach::{Phase, Spec};
 use tokio::time::Instant;
@@ -153,12 +153,12 @@ fn attached(pods: &BTreeMap<String, PodState>) -> BTreeSet<(String, String)> {
 }
 
 /// Returns a schedule; `None` when the interval is zero.
-fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Beat<K>> {
-    (!interval.is_zero()).then(|| Beat::new(interval))
+fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Schedule<K>> {
+    (!interval.is_zero()).then(|| Schedule::new(interval))
 }
 
 /// Waits until one of `things` is due, and returns it.
-async fn turn<K: Ord + Clone>(schedule: &mut Beat<K>, mut things: impl FnMut() -> BTreeSet<K>) -> K {
+async fn turn<K: Ord + Clone>(schedule: &mut Schedule<K>, mut things: impl FnMut() -> BTreeSet<K>) -> K {
     loop {
         let now = Instant::now();
         schedule.keep(&things(), now, fastrand::f64);
@@ -176,7 +176,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_new_thing_is_due_within_two_intervals() {
-        let mut schedule = Beat::new(Duration::from_secs(100));
+        let mut schedule = Schedule::new(Duration::from_secs(100));
         let start = Instant::now();
         let things =
             || if start.elapsed() < UPDATE_INTERVAL { BTreeSet::new() } else { BTreeSet::from(["new"]) };

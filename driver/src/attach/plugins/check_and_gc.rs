@@ -162,7 +162,7 @@ mod tests {
     use crate::attach::record::tests::spec;
 
     #[test]
-    fn what_only_the_cache_knows_counts_until_its_namespace_is_gone() {
+    fn an_attachment_in_the_cache_alone_counts_until_its_namespace_is_gone() {
         let spec = spec("net1");
         let attachment = CniPlugins::attachment(&spec, "s1", Some(Path::new("/run/netns/s1"))).unwrap();
         let ours = Cached { list: spec.conflist, attachment, outcome: AddOutcome::Unfinished(None) };
