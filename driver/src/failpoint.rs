@@ -14,13 +14,13 @@ pub enum Failpoint {
     PlanHalfWritten,
     /// Every plan of the claim is in the journal, and the kubelet has no answer.
     Planned,
-    /// The runtime has told of the sandbox.
+    /// The runtime has reported the sandbox.
     SandboxSeen,
     /// The journal says that an ADD may have started; it has not.
     AddDue,
     /// The ADD has succeeded, and the journal does not say so.
     Added,
-    /// The journal says that the ADD has succeeded; nobody has been told.
+    /// The journal says that the ADD has succeeded; nothing has been reported.
     AddNoted,
     /// The marker is there, and the CDI spec shut still.
     MarkerSet,

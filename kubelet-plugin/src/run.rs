@@ -293,7 +293,7 @@ impl Agent {
             inventory,
             plugins: Arc::clone(&self.plugins),
             sandboxes,
-            news: self.reports.clone(),
+            reports: self.reports.clone(),
             turn: Mutex::default(),
             calls: Calls::default(),
             metrics: Arc::clone(&self.metrics),

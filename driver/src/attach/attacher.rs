@@ -1,7 +1,7 @@
-//! All pods of the node: hands what happens to the task of the pod that it concerns.
+//! All pods of the node. Passes each event to the task of its pod.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netclaim_cni::ListName;
@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::counters::Counters;
 use super::journal::{Journal, Loaded, Unreadable};
 use super::plan::{Owner, Plan, Spec};
 use super::pod::{Command, Pod};
@@ -17,7 +18,7 @@ use super::state::PodState;
 use super::{Attach, Checked, Failure, Observer};
 use crate::links::{HostLink, Netns};
 
-/// A sandbox that lives, as the runtime lists it.
+/// A live sandbox, as the runtime lists it.
 #[derive(Debug)]
 pub struct LiveSandbox {
     /// The pod it belongs to.
@@ -35,8 +36,8 @@ struct Handle<O> {
 
 struct Pods<O> {
     by_uid: HashMap<String, Handle<O>>,
-    /// UIDs of the pods that have something of a group, by the group's. A group that was given to the next pod has two
-    /// until everything is undone in the first.
+    /// UIDs of the pods that have attachments of a group, by the group's UID. A group that was given to the next pod has two
+    /// pods until the first one's DELs have succeeded.
     of_group: HashMap<String, BTreeSet<String>>,
 }
 
@@ -46,7 +47,7 @@ impl<O> Default for Pods<O> {
     }
 }
 
-/// What journal files that cannot be read stand for.
+/// The pods and groups whose journal files cannot be read, with the reasons.
 #[derive(Default)]
 struct Damage {
     pods: HashMap<String, String>,
@@ -70,7 +71,7 @@ impl Damage {
         damage
     }
 
-    /// Why it is not known what is owed for this group, in this pod or with `None` in any.
+    /// Fails if it is unknown which DELs are owed for this group, in this pod or with `None` in any.
     fn of_group(&self, group: &str, pod_uid: Option<&str>) -> Result<(), Failure> {
         let damaged = self
             .groups
@@ -80,7 +81,7 @@ impl Damage {
     }
 }
 
-/// Everything that is attached, or is to be, on this node.
+/// All attachments of the node.
 pub struct Attacher<A, O: Observer> {
     attach: Arc<A>,
     observer: Arc<O>,
@@ -93,19 +94,8 @@ pub struct Attacher<A, O: Observer> {
     counters: Arc<Counters>,
 }
 
-/// What is counted over all pods.
-#[derive(Default)]
-pub(super) struct Counters {
-    /// Moves that the machine refused.
-    pub(super) illegal: AtomicU64,
-    /// Panics in the tasks of pods.
-    pub(super) panics: AtomicU64,
-    /// How often a record came or went.
-    pub(super) revision: watch::Sender<u64>,
-}
-
 impl<A: Attach, O: Observer> Attacher<A, O> {
-    /// Takes up what was `loaded` from the journal.
+    /// Continues with the records that were `loaded` from the journal.
     pub fn start(
         attach: Arc<A>,
         observer: Arc<O>,
@@ -142,11 +132,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         attacher
     }
 
-    /// Journals `plans`, all of one pod; those that are known already stay as they are. Another pod may still have
-    /// something of the group that is being deleted.
+    /// Journals `plans`, which belong to one pod. Plans that are journalled already stay as they are. Another pod may still
+    /// have attachments of the group that are being deleted.
     ///
     /// # Errors
-    /// When a plan is not safely on disk, or this pod's part of its group is just being released.
+    /// When a plan cannot be written to disk, or while this pod's part of its group is being released.
     pub async fn prepare(&self, plans: Vec<Plan<O::Owner>>) -> Result<(), Failure> {
         let Some(pod_uid) = plans.first().map(|plan| plan.owner.pod_uid().to_owned()) else { return Ok(()) };
         if let Some(reason) = self.damage.pods.get(&pod_uid) {
@@ -167,7 +157,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.answered(answer).await
     }
 
-    /// What is wanted of every plan that is journalled.
+    /// Calls `of` for every journalled plan, and returns the results.
     pub fn plans<T>(&self, mut of: impl FnMut(&Plan<O::Owner>) -> T) -> Vec<T> {
         let pods = self.lock();
         let mut all = Vec::new();
@@ -177,12 +167,12 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// Changes whenever a plan comes or goes, or a link becomes a stray.
+    /// Returns a value that changes when a plan comes or goes, or when a link becomes a stray.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.counters.revision.subscribe()
     }
 
-    /// The plans that are journalled for a group, of every pod that has something of it.
+    /// Returns the journalled plans of a group, in all pods.
     pub fn plans_of(&self, group: &str) -> Vec<Plan<O::Owner>> {
         let pods = self.lock();
         let handles = pods.of_group.get(group).into_iter().flatten().filter_map(|pod| pods.by_uid.get(pod));
@@ -193,7 +183,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         plans.filter(|plan| plan.owner.group() == group).collect()
     }
 
-    /// Ids of the sandboxes that anything is, was or may be attached to: what a lease of ours is filed under.
+    /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under these ids.
     pub fn sandbox_ids(&self) -> BTreeSet<String> {
         let pods = self.lock();
         let ids = |handle: &Handle<O::Owner>| {
@@ -207,18 +197,18 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         pods.by_uid.values().flat_map(ids).collect()
     }
 
-    /// Every pod that anything is journalled for, with what is known of it.
+    /// Returns the state of every pod that has a journalled attachment.
     pub fn pods(&self) -> BTreeMap<String, PodState<O::Owner>> {
         self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
     }
 
-    /// Whether `holds` of any pod that anything is journalled for.
+    /// Whether `holds` returns true for any pod that has a journalled attachment.
     pub fn any_pod(&self, mut holds: impl FnMut(&str, &PodState<O::Owner>) -> bool) -> bool {
         self.lock().by_uid.iter().any(|(uid, handle)| holds(uid, &handle.state.borrow()))
     }
 
-    /// The links that pods have had and that are not back on the host as they were, each with its plan and why. Until
-    /// they are, they are looked for, and nobody should get them.
+    /// Calls `of` for every stray link, with its plan and the reason. A stray link was in a pod and is not back on the host
+    /// as it was. The agent keeps looking for it, and no other pod should get it.
     pub fn strays<T>(&self, mut of: impl FnMut(&Plan<O::Owner>, &HostLink, &str) -> T) -> Vec<T> {
         let pods = self.lock();
         let mut all = Vec::new();
@@ -232,16 +222,16 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// The CNI networks of everything that is journalled, by name, each with the spec of one of its attachments.
+    /// Returns the CNI networks of all journalled attachments by name, each with the spec of one attachment.
     pub fn networks(&self) -> BTreeMap<ListName, Spec> {
         let named = |plan: &Plan<O::Owner>| (plan.spec.conflist.name().clone(), plan.spec.clone());
         self.plans(named).into_iter().collect()
     }
 
-    /// Removes what is left in the network of `spec` of attachments that nothing is known of; returns how many.
+    /// Removes the leftovers of unknown attachments from the network of `spec`, and returns their number.
     ///
     /// # Errors
-    /// What a plugin says. And while a journal file cannot be read: what it stands for is not known.
+    /// When a plugin fails, and while a journal file cannot be read: its attachment is unknown.
     pub async fn collect(&self, spec: &Spec) -> Result<usize, Failure> {
         if let Some(reason) = self.damage.pods.values().next() {
             return Err(Failure::new(format!("it is not known what is attached: {reason}")));
@@ -257,38 +247,38 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.attach.collect(spec, valid).await
     }
 
-    /// Checks the attachment of a pod that has this [key](Record::key), and has it known what was found. `None` when it
-    /// is not attached, or its pod is being changed: that goes before, and cuts a CHECK short.
+    /// Runs CHECK for the attachment with this [key](Record::key), and notes the result in the pod's state. Returns `None` when
+    /// it is not attached, or when its pod has work to do: that work goes first, and ends a CHECK that runs.
     pub async fn check(&self, pod_uid: &str, key: &str) -> Option<Checked> {
         let (reply, answer) = oneshot::channel();
         self.lock().send(pod_uid, Command::Check { key: key.to_owned(), reply });
         answer.await.ok()
     }
 
-    /// What is known of a pod; `None` when it has no attachments.
+    /// Returns the state of a pod; `None` when it has no attachments.
     pub fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState<O::Owner>>> {
         self.lock().by_uid.get(pod_uid).map(|handle| handle.state.clone())
     }
 
-    /// The runtime made a sandbox for a pod.
+    /// Notes a sandbox that the runtime has created.
     pub fn sandbox_up(&self, live: LiveSandbox) {
         let LiveSandbox { pod_uid, sandbox, netns } = live;
         self.lock().send(&pod_uid, Command::SandboxUp(sandbox, netns));
     }
 
-    /// The runtime made a sandbox that cannot be attached to, for this reason.
+    /// Notes why a pod's sandbox cannot be attached to.
     pub fn sandbox_unfit(&self, pod_uid: &str, reason: String) {
         self.lock().send(pod_uid, Command::SandboxUnfit(reason));
     }
 
-    /// The runtime stops, or has stopped, a sandbox of a pod.
+    /// Notes that the runtime stops, or has stopped, a sandbox.
     pub fn sandbox_gone(&self, pod_uid: &str, sandbox_id: &str) {
         self.lock().send(pod_uid, Command::SandboxGone(Some(sandbox_id.to_owned())));
     }
 
-    /// The runtime lists every sandbox that lives: pods that are in neither list have none. `unclear` are pods
-    /// with a sandbox that could not be looked at; what was known of them stays. So does what is known of a sandbox
-    /// that is not listed but lives: runtimes have lists with gaps.
+    /// Notes all live sandboxes, as the runtime lists them. Pods in neither list have none. `unclear` are pods with a
+    /// sandbox that could not be inspected: their state stays. So does that of a sandbox that lives but is not listed,
+    /// because runtimes have lists with gaps.
     pub fn synchronize(&self, live: Vec<LiveSandbox>, unclear: &HashSet<String>) {
         let pods = self.lock();
         let mut gone: Vec<String> = pods.by_uid.keys().cloned().collect();
@@ -301,12 +291,12 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         }
     }
 
-    /// Detaches and forgets everything of a group, in every pod. Returns when every DEL that was owed has succeeded; of a
-    /// [stray](Self::strays) the record stays.
+    /// Detaches and forgets all attachments of a group, in every pod. Returns when every owed DEL has succeeded. The record
+    /// of a [stray](Self::strays) stays.
     ///
     /// # Errors
-    /// When a DEL failed; it is tried again without being asked, and a later call waits for it. When it cannot be
-    /// known what is owed.
+    /// When a DEL fails: the agent retries it by itself, and a later call waits for it. When it is unknown which DELs are
+    /// owed.
     pub async fn release(&self, group: &str) -> Result<(), Failure> {
         self.damage.of_group(group, None)?;
         let answers = {
@@ -321,7 +311,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         released
     }
 
-    /// Detaches and forgets what one pod has of a group. Another pod that has the group by now keeps its own.
+    /// Detaches and forgets one pod's attachments of a group. Another pod that has got the group since keeps its own.
     ///
     /// # Errors
     /// As of [`release`](Self::release).
@@ -334,18 +324,18 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         }
     }
 
-    /// How often something happened to an attachment that cannot: bugs, each of them.
+    /// The number of events that the state machine refused. Each is a bug.
     pub fn illegal_moves(&self) -> u64 {
         self.counters.illegal.load(Ordering::Relaxed)
     }
 
-    /// How often the task of a pod has panicked: bugs, each of them.
+    /// The number of panics in the tasks of pods. Each is a bug.
     pub fn panics(&self) -> u64 {
         self.counters.panics.load(Ordering::Relaxed)
     }
 
-    /// Begins nothing more, and returns when what runs has ended. What is left to do is in the journal, for the next
-    /// agent; calls that wait for it are never answered.
+    /// Starts no new work, and returns when running operations have ended. The journal has the rest for the next agent.
+    /// Calls that wait for the rest are never answered.
     pub async fn drain(&self) {
         self.ending.cancel();
         self.tasks.close();
@@ -355,7 +345,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     async fn answered(&self, answer: oneshot::Receiver<Result<(), Failure>>) -> Result<(), Failure> {
         match answer.await {
             Ok(result) => result,
-            // Whoever asked will ask the next agent; an error would cost a pod the kubelet's long pause.
+            // The caller will ask the next agent. An error would delay the pod until the kubelet's next sync.
             Err(_) if self.ending.is_cancelled() => std::future::pending().await,
             Err(_) => Err(Failure::new("the task of the pod panicked: report this with the agent's log")),
         }
@@ -381,7 +371,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         );
         let (pods, retired) = (Arc::clone(&self.pods), uid.to_owned());
         let retire = move |commands: &mpsc::UnboundedReceiver<Command<O::Owner>>| {
-            // Commands are sent under the lock: none can slip in between the look and the removal.
+            // Commands are sent under the lock, so none can come between this check and the removal.
             let mut pods = pods.lock().unwrap_or_else(PoisonError::into_inner);
             if !commands.is_empty() {
                 return false;
@@ -404,7 +394,7 @@ impl<O: Owner> Pods<O> {
         pods.insert(plan.owner.pod_uid().to_owned());
     }
 
-    /// Has a pod release a group; `None` when nothing is known of the pod.
+    /// Tells a pod's task to release a group; `None` when there is no such task.
     fn release(&self, pod_uid: &str, group: &str) -> Option<oneshot::Receiver<Result<(), Failure>>> {
         let handle = self.by_uid.get(pod_uid)?;
         let (reply, answer) = oneshot::channel();
@@ -412,7 +402,7 @@ impl<O: Owner> Pods<O> {
         Some(answer)
     }
 
-    /// A pod that nothing is known of has no use for commands; one whose task has ended takes none.
+    /// Sends a command to the task of a pod, if there is one.
     fn send(&self, pod_uid: &str, command: Command<O>) {
         if let Some(handle) = self.by_uid.get(pod_uid) {
             let _ = handle.commands.send(command);

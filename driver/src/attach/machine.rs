@@ -1,4 +1,4 @@
-//! The attachment's state machine: what to do next, decided from what is on disk and what is wanted. No IO.
+//! The state machine of one attachment: decides the next step from the journalled phase and from what is wanted. No IO.
 //!
 //! ```text
 //!              want Attached(s)               ADD succeeded
@@ -19,31 +19,31 @@
 //! | `Attached` | the interface with its result | nothing while its sandbox lives |
 //! | `Deleting` | parts of a DEL, or all of it | DEL again, then `Planned` |
 //!
-//! A link of the host that an ADD moves into the pod is noted with `Adding`, and giving it back is a part of the DEL,
-//! repeated with it.
+//! The journal notes a host link that an ADD moves into the pod together with `Adding`. Giving it back is part of the DEL,
+//! and is repeated with it.
 //!
-//! Invariants, which the tests below hold against random histories: a DEL follows every ADD that was started; no
-//! second ADD before that DEL; a record is forgotten only when nothing is owed; the gate is open for no sandbox but the
-//! one in which the ADD has succeeded and no DEL has begun.
+//! Invariants, which the tests below check with random histories: a DEL follows every ADD that was started. No second ADD
+//! comes before that DEL. A record is forgotten only when no DEL is owed. The gate is open only for the sandbox in which the
+//! ADD has succeeded and no DEL has begun.
 
 use netclaim_cni::CniResult;
 
 use super::record::{Phase, Record, Sandbox};
 
-/// What the world wants of a pod's attachments.
+/// The desired state of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// Not known yet: the agent has just started and the runtime has not told what lives. Only debts are paid.
+    /// Unknown: the agent has just started, and the runtime has not listed its sandboxes. Only owed DELs run.
     Unknown,
     /// Attached to this sandbox.
     Attached(Sandbox),
-    /// Attached to nothing; the claim is still prepared.
+    /// Not attached; the claim is still prepared.
     Detached,
-    /// The claim is released: attached to nothing, and then forgotten.
+    /// Not attached, and then forgotten: the claim is released.
     Forgotten,
 }
 
-/// The one thing to do next with a record.
+/// The next step of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Write [`Phase::Adding`], run the ADD.
@@ -56,7 +56,7 @@ pub enum Step {
     Rest,
 }
 
-/// The next step of `record` towards `want`. `boot_id` is the running boot's: sandboxes of another are gone.
+/// Returns the next step of `record` towards `want`. `boot_id` is that of the running boot; sandboxes of other boots are gone.
 pub fn next<O>(record: &Record<O>, want: &Want, boot_id: &str) -> Step {
     match (&record.phase, want) {
         (Phase::Planned, Want::Attached(sandbox)) => Step::Add(sandbox.clone()),
@@ -66,7 +66,7 @@ pub fn next<O>(record: &Record<O>, want: &Want, boot_id: &str) -> Step {
         (Phase::Adding { sandbox } | Phase::Attached { sandbox, .. }, _) if sandbox.boot_id != boot_id => {
             Step::Del(sandbox.clone())
         }
-        // Nobody runs this ADD any more, or `next` would not be asked: what it left is unknown.
+        // This ADD does not run any more, or `next` would not be called. What it left is unknown.
         (Phase::Adding { sandbox }, Want::Attached(_) | Want::Detached | Want::Forgotten) => {
             Step::Del(sandbox.clone())
         }
@@ -78,7 +78,7 @@ pub fn next<O>(record: &Record<O>, want: &Want, boot_id: &str) -> Step {
     }
 }
 
-/// What has happened to an attachment, or is about to.
+/// An event of an attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// An ADD is about to start in this sandbox.
@@ -93,7 +93,7 @@ pub enum Event {
     Deleted,
 }
 
-/// An event that cannot happen to an attachment in this phase: a bug, after which nothing is done and nothing forgotten.
+/// An event that cannot happen in this phase. It is a bug; nothing is done and nothing forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{event} cannot happen to an attachment that is {phase}")]
 pub struct Illegal {
@@ -101,10 +101,10 @@ pub struct Illegal {
     phase: &'static str,
 }
 
-/// The phase of an attachment after an event. The picture above has every move there is.
+/// Returns the phase of an attachment after an event. The picture above shows every transition.
 ///
 /// # Errors
-/// When there is no such move.
+/// When there is no such transition.
 pub fn after(phase: Phase, event: Event) -> Result<Phase, Illegal> {
     let illegal = Illegal { event: event.name(), phase: phase.name() };
     match (phase, event) {
@@ -112,7 +112,7 @@ pub fn after(phase: Phase, event: Event) -> Result<Phase, Illegal> {
         (Phase::Adding { sandbox }, Event::Added(result)) => Ok(Phase::Attached { sandbox, result }),
         (Phase::Adding { sandbox }, Event::AddFailed(result)) => Ok(Phase::Deleting { sandbox, result }),
         (Phase::Adding { sandbox }, Event::DelDue) => Ok(Phase::Deleting { sandbox, result: None }),
-        // What was known of the result is kept for the DEL.
+        // The DEL needs the result.
         (Phase::Attached { sandbox, result }, Event::DelDue) => {
             Ok(Phase::Deleting { sandbox, result: Some(result) })
         }

@@ -1,4 +1,4 @@
-//! Attachments: from a plan to an interface in a pod and back, whatever happens in between.
+//! Attachments: from a plan to an interface in a pod and back, through crashes, reboots and failures.
 //!
 //! ```text
 //!   prepare ──> journal ──┐                                                ┌──> Observer: gate, status
@@ -9,22 +9,23 @@
 //! | module | what is in it | IO |
 //! |---|---|---|
 //! | [`plan`], [`record`] | what to attach for whom, and how far that has come | none |
-//! | [`machine`] | the moves of one attachment | none |
+//! | [`machine`] | the state machine of one attachment | none |
 //! | [`wanted`], [`retry`] | what is wanted of a pod, which step is next, when one is repeated or given up | none |
-//! | [`state`](PodState) | what is known of a pod, and whether its containers may start | none |
+//! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
 //! | [`journal`] | one file per attachment | files |
-//! | `pod` | carries the steps out, one at a time | by the traits here |
-//! | `attacher` | all pods of the node | tasks |
+//! | `pod` | the task of one pod: runs the steps, one at a time | through the traits here |
+//! | `attacher`, `counters` | all pods of the node | tasks |
 //! | `plugins` | [`Attach`] by CNI plugins | processes, netlink |
-//! | [`sweep`] | when to look after what no event reports | none |
+//! | [`sweep`] | schedules for what no event reports | none |
 //!
 //! Invariants:
-//! * The journal is the truth; what the runtime or the orchestrator tells are hints about what is wanted.
-//! * Nothing is executed before the journal says that it may have been.
-//! * A release is answered when every DEL that is owed has succeeded, and not before. Only where the namespace is
-//!   proven gone is a DEL given up, after a bounded number of tries and with an error in the log.
+//! * The journal is the truth. Events of the runtime and calls of the orchestrator only change what is wanted.
+//! * The journal notes every operation before it starts.
+//! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone, after a bounded
+//!   number of attempts and with an error in the log.
 
 mod attacher;
+mod counters;
 pub mod journal;
 #[cfg(test)]
 mod journal_formats;
@@ -87,7 +88,7 @@ impl Failure {
 pub struct AddFailure {
     /// What went wrong.
     pub failure: Failure,
-    /// How far a chain of plugins came before: the `prevResult` of the DEL that is owed.
+    /// The last result of the plugins before the failed one: the `prevResult` of the owed DEL.
     pub last_good: Option<CniResult>,
 }
 
@@ -97,14 +98,14 @@ impl From<Failure> for AddFailure {
     }
 }
 
-/// A DEL: of which sandbox, and what is known of its ADD.
+/// The parameters of a DEL.
 #[derive(Debug, Clone, Copy)]
 pub struct Del<'a> {
     /// The CNI container id.
     pub sandbox_id: &'a str,
     /// The network namespace; `None` when it is gone. Only then can a DEL be given up.
     pub netns: Option<&'a Path>,
-    /// The result of the ADD, as far as it came.
+    /// The result of the ADD, or of a part of its chain.
     pub result: Option<&'a CniResult>,
     /// The link of the host that the ADD has moved, as it was before.
     pub moved_link: Option<&'a HostLink>,
@@ -112,45 +113,45 @@ pub struct Del<'a> {
     pub attempt: Attempt,
 }
 
-/// How a DEL ended that need not be tried again.
+/// The outcome of a DEL that is not retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DelOutcome {
     /// Nothing is left.
     Clean,
-    /// Something may be left, for this reason; trying again would not help.
+    /// Something may be left, for this reason. A retry would not help.
     GivenUp(String),
-    /// Nothing is left but a link that was moved: it is not back on the host, or not as it was, for this reason.
+    /// Only a moved link is left: it is not back on the host, or not as it was, for this reason.
     Stray(String),
 }
 
-/// The outside world in which interfaces are made and removed.
+/// Creates and removes interfaces.
 pub trait Attach: Send + Sync + 'static {
-    /// The link of the host that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or
-    /// there is none to move.
+    /// Returns the host link that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or when
+    /// the link does not exist.
     fn link_to_move(&self, spec: &Spec) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
 
-    /// The index that the link that an [`add`](Self::add) has moved got in the pod; `None` where it cannot be told.
+    /// Returns the index in the pod of the link that an [`add`](Self::add) has moved; `None` if it is unknown.
     fn index_in_pod(&self, spec: &Spec, sandbox: &Sandbox) -> impl Future<Output = Option<u32>> + Send;
 
-    /// Makes the attachment and returns the CNI result. Dropping the future ends what it started; a DEL follows.
+    /// Runs ADD and returns the CNI result. Dropping the future ends the plugins; a DEL follows.
     fn add(
         &self,
         spec: &Spec,
         sandbox: &Sandbox,
     ) -> impl Future<Output = Result<CniResult, AddFailure>> + Send;
 
-    /// Undoes an ADD that succeeded, failed or was cut short. The link that was moved is then on the host as it was,
-    /// unless it is gone or a [stray](DelOutcome::Stray).
+    /// Runs DEL after an ADD that succeeded, failed or was ended. Afterwards the moved link is on the host as it was, unless
+    /// it is gone or a [stray](DelOutcome::Stray).
     fn del(&self, spec: &Spec, del: Del<'_>) -> impl Future<Output = Result<DelOutcome, Failure>> + Send;
 
-    /// Makes a stray link what it was.
+    /// Restores a stray link.
     fn give_back(
         &self,
         spec: &Spec,
         link: &HostLink,
     ) -> impl Future<Output = Result<DelOutcome, Failure>> + Send;
 
-    /// Looks whether an attachment is what its ADD made. Dropping the future ends what it started.
+    /// Runs CHECK. Dropping the future ends the plugins.
     fn check(
         &self,
         spec: &Spec,
@@ -158,8 +159,8 @@ pub trait Attach: Send + Sync + 'static {
         result: &CniResult,
     ) -> impl Future<Output = Checked> + Send;
 
-    /// Removes what is left in the network of `spec` of attachments that are not `valid`: ids of sandboxes with
-    /// interface names. `valid` is called when nobody works on the network. Returns how many were found.
+    /// Removes the leftovers of attachments that are not `valid` from the network of `spec`, and returns their number. `valid`
+    /// returns sandbox ids with interface names; it is called while no other operation runs on the network.
     fn collect(
         &self,
         spec: &Spec,
@@ -167,38 +168,38 @@ pub trait Attach: Send + Sync + 'static {
     ) -> impl Future<Output = Result<usize, Failure>> + Send;
 }
 
-/// What came of a CHECK.
+/// The result of a CHECK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checked {
     /// The attachment is as it should be.
     Fine,
-    /// It is not; what a plugin says of it.
+    /// It is not, for this reason that a plugin reported.
     Failed(String),
-    /// Nothing can be said, and why: its CNI version has no CHECK, it is switched off, or a plugin could not be run.
+    /// Unknown, for this reason: the CNI version has no CHECK, CHECK is disabled, or a plugin could not be run.
     Unknown(String),
 }
 
-/// The outside world that wants to know. Called after every change, before it is visible elsewhere; what it does
-/// delays the pod, so it must not wait for anything slow.
+/// Observes pods. It is called after every change, before the change is visible elsewhere. It delays the pod, so it must not
+/// wait for anything slow.
 pub trait Observer: Send + Sync + 'static {
     /// For whom attachments are made.
     type Owner: Owner;
 
-    /// `pod_uid` is now in `state`.
+    /// Notes that `pod_uid` is now in `state`.
     ///
     /// # Errors
-    /// Why containers of the pod must not start, whatever is attached. It is told again in a moment.
+    /// Why containers of the pod must not start, whatever is attached. The call is repeated after a second.
     fn observe(
         &self,
         pod_uid: &str,
         state: &PodState<Self::Owner>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Something that was made for `plan` may be left, and why. Nobody will hear of it again.
+    /// Notes that something of `plan` may be left on the node, for this reason. It is reported once.
     fn given_up(&self, plan: &Plan<Self::Owner>, why: &str);
 }
 
-/// The id of the running boot, which every sandbox of another boot is known by.
+/// Returns the id of the running boot. It tells sandboxes of earlier boots from those of this one.
 ///
 /// # Errors
 /// When `/proc` is not there.

@@ -1,5 +1,5 @@
-//! What an ADD needs, and for whom: decided once, unchanged from the first ADD to the last DEL (CNI specification,
-//! section 3, "Lifecycle & Ordering").
+//! What to attach, and for whom. A plan stays unchanged from the first ADD to the last DEL (CNI specification, section 3,
+//! "Lifecycle & Ordering").
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use netclaim_cni::{CapabilityArgs, IfName, NetworkList};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// For whom an attachment is made. The driver stores it, shows it in logs, and reads only what is here.
+/// The owner of an attachment. The driver stores it, shows it in logs, and reads only these values.
 ///
 /// Attachments of one *group* are prepared and released together; for Kubernetes that is a claim.
 pub trait Owner:
@@ -24,14 +24,14 @@ pub trait Owner:
     fn group_name(&self) -> &str;
 }
 
-/// What to attach: everything that CNI plugins are given, but for the sandbox.
+/// What to attach: all parameters of CNI plugins but the sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// Name of the interface in the pod.
     pub if_name: IfName,
     /// The CNI network configuration list.
     pub conflist: NetworkList,
-    /// CNI_ARGS of the user's making.
+    /// CNI_ARGS, without those that the runtime adds.
     pub args: BTreeMap<String, String>,
     /// Capability arguments by capability.
     pub capability_args: CapabilityArgs,
@@ -41,11 +41,11 @@ pub struct Spec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "O: Owner", from = "PlanFile<O>", into = "PlanFile<O>")]
 pub struct Plan<O> {
-    /// For whom.
+    /// Its owner.
     pub owner: O,
     /// Its place among the attachments of its group, from 0.
     pub index: u32,
-    /// How many attachments the group has: it is prepared when all of them are journalled.
+    /// The number of attachments of its group. The group is prepared when all of them are journalled.
     pub of: u32,
     /// The network's name, for people.
     pub network: String,
@@ -54,7 +54,7 @@ pub struct Plan<O> {
 }
 
 impl<O: Owner> Plan<O> {
-    /// What tells the attachment from all others of its pod, for the group's lifetime and beyond.
+    /// Returns the attachment's key, which is unique in its pod.
     pub fn key(&self) -> String {
         format!("{}.{}", self.owner.group(), self.index)
     }

@@ -1,9 +1,9 @@
-//! One pod, one task: carries out what [`machine`](super::machine) decides, one operation at a time.
+//! The task of one pod. It carries out the steps that [`wanted`](super::wanted) chooses, one operation at a time.
 //!
-//! Attachments of one sandbox are made in the order of the plans and removed in reverse, never two at once
-//! (CNI specification, section 3); pods do not wait for each other, and groups of a pod not for each other's failed DELs.
-//! Commands are taken while an operation runs: an ADD whose sandbox is gone or whose group is released is cut short, a DEL
-//! never.
+//! * Attachments of a sandbox are made in the order of the plans and removed in reverse, never two at once (CNI
+//!   specification, section 3). Pods do not wait for each other, and groups of a pod do not wait for each other's failed DELs.
+//! * The task takes commands while an operation runs. It ends an ADD whose sandbox is gone or whose group is released. It
+//!   never ends a DEL.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::attacher::Counters;
+use super::counters::Counters;
 use super::journal::{self, Journal};
 use super::machine::{self, Event, Step, Want};
 use super::plan::{Owner, Plan};
@@ -31,13 +31,13 @@ use super::{AddFailure, Attach, Checked, Del, DelOutcome, Failure, Observer};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
 
-/// Delay before an observer that failed is told again.
+/// Delay before an observer that failed is called again.
 const OBSERVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a pod's task is told.
+/// A command for a pod's task.
 #[derive(Debug)]
 pub(super) enum Command<O> {
-    /// Take these plans, unless they are there already.
+    /// Journal these plans, unless they are journalled already.
     Prepare { plans: Vec<Plan<O>>, reply: oneshot::Sender<Result<(), Failure>> },
     /// The pod's sandbox is this one.
     SandboxUp(Sandbox, Netns),
@@ -45,9 +45,9 @@ pub(super) enum Command<O> {
     SandboxUnfit(String),
     /// This sandbox, or with `None` whatever sandbox there was, is gone.
     SandboxGone(Option<String>),
-    /// Check this attachment, if it is made and nothing is to be done; no answer if not.
+    /// Check this attachment, if it is made and the pod has no work to do. Otherwise there is no answer.
     Check { key: String, reply: oneshot::Sender<Checked> },
-    /// The group is over: DEL what is owed, forget the rest, then answer.
+    /// Run the owed DELs of this group, forget its records, then answer.
     Release { group: String, reply: oneshot::Sender<Result<(), Failure>> },
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Pod<A, O: Observer> {
     records: Vec<Record<O::Owner>>,
     wanted: Wanted,
     retries: Retries,
-    /// Network namespaces held open, by sandbox id, until nothing is owed there: CRI-O removes the name before
-    /// it tells, and a namespace that is held still has its links.
+    /// Network namespaces held open, by sandbox id, while DELs are owed there: CRI-O removes the name before it reports
+    /// the end, and a held namespace keeps its links.
     pins: HashMap<String, Netns>,
     damaged: Option<String>,
-    /// When the observer, which failed, is told the state again.
+    /// When to call the observer again, which has failed.
     observe_again: Option<Instant>,
-    /// Who waits for the end of a release, by group.
+    /// The callers that wait for the end of a release, by group.
     waiting: Vec<(String, oneshot::Sender<Result<(), Failure>>)>,
     checks: Vec<(String, oneshot::Sender<Checked>)>,
 }
@@ -112,9 +112,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
-    /// Runs until nothing is left to remember, or `ending` and no operation runs. `retire` is asked when nothing is
-    /// left, and says whether the task may end. A panic costs the step that it happened in: what that step has left
-    /// half done is read from the journal, as after a crash.
+    /// Runs until no record is left, or until `ending` is cancelled and no operation runs. When no record is left, `retire`
+    /// decides whether the task may end. A panic costs one step: the task reads the journal again, as after a crash.
     pub(super) async fn run(
         mut self,
         mut commands: Commands<O::Owner>,
@@ -150,11 +149,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
-    /// Takes the records anew from the journal.
+    /// Reads the records from the journal again.
     async fn reload(&mut self) -> Result<(), Failure> {
         let (journal, uid) = (self.journal.clone(), self.uid.clone());
         let loaded = blocking(move || journal.load_pod(&uid)).await?;
-        // Of a damaged pod this is known since the start.
+        // A pod that is damaged since the start is no news.
         if let Some(file) = loaded.unreadable.first().filter(|_| self.damaged.is_none()) {
             return Err(Failure::new(format!("the journal file {} {}", file.path.display(), file.reason)));
         }
@@ -190,7 +189,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                     if self.observe_again.is_some_and(|due| due <= now) {
                         self.publish().await;
                     }
-                    // A damaged pod is remembered for its gate's sake.
+                    // A damaged pod stays, because its gate must stay shut.
                     if self.records.is_empty() && self.damaged.is_none() && retire(commands) {
                         return;
                     }
@@ -220,7 +219,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Command::SandboxUp(sandbox, netns) => {
                 self.pins.insert(sandbox.id.clone(), netns);
                 if self.wanted.sandbox_up(sandbox) {
-                    // What failed in another sandbox says nothing about this one.
+                    // Failures in another sandbox say nothing about this one.
                     self.begin_anew();
                 }
                 self.publish().await;
@@ -253,7 +252,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
-    /// Forgets what failed in the sandbox that was.
+    /// Forgets failures in the earlier sandbox.
     fn begin_anew(&mut self) {
         self.records.iter_mut().for_each(|record| record.error = None);
         self.retries.retry_now(Instant::now());
@@ -275,7 +274,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         Ok(())
     }
 
-    /// Into the order in which attachments are made.
+    /// Sorts the records in the order in which attachments are made.
     fn sort(&mut self) {
         let order =
             |record: &Record<O::Owner>| (record.plan.owner.group_name().to_owned(), record.plan.index);
@@ -342,7 +341,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
-        // Not on disk means that a crash would detach a running pod: it counts as a failed ADD.
+        // Without the record on disk a crash would detach a running pod, so this counts as a failed ADD.
         match self.write(&record).await {
             Ok(()) => {
                 Failpoint::AddNoted.reach();
@@ -365,9 +364,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 return;
             }
             record.check = None;
-            // The journal owes this DEL already; that it cannot be written is no reason not to pay.
+            // The journal says already that a DEL is owed. It runs although this cannot be written.
             if let Err(error) = self.write(&record).await {
-                tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "deleting all the same");
+                tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "cannot journal the start of a DEL: running it nevertheless");
             }
             self.replace(record.clone());
             self.publish().await;
@@ -379,7 +378,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Err(failure) => return self.failed(&key, Operation::Del, failure).await,
         };
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
-        // A host that boots sets its links up itself.
+        // After a reboot the host sets up its links itself.
         let moved_link = record.moved_link.clone().filter(|_| sandbox.boot_id == *self.boot_id);
         Failpoint::DelDue.reach();
         let (attach, plan, span) =
@@ -405,16 +404,16 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.deleted(key).await;
     }
 
-    /// Keeps the record of a link that is not back, for nobody to get it; the group need not wait for it.
+    /// Keeps the record of a link that is not back, so that no other pod gets it. The group does not wait for it.
     async fn strayed(&mut self, key: &str, why: String) {
         let Some(mut record) = self.record(key).cloned() else { return };
         tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link is not back on the node as it was: nobody gets it until it is");
         let note = format!("{why}; the link is looked for, and nobody gets it until it is as it was");
         self.observer.given_up(&record.plan, &note);
         record.stray = Some(why.clone());
-        // Without it the next agent runs a DEL more.
+        // If this is lost, the next agent runs one more DEL.
         if let Err(error) = self.write(&record).await {
-            tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "a stray link is not noted");
+            tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "cannot journal that a link is a stray");
         }
         self.replace(record);
         self.answer_released();
@@ -429,7 +428,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     ) {
         let key = record.key();
         let (attach, spec) = (Arc::clone(&self.attach), record.plan.spec);
-        // A host that boots sets its links up itself.
+        // After a reboot the host sets up its links itself.
         let Some(link) = record.moved_link.filter(|_| sandbox.boot_id == *self.boot_id) else {
             return self.deleted(&key).await;
         };
@@ -452,7 +451,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
         (record.moved_link, record.stray) = (None, None);
         if self.wanted.of(&record) == Want::Forgotten {
-            // Straight to the end: there is nothing to come back to.
+            // The record goes at once: no `Planned` in between.
             self.replace(record);
             if let Some(index) = self.records.iter().position(|r| r.key() == key) {
                 self.forget(index).await;
@@ -461,7 +460,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
         match self.write(&record).await {
             Ok(()) => {
-                // After a failed ADD the delay goes on; after a DEL for its own sake there is nothing to wait for.
+                // After a failed ADD the delay continues. After any other DEL there is nothing to wait for.
                 if record.error.is_none() {
                     self.retries.succeeded(key);
                 }
@@ -504,7 +503,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let operation = async move {
             tokio::select! {
                 checked = attach.check(&plan.spec, &sandbox, &result) => Some((checked, reply)),
-                // Nobody wants to know any more: the agent ends.
+                // The caller is gone: the agent ends.
                 () = reply.closed() => None,
             }
         };
@@ -525,7 +524,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let _ = reply.send(checked);
     }
 
-    /// Runs `operation` while taking commands; gives it up when `is_wanted` says so.
+    /// Runs `operation` while taking commands. Ends it when `is_wanted` returns false after a command.
     async fn attend<T>(
         &mut self,
         operation: impl Future<Output = T>,
@@ -544,14 +543,14 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                             return Ended::CutShort;
                         }
                     }
-                    // The agent is going down. What was begun is on disk.
+                    // The agent ends. The journal has the operation.
                     None => return Ended::Done(operation.await),
                 },
             }
         }
     }
 
-    /// The sandbox's network namespace, and where the plugins find it now; `None` when it is proven gone.
+    /// Returns the sandbox's network namespace and its current path for plugins; `None` when it is proven gone.
     fn netns_for_del(
         &mut self,
         sandbox: &Sandbox,
@@ -561,7 +560,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return Ok(None);
         }
         match Netns::open(&sandbox.netns) {
-            // A name may have been given to another namespace since.
+            // The path may belong to another namespace by now.
             Ok(netns) if netns.id() == sandbox.netns_id => return Ok(Some((sandbox.netns.clone(), netns))),
             Err(error) if !error.is_gone() && !self.pins.contains_key(&sandbox.id) => {
                 return Err(Failure::of(&error));
@@ -595,14 +594,14 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.publish().await;
     }
 
-    /// Answers the releases that nothing is left of, or only links that are looked for.
+    /// Answers the releases of groups that have no record left but those of stray links.
     fn answer_released(&mut self) {
         let records = &self.records;
         let owes = |group: &str| records.iter().any(|r| r.plan.owner.group() == group && r.stray.is_none());
         for (_, reply) in self.waiting.extract_if(.., |(group, _)| !owes(group)) {
             let _ = reply.send(Ok(()));
         }
-        // A release that was answered with an error, or with a link not back, goes on by itself and ends here.
+        // A release that was answered with an error, or while a link is a stray, continues by itself and ends here.
         self.wanted.forget_released(records);
     }
 
@@ -629,7 +628,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.records.iter().find(|record| record.key() == key)
     }
 
-    /// Moves a record on; `false` where there is no such move, which is counted.
+    /// Applies an event to a record. Returns false, and counts a bug, if the state machine refuses it.
     fn advance(&self, record: &mut Record<O::Owner>, event: Event) -> bool {
         match machine::after(record.phase.clone(), event) {
             Ok(phase) => {
@@ -657,12 +656,12 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 }
 
-/// Fields for whatever is logged on the way, a plugin's standard error above all.
+/// Returns the span of an operation: its fields appear in all logs, above all with a plugin's standard error.
 fn span<O: Owner>(plan: &Plan<O>, sandbox_id: &str) -> tracing::Span {
-    tracing::info_span!("attachment", owner = %plan.owner, sandbox = sandbox_id)
+    tracing::info_span!("attachment", owner = %plan.owner, sandbox = sandbox_id, trace_id = tracing::field::Empty)
 }
 
-/// The journal waits for the disk: not on the async threads.
+/// Runs an operation of the journal off the async threads, because it waits for the disk.
 async fn blocking<T: Send + 'static>(
     operation: impl FnOnce() -> Result<T, journal::Error> + Send + 'static,
 ) -> Result<T, Failure> {

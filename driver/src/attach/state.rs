@@ -1,21 +1,21 @@
-//! What is known of a pod, and what follows for its containers.
+//! The state of a pod, and whether its containers may start.
 
 use super::plan::Owner;
 use super::record::{Phase, Record, Sandbox};
 use crate::links::Netns;
 
-/// What is known of one pod's attachments.
+/// The state of one pod's attachments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodState<O> {
-    /// The pod's sandbox, once the runtime has told.
+    /// The pod's sandbox, once the runtime has reported it.
     pub sandbox: Option<Sandbox>,
     /// Its attachments in the order in which they are made.
     pub records: Vec<Record<O>>,
-    /// Groups of it are being released: what is left says nothing about the pod any more.
+    /// Whether groups of the pod are being released. The remaining attachments say nothing about the pod then.
     pub closing: bool,
-    /// Why nothing can be said: a file of its journal cannot be read.
+    /// Why the state is unknown: a file of its journal cannot be read.
     pub damaged: Option<String>,
-    /// Why containers must wait all the same: what the observer has not done yet.
+    /// Why containers must wait although all is attached: the observer has failed.
     pub held: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub enum Gate {
     Open,
     /// Not yet.
     Wait,
-    /// Not yet, and the last try failed. It is tried again.
+    /// Not yet. The last attempt failed, and is retried.
     Failed(String),
 }
 
@@ -37,8 +37,7 @@ impl<O> Default for PodState<O> {
 }
 
 impl<O: Owner> PodState<O> {
-    /// Whether a sandbox that is known of the pod is still there, whatever the runtime lists: its namespace is where it
-    /// was. Blocks for a moment.
+    /// Whether a sandbox of the pod lives, whatever the runtime lists: its network namespace still exists. Blocks for a moment.
     pub fn sandbox_lives(&self, boot_id: &str) -> bool {
         let recorded = self.records.iter().filter_map(|record| record.phase.sandbox());
         recorded.chain(&self.sandbox).any(|sandbox| {
@@ -47,8 +46,8 @@ impl<O: Owner> PodState<O> {
         })
     }
 
-    /// Whether containers of `sandbox_id` may start: only when every attachment of every group that is known of
-    /// the pod is there and made in this sandbox, and the observer has done its part.
+    /// Whether containers of `sandbox_id` may start: when every attachment of every group of the pod is made in this
+    /// sandbox, and the observer has succeeded.
     pub fn gate(&self, sandbox_id: &str) -> Gate {
         if let Some(reason) = &self.damaged {
             return Gate::Failed(reason.clone());

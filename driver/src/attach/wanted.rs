@@ -42,8 +42,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Of a pod that an agent starts with: records from the journal may have a sandbox of which the runtime has not
-    /// told yet.
+    /// For a pod that an agent starts with. Records from the journal may have a sandbox that the runtime has not reported
+    /// yet.
     pub fn at_start<O>(records: &[Record<O>]) -> Self {
         let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
         Self { sandbox, released: BTreeSet::new(), closing: false }
@@ -110,7 +110,7 @@ impl Wanted {
         self.closing
     }
 
-    /// The pod's sandbox, as the runtime told.
+    /// The pod's sandbox, as the runtime reported it.
     pub fn sandbox(&self) -> Option<&Sandbox> {
         match &self.sandbox {
             Known::Sandbox(sandbox) => Some(sandbox),
@@ -118,7 +118,7 @@ impl Wanted {
         }
     }
 
-    /// The sandbox that the pod is believed to have: until the runtime tells, the one to which everything is attached.
+    /// The sandbox that the pod probably has: until the runtime reports one, that to which everything is attached.
     pub fn believed_sandbox<O>(&self, records: &[Record<O>], boot_id: &str) -> Option<Sandbox> {
         if self.sandbox != Known::Unknown {
             return self.sandbox().cloned();
@@ -239,7 +239,7 @@ mod tests {
         /// The agent takes a step, as far as it lets it: it begins, or what runs ends well or badly.
         Begin,
         End(bool),
-        /// The agent is told to stop: what runs ends, nothing begins. Then the next agent, which stood by, goes on.
+        /// The agent ends: its running operation ends, no other starts. Then the next agent, which stood by, continues.
         HandOver(bool),
         /// The agent and what it runs are killed, with or without an effect.
         Kill(bool),
@@ -287,7 +287,7 @@ mod tests {
     struct World {
         agent: Agent,
         journal: BTreeMap<String, Record<Claimant>>,
-        /// What the runtime tells each agent that connects.
+        /// What the runtime reports to each agent that connects.
         sandbox: Option<Sandbox>,
         /// Sandboxes to which an ADD was begun without a finished DEL, by key.
         owed: BTreeMap<String, String>,

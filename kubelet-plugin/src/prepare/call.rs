@@ -139,7 +139,7 @@ pub struct NodeAgent<N> {
     /// The sandboxes of the node, also those of pods that nothing is planned for.
     pub sandboxes: Arc<Sandboxes>,
     /// Where refusals are reported.
-    pub news: mpsc::UnboundedSender<Update>,
+    pub reports: mpsc::UnboundedSender<Update>,
     /// Held from the look at what others have (names, ids, links) until it is journalled what this claim has.
     pub turn: Mutex<()>,
     /// Prepares that have not ended.
@@ -384,7 +384,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(())
     }
 
-    /// Whether the pod has ended as far as the node can tell, whatever the kubelet asks.
+    /// Returns whether the pod has ended as far as the node knows, whatever the kubelet asks.
     async fn end_of(&self, pod_uid: &str) -> End {
         let Some(state) = self.attacher.watch(pod_uid).map(|state| state.borrow().clone()) else {
             return End::NothingOwed;
@@ -588,13 +588,13 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Has a refusal noted in the claim's status.
     fn refuse(&self, claim: &Claim, error: PrepareError) -> PrepareError {
-        let _ = self.news.send(Update::Refused(Box::new(claim.refuse(&error))));
+        let _ = self.reports.send(Update::Refused(Box::new(claim.refuse(&error))));
         error
     }
 
     fn report(&self, error: &ReadError) {
         if let ReadError::Refused(refusal) = error {
-            let _ = self.news.send(Update::Refused(refusal.clone()));
+            let _ = self.reports.send(Update::Refused(refusal.clone()));
         }
     }
 }
@@ -694,7 +694,7 @@ mod tests {
     struct Agent {
         node: NodeAgent<Fake>,
         claims: Claims,
-        told: mpsc::UnboundedReceiver<Update>,
+        reported: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
         _dir: tempfile::TempDir,
     }
@@ -703,8 +703,8 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
-            let (news, told) = mpsc::unbounded_channel();
-            let gate = GateKeeper::take_over(gate_files(dir.path()), &[], "b", news.clone());
+            let (reports, reported) = mpsc::unbounded_channel();
+            let gate = GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone());
             let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
             let loaded = journal.load().unwrap();
@@ -722,12 +722,12 @@ mod tests {
                 inventory: known,
                 plugins,
                 sandboxes: Arc::default(),
-                news,
+                reports,
                 turn: Mutex::default(),
                 calls: Calls::default(),
                 metrics: Arc::default(),
             };
-            Self { node, claims, told, inventory, _dir: dir }
+            Self { node, claims, reported, inventory, _dir: dir }
         }
 
         /// A claim of this name, with `device` allocated, is reserved for `pods`.
@@ -869,9 +869,9 @@ mod tests {
         let mut agent = Agent::new();
         let claim = agent.claim("c", "ipvlan-eth1", &["p"]);
         let error = agent.prepare(&claim).await.expect_err("not offered");
-        let Ok(Update::Refused(refusal)) = agent.told.try_recv() else { panic!("nothing was told") };
+        let Ok(Update::Refused(refusal)) = agent.reported.try_recv() else { panic!("nothing was reported") };
         assert_eq!((refusal.message, refusal.claim.uid.as_str()), (error, "c"));
-        assert!(agent.told.try_recv().is_err(), "once");
+        assert!(agent.reported.try_recv().is_err(), "once");
         assert_eq!(agent.node.attacher.plans(|_| ()).len(), 0);
         agent.node.unprepare(claim).await.expect("nothing is owed");
     }

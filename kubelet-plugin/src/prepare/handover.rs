@@ -15,30 +15,30 @@ use tokio::time::Instant;
 
 use crate::prepare::call::{NodeAgent, Plugins};
 
-/// How often is looked for pods that have ended.
-const BEAT: Duration = Duration::from_secs(1);
-/// The longest pause before a look at a claim; the first is a beat, in which most pods get a sandbox.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often the agent looks for pods that have ended.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The longest delay between two looks at a claim. The first is one interval, in which most pods get a sandbox.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// When a claim is looked at next.
 struct Look {
     due: Instant,
-    pause: Duration,
+    delay: Duration,
 }
 
 /// Hands claims over until dropped.
 pub async fn run<N: Plugins>(node: Arc<NodeAgent<N>>) {
     let mut looks: HashMap<String, Look> = HashMap::new();
     loop {
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(INTERVAL).await;
         let claims = node.left_behind().await;
         looks.retain(|uid, _| claims.keys().any(|claim| claim.uid == *uid));
         let now = Instant::now();
         let mut is_due = |uid: &str| {
-            let look = looks.entry(uid.to_owned()).or_insert(Look { due: now + BEAT, pause: BEAT });
+            let look = looks.entry(uid.to_owned()).or_insert(Look { due: now + INTERVAL, delay: INTERVAL });
             let is_due = look.due <= now;
             if is_due {
-                *look = Look { due: now + look.pause, pause: (look.pause * 2).min(LONGEST_PAUSE) };
+                *look = Look { due: now + look.delay, delay: (look.delay * 2).min(LONGEST_DELAY) };
             }
             is_due
         };

@@ -1,4 +1,4 @@
-//! From a claim to the plans of its attachments. Pure: everything it looks at is an argument.
+//! Plans the attachments of a claim. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,7 +93,7 @@ pub enum DeviceError {
     SegmentTaken { id: u32, space: String },
 }
 
-/// What every plan on this node is made with.
+/// The node, as plans need it.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
     /// The Node object's name.
@@ -104,7 +104,7 @@ pub struct Node<'a> {
     pub namespace_labels: &'a BTreeMap<String, String>,
 }
 
-/// What is journalled already: of other claims, and of this one.
+/// What is journalled already.
 #[derive(Debug, Clone, Default)]
 pub struct Taken {
     /// Plans of this very claim and pod, which stay as they are.
@@ -127,10 +127,10 @@ fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Ite
     })
 }
 
-/// The attachments of `claim`, which get nothing that is `taken`.
+/// Returns the plans of `claim`, which use nothing that is `taken`.
 ///
 /// # Errors
-/// The first problem with the field or object and what to do, as the user shall read it.
+/// The first problem, with its field or object and what to do, as the user reads it.
 pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, PlanError> {
     is_for_node(claim, node)?;
     let mut taken = taken.clone();
@@ -154,7 +154,7 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, 
 /// Whether the allocation is for this node, and of devices that the node offers now.
 ///
 /// # Errors
-/// The first that is not, as the user shall read it. The kubelet asks for any claim that is reserved for its pod.
+/// The first device that is not, as the user reads it. The kubelet asks for any claim that is reserved for its pod.
 pub fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     is_for_node(claim, node)?;
     claim.devices.iter().try_for_each(|device| {
@@ -243,7 +243,7 @@ struct Offer<'a> {
     attributes: Map<String, Value>,
 }
 
-/// What the allocated device is here.
+/// Returns what the node offers under the name of the allocated device.
 fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
     let (pool, base, uplink) = base(&allocated.device, node)?;
     let (device, node_name) = (&allocated.device, node.name.to_owned());
@@ -258,7 +258,7 @@ fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, Devi
     Ok(Offer { base, uplink, attributes })
 }
 
-/// The pool that the device is in, what it is here, and the link that it is on.
+/// Returns the device's pool, what it attaches to, and its link.
 fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), DeviceError> {
     let gone = || DeviceError::Gone { device: name.to_owned(), node: node.name.to_owned() };
     match name.parse().map_err(|_| gone())? {
@@ -324,7 +324,7 @@ fn none_chosen(network: &NetworkName, segmentation: &Segmentation) -> DeviceErro
     DeviceError::NoSegmentChosen { network: network.to_string(), ids, example }
 }
 
-/// What CNI plugins are used to be told of a pod; the runtime adds the sandbox.
+/// CNI_ARGS that name the pod, as other runtimes pass them. The driver adds the sandbox.
 fn pod_args(claim: &Claim) -> [(String, String); 3] {
     let pod = &claim.pod;
     [("K8S_POD_NAMESPACE", &pod.namespace), ("K8S_POD_NAME", &pod.name), ("K8S_POD_UID", &pod.uid)]

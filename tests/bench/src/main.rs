@@ -85,7 +85,7 @@ enum Kind {
     Bare,
     /// The runtime alone.
     Netclaim,
-    /// The agent's work for each attachment: `CniNetwork` with its cache, locks, plugins' environment and journal.
+    /// The agent's work for each attachment: `CniPlugins` with its cache, locks, plugins' environment and journal.
     NetclaimAgent,
 }
 

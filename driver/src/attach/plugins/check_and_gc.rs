@@ -52,11 +52,11 @@ impl CniPlugins {
         }
     }
 
-    /// GC of the network of `spec`: has its plugins remove what is of none of the attachments that `valid` tells, nor
-    /// of those that other programs made. Nobody can work on the network meanwhile, and `valid` is asked then.
+    /// GC of the network of `spec`: its plugins remove what belongs to none of the `valid` attachments and to none that
+    /// other programs made. No other operation runs on the network meanwhile; `valid` is called then.
     ///
-    /// The cache tells of other programs' attachments, and of ours, whose truth is the journal: one of ours that is in
-    /// the cache alone counts as long as its namespace is there (somebody may have removed the journal's file), and is
+    /// The cache has other programs' attachments, and ours, whose truth is the journal. One of ours that is in the
+    /// cache alone counts as long as its namespace is there (somebody may have removed the journal's file), and is
     /// forgotten then.
     ///
     /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that are none of

@@ -88,8 +88,8 @@ impl CniPlugins {
         }
     }
 
-    /// DEL in a namespace that is there. What the pod has made of a link that was lent is undone before: the plugin
-    /// trusts names, which are the pod's to choose.
+    /// DEL in an existing namespace. Before it, what the pod has changed of a moved link is reverted: the plugin finds the
+    /// link by a name, which the pod can change.
     ///
     /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
     /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that

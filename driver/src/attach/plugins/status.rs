@@ -30,7 +30,7 @@ pub enum Status {
 }
 
 impl CniPlugins {
-    /// Tells from now on when the installed plugins may have changed.
+    /// Subscribes to changes of the installed plugins.
     ///
     /// # Errors
     /// When they cannot be watched.

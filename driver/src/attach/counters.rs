@@ -1,0 +1,16 @@
+//! Counters over all pods.
+
+use std::sync::atomic::AtomicU64;
+
+use tokio::sync::watch;
+
+/// What is counted over all pods, and when records come and go.
+#[derive(Default)]
+pub(super) struct Counters {
+    /// Moves that the machine refused.
+    pub(super) illegal: AtomicU64,
+    /// Panics in the tasks of pods.
+    pub(super) panics: AtomicU64,
+    /// How often a record came or went.
+    pub(super) revision: watch::Sender<u64>,
+}
