@@ -1,18 +1,18 @@
-//! What happens on a node, without Kubernetes.
+//! Attaches pods to networks on a node, without Kubernetes.
 //!
 //! ```text
 //!   nri ──> sandboxes ──┐
-//!                       ├──> attach ──> cni ──> plugins
+//!                       ├──> attach ──> netclaim_cni ──> plugins
 //!   plans ──────────────┘      │
-//!                           journal            links ──> what there is to attach to
+//!                           journal            links ──> uplinks, and links that pods had
 //! ```
 //!
 //! * [`attach`] owns the life of an attachment: plan, journal, state machine, one task per pod.
-//! * [`cni`] runs CNI plugins and knows nothing of the rest.
-//! * [`links`] reads the node's links and pins network namespaces.
-//! * [`nri`] hears from the container runtime about pods' sandboxes.
+//! * [`links`] reads the node's links, moves them back, and pins network namespaces.
+//! * [`nri`] follows the sandboxes of the container runtime.
 //!
-//! Invariant: no module here knows an API server, a kubelet or a claim's fields.
+//! Invariant: no module knows an API server, a kubelet, a claim or netclaim's API. What an attachment is for is an opaque
+//! [`attach::Owner`].
 
 pub mod attach;
 pub mod failpoint;
