@@ -17,9 +17,10 @@
 //! | `inventory` | what the node has: links, Networks, policies | netlink, watches |
 //! | `devices` | the devices that are published, and their health | the API server (slices), CNI plugins (STATUS) |
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
-//! | `runtime` | follows sandboxes; sweeps what no event reports | NRI, the API server (reads pods) |
+//! | `runtime` | follows sandboxes and the connection to the runtime; sweeps what no event reports | NRI |
 //! | `status` | reports in the claim's status and in events | the API server |
-//! | `process` | arguments, programs, readiness, metrics, sockets, memory | the process |
+//! | `process` | arguments, programs, metrics, sockets, memory | the process |
+//! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server knows them | the API server (reads pods) |
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with the agent alive or dead.
@@ -34,6 +35,7 @@ mod gate;
 mod inventory;
 mod owner;
 mod parent;
+mod pods;
 mod prepare;
 mod process;
 mod run;

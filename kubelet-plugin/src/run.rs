@@ -29,20 +29,20 @@ use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
+use crate::parent::turn::Turn;
 use crate::parent::{FIT, STARTS};
+use crate::pods::NodePods;
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
 use crate::process::args::Args;
 use crate::process::metrics::Metrics;
 use crate::process::parts::Parts;
 use crate::process::programs::Programs;
-use crate::process::readiness::{Readiness, update_gauges, watch_journal};
 use crate::process::sockets::listen;
-use crate::process::turn::Turn;
 use crate::process::{http, memory, mounts};
 use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;
-use crate::runtime::pods::NodePods;
+use crate::runtime::readiness::{Readiness, update_gauges, watch_journal};
 use crate::runtime::sandboxes::Sandboxes;
 use crate::runtime::sweep::{Intervals, Sweep};
 use crate::status::{Events, StatusWriter, Update};
@@ -324,8 +324,10 @@ impl Agent {
             "serving metrics",
             http::serve_metrics(self.args.metrics_address, metrics()),
         );
-        parts
-            .start_until_cancelled("serving probes", http::serve_health(self.args.health_address, readiness));
+        parts.start_until_cancelled(
+            "serving probes",
+            http::serve_health(self.args.health_address, move || readiness.check()),
+        );
     }
 }
 

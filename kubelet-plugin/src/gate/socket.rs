@@ -17,8 +17,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::gate::keeper::GateKeeper;
+use crate::pods::NodePods;
 use crate::process::sockets;
-use crate::runtime::pods::NodePods;
 
 /// The longest question, in bytes.
 const MAX_QUESTION: u64 = 4096;

@@ -17,6 +17,7 @@
 //! | `restarts` | decides when to restart and when to give up; pure |
 //! | `agent_process` | a running agent, and how it ended |
 //! | `leftovers` | ends the processes that an agent has left running |
+//! | `turn` | the agent's turn: it stands by until it has the journal |
 //! | `kubelet_sockets` | the registration and DRA sockets |
 //! | `relay`, `agent_socket`, `wire` | the parent's end, the agent's end and the messages of the kubelet's calls |
 
@@ -27,6 +28,7 @@ pub(crate) mod leftovers;
 mod relay;
 mod restarts;
 mod supervisor;
+pub(crate) mod turn;
 mod wire;
 
 pub(crate) use agent_process::{FIT, STARTS};

@@ -3,6 +3,7 @@
 //! The probes have an address that only the node reaches, so nobody else can exhaust it.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use netclaim_process::http::{Answer, serve};
 use tokio::net::TcpListener;
 
 use crate::process::metrics::Metrics;
-use crate::process::readiness::Readiness;
 
 /// From one try to bind an address that is taken to the next. Pods get their networks meanwhile.
 const BIND_INTERVAL: Duration = Duration::from_secs(5);
@@ -22,12 +22,15 @@ pub async fn serve_metrics(address: SocketAddr, metrics: Arc<Metrics>) -> Infall
     serve(listener, move |path| (path == "/metrics").then(|| Answer::Metrics(metrics.render()))).await
 }
 
-/// Serves probes until dropped.
-pub async fn serve_health(address: SocketAddr, readiness: Readiness) -> Infallible {
+/// Serves probes until dropped; `check_readiness` fails with why no pod can be attached.
+pub async fn serve_health<E: Display>(
+    address: SocketAddr,
+    check_readiness: impl Fn() -> Result<(), E> + Clone + Send + Sync + 'static,
+) -> Infallible {
     let listener = bind(address, "--health-address").await;
     let answer = move |path: &str| match path {
         "/healthz" => Some(Answer::Ok),
-        "/readyz" => Some(Answer::probe(readiness.check().map_err(|error| error.to_string()))),
+        "/readyz" => Some(Answer::probe(check_readiness())),
         _ => None,
     };
     serve(listener, answer).await

@@ -1,4 +1,4 @@
-//! What any long-running program needs: arguments, metrics, sockets, signals, memory.
+//! What a long-running program needs: arguments, programs, metrics, sockets, memory.
 
 pub mod args;
 pub mod files;
@@ -8,6 +8,4 @@ pub mod metrics;
 pub mod mounts;
 pub mod parts;
 pub mod programs;
-pub mod readiness;
 pub mod sockets;
-pub mod turn;

@@ -1,7 +1,8 @@
-//! The container runtime's side: sandboxes that come and go, and a sweep for what no event reports.
+//! The container runtime's side: sandboxes that come and go, the agent's readiness, which needs the connection, and a sweep for
+//! what no event reports.
 
 pub mod connection;
 pub mod nri_events;
-pub mod pods;
+pub mod readiness;
 pub mod sandboxes;
 pub mod sweep;

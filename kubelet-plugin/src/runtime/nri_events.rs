@@ -17,8 +17,8 @@ use tokio::task::AbortHandle;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
+use crate::pods::NodePods;
 use crate::process::metrics::Metrics;
-use crate::runtime::pods::NodePods;
 use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
 
 /// How long a sandbox waits for its networks while no other pod attaches. The runtime calls its plugins under one lock, so

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::owner::{ObjectRef, Owner, PodState};
+use crate::pods::NodePods;
 use crate::process::metrics::{Metrics, SweepKind, SweepResult};
-use crate::runtime::pods::NodePods;
 
 /// How often a schedule takes up new things.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
