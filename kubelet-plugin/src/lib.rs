@@ -10,7 +10,8 @@
 //!
 //! | room | what it does | may touch |
 //! |---|---|---|
-//! | `run` | assembles the agent | everything |
+//! | `run` | takes over from the last agent, starts the parts in order, ends them | everything |
+//! | `agent` | what the parts share, and how each is started | everything |
 //! | `parent` | another process: restarts the agent when it dies, and serves the kubelet for the agent that has the journal | the kubelet's sockets, the agent's process |
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
@@ -27,6 +28,7 @@
 //! * NodeUnprepareResources succeeds only after every DEL that is owed.
 //! * The API server is never on a pod's path after NodePrepareResources.
 
+mod agent;
 mod devices;
 mod dra;
 #[cfg(test)]

@@ -1,0 +1,320 @@
+//! What the agent's parts share, and how each part is started.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube::Client;
+use netclaim_cni::{Cache, Runtime};
+use netclaim_driver::attach::{Attacher, CniPlugins};
+use netclaim_driver::failpoint::Failpoint;
+use netclaim_driver::links::Links;
+use netclaim_driver::nri;
+use tokio::sync::{Mutex, mpsc, watch};
+
+use crate::devices::availability::Availability;
+use crate::devices::publish::{Devices, Inputs};
+use crate::gate::keeper::{GateFiles, GateKeeper};
+use crate::gate::socket::{self, GateSource};
+use crate::inventory::Inventory;
+use crate::inventory::providers::Providers;
+use crate::inventory::watch::NodeWatch;
+use crate::owner::Journal;
+use crate::parent::STARTS;
+use crate::parent::agent_socket::{self, Health};
+use crate::parent::leftovers::Mark;
+use crate::pods::NodePods;
+use crate::prepare::call::{Calls, NodeAgent};
+use crate::prepare::handover;
+use crate::process::args::Args;
+use crate::process::metrics::Metrics;
+use crate::process::parts::Parts;
+use crate::process::programs::Programs;
+use crate::process::sockets::listen;
+use crate::process::{http, memory};
+use crate::runtime::connection::{Connection, NotConnected};
+use crate::runtime::nri_events::RuntimeEvents;
+use crate::runtime::readiness::{Readiness, update_gauges, watch_journal};
+use crate::runtime::sandboxes::Sandboxes;
+use crate::runtime::sweep::{Intervals, Sweep};
+use crate::status::{Events, StatusWriter, Update};
+
+/// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What most parts of the agent share.
+pub(crate) struct Agent {
+    pub(crate) args: Args,
+    client: Client,
+    events: Events,
+    boot_id: String,
+    metrics: Arc<Metrics>,
+    pods: Arc<NodePods>,
+    plugins: Arc<CniPlugins>,
+    programs: (Programs, bool),
+    journal: Journal,
+    gate: Arc<GateKeeper>,
+    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
+    reports: mpsc::UnboundedSender<Update>,
+    pub(crate) parts: Parts,
+}
+
+impl Agent {
+    /// Takes over what an earlier agent has attached.
+    pub(crate) fn take_over(
+        args: Args,
+        client: Client,
+        boot_id: String,
+        plugins: Arc<CniPlugins>,
+        journal: Journal,
+        reports: mpsc::UnboundedSender<Update>,
+    ) -> Result<Self> {
+        let metrics = Arc::new(Metrics::default());
+        let programs = Programs::find(&args)?;
+        let all_current = programs.install()?;
+        let loaded = journal.load()?;
+        for file in &loaded.unreadable {
+            let (path, reason) = (file.path.display(), &file.reason);
+            tracing::error!(%path, reason, "keeping a journal file that cannot be read: a DEL may be owed");
+        }
+        metrics.restarts.set(restarts());
+        metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
+        let files = GateFiles::open(&args)?;
+        let gate = Arc::new(GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone())?);
+        Failpoint::TakenOver.reach();
+        let attacher =
+            Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
+        Ok(Self {
+            pods: Arc::new(NodePods::new(client.clone(), &args.node_name)),
+            events: Events::new(client.clone(), &args.driver_name, &args.node_name),
+            programs: (programs, all_current),
+            parts: Parts::default(),
+            args,
+            client,
+            boot_id,
+            metrics,
+            plugins,
+            journal,
+            gate,
+            attacher,
+            reports,
+        })
+    }
+
+    /// Starts to watch what the node has. Returns that, and the UID of the Node object.
+    pub(crate) fn watch_node(
+        &mut self,
+    ) -> (watch::Receiver<Option<Arc<Inventory>>>, watch::Receiver<Option<String>>) {
+        let (inventory_sender, inventory) = watch::channel(None);
+        let (uid_sender, node_uid) = watch::channel(None);
+        let watch = NodeWatch {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            events: self.events.clone(),
+            links: Links::new("/sys"),
+            providers: Providers::new(&self.args.links_dir()),
+        };
+        self.parts.start("watching the node", |cancel| watch.run(inventory_sender, uid_sender, cancel));
+        (inventory, node_uid)
+    }
+
+    /// Starts to publish the node's devices. Returns their health.
+    pub(crate) fn publish_devices(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        node_uid: watch::Receiver<Option<String>>,
+    ) -> Health {
+        let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+        let availability = Availability {
+            plugins: Arc::clone(&self.plugins),
+            node: self.args.node_name.clone(),
+            period: self.args.status_period,
+            metrics: Arc::clone(&self.metrics),
+        };
+        self.parts.start_until_cancelled(
+            "checking the availability of Networks",
+            availability.watch(inventory.clone(), unavailable_sender),
+        );
+        let (health_sender, health) = watch::channel(Arc::default());
+        let devices = Devices {
+            client: self.client.clone(),
+            driver: self.args.driver_name.clone(),
+            node: self.args.node_name.clone(),
+            links: Links::new("/sys"),
+            metrics: Arc::clone(&self.metrics),
+            events: self.events.clone(),
+        };
+        let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
+        self.parts
+            .start("publishing devices", |cancel| devices.publish(inputs, attacher, health_sender, cancel));
+        health
+    }
+
+    /// Starts to report to the API server.
+    pub(crate) fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>) {
+        let writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        self.parts.start("writing statuses", |_| writer.run(reported));
+    }
+
+    /// Starts to look for what no event reports.
+    pub(crate) fn sweep(&mut self) {
+        let sweep = Sweep {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            boot_id: self.boot_id.clone(),
+            intervals: Intervals {
+                gc: self.args.gc_period,
+                check: self.args.check_period,
+                orphan_after: self.args.orphan_after,
+            },
+            metrics: Arc::clone(&self.metrics),
+        };
+        self.parts.start("sweeping", |cancel| sweep.run(cancel));
+    }
+
+    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the agent's readiness.
+    pub(crate) fn follow_runtime(&mut self) -> Result<(Arc<Sandboxes>, Readiness)> {
+        let socket = self.args.gate_socket();
+        let hooks = listen(&socket);
+        let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", socket.display()))?;
+        let (connected_sender, connected) = watch::channel(false);
+        let not_connected = NotConnected { socket: self.args.nri_socket.clone() };
+        let sandboxes = Arc::new(Sandboxes::default());
+        let connection = Connection {
+            connected: connected.clone(),
+            reason: not_connected.clone(),
+            attacher: Arc::clone(&self.attacher),
+            sandboxes: Arc::clone(&sandboxes),
+            boot_id: self.boot_id.clone(),
+        };
+        self.parts.start_until_cancelled("watching the connection to the runtime", connection.watch());
+        let source =
+            Arc::new(GateSource { attacher: Arc::clone(&self.attacher), pods: Arc::clone(&self.pods) });
+        self.parts.start_until_cancelled("answering hooks", socket::serve(hooks, source));
+        let events = Arc::new(RuntimeEvents {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            gate: Arc::clone(&self.gate),
+            sandboxes: Arc::clone(&sandboxes),
+            boot_id: self.boot_id.clone(),
+            metrics: Arc::clone(&self.metrics),
+            inspecting: Default::default(),
+        });
+        let nri_socket = self.args.nri_socket.clone();
+        self.parts
+            .start("following the runtime", |cancel| nri::run(nri_socket, events, connected_sender, cancel));
+        Ok((sandboxes, Readiness { journal: self.journal.health(), connected, not_connected }))
+    }
+
+    /// Starts to answer the kubelet's calls, which the parent passes on.
+    pub(crate) fn serve_kubelet(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        sandboxes: Arc<Sandboxes>,
+        health: Health,
+    ) -> Result<()> {
+        let node = Arc::new(NodeAgent {
+            client: self.client.clone(),
+            driver: self.args.driver_name.clone(),
+            node_name: self.args.node_name.clone(),
+            boot_id: self.boot_id.clone(),
+            attacher: Arc::clone(&self.attacher),
+            gate: Arc::clone(&self.gate),
+            inventory,
+            plugins: Arc::clone(&self.plugins),
+            sandboxes,
+            reports: self.reports.clone(),
+            turn: Mutex::default(),
+            calls: Calls::default(),
+            metrics: Arc::clone(&self.metrics),
+        });
+        self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
+        let socket = self.args.agent_socket();
+        let calls = listen(&socket);
+        let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;
+        self.parts.start_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health));
+        Ok(())
+    }
+
+    /// Starts the upkeep of the process: memory, programs, gauges, metrics and probes.
+    pub(crate) fn serve_process(&mut self, readiness: Readiness) {
+        let (parts, metrics) = (&mut self.parts, || Arc::clone(&self.metrics));
+        parts.start_until_cancelled("trimming memory", memory::trim_regularly());
+        let (programs, all_current) = self.programs.clone();
+        parts.start_until_cancelled("installing programs", programs.keep_installing(all_current, metrics()));
+        parts.start_until_cancelled("watching the journal", watch_journal(self.journal.clone(), metrics()));
+        let gauges = update_gauges(readiness.connected.clone(), Arc::clone(&self.attacher), metrics());
+        parts.start("updating gauges", |_| gauges);
+        parts.start_until_cancelled(
+            "serving metrics",
+            http::serve_metrics(self.args.metrics_address, metrics()),
+        );
+        parts.start_until_cancelled(
+            "serving probes",
+            http::serve_health(self.args.health_address, move || readiness.check()),
+        );
+    }
+
+    /// Stops the parts, and waits for plugins and for the last reports.
+    pub(crate) async fn stop(self) {
+        tracing::info!("stopping");
+        // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
+        self.parts.cancel();
+        for socket in [self.args.agent_socket(), self.args.gate_socket()] {
+            let _ = fs::remove_file(socket);
+        }
+        if tokio::time::timeout(DRAIN_TIMEOUT, self.attacher.drain()).await.is_err() {
+            tracing::warn!("plugins still run: the next agent undoes what they do and does it again");
+        }
+        self.into_parts().finish().await;
+    }
+
+    /// Drops all but the parts. With the last sender of reports, the status writer ends.
+    fn into_parts(self) -> Parts {
+        self.parts
+    }
+}
+
+/// How many agents the parent has started before this one.
+fn restarts() -> i64 {
+    std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
+}
+
+/// Returns what runs CNI plugins.
+pub(crate) fn cni_plugins(args: &Args, mark: &Mark) -> Result<CniPlugins> {
+    let own = args.installed_plugins();
+    let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
+    for (name, value) in &args.cni_env {
+        runtime = runtime.with_env(name, value);
+    }
+    let (name, value) = mark.variable();
+    runtime = runtime.with_env(name, value);
+    if let Some(path) = &args.cni_mount_namespace {
+        runtime = runtime.in_mount_namespace(path)?;
+    }
+    let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
+    Ok(CniPlugins::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
+}
+
+/// Creates the directory of sockets and markers, which only root may use.
+pub(crate) fn make_run_dir(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)
+        .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
+        .with_context(|| format!("cannot use the run directory {}", dir.display()))
+}
+
+/// Returns a client of the API server, by the kubeconfig or else as the pod.
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig = kube::config::Kubeconfig::read_from(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?
+        }
+        None => kube::Config::infer().await.context("found no kubeconfig and no service account")?,
+    };
+    Ok(Client::try_from(config)?)
+}
