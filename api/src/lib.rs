@@ -14,6 +14,7 @@
 //! * A parsed value is valid: [`IfName`], [`MacAddr`] and [`Quantity`] cannot hold an invalid one.
 //! * The admin's [`Allow`] alone decides what a tenant may set, see [`merge`].
 
+pub mod addresses;
 mod allow;
 mod attachment_config;
 pub mod attribute;

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use kube::CustomResourceExt as _;
+use netclaim_api::addresses::{AddressBlock, AddressLease, AddressPool};
 use netclaim_api::network::Network;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_api::{AttachmentConfig, CniConfig};
@@ -19,7 +20,13 @@ fn assert_fresh(path: &str, content: &str) {
 
 #[test]
 fn the_crds_are_fresh() {
-    for (source, crd) in [("network/mod", Network::crd()), ("uplink_policy/mod", UplinkPolicy::crd())] {
+    for (source, crd) in [
+        ("network/mod", Network::crd()),
+        ("uplink_policy/mod", UplinkPolicy::crd()),
+        ("addresses/pool", AddressPool::crd()),
+        ("addresses/block", AddressBlock::crd()),
+        ("addresses/lease", AddressLease::crd()),
+    ] {
         let yaml = serde_saphyr::to_string(&crd).expect("YAML");
         assert_fresh(
             &format!("crds/netclaim.dev_{}.yaml", crd.spec.names.plural),

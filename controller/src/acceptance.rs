@@ -87,7 +87,12 @@ impl Acceptance {
             && self.before.conditions.iter().filter(ours).count() == conditions.len()
             && self.before.observed_generation == self.generation
             && self.before.nodes == nodes;
-        (!same).then_some(NetworkStatus { observed_generation: self.generation, nodes, conditions })
+        (!same).then_some(NetworkStatus {
+            observed_generation: self.generation,
+            nodes,
+            addresses: None,
+            conditions,
+        })
     }
 
     fn condition(&self, type_: &str, finding: Finding, now: &Time) -> Condition {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::addresses::{AddressTotals, NetworkAddresses};
 use crate::attribute::DeclaredAttributes;
 use crate::conflist::{Plugin, link_use_of, plugins, vlan_of};
 use crate::labels::LabelSelector;
@@ -33,6 +34,8 @@ use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
         printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
         printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"number of nodes that publish the network"}"#,
+        printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.addresses.free","description":"addresses in blocks that no node has leased","priority":1}"#,
+        printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used","description":"addresses that pods have, as the nodes reported last","priority":1}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
@@ -54,6 +57,10 @@ pub struct NetworkSpec {
     /// The CNI network configuration list, with placeholders such as `${uplink.ifName}` or `${parameters.NAME}`.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
+    /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one address. Use them
+    /// in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has an `ipam`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<NetworkAddresses>,
     /// How much of the network claims can be granted.
     #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
     pub capacity: NetworkCapacity,
@@ -67,6 +74,9 @@ pub struct NetworkSpec {
     #[serde(default)]
     pub allow: Allow,
 }
+
+/// What stands for the `ipam` of a Network with [`NetworkSpec::addresses`].
+pub const ADDRESSES: &str = "${addresses}";
 
 fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
@@ -110,7 +120,8 @@ pub struct NetworkCapacity {
     /// Number of interfaces that may exist at once, such as `64`. By default, it is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interfaces: Option<Quantity>,
-    /// Number of addresses. By default, it is counted from the ranges of a `host-local` IPAM; set it for other IPAMs.
+    /// Number of addresses. By default, it is counted from `addresses` or from the ranges of a `host-local` IPAM; set it for
+    /// other IPAMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Quantity>,
 }
@@ -131,6 +142,9 @@ pub struct NetworkStatus {
     /// Number of nodes that publish the network as a device. It is not set if the scope is `Cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
+    /// How many addresses there are and who has them. It is set if `spec.addresses` has ranges; an AddressPool has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<AddressTotals>,
     /// `Accepted` is True if claims can use the network, and False, with every problem, if the spec is invalid. The reason
     /// `AcceptedWithWarnings` points at a likely mistake. `Available` says whether a node can serve the network now, and
     /// lists the nodes that cannot, with reasons. It is not set if the scope is `Cluster`.
@@ -155,6 +169,25 @@ impl NetworkSpec {
 
     fn plugins(&self) -> impl Iterator<Item = &Map<String, Value>> {
         plugins(&self.cni)
+    }
+
+    /// Returns the conflist with `ipam` for `"${addresses}"`, and in the first plugin where no plugin has an `ipam`. Without
+    /// `addresses` it is the conflist as written.
+    pub fn cni_with(&self, ipam: &Value) -> Map<String, Value> {
+        let mut cni = self.cni.clone();
+        if self.addresses.is_none() {
+            return cni;
+        }
+        let plugins = || self.plugins().filter_map(|plugin| plugin.get("ipam"));
+        let by_default = plugins().next().is_none();
+        let plugins = cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
+        for (index, plugin) in plugins.filter_map(Value::as_object_mut).enumerate() {
+            let is_place = plugin.get("ipam").and_then(Value::as_str) == Some(ADDRESSES);
+            if is_place || (by_default && index == 0) {
+                plugin.insert("ipam".to_owned(), ipam.clone());
+            }
+        }
+        cni
     }
 
     /// Returns the types of the plugins, in the order of the chain.

@@ -1,12 +1,13 @@
 //! Validation of Networks: errors, and warnings about likely mistakes.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
-use super::{NetworkSpec, Scope, UplinkSelector, conflist_name};
+use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
+use crate::addresses::NetworkAddresses;
 use crate::conflist::{Plugin, declares, is_inside_pod};
 use crate::labels::node_selector_problems;
 use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, template};
@@ -38,6 +39,7 @@ impl NetworkSpec {
                 ));
             }
         }
+        problems.extend(self.address_problems());
         problems.extend(node_selector_problems(&self.node_selector));
         if let Some(selector) = &self.namespace_selector {
             problems.extend(selector.problems().into_iter().map(|p| p.within("spec.namespaceSelector")));
@@ -64,8 +66,11 @@ impl NetworkSpec {
             ("bandwidth", allow.bandwidth),
             ("portMappings", allow.port_mappings),
         ];
-        let untaken =
-            capabilities.into_iter().filter(|(name, allowed)| *allowed && !declares(&self.cni, name));
+        // With addresses of its own, the network itself serves claims that ask for one.
+        let is_served = |name: &str| name == "ips" && self.addresses.is_some();
+        let untaken = capabilities
+            .into_iter()
+            .filter(|(name, allowed)| *allowed && !declares(&self.cni, name) && !is_served(name));
         let problem = |name| {
             format!(
                 "no plugin takes it, so that claims which set it are refused; write \"capabilities\": {{{name:?}: true}} \
@@ -81,12 +86,71 @@ impl NetworkSpec {
             );
             Invalid::new("spec.capacity.bandwidth", problem)
         });
-        self.cni_findings(name, Severity::Warning).chain(untaken).chain(unenforced).collect()
+        let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);
+        let none_reserved = inline.filter(|pool| allow.ips && pool.reserved.is_empty()).map(|_| {
+            let problem = "claims can ask only for addresses of spec.addresses.reserved, which is empty";
+            Invalid::new("spec.allow.ips", problem)
+        });
+        self.cni_findings(name, Severity::Warning)
+            .chain(untaken)
+            .chain(unenforced)
+            .chain(none_reserved)
+            .collect()
+    }
+
+    /// Returns the warning for a network that several nodes serve on one layer 2 and whose `host-local` hands out the same
+    /// addresses on each of them.
+    pub fn repeated_addresses(&self) -> Option<Invalid> {
+        /// The label that every node has with a value of its own.
+        const HOSTNAME: &str = "kubernetes.io/hostname";
+        if self.uplink.is_none() || self.node_selector.contains_key(HOSTNAME) {
+            return None;
+        }
+        let repeats = |ipam: &Value| ipam["type"] == "host-local" && !ipam.to_string().contains("${node.");
+        let (index, _) =
+            self.plugins().enumerate().find(|(_, plugin)| plugin.get("ipam").is_some_and(repeats))?;
+        let problem = "host-local counts on each node for itself, so that pods on two nodes get one address: move the ranges \
+                       to spec.addresses, and write \"ipam\": \"${addresses}\" here";
+        Some(Invalid::new(format!("spec.cni.plugins[{index}].ipam"), problem))
+    }
+
+    /// Addresses that cannot be handed out, or that nobody would get.
+    fn address_problems(&self) -> Vec<Invalid> {
+        let ipams: Vec<&Value> = self.plugins().filter_map(|plugin| plugin.get("ipam")).collect();
+        let places = ipams.iter().filter(|ipam| ipam.as_str() == Some(ADDRESSES)).count();
+        let Some(addresses) = &self.addresses else {
+            let problem = "is not set: list the subnets there, or remove \"${addresses}\" from spec.cni";
+            return (places > 0).then(|| Invalid::new("spec.addresses", problem)).into_iter().collect();
+        };
+        let mut problems: Vec<Invalid> =
+            addresses.problems().into_iter().map(|problem| problem.within("spec.addresses")).collect();
+        if self.capacity.addresses.is_some() {
+            let problem = "is counted from spec.addresses: remove it";
+            problems.push(Invalid::new("spec.capacity.addresses", problem));
+        }
+        if places != 1 && !ipams.is_empty() {
+            let problem = format!(
+                "{places} plugins use them: write \"ipam\": {ADDRESSES:?} in the one that has the interface"
+            );
+            problems.push(Invalid::new("spec.addresses", problem));
+        }
+        problems
+    }
+
+    /// An `ipam` like those that attachments get, to check the conflist with.
+    fn sample_ipam(&self) -> Value {
+        let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);
+        let inline = inline.filter(|pool| pool.problems().is_empty());
+        // The ranges of an AddressPool are not known here: these are for documentation.
+        inline.map_or_else(
+            || json!({"type": "host-local", "ranges": [[{"subnet": "192.0.2.0/24"}]]}),
+            |pool| pool.sample(),
+        )
     }
 
     /// What validation finds in the conflist, under the name that it will have.
     fn cni_findings(&self, name: &str, severity: Severity) -> impl Iterator<Item = Invalid> {
-        let mut conflist = self.cni.clone();
+        let mut conflist = self.cni_with(&self.sample_ipam());
         conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
         let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
             Some(None) => Err(UnknownPlaceholder {
@@ -103,6 +167,12 @@ impl NetworkSpec {
                     let (first, last) = segmentation.bounds();
                     Ok(PlaceholderValue::Between(first.into(), last.into()))
                 }
+                // The place of the `ipam` has been filled; see `address_problems` for networks without addresses.
+                ("addresses", _) if self.addresses.is_none() => Ok(PlaceholderValue::Any),
+                ("addresses", _) => Err(UnknownPlaceholder {
+                    problem: "${addresses} stands for a whole `ipam`".to_owned(),
+                    advice: format!("write \"ipam\": {ADDRESSES:?}"),
+                }),
                 ("segmentation.id", None) => Err(UnknownPlaceholder {
                     problem: "${segmentation.id} needs spec.segmentation".to_owned(),
                     advice: "list the ids there".to_owned(),
@@ -394,5 +464,81 @@ mod tests {
     fn a_plugin_that_stands_alone_is_asked_into_a_list() {
         let found = problems_of(|spec| spec["cni"] = json!({"cniVersion": "1.0.0", "type": "bridge"}));
         assert_eq!(found, ["spec.cni.plugins: is missing: put the plugin into a list"]);
+    }
+
+    fn with_addresses(change: impl FnOnce(&mut Value)) -> Vec<String> {
+        problems_of(|spec| {
+            spec["addresses"] = json!({"ranges": [{"subnet": "10.20.0.0/22"}], "reserved": ["10.20.3.0/24"]});
+            spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+            change(spec);
+        })
+    }
+
+    #[test]
+    fn addresses_take_the_place_of_an_ipam() {
+        assert_eq!(with_addresses(|_| {}), [""; 0]);
+        let without = |spec: &mut Value| {
+            spec["cni"]["plugins"][0].as_object_mut().expect("an object").remove("ipam");
+        };
+        assert_eq!(with_addresses(without), [""; 0]);
+        let mut spec = storage();
+        spec["addresses"] = json!({"pool": "lan"});
+        without(&mut spec);
+        let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+        assert_eq!(spec.problems("storage"), []);
+        assert_eq!(spec.cni_with(&json!({"type": "x"}))["plugins"][0]["ipam"], json!({"type": "x"}));
+    }
+
+    #[test]
+    fn addresses_that_nobody_would_get_are_refused() {
+        let cases: [(fn(&mut Value), &str); 6] = [
+            (
+                |spec| spec["cni"]["plugins"][0]["ipam"] = json!({"type": "dhcp"}),
+                "spec.addresses: 0 plugins use them",
+            ),
+            (|spec| spec["capacity"]["addresses"] = json!(5), "spec.capacity.addresses: is counted"),
+            (
+                |spec| spec["addresses"]["ranges"][0]["subnet"] = json!("10.20.0.1/22"),
+                "spec.addresses.ranges[0].subnet: 10.20.0.1/22 has host bits",
+            ),
+            (|spec| spec["addresses"] = json!({}), "spec.addresses.ranges: is empty"),
+            (
+                |spec| spec["cni"]["plugins"][0]["x"] = json!("${addresses}"),
+                "spec.cni.plugins[0].x: ${addresses} stands for",
+            ),
+            (
+                |spec| {
+                    spec.as_object_mut().expect("an object").remove("addresses");
+                },
+                "spec.addresses: is not set",
+            ),
+        ];
+        for (change, expected) in cases {
+            let found = with_addresses(change);
+            assert!(found.len() == 1 && found[0].starts_with(expected), "{expected}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn host_local_on_several_nodes_gets_a_warning_unless_something_tells_them_apart() {
+        let warned = |change: fn(&mut Value)| {
+            let mut spec = storage();
+            change(&mut spec);
+            let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+            spec.repeated_addresses().map(|warning| warning.field)
+        };
+        assert_eq!(warned(|_| {}).as_deref(), Some("spec.cni.plugins[0].ipam"));
+        assert_eq!(warned(|spec| spec["nodeSelector"] = json!({"kubernetes.io/hostname": "n1"})), None);
+        assert_eq!(
+            warned(|spec| {
+                spec.as_object_mut().expect("an object").remove("uplink");
+            }),
+            None
+        );
+        assert_eq!(warned(|spec| spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}")), None);
+        assert_eq!(
+            warned(|spec| spec["cni"]["plugins"][0]["ipam"]["dataDir"] = json!("/var/lib/${node.name}")),
+            None
+        );
     }
 }

@@ -1,0 +1,140 @@
+//! `AddressBlock`: a block of addresses that one node has leased for one Network.
+//!
+//! The controller creates it; the name is the lock. The node's agent holds the finalizer [`BLOCK_FINALIZER`]: it hands out no
+//! address of a block that is being deleted, and removes the finalizer when no pod has one. Of a node that is gone, the
+//! controller removes it.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::pool::PoolKey;
+use crate::NetworkName;
+
+/// The finalizer by which a node keeps its blocks until no pod has an address of them.
+pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
+
+/// A block of addresses that one node has leased for one Network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(
+    feature = "crd",
+    derive(kube::CustomResource),
+    kube(
+        group = "netclaim.dev",
+        version = "v1alpha1",
+        kind = "AddressBlock",
+        plural = "addressblocks",
+        shortname = "addrblock",
+        category = "netclaim",
+        status = "AddressBlockStatus",
+        selectable = ".spec.node",
+        selectable = ".spec.network",
+        doc = "A block of addresses that one node has leased for one Network. The controller makes and removes it.",
+        printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.network"}"#,
+        printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
+        printcolumn = r#"{"name":"Block","type":"string","jsonPath":".spec.cidr"}"#,
+        printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.used","description":"addresses that pods have, as the node reported last"}"#,
+        printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = json!([{"rule": "self == oldSelf", "message": "a block cannot be changed: delete it, and the controller leases another one"}])))]
+pub struct AddressBlockSpec {
+    /// Name of the AddressPool that the block is of; not set if it is of the Network's own ranges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Name of the Network whose pods get the addresses.
+    #[schemars(with = "String")]
+    pub network: NetworkName,
+    /// Name of the Node that hands out the addresses.
+    pub node: String,
+    /// The block, such as `10.20.0.16/28`.
+    #[schemars(with = "String")]
+    pub cidr: IpNet,
+    /// Addresses of the block that others held when it was leased; nobody gets them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 65536))]
+    pub exclude: Vec<IpAddr>,
+}
+
+/// What the node reports of a block.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressBlockStatus {
+    /// Addresses of the block that attachments have or are about to get. The node reports it when it needs another block, and
+    /// some minutes after the last change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<i64>,
+    /// Number of addresses of the block's family that the node wants to have for the Network, in all of its blocks. It is
+    /// written to one block of each family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<i64>,
+    /// The first attachments that still have addresses, of a block that is being deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub holders: Vec<BlockHolder>,
+}
+
+/// Who has an address of a block.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockHolder {
+    /// The pod, as NAMESPACE/NAME.
+    pub pod: String,
+}
+
+impl AddressBlockSpec {
+    /// Returns the pool that the block is of.
+    pub fn key(&self) -> PoolKey {
+        self.pool.clone().map_or_else(|| PoolKey::Network(self.network.clone()), PoolKey::Pool)
+    }
+
+    /// Returns the only name that the block's object may have.
+    pub fn name(&self) -> String {
+        block_name(&self.key(), self.cidr)
+    }
+}
+
+/// Returns the name of the object for a block of a pool, such as `storage.10.20.0.16-28` or
+/// `storage.fd00-0-0-0-0-0-0-40-122`.
+pub fn block_name(pool: &PoolKey, block: IpNet) -> String {
+    format!("{pool}.{}-{}", address_label(block.network()), block.prefix_len())
+}
+
+/// Returns an address as part of an object's name: every address has one form, of characters that a name may have.
+pub(super) fn address_label(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => ip.segments().iter().enumerate().fold(String::new(), |mut text, (i, segment)| {
+            // Writing to a String does not fail.
+            let _ = write!(text, "{}{segment:x}", if i == 0 { "" } else { "-" });
+            text
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_block_is_made_from_its_pool_and_addresses() {
+        let name = |pool: Option<&str>, cidr: &str| {
+            let spec = AddressBlockSpec {
+                pool: pool.map(str::to_owned),
+                network: "storage".parse().expect("a name"),
+                node: "n".to_owned(),
+                cidr: cidr.parse().expect("a block"),
+                exclude: Vec::new(),
+            };
+            spec.name()
+        };
+        assert_eq!(name(None, "10.20.0.16/28"), "storage.10.20.0.16-28");
+        assert_eq!(name(Some("lan"), "10.20.0.16/28"), "pool.lan.10.20.0.16-28");
+        assert_eq!(name(None, "fd00::40/122"), "storage.fd00-0-0-0-0-0-0-40-122");
+    }
+}

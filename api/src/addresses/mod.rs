@@ -1,0 +1,34 @@
+//! Addresses that the nodes of a cluster share: pools, the blocks of them that nodes lease, and leases of single addresses.
+//!
+//! ```text
+//!   Network.spec.addresses, or an AddressPool
+//!     subnet 10.20.0.0/24
+//!     ├── gateway, exclude            nobody's
+//!     ├── reserved                    one AddressLease for each address that a claim asks for
+//!     └── the rest, cut into blocks   one AddressBlock for each block that a node has
+//!           10.20.0.16/28 -> node a, from which host-local there hands out addresses
+//! ```
+//!
+//! Invariants:
+//! * The name of a block or lease is made from its pool and its addresses, so that creating the object is the lock.
+//! * A block belongs to one Network on one node, whose `host-local` alone hands out its addresses.
+//! * All blocks of one subnet have one size, so that two of different names have no address in common.
+
+mod block;
+mod lease;
+mod pool;
+mod span;
+
+#[cfg(feature = "crd")]
+pub use block::AddressBlock;
+pub use block::{AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, block_name};
+#[cfg(feature = "crd")]
+pub use lease::AddressLease;
+pub use lease::{AddressLeaseSpec, AddressLeaseStatus, Holder, HolderKind, Leased, lease_name};
+#[cfg(feature = "crd")]
+pub use pool::AddressPool;
+pub use pool::{
+    AddressPoolSpec, AddressPoolStatus, AddressRange, AddressTotals, BlockSize, NetworkAddresses, PoolKey,
+    Route,
+};
+pub use span::{Family, Span, overlap};

@@ -1,0 +1,697 @@
+//! Pools: which addresses there are, how they are cut into blocks, and what `host-local` and `static` get of them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netclaim_cni::IpRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::span::{Family, Span, overlap, subtract};
+use crate::{Invalid, NetworkName};
+
+/// Nodes for which a pool has room by default, if the cluster has fewer.
+const MIN_NODES: u128 = 4;
+/// Blocks of the default size that a pool has for each node.
+const BLOCKS_PER_NODE: u128 = 4;
+/// Addresses in a block of the default size, at most: a node seldom has more pods on one network.
+const MAX_DEFAULT_BLOCK: u128 = 64;
+/// Addresses in a block of the default size, at least.
+const MIN_DEFAULT_BLOCK: u128 = 4;
+/// Host bits of the largest block that may be set: no node has 65,536 pods.
+const MAX_HOST_BITS: u8 = 16;
+
+/// The addresses of a Network: ranges of its own, or those of an AddressPool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("x-kubernetes-validations" = union_rules()))]
+pub struct NetworkAddresses {
+    /// Name of an AddressPool that several Networks draw from. Set either this or `ranges`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
+    /// IPv6 range.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub ranges: Vec<AddressRange>,
+    /// Routes that pods get with their addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub routes: Vec<Route>,
+    /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number of nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<BlockSize>,
+    /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 256))]
+    pub reserved: Vec<Span>,
+}
+
+fn union_rules() -> Value {
+    json!([{"rule": "has(self.pool) != has(self.ranges)", "message": "set either pool or ranges"},
+        {"rule": "!has(self.pool) || !(has(self.routes) || has(self.blockSize) || has(self.reserved))",
+         "message": "routes, blockSize and reserved are the AddressPool's if pool is set"}])
+}
+
+/// Addresses that several Networks draw from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(
+    feature = "crd",
+    derive(kube::CustomResource),
+    kube(
+        group = "netclaim.dev",
+        version = "v1alpha1",
+        kind = "AddressPool",
+        plural = "addresspools",
+        shortname = "addrpool",
+        category = "netclaim",
+        status = "AddressPoolStatus",
+        doc = "Addresses that several Networks draw from.",
+        printcolumn = r#"{"name":"Ranges","type":"string","jsonPath":".spec.ranges[*].subnet"}"#,
+        printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.addresses.size","description":"attachments that the ranges allow"}"#,
+        printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased"}"#,
+        printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used"}"#,
+        printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    )
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddressPoolSpec {
+    /// The ranges of the pool. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
+    /// IPv6 range.
+    #[schemars(length(min = 1, max = 64))]
+    pub ranges: Vec<AddressRange>,
+    /// Routes that pods get with their addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub routes: Vec<Route>,
+    /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number of nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<BlockSize>,
+    /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 256))]
+    pub reserved: Vec<Span>,
+}
+
+/// A range of addresses of one subnet, with the keys of `host-local`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddressRange {
+    /// The subnet, such as `10.20.0.0/22`. Pods get its prefix length.
+    #[schemars(with = "String")]
+    pub subnet: IpNet,
+    /// The first address for pods. By default, it is the first one of the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub range_start: Option<IpAddr>,
+    /// The last address for pods. By default, it is the last one of the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub range_end: Option<IpAddr>,
+    /// The gateway of the subnet, which no pod gets. By default, it is the first address of the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub gateway: Option<IpAddr>,
+    /// Addresses that no pod gets: `10.20.0.7`, `10.20.0.0/28` or `10.20.0.7-10.20.0.9`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 256))]
+    pub exclude: Vec<Span>,
+}
+
+/// A route of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Route {
+    /// The destination, such as `10.0.0.0/8`.
+    #[schemars(with = "String")]
+    pub dst: IpNet,
+    /// The next hop. By default, it is the gateway of the range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub gw: Option<IpAddr>,
+}
+
+/// Prefix lengths of the blocks that nodes lease. A change takes effect when no block of the pool is leased.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BlockSize {
+    /// Prefix length of IPv4 blocks, such as 28 for 16 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 32))]
+    pub ipv4: Option<u8>,
+    /// Prefix length of IPv6 blocks, such as 122 for 64 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 112, max = 128))]
+    pub ipv6: Option<u8>,
+}
+
+impl BlockSize {
+    /// Returns the prefix length for a family.
+    pub fn of(self, family: Family) -> Option<u8> {
+        match family {
+            Family::V4 => self.ipv4,
+            Family::V6 => self.ipv6,
+        }
+    }
+}
+
+/// The state of an AddressPool, as the controller sees it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressPoolStatus {
+    /// Generation of the spec that this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How many addresses there are and who has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<AddressTotals>,
+    /// `Accepted` is True if Networks can use the pool, and False, with every problem, if the spec is invalid.
+    #[cfg(feature = "crd")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
+}
+
+/// How many attachments the addresses of a Network or pool allow. Of two families, the one with fewer addresses counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressTotals {
+    /// Prefix lengths of the blocks.
+    #[serde(default)]
+    pub block_size: BlockSize,
+    /// Addresses of the ranges that nodes can lease.
+    pub size: i64,
+    /// Addresses in blocks that nodes have leased.
+    pub leased: i64,
+    /// Addresses that pods have, as the nodes reported last.
+    pub used: i64,
+    /// Addresses in blocks that no node has leased.
+    pub free: i64,
+}
+
+/// What a pool is named by in the names of its blocks and leases.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PoolKey {
+    /// The ranges of a Network.
+    Network(NetworkName),
+    /// An AddressPool.
+    Pool(String),
+}
+
+impl fmt::Display for PoolKey {
+    /// Writes the first part of the names of blocks and leases. No Network's is an AddressPool's: the number of labels before
+    /// an address differs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(name) => name.fmt(f),
+            Self::Pool(name) => write!(f, "pool.{name}"),
+        }
+    }
+}
+
+impl NetworkAddresses {
+    /// Returns the pool that the Network `name` draws from.
+    pub fn key(&self, name: &NetworkName) -> PoolKey {
+        self.pool.clone().map_or_else(|| PoolKey::Network(name.clone()), PoolKey::Pool)
+    }
+
+    /// Returns the ranges of the Network's own; `None` if an AddressPool has them.
+    pub fn inline(&self) -> Option<AddressPoolSpec> {
+        let Self { pool, ranges, routes, block_size, reserved } = self.clone();
+        pool.is_none().then_some(AddressPoolSpec { ranges, routes, block_size, reserved })
+    }
+
+    /// Returns every problem; none means that it is accepted.
+    pub fn problems(&self) -> Vec<Invalid> {
+        let is_plain = self.routes.is_empty() && self.block_size.is_none() && self.reserved.is_empty();
+        match (&self.pool, self.ranges.is_empty()) {
+            (None, true) => {
+                vec![Invalid::new("ranges", "is empty: list the subnets, or name an AddressPool in pool")]
+            }
+            (Some(_), false) => {
+                vec![Invalid::new("ranges", "the AddressPool has the ranges: set either pool or ranges")]
+            }
+            (Some(_), true) if !is_plain => {
+                let problem = "routes, blockSize and reserved are the AddressPool's: set them there";
+                vec![Invalid::new("pool", problem)]
+            }
+            (Some(pool), true) if !is_object_name(pool) => {
+                vec![Invalid::new("pool", format!("{pool:?} is no name of an AddressPool"))]
+            }
+            (Some(_), true) => Vec::new(),
+            (None, false) => self.inline().map(|pool| pool.problems()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether the text can name a Kubernetes object (a DNS subdomain).
+fn is_object_name(text: &str) -> bool {
+    text.len() <= 200 && text.split('.').all(crate::is_dns_label)
+}
+
+impl AddressRange {
+    /// Returns the addresses of the range, those of the gateway and excluded ones too. The network's own address and the
+    /// broadcast address of an IPv4 subnet are nobody's, as with `host-local`.
+    fn span(&self) -> Option<Span> {
+        let subnet = Span::of_net(self.subnet);
+        let hosts = match self.subnet {
+            IpNet::V4(net) => {
+                let hosts = net.hosts().next().zip(net.hosts().next_back())?;
+                Span::new(hosts.0.into(), hosts.1.into())?
+            }
+            IpNet::V6(_) => subtract(vec![subnet], [Span::of_address(subnet.first())]).first().copied()?,
+        };
+        let first = self.range_start.unwrap_or(hosts.first()).to_canonical();
+        let last = self.range_end.unwrap_or(hosts.last()).to_canonical();
+        Span::new(first, last)?.intersection(hosts)
+    }
+
+    /// Returns the gateway that `host-local` would take.
+    pub fn gateway(&self) -> IpAddr {
+        let first = || Span::of_net(self.subnet).blocks(self.family().bits()).nth(1).map(|net| net.addr());
+        self.gateway.or_else(first).unwrap_or(self.subnet.network())
+    }
+
+    /// The family of its addresses.
+    pub fn family(&self) -> Family {
+        Family::of(self.subnet.addr())
+    }
+
+    fn problems(&self) -> Vec<Invalid> {
+        let subnet = self.subnet;
+        if subnet != subnet.trunc() {
+            return vec![Invalid::new(
+                "subnet",
+                format!("{subnet} has host bits set: write {}", subnet.trunc()),
+            )];
+        }
+        if subnet.addr().is_ipv6() && subnet.addr().to_canonical().is_ipv4() {
+            let problem = format!("{subnet} is IPv4 written as IPv6: write it as 10.0.0.0/24 is written");
+            return vec![Invalid::new("subnet", problem)];
+        }
+        if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
+            let problem = format!("{subnet} is too small: at most /30, or /126 for IPv6, is possible");
+            return vec![Invalid::new("subnet", problem)];
+        }
+        let all = Span::of_net(subnet);
+        let limits =
+            [("rangeStart", self.range_start), ("rangeEnd", self.range_end), ("gateway", self.gateway)];
+        let mut problems: Vec<Invalid> = limits
+            .into_iter()
+            .filter_map(|(key, ip)| Some((key, ip.filter(|ip| !all.contains(*ip))?)))
+            .map(|(key, ip)| Invalid::new(key, format!("{ip} is not in subnet {subnet}")))
+            .collect();
+        if problems.is_empty() && self.span().is_none() {
+            problems.push(Invalid::new(
+                "rangeEnd",
+                "the range ends before it starts, or has no address for pods",
+            ));
+        }
+        let outside = self.exclude.iter().enumerate().filter(|(_, span)| all.intersection(**span).is_none());
+        problems.extend(outside.map(|(i, span)| {
+            Invalid::new(format!("exclude[{i}]"), format!("{span} is not in subnet {subnet}"))
+        }));
+        problems
+    }
+}
+
+impl AddressPoolSpec {
+    /// Returns the families of the pool's addresses.
+    pub fn families(&self) -> BTreeSet<Family> {
+        self.ranges.iter().map(AddressRange::family).collect()
+    }
+
+    /// Returns the addresses that nodes hand out: those of the ranges, without gateways, excluded and reserved ones.
+    pub fn usable(&self) -> Vec<Span> {
+        self.ranges.iter().flat_map(|range| self.usable_of(range)).collect()
+    }
+
+    fn usable_of(&self, range: &AddressRange) -> Vec<Span> {
+        let taken = range.exclude.iter().chain(&self.reserved).copied();
+        subtract(range.span().into_iter().collect(), taken.chain([Span::of_address(range.gateway())]))
+    }
+
+    /// Returns the number of usable addresses of a family.
+    pub fn size(&self, family: Family) -> u128 {
+        let of_family = self.usable().into_iter().filter(|span| span.family() == family);
+        of_family.fold(0, |sum, span| sum.saturating_add(span.size()))
+    }
+
+    /// Returns the usable addresses of a block.
+    pub fn usable_in(&self, block: IpNet) -> Vec<Span> {
+        self.usable().into_iter().filter_map(|span| span.intersection(Span::of_net(block))).collect()
+    }
+
+    /// Returns the prefix length of blocks for a cluster with so many nodes, as set or by default.
+    pub fn block_prefix(&self, family: Family, nodes: usize) -> u8 {
+        if let Some(prefix) = self.block_size.and_then(|size| size.of(family)) {
+            return prefix;
+        }
+        // A power of two, so that one node more seldom changes it.
+        let nodes = (nodes as u128).max(MIN_NODES).next_power_of_two();
+        let addresses = self.size(family) / (nodes * BLOCKS_PER_NODE);
+        let bits = addresses.clamp(MIN_DEFAULT_BLOCK, MAX_DEFAULT_BLOCK).ilog2();
+        family.bits().saturating_sub(u8::try_from(bits).unwrap_or_default())
+    }
+
+    /// Returns the blocks of a family that have usable addresses, in order. `prefix` is their prefix length; a subnet that is
+    /// smaller is one block. Lazy: an IPv6 pool has more than can be counted.
+    pub fn blocks(&self, family: Family, prefix: u8) -> impl Iterator<Item = IpNet> {
+        let of_family = self.ranges.iter().filter(move |range| range.family() == family);
+        let mut last = None;
+        of_family
+            .flat_map(move |range| {
+                let prefix = prefix.max(range.subnet.prefix_len());
+                self.usable_of(range).into_iter().flat_map(move |span| span.blocks(prefix))
+            })
+            // Spans that meet in a block would give it twice.
+            .filter(move |block| last.replace(*block) != Some(*block))
+    }
+
+    /// Returns the `ipam` object by which `host-local` hands out addresses of these blocks, without `excluded` ones. With a
+    /// block of each family, an attachment gets an address of each.
+    pub fn host_local<'a>(
+        &self,
+        blocks: impl IntoIterator<Item = IpNet>,
+        excluded: &'a BTreeSet<IpAddr>,
+    ) -> Value {
+        let blocks: Vec<IpNet> = blocks.into_iter().collect();
+        let sets = self.families().into_iter().map(|family| {
+            let ranges = self.ranges.iter().filter(|range| range.family() == family);
+            let ranges = ranges.flat_map(|range| {
+                let all = self.usable_of(range);
+                let of_block = blocks.iter().flat_map(move |block| {
+                    let of_block: Vec<Span> =
+                        all.iter().filter_map(|span| span.intersection(Span::of_net(*block))).collect();
+                    subtract(of_block, excluded.iter().map(|ip| Span::of_address(*ip)))
+                });
+                of_block.map(|span| {
+                    json!({"subnet": range.subnet, "rangeStart": span.first(), "rangeEnd": span.last(),
+                        "gateway": range.gateway()})
+                })
+            });
+            ranges.collect::<Vec<_>>()
+        });
+        let sets: Vec<Vec<Value>> = sets.collect();
+        with_routes(json!({"type": "host-local", "ranges": sets}), &self.routes)
+    }
+
+    /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all usable addresses.
+    pub fn sample(&self) -> Value {
+        let subnets = self.ranges.iter().map(|range| range.subnet).collect::<Vec<_>>();
+        self.host_local(subnets, &BTreeSet::new())
+    }
+
+    /// Returns the `ipam` object by which `static` gives an attachment the reserved addresses that its claim asks for.
+    ///
+    /// # Errors
+    /// An address is not reserved, or a family has none or two.
+    pub fn fixed(&self, asked: &[IpRequest]) -> Result<Value, Invalid> {
+        let mut addresses = Vec::new();
+        for (i, ip) in self.asked(asked)?.into_iter().enumerate() {
+            let range = self.range_of(ip).ok_or_else(|| self.not_reserved(i, ip))?;
+            let net = format!("{ip}/{}", range.subnet.prefix_len());
+            addresses.push(json!({"address": net, "gateway": range.gateway()}));
+        }
+        Ok(with_routes(json!({"type": "static", "addresses": addresses}), &self.routes))
+    }
+
+    /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them reserved.
+    ///
+    /// # Errors
+    /// An address is not reserved, or a family has none or two.
+    pub fn asked(&self, asked: &[IpRequest]) -> Result<Vec<IpAddr>, Invalid> {
+        let mut found = Vec::new();
+        for (i, ip) in asked.iter().enumerate() {
+            let ip = match ip {
+                IpRequest::Address(ip) => *ip,
+                IpRequest::Cidr(net) => net.addr(),
+            };
+            let is_reserved = self.reserved.iter().any(|span| span.contains(ip));
+            let is_gateway = self.range_of(ip).is_some_and(|range| range.gateway() == ip);
+            if !is_reserved || is_gateway || self.range_of(ip).is_none() {
+                return Err(self.not_reserved(i, ip));
+            }
+            found.push(ip);
+        }
+        for family in self.families() {
+            let count = found.iter().filter(|ip| Family::of(**ip) == family).count();
+            if count != 1 {
+                let problem =
+                    format!("asks for {count} {family} addresses: ask for one of each family of the network");
+                return Err(Invalid::new("ips", problem));
+            }
+        }
+        Ok(found)
+    }
+
+    fn not_reserved(&self, index: usize, ip: IpAddr) -> Invalid {
+        let reserved: Vec<String> = self.reserved.iter().map(ToString::to_string).collect();
+        let reserved = if reserved.is_empty() { "none".to_owned() } else { reserved.join(", ") };
+        let problem =
+            format!("{ip} is none of the addresses that claims can ask for: the network reserves {reserved}");
+        Invalid::new(format!("ips[{index}]"), problem)
+    }
+
+    /// Returns the range whose subnet has the address.
+    fn range_of(&self, ip: IpAddr) -> Option<&AddressRange> {
+        self.ranges.iter().find(|range| Span::of_net(range.subnet).contains(ip))
+    }
+
+    /// Returns every problem; none means that it is accepted.
+    pub fn problems(&self) -> Vec<Invalid> {
+        let mut problems = Vec::new();
+        if self.ranges.is_empty() {
+            problems.push(Invalid::new("ranges", "is empty: list the subnets"));
+        }
+        for (i, range) in self.ranges.iter().enumerate() {
+            let at = format!("ranges[{i}]");
+            problems.extend(range.problems().into_iter().map(|problem| problem.within(&at)));
+            for (j, other) in self.ranges.iter().enumerate().take(i) {
+                let same = range.subnet == other.subnet;
+                if !same && Span::of_net(range.subnet).intersection(Span::of_net(other.subnet)).is_some() {
+                    let problem = format!("{} overlaps with {} of ranges[{j}]", range.subnet, other.subnet);
+                    problems.push(Invalid::new(format!("{at}.subnet"), problem));
+                }
+                if same && range.gateway() != other.gateway() {
+                    let problem = format!(
+                        "is {}, but ranges[{j}] of the same subnet has {}",
+                        range.gateway(),
+                        other.gateway()
+                    );
+                    problems.push(Invalid::new(format!("{at}.gateway"), problem));
+                }
+                let spans = [range.span(), other.span()];
+                if let [Some(span), Some(other)] = spans
+                    && let Some(common) = span.intersection(other).filter(|_| same)
+                {
+                    problems
+                        .push(Invalid::new(at.clone(), format!("has {common}, which ranges[{j}] has, too")));
+                }
+            }
+        }
+        for (i, span) in self.reserved.iter().enumerate() {
+            if !self.ranges.iter().any(|range| Span::of_net(range.subnet).covers(*span)) {
+                let problem = format!("{span} is in no subnet of the ranges");
+                problems.push(Invalid::new(format!("reserved[{i}]"), problem));
+            }
+        }
+        for (i, route) in self.routes.iter().enumerate() {
+            if route.gw.is_some_and(|gw| Family::of(gw) != Family::of(route.dst.addr())) {
+                problems.push(Invalid::new(format!("routes[{i}].gw"), "is not of the family of dst"));
+            }
+        }
+        let is_empty = |family: &Family| self.size(*family) == 0 && self.reserved.is_empty();
+        if problems.is_empty()
+            && let Some(family) = self.families().into_iter().find(is_empty)
+        {
+            problems.push(Invalid::new("ranges", format!("no {family} address is left for pods")));
+        }
+        for family in Family::ALL {
+            let Some(prefix) = self.block_size.and_then(|size| size.of(family)) else { continue };
+            let max = family.bits();
+            if prefix > max || prefix < max - MAX_HOST_BITS {
+                let key = if family == Family::V4 { "ipv4" } else { "ipv6" };
+                let problem = format!(
+                    "{prefix} is no prefix length of a block: write {} to {max}",
+                    max - MAX_HOST_BITS
+                );
+                problems.push(Invalid::new(format!("blockSize.{key}"), problem));
+            }
+        }
+        problems
+    }
+
+    /// Returns an address that both pools hand out.
+    pub fn overlap(&self, other: &Self) -> Option<Span> {
+        overlap(&self.handed_out(), &other.handed_out())
+    }
+
+    /// The addresses that pods may get, reserved ones included.
+    fn handed_out(&self) -> Vec<Span> {
+        self.usable().into_iter().chain(self.reserved.iter().copied()).collect()
+    }
+}
+
+fn with_routes(mut ipam: Value, routes: &[Route]) -> Value {
+    if !routes.is_empty() {
+        ipam["routes"] = json!(routes);
+    }
+    ipam
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(spec: Value) -> AddressPoolSpec {
+        serde_json::from_value(spec).expect("a pool")
+    }
+
+    fn problems(spec: Value) -> Vec<String> {
+        pool(spec).problems().iter().map(Invalid::to_string).collect()
+    }
+
+    fn texts(spans: &[Span]) -> Vec<String> {
+        spans.iter().map(Span::to_string).collect()
+    }
+
+    #[test]
+    fn pods_get_neither_gateways_nor_excluded_nor_reserved_addresses() {
+        let pool = pool(json!({
+            "ranges": [{"subnet": "10.20.0.0/28", "exclude": ["10.20.0.4", "10.20.0.9-10.20.0.10"]}],
+            "reserved": ["10.20.0.12/30"],
+        }));
+        assert_eq!(pool.problems(), []);
+        assert_eq!(texts(&pool.usable()), ["10.20.0.2/31", "10.20.0.5-10.20.0.8", "10.20.0.11"]);
+        assert_eq!(pool.size(Family::V4), 7);
+        assert_eq!(pool.size(Family::V6), 0);
+    }
+
+    #[test]
+    fn blocks_without_a_usable_address_are_left_out() {
+        let pool = pool(json!({
+            "ranges": [{"subnet": "10.20.0.0/26", "exclude": ["10.20.0.16/28"]}], "reserved": ["10.20.0.56/29"]}));
+        let blocks: Vec<String> = pool.blocks(Family::V4, 28).map(|block| block.to_string()).collect();
+        assert_eq!(blocks, ["10.20.0.0/28", "10.20.0.32/28", "10.20.0.48/28"]);
+        assert_eq!(texts(&pool.usable_in("10.20.0.48/28".parse().expect("a block"))), ["10.20.0.48/29"]);
+    }
+
+    #[test]
+    fn a_block_with_two_spans_is_listed_once() {
+        let pool = pool(json!({"ranges": [{"subnet": "10.20.0.0/28", "exclude": ["10.20.0.7"]}]}));
+        assert_eq!(pool.blocks(Family::V4, 28).count(), 1);
+    }
+
+    #[test]
+    fn the_default_size_of_blocks_follows_the_range_and_the_nodes() {
+        let size = |subnet: &str, family, nodes| {
+            pool(json!({"ranges": [{"subnet": subnet}]})).block_prefix(family, nodes)
+        };
+        assert_eq!(size("10.20.0.0/24", Family::V4, 3), 29, "253 usable / 16, rounded down");
+        assert_eq!(size("10.20.0.0/22", Family::V4, 3), 27);
+        assert_eq!(size("10.20.0.0/16", Family::V4, 3), 26, "64 at most");
+        assert_eq!(size("10.20.0.0/16", Family::V4, 5000), 30);
+        assert_eq!(size("10.0.0.0/8", Family::V4, 5000), 26);
+        assert_eq!(size("fd00::/64", Family::V6, 5000), 122);
+        assert_eq!(size("fd00::/64", Family::V6, 4097), size("fd00::/64", Family::V6, 8000));
+        let set = pool(json!({"ranges": [{"subnet": "10.20.0.0/24"}], "blockSize": {"ipv4": 27}}));
+        assert_eq!(set.block_prefix(Family::V4, 3), 27);
+    }
+
+    #[test]
+    fn host_local_gets_the_blocks_with_the_mask_and_gateway_of_the_subnet() {
+        let pool = pool(json!({
+            "ranges": [{"subnet": "10.20.0.0/24", "gateway": "10.20.0.254"}, {"subnet": "fd00::/64"}],
+            "routes": [{"dst": "10.0.0.0/8"}],
+        }));
+        let blocks = ["10.20.0.16/29", "fd00::40/126"].map(|block| block.parse().expect("a block"));
+        let ipam = pool.host_local(blocks, &BTreeSet::from(["10.20.0.18".parse().expect("an address")]));
+        assert_eq!(
+            ipam,
+            json!({"type": "host-local", "routes": [{"dst": "10.0.0.0/8"}], "ranges": [
+                [{"subnet": "10.20.0.0/24", "gateway": "10.20.0.254", "rangeStart": "10.20.0.16", "rangeEnd": "10.20.0.17"},
+                 {"subnet": "10.20.0.0/24", "gateway": "10.20.0.254", "rangeStart": "10.20.0.19", "rangeEnd": "10.20.0.23"}],
+                [{"subnet": "fd00::/64", "gateway": "fd00::1", "rangeStart": "fd00::40", "rangeEnd": "fd00::43"}]]})
+        );
+        for ipam in [ipam, pool.sample()] {
+            let plugin = json!({"type": "macvlan", "master": "eth1", "ipam": ipam});
+            let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": [plugin]});
+            assert_eq!(
+                netclaim_cni::validate::validate(list.to_string().as_bytes()),
+                [],
+                "the plugin takes it"
+            );
+        }
+    }
+
+    #[test]
+    fn asked_addresses_are_reserved_ones_of_each_family() {
+        let pool = pool(json!({"ranges": [{"subnet": "10.20.0.0/24"}, {"subnet": "fd00::/64"}],
+            "reserved": ["10.20.0.192/26", "fd00::f00/120"]}));
+        let fixed = |ips: &[&str]| {
+            let ips: Vec<IpRequest> =
+                ips.iter().map(|ip| IpRequest::try_from((*ip).to_owned()).expect("an address")).collect();
+            pool.fixed(&ips).map_err(|error| error.to_string())
+        };
+        let ipam = fixed(&["10.20.0.200", "fd00::f01/64"]).expect("reserved");
+        assert_eq!(ipam["addresses"][0], json!({"address": "10.20.0.200/24", "gateway": "10.20.0.1"}));
+        assert_eq!(ipam["addresses"][1]["address"], "fd00::f01/64");
+        assert_eq!(
+            fixed(&["10.20.0.200"]).expect_err("no IPv6"),
+            "ips: asks for 0 IPv6 addresses: ask for one of each family of the network"
+        );
+        let error = fixed(&["10.20.0.7", "fd00::f01"]).expect_err("not reserved");
+        assert_eq!(
+            error,
+            "ips[0]: 10.20.0.7 is none of the addresses that claims can ask for: the network reserves 10.20.0.192/26, fd00::f00/120"
+        );
+    }
+
+    #[test]
+    fn every_problem_names_its_field() {
+        let found = problems(json!({
+            "ranges": [{"subnet": "10.20.0.1/24"}, {"subnet": "10.30.0.0/31"}, {"subnet": "10.40.0.0/24", "gateway": "10.41.0.1"},
+                {"subnet": "10.40.0.0/25"}],
+            "reserved": ["10.99.0.1"], "routes": [{"dst": "10.0.0.0/8", "gw": "fd00::1"}], "blockSize": {"ipv4": 12},
+        }));
+        let fields: Vec<&str> =
+            found.iter().map(|problem| problem.split(": ").next().unwrap_or_default()).collect();
+        assert_eq!(
+            fields,
+            [
+                "ranges[0].subnet",
+                "ranges[1].subnet",
+                "ranges[2].gateway",
+                "ranges[3].subnet",
+                "reserved[0]",
+                "routes[0].gw",
+                "blockSize.ipv4"
+            ]
+        );
+        assert_eq!(problems(json!({"ranges": []})), ["ranges: is empty: list the subnets"]);
+        assert_eq!(
+            problems(json!({"ranges": [{"subnet": "10.0.0.0/30", "exclude": ["10.0.0.0/24"]}]})),
+            ["ranges: no IPv4 address is left for pods"]
+        );
+        let twice = json!({"ranges": [{"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.99"}, {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.90"}]});
+        assert_eq!(problems(twice), ["ranges[1]: has 10.0.0.90-10.0.0.99, which ranges[0] has, too"]);
+    }
+
+    #[test]
+    fn a_network_has_ranges_or_a_pool() {
+        let problems = |addresses: Value| {
+            let addresses: NetworkAddresses = serde_json::from_value(addresses).expect("decodes");
+            addresses.problems().iter().map(Invalid::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(problems(json!({"pool": "lan"})), [""; 0]);
+        assert_eq!(problems(json!({"ranges": [{"subnet": "10.0.0.0/24"}]})), [""; 0]);
+        assert_eq!(problems(json!({})).len(), 1);
+        assert_eq!(problems(json!({"pool": "lan", "ranges": [{"subnet": "10.0.0.0/24"}]})).len(), 1);
+        assert_eq!(problems(json!({"pool": "lan", "reserved": ["10.0.0.1"]})).len(), 1);
+        assert_eq!(problems(json!({"pool": "a/b"})).len(), 1);
+    }
+}
