@@ -30,6 +30,7 @@ use crate::NetworkName;
         category = "netclaim",
         status = "AddressLeaseStatus",
         doc = "One address that a claim or a pod has for as long as it lives. Nodes make it, the controller removes it.",
+        selectable = ".status.node",
         printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address"}"#,
         printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.mac"}"#,
         printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.holder.namespace"}"#,
@@ -131,7 +132,7 @@ impl AddressLeaseSpec {
 
     /// Returns what is leased; `None` for an object that says neither.
     pub fn leased(&self) -> Option<Leased> {
-        self.address.map(Leased::Address).or(self.mac.map(Leased::Mac))
+        self.address.map(Leased::Address).or_else(|| self.mac.map(Leased::Mac))
     }
 }
 

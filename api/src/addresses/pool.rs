@@ -264,15 +264,15 @@ impl AddressRange {
             }
             IpNet::V6(_) => subtract(vec![subnet], [Span::of_address(subnet.first())]).first().copied()?,
         };
-        let first = self.range_start.unwrap_or(hosts.first()).to_canonical();
-        let last = self.range_end.unwrap_or(hosts.last()).to_canonical();
+        let first = self.range_start.unwrap_or_else(|| hosts.first()).to_canonical();
+        let last = self.range_end.unwrap_or_else(|| hosts.last()).to_canonical();
         Span::new(first, last)?.intersection(hosts)
     }
 
     /// Returns the gateway that `host-local` would take.
     pub fn gateway(&self) -> IpAddr {
         let first = || Span::of_net(self.subnet).blocks(self.family().bits()).nth(1).map(|net| net.addr());
-        self.gateway.or_else(first).unwrap_or(self.subnet.network())
+        self.gateway.or_else(first).unwrap_or_else(|| self.subnet.network())
     }
 
     /// The family of its addresses.
@@ -373,11 +373,7 @@ impl AddressPoolSpec {
 
     /// Returns the `ipam` object by which `host-local` hands out addresses of these blocks, without `excluded` ones. With a
     /// block of each family, an attachment gets an address of each.
-    pub fn host_local<'a>(
-        &self,
-        blocks: impl IntoIterator<Item = IpNet>,
-        excluded: &'a BTreeSet<IpAddr>,
-    ) -> Value {
+    pub fn host_local(&self, blocks: impl IntoIterator<Item = IpNet>, excluded: &BTreeSet<IpAddr>) -> Value {
         let blocks: Vec<IpNet> = blocks.into_iter().collect();
         let sets = self.families().into_iter().map(|family| {
             let ranges = self.ranges.iter().filter(|range| range.family() == family);

@@ -491,7 +491,8 @@ mod tests {
 
     #[test]
     fn addresses_that_nobody_would_get_are_refused() {
-        let cases: [(fn(&mut Value), &str); 6] = [
+        type Change = fn(&mut Value);
+        let cases: [(Change, &str); 6] = [
             (
                 |spec| spec["cni"]["plugins"][0]["ipam"] = json!({"type": "dhcp"}),
                 "spec.addresses: 0 plugins use them",
