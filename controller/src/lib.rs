@@ -18,6 +18,8 @@
 mod acceptance;
 mod args;
 mod leader;
+#[cfg_attr(not(test), allow(dead_code, reason = "the leader does not run it yet"))]
+mod leasing;
 mod metrics;
 mod nodes;
 mod policies;

@@ -1,0 +1,82 @@
+//! What leasing remembers between two plans. A restart forgets it, which delays things and breaks nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use netclaim_api::addresses::PoolKey;
+use tokio::time::Instant;
+
+use super::{REST, World};
+
+/// What the API server does not store.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Since when nodes with blocks have had no Node object.
+    gone: BTreeMap<String, Instant>,
+    /// The blocks of the last plan.
+    known: BTreeMap<PoolKey, BTreeSet<IpNet>>,
+    /// When blocks became free, of the last [`REST`].
+    freed: BTreeMap<PoolKey, BTreeMap<IpNet, Instant>>,
+    /// When blocks of each pool were last moved.
+    moved: BTreeMap<PoolKey, Instant>,
+}
+
+impl Memory {
+    /// Takes in the world as it is now.
+    pub(super) fn observe(&mut self, world: &World<'_>, now: Instant) {
+        let mut gone = BTreeMap::new();
+        let mut known: BTreeMap<PoolKey, BTreeSet<IpNet>> = BTreeMap::new();
+        for block in world.blocks.values() {
+            let node = &block.spec.node;
+            if !world.nodes.contains(node) && !gone.contains_key(node) {
+                gone.insert(node.clone(), self.gone.get(node).copied().unwrap_or(now));
+            }
+            known.entry(block.spec.key()).or_default().insert(block.spec.cidr);
+        }
+        self.gone = gone;
+        for (key, before) in std::mem::take(&mut self.known) {
+            let after = known.get(&key);
+            let left = before.into_iter().filter(|cidr| after.is_none_or(|after| !after.contains(cidr)));
+            let freed = left.map(|cidr| (cidr, now)).collect::<Vec<_>>();
+            if !freed.is_empty() {
+                self.freed.entry(key).or_default().extend(freed);
+            }
+        }
+        self.known = known;
+        self.freed.retain(|_, freed| {
+            freed.retain(|_, since| now.saturating_duration_since(*since) < REST);
+            !freed.is_empty()
+        });
+        self.moved.retain(|key, _| world.pools.contains_key(key));
+    }
+
+    /// Returns the nodes without a Node object for so long.
+    pub(super) fn gone_for(&self, now: Instant, time: Duration) -> BTreeSet<&str> {
+        let is_long = |since: &Instant| now.saturating_duration_since(*since) >= time;
+        self.gone.iter().filter(|(_, since)| is_long(since)).map(|(node, _)| node.as_str()).collect()
+    }
+
+    /// Returns since when the first of the nodes is gone that are not gone for so long.
+    pub(super) fn next_gone(&self, now: Instant, time: Duration) -> Option<Instant> {
+        self.gone.values().copied().filter(|since| now.saturating_duration_since(*since) < time).min()
+    }
+
+    /// Returns the blocks of a pool that became free in the last [`REST`].
+    pub(super) fn resting(&self, key: &PoolKey) -> Option<&BTreeMap<IpNet, Instant>> {
+        self.freed.get(key)
+    }
+
+    /// Whether blocks of a pool may be moved now; otherwise, when.
+    pub(super) fn moves_due(&self, key: &PoolKey, now: Instant, interval: Duration) -> Result<(), Instant> {
+        match self.moved.get(key).map(|moved| *moved + interval) {
+            Some(due) if due > now => Err(due),
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers that blocks of a pool are moved now.
+    pub(super) fn moved(&mut self, key: &PoolKey, now: Instant) {
+        self.moved.insert(key.clone(), now);
+    }
+}

@@ -1,0 +1,325 @@
+//! Which node leases which block of addresses. Pure: no IO, and the time is an argument.
+//!
+//! ```text
+//!   Networks, AddressPools ──┐             ┌─> stale: blocks that must go, and gone nodes
+//!   AddressBlocks, leases ───┼─> Leasing ──┼─> share: blocks for nodes that need one (free: which are left)
+//!   Nodes, waiting pods ─────┘             └─> moves: empty blocks that others need more
+//! ```
+//!
+//! Invariants:
+//! * No planned block overlaps with one that exists, whatever its size, its Network or its state.
+//! * A finalizer is removed only of a block whose Node object is gone for the safety time.
+//! * What nobody asked for is not deleted: a Network or AddressPool that is invalid keeps its blocks.
+//! * The work grows with the blocks that exist, never with the addresses of a pool.
+
+mod free;
+mod memory;
+mod moves;
+mod share;
+mod stale;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use k8s_openapi::jiff::Timestamp;
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, AddressTotals, BlockSize, Family, PoolKey};
+use tokio::time::Instant;
+
+use self::free::{Taken, Usable};
+use self::memory::Memory;
+use self::share::Share;
+pub(crate) use self::stale::Why;
+
+/// How long a Node object must be gone before its blocks are free. Agents hand out addresses for half of it after they last
+/// heard of their blocks, so this is also the bound for clocks that differ.
+pub(crate) const SAFETY: Duration = Duration::from_secs(600);
+
+/// How long a block rests after it became free, if there are others: neighbours may still remember who had its addresses.
+const REST: Duration = Duration::from_secs(60);
+
+/// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
+const MOVE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What the plan follows from.
+pub(crate) struct World<'a> {
+    /// All Networks that exist.
+    pub(crate) networks: &'a BTreeMap<NetworkName, Draw>,
+    /// The accepted pools: AddressPools, and the ranges of accepted Networks.
+    pub(crate) pools: &'a BTreeMap<PoolKey, AddressPoolSpec>,
+    /// All AddressBlocks by name, and those that are being created.
+    pub(crate) blocks: &'a BTreeMap<String, Block>,
+    /// Addresses that AddressLeases hold.
+    pub(crate) held: &'a BTreeMap<PoolKey, BTreeSet<IpAddr>>,
+    /// Names of all Node objects.
+    pub(crate) nodes: &'a BTreeSet<String>,
+    /// Where each pod that is not scheduled may run.
+    pub(crate) waiting: &'a BTreeSet<Places>,
+}
+
+/// What a Network draws addresses from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Draw {
+    /// Unknown, because the Network is not accepted: it keeps the blocks that it has.
+    Unknown,
+    /// Nothing: its conflist has an IPAM of its own.
+    Nothing,
+    /// A pool, for these nodes.
+    From { pool: PoolKey, nodes: BTreeSet<String> },
+}
+
+/// The nodes where a pod may run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Places {
+    /// All nodes.
+    Any,
+    /// The nodes of these names.
+    Nodes(BTreeSet<String>),
+}
+
+/// An AddressBlock as far as leasing needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) uid: String,
+    pub(crate) spec: AddressBlockSpec,
+    pub(crate) phase: Phase,
+    pub(crate) has_finalizer: bool,
+    pub(crate) created: Option<Timestamp>,
+    /// `status.used`.
+    pub(crate) used: Option<i64>,
+    /// `status.wanted`.
+    pub(crate) wanted: Option<i64>,
+    /// When its status was first seen as it is.
+    pub(crate) reported: Instant,
+    /// `status.holders`.
+    pub(crate) holders: Vec<String>,
+}
+
+/// How far a block is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The API server has been asked to create it.
+    Pending,
+    Live,
+    Deleting,
+}
+
+impl Block {
+    /// Whether no pod has an address of it, as the node reported last.
+    fn is_empty(&self) -> bool {
+        self.used.unwrap_or(0) <= 0 && self.holders.is_empty()
+    }
+}
+
+/// What is to be done, and how things are.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) create: Vec<AddressBlockSpec>,
+    pub(crate) delete: Vec<Removal>,
+    /// Blocks whose finalizer is to be removed, after they are deleted.
+    pub(crate) release: Vec<Removal>,
+    pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
+    /// Whether there are addresses for each accepted Network that draws some.
+    pub(crate) supply: BTreeMap<NetworkName, Supply>,
+    /// Blocks that go, but still have holders.
+    pub(crate) leaving: Vec<Leaving>,
+    /// When to plan again, if nothing changes before.
+    pub(crate) next: Option<Instant>,
+}
+
+/// A block to be removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Removal {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) why: Why,
+}
+
+/// A block that goes when its last pod goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    pub(crate) network: NetworkName,
+    pub(crate) pool: Option<String>,
+    /// What is said of it in a condition.
+    pub(crate) message: String,
+}
+
+/// Whether there are addresses for a Network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// Every node has as many as it wants, or can get them.
+    Free,
+    /// No block is free for these nodes.
+    Exhausted(BTreeSet<String>),
+    /// There is no accepted AddressPool of this name.
+    PoolMissing(String),
+}
+
+/// Decides about blocks, and remembers between two plans what the API server does not store.
+#[derive(Debug)]
+pub(crate) struct Leasing {
+    safety: Duration,
+    memory: Memory,
+}
+
+impl Leasing {
+    /// `safety` is how long a Node object must be gone before its blocks are free.
+    pub(crate) fn new(safety: Duration) -> Self {
+        Self { safety, memory: Memory::default() }
+    }
+
+    /// Returns what to do about the blocks of the world at this time.
+    pub(crate) fn plan(&mut self, world: &World<'_>, now: Instant) -> Plan {
+        self.memory.observe(world, now);
+        let mut plan = Plan::default();
+        let mut pools = by_pool(world);
+        stale::find(world, &mut pools, &self.memory.gone_for(now, self.safety), &mut plan);
+        if let Some(since) = self.memory.next_gone(now, self.safety) {
+            plan.look_at(since + self.safety);
+        }
+        for (key, spec) in world.pools {
+            let blocks = pools.remove(key).unwrap_or_default();
+            self.plan_pool(world, (key, spec), &blocks, now, &mut plan);
+        }
+        for (network, draw) in world.networks {
+            if let Draw::From { pool: PoolKey::Pool(pool), .. } = draw
+                && !world.pools.contains_key(&PoolKey::Pool(pool.clone()))
+            {
+                plan.supply.insert(network.clone(), Supply::PoolMissing(pool.clone()));
+            }
+        }
+        plan
+    }
+
+    fn plan_pool(
+        &mut self,
+        world: &World<'_>,
+        (key, spec): (&PoolKey, &AddressPoolSpec),
+        blocks: &OfPool<'_>,
+        now: Instant,
+        plan: &mut Plan,
+    ) {
+        let networks: BTreeMap<&NetworkName, &BTreeSet<String>> = world
+            .networks
+            .iter()
+            .filter_map(|(name, draw)| match draw {
+                Draw::From { pool, nodes } if pool == key => Some((name, nodes)),
+                _ => None,
+            })
+            .collect();
+        for network in networks.keys() {
+            plan.supply.insert((*network).clone(), Supply::Free);
+        }
+        let usable = Usable::of(spec);
+        let moves_are_due = self.memory.moves_due(key, now, MOVE_INTERVAL);
+        let (mut totals, mut sizes, mut moved) = (None, BlockSize::default(), false);
+        for family in spec.families() {
+            let nodes: BTreeSet<&String> = networks.values().copied().flatten().collect();
+            let prefix =
+                blocks.prefix(spec, family).unwrap_or_else(|| spec.block_prefix(family, nodes.len()));
+            match family {
+                Family::V4 => sizes.ipv4 = Some(prefix),
+                Family::V6 => sizes.ipv6 = Some(prefix),
+            }
+            let mut share = Share::new(world, &networks, blocks, &usable, family);
+            let mut free = free::Free::new(
+                spec.blocks(family, prefix),
+                &blocks.taken,
+                &usable,
+                world.held.get(key),
+                self.memory.resting(key),
+            );
+            share.out(key, &mut free, &mut plan.create);
+            let short = share.short();
+            for turn in &short {
+                let supply = plan.supply.entry(turn.network.clone()).or_insert(Supply::Free);
+                if let Supply::Exhausted(nodes) = supply {
+                    nodes.insert(turn.node.to_owned());
+                } else {
+                    *supply = Supply::Exhausted(BTreeSet::from([turn.node.to_owned()]));
+                }
+            }
+            let wanting = short.iter().filter(|turn| turn.blocks == 0).count();
+            if wanting > 0 {
+                match moves_are_due {
+                    Ok(()) => {
+                        let found = moves::find(&share, &short);
+                        moved |= !found.is_empty();
+                        plan.delete.extend(found);
+                    }
+                    Err(due) => plan.look_at(due),
+                }
+            }
+            let of_family = share.totals(usable.size(family));
+            totals = Some(totals.map_or(of_family, |other| smaller(other, of_family)));
+        }
+        if moved {
+            self.memory.moved(key, now);
+            plan.look_at(now + MOVE_INTERVAL);
+        }
+        if let Some(totals) = totals {
+            plan.totals.insert(key.clone(), AddressTotals { block_size: sizes, ..totals });
+        }
+    }
+}
+
+impl Plan {
+    fn look_at(&mut self, time: Instant) {
+        self.next = Some(self.next.map_or(time, |next| next.min(time)));
+    }
+}
+
+/// The blocks of one pool.
+#[derive(Default)]
+struct OfPool<'a> {
+    blocks: Vec<Held<'a>>,
+    /// Their addresses.
+    taken: Taken,
+}
+
+/// A block that exists.
+struct Held<'a> {
+    name: &'a str,
+    block: &'a Block,
+    /// Whether it goes: it is being deleted, or this plan deletes it.
+    leaves: bool,
+}
+
+impl OfPool<'_> {
+    /// Returns the prefix length of the blocks of a family, if there are any. Blocks that go count only if no other is left. A
+    /// block that is a whole subnet has no say: the subnet may be smaller than the other blocks.
+    fn prefix(&self, spec: &AddressPoolSpec, family: Family) -> Option<u8> {
+        let is_part = |cidr: IpNet| {
+            let part_of =
+                |subnet: IpNet| subnet.prefix_len() < cidr.prefix_len() && subnet.contains(&cidr.addr());
+            spec.ranges.iter().any(|range| range.family() == family && part_of(range.subnet))
+        };
+        let parts = self.blocks.iter().filter(|held| is_part(held.block.spec.cidr));
+        // `false` is less than `true`.
+        parts.map(|held| (held.leaves, held.block.spec.cidr.prefix_len())).min().map(|(_, prefix)| prefix)
+    }
+}
+
+fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
+    let mut pools: BTreeMap<PoolKey, OfPool<'a>> = BTreeMap::new();
+    for (name, block) in world.blocks {
+        let held = Held { name, block, leaves: block.phase == Phase::Deleting };
+        pools.entry(block.spec.key()).or_default().blocks.push(held);
+    }
+    pools
+}
+
+/// Returns the totals of the family that allows fewer attachments.
+fn smaller(one: AddressTotals, other: AddressTotals) -> AddressTotals {
+    AddressTotals {
+        block_size: one.block_size,
+        size: one.size.min(other.size),
+        leased: one.leased.min(other.leased),
+        used: one.used.min(other.used),
+        free: one.free.min(other.free),
+    }
+}

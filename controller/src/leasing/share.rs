@@ -1,0 +1,213 @@
+//! Who gets the next free block of a pool and family.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{AddressBlockSpec, AddressTotals, BlockSize, Family, PoolKey};
+
+use super::free::{Free, Usable};
+use super::{Held, OfPool, Phase, Places, World};
+
+/// The blocks of a pool and family, by who has them.
+pub(super) struct Share<'a> {
+    /// Blocks that go are not counted.
+    pub(super) holdings: BTreeMap<(&'a NetworkName, &'a str), Holding<'a>>,
+    /// For each Network, what pods wait for.
+    pub(super) pressure: BTreeMap<&'a NetworkName, Pressure<'a>>,
+    /// Usable and used addresses of all blocks, those that go too.
+    leased: u128,
+    used: u128,
+    /// Who needs a block, the most urgent first.
+    queue: BTreeSet<Turn<'a>>,
+}
+
+/// What a node has for one Network.
+#[derive(Default)]
+pub(super) struct Holding<'a> {
+    pub(super) blocks: usize,
+    /// Addresses that it can hand out.
+    pub(super) usable: u128,
+    pub(super) wanted: u128,
+    used: u128,
+    /// Its empty blocks that the API server has, if its node exists, with their usable addresses.
+    pub(super) empty: Vec<(&'a Held<'a>, u128)>,
+    /// Whether the node should have addresses for the Network.
+    is_due: bool,
+}
+
+/// What pods that are not scheduled wait for, of one Network.
+#[derive(Default)]
+pub(super) struct Pressure<'a> {
+    /// Nodes without a block that a pod could run on, if no other node has addresses for it.
+    pub(super) awaited: BTreeSet<&'a str>,
+    /// Nodes that are the only ones with addresses for a pod.
+    pub(super) needed: BTreeSet<&'a str>,
+}
+
+/// A node that needs a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn<'a> {
+    pub(super) rank: Rank,
+    pub(super) blocks: usize,
+    pub(super) node: &'a str,
+    pub(super) network: &'a NetworkName,
+}
+
+/// How urgent a block is, the most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// A pod waits for a node without one.
+    Awaited,
+    First,
+    More,
+}
+
+impl<'a> Share<'a> {
+    pub(super) fn new(
+        world: &World<'a>,
+        networks: &BTreeMap<&'a NetworkName, &'a BTreeSet<String>>,
+        of_pool: &'a OfPool<'a>,
+        usable: &Usable,
+        family: Family,
+    ) -> Self {
+        let mut holdings: BTreeMap<(&NetworkName, &str), Holding<'a>> = BTreeMap::new();
+        for (network, nodes) in networks {
+            // Without its Node object, nobody would clean up after the node.
+            for node in nodes.iter().filter(|node| world.nodes.contains(*node)) {
+                holdings.entry((*network, node)).or_default().is_due = true;
+            }
+        }
+        let (mut leased, mut used) = (0u128, 0u128);
+        let of_family = |held: &&Held<'_>| Family::of(held.block.spec.cidr.addr()) == family;
+        for held in of_pool.blocks.iter().filter(of_family) {
+            let block = held.block;
+            let count = usable.count(block.spec.cidr, &block.spec.exclude);
+            let number =
+                |reported: Option<i64>| u128::try_from(reported.unwrap_or_default()).unwrap_or_default();
+            leased = leased.saturating_add(count);
+            used = used.saturating_add(number(block.used));
+            if held.leaves {
+                continue;
+            }
+            let holding = holdings.entry((&block.spec.network, &block.spec.node)).or_default();
+            holding.blocks += 1;
+            holding.usable = holding.usable.saturating_add(count);
+            holding.used = holding.used.saturating_add(number(block.used));
+            holding.wanted = holding.wanted.max(number(block.wanted));
+            // Only an agent that runs can give a block back.
+            if block.phase == Phase::Live && block.is_empty() && world.nodes.contains(&block.spec.node) {
+                holding.empty.push((held, count));
+            }
+        }
+        let mut share = Self { holdings, pressure: BTreeMap::new(), leased, used, queue: BTreeSet::new() };
+        if share.holdings.values().any(|holding| holding.is_due && holding.blocks == 0) {
+            let waiting = world.waiting;
+            share.pressure =
+                networks.keys().map(|network| (*network, share.pressure_of(network, waiting))).collect();
+        }
+        let due = share.holdings.iter().filter(|(_, holding)| holding.needs_block());
+        share.queue =
+            due.map(|((network, node), holding)| share.turn(network, node, holding.blocks)).collect();
+        share
+    }
+
+    fn pressure_of(&self, network: &'a NetworkName, waiting: &'a BTreeSet<Places>) -> Pressure<'a> {
+        let mut pressure = Pressure::default();
+        let holdings = || self.holdings.range((network, "")..).take_while(|((of, _), _)| *of == network);
+        for places in waiting {
+            let reachable: Box<dyn Iterator<Item = (&'a str, &Holding<'a>)>> =
+                match places {
+                    Places::Any => Box::new(holdings().map(|((_, node), holding)| (*node, holding))),
+                    Places::Nodes(nodes) => Box::new(nodes.iter().filter_map(|node| {
+                        Some((node.as_str(), self.holdings.get(&(network, node.as_str()))?))
+                    })),
+                };
+            let (with, without): (Vec<_>, Vec<_>) = reachable.partition(|(_, holding)| holding.has_free());
+            match with.as_slice() {
+                [] => {
+                    let empty =
+                        without.into_iter().filter(|(_, holding)| holding.is_due && holding.blocks == 0);
+                    pressure.awaited.extend(empty.map(|(node, _)| node));
+                }
+                [(node, _)] => {
+                    pressure.needed.insert(*node);
+                }
+                _ => {}
+            }
+        }
+        pressure
+    }
+
+    fn turn(&self, network: &'a NetworkName, node: &'a str, blocks: usize) -> Turn<'a> {
+        let is_awaited =
+            || self.pressure.get(network).is_some_and(|pressure| pressure.awaited.contains(node));
+        let rank = match blocks {
+            0 if is_awaited() => Rank::Awaited,
+            0 => Rank::First,
+            _ => Rank::More,
+        };
+        Turn { rank, blocks, node, network }
+    }
+
+    /// Leases free blocks one by one, each to the node whose turn it is, so that no node gets many while others get none.
+    pub(super) fn out(
+        &mut self,
+        key: &PoolKey,
+        free: &mut Free<'_, impl Iterator<Item = IpNet>>,
+        create: &mut Vec<AddressBlockSpec>,
+    ) {
+        while let Some(turn) = self.queue.pop_first() {
+            let Some(block) = free.next() else {
+                self.queue.insert(turn);
+                return;
+            };
+            let Some(holding) = self.holdings.get_mut(&(turn.network, turn.node)) else { continue };
+            holding.blocks += 1;
+            holding.usable = holding.usable.saturating_add(block.usable);
+            let (blocks, again) = (holding.blocks, holding.needs_block());
+            if again {
+                self.queue.insert(self.turn(turn.network, turn.node, blocks));
+            }
+            self.leased = self.leased.saturating_add(block.usable);
+            let pool = match key {
+                PoolKey::Network(_) => None,
+                PoolKey::Pool(pool) => Some(pool.clone()),
+            };
+            create.push(AddressBlockSpec {
+                pool,
+                network: turn.network.clone(),
+                node: turn.node.to_owned(),
+                cidr: block.cidr,
+                exclude: block.exclude,
+            });
+        }
+    }
+
+    /// Returns who got no block or fewer than it wants, the most urgent first.
+    pub(super) fn short(&self) -> Vec<Turn<'a>> {
+        self.queue.iter().copied().collect()
+    }
+
+    /// Returns the totals of the family, whose pool has so many addresses.
+    pub(super) fn totals(&self, size: u128) -> AddressTotals {
+        let number = |count: u128| i64::try_from(count).unwrap_or(i64::MAX);
+        AddressTotals {
+            block_size: BlockSize::default(),
+            size: number(size),
+            leased: number(self.leased),
+            used: number(self.used),
+            free: number(size.saturating_sub(self.leased)),
+        }
+    }
+}
+
+impl Holding<'_> {
+    fn needs_block(&self) -> bool {
+        self.is_due && (self.blocks == 0 || self.usable < self.wanted)
+    }
+
+    fn has_free(&self) -> bool {
+        self.used < self.usable
+    }
+}

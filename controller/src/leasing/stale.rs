@@ -1,0 +1,130 @@
+//! Blocks that must go: those that nothing describes any more, and those of nodes that are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use ipnet::IpNet;
+use netclaim_api::addresses::PoolKey;
+
+use super::free::{Taken, Usable};
+use super::{Block, Draw, Held, Leaving, OfPool, Phase, Plan, Removal, World};
+
+/// Why a block is removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Why {
+    NetworkGone,
+    OtherPool,
+    OutOfRange,
+    OtherName,
+    Overlaps(IpNet),
+    NodeGone,
+    /// Another node needs it more.
+    Moved,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NetworkGone => f.write_str("its Network does not exist any more"),
+            Self::OtherPool => f.write_str("its Network does not draw from its pool any more"),
+            Self::OutOfRange => f.write_str("no range has its addresses any more"),
+            Self::OtherName => f.write_str("its name is not that of its spec"),
+            Self::Overlaps(other) => write!(f, "it overlaps with the older block {other}"),
+            Self::NodeGone => f.write_str("its node does not exist any more"),
+            Self::Moved => f.write_str("it is empty, and another node needs it"),
+        }
+    }
+}
+
+/// Adds to the plan what must go, and marks it in `pools`, whose addresses it fills in. `gone` are the nodes whose time is
+/// over.
+pub(super) fn find(
+    world: &World<'_>,
+    pools: &mut BTreeMap<PoolKey, OfPool<'_>>,
+    gone: &BTreeSet<&str>,
+    plan: &mut Plan,
+) {
+    for (key, of_pool) in pools {
+        let usable = world.pools.get(key).map(Usable::of);
+        let overlaps = overlaps(of_pool);
+        for held in &mut of_pool.blocks {
+            let block = held.block;
+            if block.phase == Phase::Pending {
+                continue;
+            }
+            let node_is_gone = gone.contains(block.spec.node.as_str());
+            let stale = stale(world, key, usable.as_ref(), held)
+                .or_else(|| overlaps.get(held.name).map(|other| Why::Overlaps(*other)));
+            if let Some(why) = &stale
+                && !node_is_gone
+                && !block.is_empty()
+            {
+                plan.leaving.push(leaving(held.name, block, why));
+            }
+            let Some(why) = node_is_gone.then_some(Why::NodeGone).or(stale) else { continue };
+            let removal = Removal { name: held.name.to_owned(), uid: block.uid.clone(), why };
+            if !held.leaves {
+                held.leaves = true;
+                plan.delete.push(removal.clone());
+            }
+            if node_is_gone && block.has_finalizer {
+                plan.release.push(removal);
+            }
+        }
+    }
+}
+
+/// Returns why a block may not be used, as far as the block itself says.
+fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<'_>) -> Option<Why> {
+    let spec = &held.block.spec;
+    match world.networks.get(&spec.network) {
+        None => Some(Why::NetworkGone),
+        Some(Draw::Unknown) => None,
+        Some(Draw::Nothing) => Some(Why::OtherPool),
+        Some(Draw::From { pool, .. }) if pool != key => Some(Why::OtherPool),
+        Some(Draw::From { .. }) if spec.name() != held.name => Some(Why::OtherName),
+        // Without an accepted AddressPool, nobody knows its ranges.
+        Some(Draw::From { .. }) => {
+            usable.filter(|usable| usable.count(spec.cidr, &[]) == 0).map(|_| Why::OutOfRange)
+        }
+    }
+}
+
+/// Fills in the addresses of the blocks, and returns those that overlap with an older one.
+fn overlaps<'a>(of_pool: &mut OfPool<'a>) -> BTreeMap<&'a str, IpNet> {
+    let (mut taken, mut found) = (Taken::default(), false);
+    for held in &of_pool.blocks {
+        found |= taken.overlap(held.block.spec.cidr).is_some();
+        taken.insert(held.block.spec.cidr);
+    }
+    of_pool.taken = taken;
+    if !found {
+        return BTreeMap::new();
+    }
+    // The API server's times have seconds. A block of another name than its spec's is a copy.
+    let age = |held: &&Held<'a>| (held.block.spec.name() != held.name, held.block.created, held.name);
+    let mut by_age: Vec<&Held<'a>> = of_pool.blocks.iter().collect();
+    by_age.sort_by_key(age);
+    let mut older = Taken::default();
+    let younger = by_age.into_iter().filter_map(|held| {
+        let overlap = older.overlap(held.block.spec.cidr);
+        older.insert(held.block.spec.cidr);
+        Some((held.name, overlap?))
+    });
+    younger.collect()
+}
+
+fn leaving(name: &str, block: &Block, why: &Why) -> Leaving {
+    let holders = match block.holders.as_slice() {
+        [] => format!("{} pods", block.used.unwrap_or_default()),
+        holders => holders.join(", "),
+    };
+    let node = &block.spec.node;
+    Leaving {
+        network: block.spec.network.clone(),
+        pool: block.spec.pool.clone(),
+        message: format!(
+            "{why}: AddressBlock {name} of node {node} remains as long as pods have its addresses ({holders})"
+        ),
+    }
+}

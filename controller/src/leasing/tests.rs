@@ -1,0 +1,458 @@
+use netclaim_api::addresses::AddressRange;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A world that a test changes, and the leasing that plans for it.
+pub(super) struct Lab {
+    networks: BTreeMap<NetworkName, Draw>,
+    pools: BTreeMap<PoolKey, AddressPoolSpec>,
+    blocks: BTreeMap<String, Block>,
+    held: BTreeMap<PoolKey, BTreeSet<IpAddr>>,
+    nodes: BTreeSet<String>,
+    waiting: BTreeSet<Places>,
+    leasing: Leasing,
+    now: Instant,
+    seconds: i64,
+}
+
+fn network(name: &str) -> NetworkName {
+    name.parse().unwrap()
+}
+
+fn inline(name: &str) -> PoolKey {
+    PoolKey::Network(network(name))
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn pool(spec: Value) -> AddressPoolSpec {
+    let pool: AddressPoolSpec = serde_json::from_value(spec).unwrap();
+    assert_eq!(pool.problems(), []);
+    pool
+}
+
+impl Lab {
+    /// The Network `storage` with a pool of its own, on these nodes.
+    fn new(spec: Value, nodes: &[&str]) -> Self {
+        let mut lab = Self {
+            networks: BTreeMap::new(),
+            pools: BTreeMap::from([(inline("storage"), pool(spec))]),
+            blocks: BTreeMap::new(),
+            held: BTreeMap::new(),
+            nodes: names(nodes),
+            waiting: BTreeSet::new(),
+            leasing: Leasing::new(SAFETY),
+            now: Instant::now(),
+            seconds: 0,
+        };
+        lab.draws("storage", inline("storage"), nodes);
+        lab
+    }
+
+    fn draws(&mut self, name: &str, pool: PoolKey, nodes: &[&str]) {
+        self.networks.insert(network(name), Draw::From { pool, nodes: names(nodes) });
+    }
+
+    fn plan(&mut self) -> Plan {
+        let world = World {
+            networks: &self.networks,
+            pools: &self.pools,
+            blocks: &self.blocks,
+            held: &self.held,
+            nodes: &self.nodes,
+            waiting: &self.waiting,
+        };
+        self.leasing.plan(&world, self.now)
+    }
+
+    /// Does what the plan says, and returns it.
+    fn step(&mut self) -> Plan {
+        let plan = self.plan();
+        for spec in &plan.create {
+            self.add(spec.clone());
+        }
+        for removal in &plan.delete {
+            if let Some(block) = self.blocks.get_mut(&removal.name) {
+                block.phase = Phase::Deleting;
+            }
+        }
+        for removal in &plan.release {
+            self.blocks.remove(&removal.name);
+        }
+        plan
+    }
+
+    fn add(&mut self, spec: AddressBlockSpec) -> String {
+        self.seconds += 1;
+        let block = Block {
+            uid: format!("u{}", self.seconds),
+            phase: Phase::Live,
+            has_finalizer: true,
+            created: Timestamp::from_second(self.seconds).ok(),
+            used: None,
+            wanted: None,
+            reported: self.now,
+            holders: Vec::new(),
+            spec,
+        };
+        let name = block.spec.name();
+        assert!(self.blocks.insert(name.clone(), block).is_none(), "{name} exists");
+        name
+    }
+
+    fn lease(&mut self, node: &str, cidr: &str) -> String {
+        self.add(AddressBlockSpec {
+            pool: None,
+            network: network("storage"),
+            node: node.into(),
+            cidr: cidr.parse().unwrap(),
+            exclude: Vec::new(),
+        })
+    }
+
+    fn block(&mut self, name: &str) -> &mut Block {
+        self.blocks.get_mut(name).unwrap()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// The live blocks of a node.
+    fn of(&self, node: &str) -> Vec<String> {
+        let live = self.blocks.values().filter(|block| block.phase == Phase::Live && block.spec.node == node);
+        live.map(|block| block.spec.cidr.to_string()).collect()
+    }
+}
+
+fn created(plan: &Plan) -> Vec<String> {
+    plan.create.iter().map(|spec| format!("{} {}", spec.node, spec.cidr)).collect()
+}
+
+fn deleted(plan: &Plan) -> Vec<(&str, &Why)> {
+    plan.delete.iter().map(|removal| (removal.name.as_str(), &removal.why)).collect()
+}
+
+/// `count` blocks of 16 addresses.
+fn blocks_of_16(count: u8) -> Value {
+    json!({"ranges": [{"subnet": "10.20.0.0/16", "gateway": "10.20.255.254", "rangeStart": "10.20.1.0",
+        "rangeEnd": IpAddr::from([10, 20, 1, count * 16 - 1])}], "blockSize": {"ipv4": 28}})
+}
+
+#[test]
+fn each_node_gets_its_first_block_before_the_first_pod() {
+    let mut lab = Lab::new(blocks_of_16(8), &["a", "b"]);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.0/28", "b 10.20.1.16/28"]);
+    assert_eq!(created(&lab.step()), [""; 0], "one is enough");
+}
+
+#[test]
+fn a_node_gets_a_block_of_each_family() {
+    let spec = json!({"ranges": [{"subnet": "10.20.0.0/24"}, {"subnet": "fd00::/64"}]});
+    let mut lab = Lab::new(spec, &["a"]);
+    let plan = lab.step();
+    assert_eq!(created(&plan), ["a 10.20.0.0/29", "a fd00::/122"]);
+    let totals = lab.plan().totals[&inline("storage")];
+    assert_eq!((totals.size, totals.leased, totals.free), (253, 6, 247), "of the family with fewer");
+    assert_eq!(totals.block_size, BlockSize { ipv4: Some(29), ipv6: Some(122) });
+}
+
+#[test]
+fn a_node_without_its_node_object_gets_no_block() {
+    let mut lab = Lab::new(blocks_of_16(8), &["a"]);
+    lab.nodes.clear();
+    assert_eq!(created(&lab.step()), [""; 0]);
+}
+
+#[test]
+fn a_node_gets_blocks_until_it_has_what_it_wants() {
+    let mut lab = Lab::new(blocks_of_16(8), &["a", "b"]);
+    lab.step();
+    lab.block("storage.10.20.1.0-28").wanted = Some(40);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.32/28", "a 10.20.1.48/28"]);
+    assert_eq!(created(&lab.step()), [""; 0]);
+}
+
+#[test]
+fn scarce_blocks_go_round_robin_so_that_nobody_hoards() {
+    let mut lab = Lab::new(blocks_of_16(7), &["a", "b"]);
+    lab.step();
+    lab.block("storage.10.20.1.0-28").wanted = Some(1000);
+    lab.block("storage.10.20.1.16-28").wanted = Some(1000);
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    let plan = lab.step();
+    assert_eq!(plan.create[0].node, "c", "who has none is first");
+    assert_eq!(["a", "b", "c"].map(|node| lab.of(node).len()), [3, 3, 1]);
+    assert_eq!(plan.supply[&network("storage")], Supply::Exhausted(names(&["a", "b"])));
+}
+
+#[test]
+fn the_node_for_which_a_pod_waits_is_first() {
+    let mut lab = Lab::new(blocks_of_16(1), &["a", "b"]);
+    lab.waiting.insert(Places::Nodes(names(&["b"])));
+    assert_eq!(created(&lab.step()), ["b 10.20.1.0/28"]);
+}
+
+#[test]
+fn no_block_overlaps_with_one_of_another_size_or_state() {
+    let mut lab = Lab::new(blocks_of_16(8), &["a", "b"]);
+    let wide = lab.lease("gone", "10.20.1.0/27");
+    lab.block(&wide).phase = Phase::Deleting;
+    lab.lease("x", "10.20.1.36/30");
+    assert_eq!(
+        created(&lab.plan()),
+        ["a 10.20.1.32/30", "b 10.20.1.40/30"],
+        "the size of the block that stays"
+    );
+    lab.block("storage.10.20.1.36-30").phase = Phase::Deleting;
+    assert_eq!(
+        created(&lab.plan()),
+        ["a 10.20.1.64/27", "b 10.20.1.96/27"],
+        "the size of the first that goes"
+    );
+}
+
+#[test]
+fn the_size_of_blocks_stays_while_one_is_leased() {
+    let mut lab = Lab::new(blocks_of_16(8), &["a"]);
+    lab.step();
+    lab.pools.get_mut(&inline("storage")).unwrap().block_size =
+        Some(BlockSize { ipv4: Some(30), ipv6: None });
+    lab.block("storage.10.20.1.0-28").wanted = Some(20);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
+    lab.blocks.clear();
+    lab.wait(2 * REST);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.0/30"]);
+}
+
+#[test]
+fn a_small_subnet_does_not_set_the_size_for_all() {
+    let ranges = json!([{"subnet": "10.30.0.0/30"}, {"subnet": "10.20.0.0/24"}]);
+    let mut lab = Lab::new(json!({"ranges": ranges, "blockSize": {"ipv4": 28}}), &["a", "b"]);
+    assert_eq!(created(&lab.step()), ["a 10.30.0.0/30", "b 10.20.0.0/28"]);
+}
+
+#[test]
+fn addresses_that_leases_hold_are_excluded() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    let ip = |last: u8| IpAddr::from([10, 20, 1, last]);
+    lab.held.insert(inline("storage"), (0..16).chain([20]).map(ip).collect());
+    let plan = lab.step();
+    assert_eq!(created(&plan), ["a 10.20.1.16/28"], "nobody could use the first");
+    assert_eq!(plan.create[0].exclude, [ip(20)]);
+    assert_eq!(lab.plan().totals[&inline("storage")].leased, 15);
+}
+
+#[test]
+fn a_block_rests_after_it_became_free_if_there_are_others() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a"]);
+    lab.step();
+    lab.plan();
+    lab.blocks.clear();
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
+    lab.block("storage.10.20.1.16-28").wanted = Some(20);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.0/28"], "no other is free");
+}
+
+#[test]
+fn two_networks_of_one_pool_have_blocks_of_their_own() {
+    let lan = PoolKey::Pool("lan".into());
+    let mut lab = Lab::new(blocks_of_16(1), &[]);
+    lab.pools.insert(lan.clone(), pool(blocks_of_16(8)));
+    lab.nodes = names(&["a"]);
+    lab.draws("red", lan.clone(), &["a"]);
+    lab.draws("blue", lan.clone(), &["a"]);
+    let plan = lab.step();
+    assert_eq!(created(&plan), ["a 10.20.1.0/28", "a 10.20.1.16/28"]);
+    assert_eq!(plan.create[0].network, network("blue"));
+    assert_eq!(plan.create[0].pool.as_deref(), Some("lan"));
+    assert_eq!(created(&lab.step()), [""; 0]);
+}
+
+#[test]
+fn an_empty_block_moves_to_the_node_for_which_a_pod_waits() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    for name in ["storage.10.20.1.0-28", "storage.10.20.1.16-28"] {
+        lab.block(name).used = Some(0);
+    }
+    lab.block("storage.10.20.1.0-28").used = Some(3);
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    assert_eq!(deleted(&lab.step()), [], "no pod waits");
+    lab.waiting.insert(Places::Nodes(names(&["c"])));
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
+    assert_eq!(deleted(&lab.step()), [], "the round has 30 s");
+    lab.blocks.remove("storage.10.20.1.16-28");
+    assert_eq!(created(&lab.step()), ["c 10.20.1.16/28"], "not to b, which has none now either");
+    lab.wait(MOVE_INTERVAL);
+    assert_eq!(deleted(&lab.step()), [], "the pod can be scheduled");
+}
+
+#[test]
+fn a_pod_that_other_nodes_can_take_moves_nothing() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    lab.waiting.insert(Places::Any);
+    assert_eq!(deleted(&lab.step()), []);
+    lab.waiting = BTreeSet::from([Places::Nodes(names(&["c"])), Places::Nodes(names(&["a", "x"]))]);
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)], "a pod needs a's");
+}
+
+#[test]
+fn a_spare_empty_block_moves_to_a_node_without_one() {
+    let mut lab = Lab::new(blocks_of_16(3), &["a", "b"]);
+    lab.step();
+    lab.block("storage.10.20.1.0-28").wanted = Some(32);
+    lab.step();
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    assert_eq!(deleted(&lab.step()), [], "a wants both");
+    lab.block("storage.10.20.1.0-28").wanted = Some(4);
+    lab.block("storage.10.20.1.0-28").used = Some(1);
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.32-28", &Why::Moved)]);
+}
+
+#[test]
+fn blocks_of_a_gone_node_are_free_after_the_safety_time() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    lab.block("storage.10.20.1.0-28").used = Some(5);
+    lab.nodes = names(&["b"]);
+    let plan = lab.step();
+    assert!(plan.delete.is_empty() && plan.release.is_empty());
+    assert_eq!(plan.next, Some(lab.now + SAFETY));
+    lab.wait(SAFETY / 2);
+    lab.nodes = names(&["a", "b"]);
+    lab.step();
+    lab.nodes = names(&["b"]);
+    lab.step();
+    lab.wait(SAFETY - Duration::from_secs(1));
+    assert!(lab.step().release.is_empty(), "the node came back meanwhile");
+    lab.wait(Duration::from_secs(1));
+    let plan = lab.step();
+    assert_eq!(deleted(&plan), [("storage.10.20.1.0-28", &Why::NodeGone)]);
+    assert_eq!(plan.release.len(), 1);
+    assert_eq!(lab.of("b").len(), 1);
+}
+
+#[test]
+fn blocks_of_a_deleted_network_go() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a"]);
+    lab.step();
+    lab.networks.clear();
+    lab.pools.clear();
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.0-28", &Why::NetworkGone)]);
+    assert_eq!(deleted(&lab.step()), [], "once");
+}
+
+#[test]
+fn a_mistake_in_a_network_or_pool_destroys_nothing() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a"]);
+    lab.step();
+    lab.networks.insert(network("storage"), Draw::Unknown);
+    let inline_pools = std::mem::take(&mut lab.pools);
+    assert!(lab.step().delete.is_empty());
+    lab.pools = inline_pools;
+
+    let lan = PoolKey::Pool("lan".into());
+    lab.draws("red", lan.clone(), &["a"]);
+    lab.pools.insert(lan.clone(), pool(blocks_of_16(2)));
+    assert_eq!(lab.step().create.len(), 1);
+    lab.pools.remove(&lan);
+    let plan = lab.step();
+    assert!(plan.delete.is_empty() && plan.create.is_empty());
+    assert_eq!(plan.supply[&network("red")], Supply::PoolMissing("lan".into()));
+}
+
+#[test]
+fn a_block_of_no_range_goes_and_the_condition_names_its_pods() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    lab.block("storage.10.20.1.16-28").used = Some(1);
+    lab.block("storage.10.20.1.16-28").holders = vec!["shop/web-0".into()];
+    lab.pools.insert(inline("storage"), pool(blocks_of_16(1)));
+    let plan = lab.step();
+    assert_eq!(deleted(&plan), [("storage.10.20.1.16-28", &Why::OutOfRange)]);
+    let leaving = &lab.step().leaving;
+    assert_eq!(leaving.len(), 1);
+    assert_eq!(
+        leaving[0].message,
+        "no range has its addresses any more: AddressBlock storage.10.20.1.16-28 of node b remains as long as pods have its \
+         addresses (shop/web-0)"
+    );
+}
+
+#[test]
+fn a_network_that_draws_from_another_pool_gives_its_blocks_back() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a"]);
+    lab.step();
+    let lan = PoolKey::Pool("lan".into());
+    lab.pools = BTreeMap::from([(lan.clone(), pool(blocks_of_16(2)))]);
+    lab.draws("storage", lan, &["a"]);
+    let plan = lab.step();
+    assert_eq!(deleted(&plan), [("storage.10.20.1.0-28", &Why::OtherPool)]);
+    assert_eq!(plan.create.len(), 1);
+    lab.networks.insert(network("storage"), Draw::Nothing);
+    assert_eq!(deleted(&lab.step()), [("pool.lan.10.20.1.0-28", &Why::OtherPool)]);
+}
+
+#[test]
+fn of_two_blocks_with_one_address_the_younger_goes() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a", "b"]);
+    lab.lease("a", "10.20.1.16/28");
+    lab.lease("b", "10.20.1.0/27");
+    lab.lease("a", "10.20.1.32/28");
+    assert_eq!(
+        deleted(&lab.plan()),
+        [("storage.10.20.1.0-27", &Why::Overlaps("10.20.1.16/28".parse().unwrap()))]
+    );
+}
+
+#[test]
+fn a_restored_block_with_another_name_goes_and_the_one_of_the_right_name_stays() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a"]);
+    let name = lab.lease("a", "10.20.1.16/28");
+    let mut copy = lab.blocks[&name].clone();
+    copy.created = Timestamp::from_second(0).ok();
+    lab.blocks.insert("copy".into(), copy);
+    assert_eq!(deleted(&lab.plan()), [("copy", &Why::OtherName)]);
+}
+
+#[test]
+fn the_totals_count_attachments() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a", "b"]);
+    lab.step();
+    lab.block("storage.10.20.1.0-28").used = Some(5);
+    let totals = lab.plan().totals[&inline("storage")];
+    assert_eq!((totals.size, totals.leased, totals.used, totals.free), (64, 32, 5, 32));
+    let all: AddressRange = serde_json::from_value(json!({"subnet": "::/0"})).unwrap();
+    lab.pools.insert(inline("storage"), AddressPoolSpec { ranges: vec![all], ..AddressPoolSpec::default() });
+    assert_eq!(lab.plan().totals[&inline("storage")].size, i64::MAX);
+}
+
+#[test]
+fn a_plan_for_5000_nodes_with_three_networks_takes_milliseconds() {
+    let nodes: Vec<String> = (0..5000).map(|node| format!("node-{node:04}")).collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    let mut lab = Lab::new(json!({"ranges": [{"subnet": "10.0.0.0/8"}, {"subnet": "fd00::/64"}]}), &nodes);
+    for (name, subnet) in [("red", "172.16.0.0/12"), ("blue", "fd01::/64")] {
+        lab.pools.insert(inline(name), pool(json!({"ranges": [{"subnet": subnet}]})));
+        lab.draws(name, inline(name), &nodes);
+    }
+    lab.waiting.insert(Places::Any);
+    assert_eq!(lab.step().create.len(), 20_000);
+    lab.block("blue.fd01-0-0-0-0-0-0-0-122").wanted = Some(70);
+    let begin = std::time::Instant::now();
+    assert_eq!(lab.step().create.len(), 1);
+    let time = begin.elapsed();
+    println!("a plan for {} blocks takes {time:?}", lab.blocks.len());
+    // Unoptimised, on a busy machine.
+    assert!(time < Duration::from_secs(2), "{time:?}");
+}
