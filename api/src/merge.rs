@@ -10,9 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::capability::capability_args;
 use crate::conflist::{as_conflist, plain_conflist};
-use crate::network::NetworkSpec;
+use crate::network::{ADDRESSES, NetworkSpec};
 use crate::opaque::Opaque;
-use crate::{Allow, AttachmentConfig, CniConfig, IfName, Invalid, LinkUse, NetworkName, Quantity, template};
+use crate::{
+    Allow, AttachmentConfig, CniConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template,
+};
 
 /// Who wrote a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Merged {
     pub args: BTreeMap<String, String>,
     /// Capability arguments; a plugin of the conflist declares each of them.
     pub capability_args: CapabilityArgs,
+    /// Addresses that a class or the claim asks for, of a Network whose `addresses` serve them.
+    pub asked: Vec<IpRequest>,
     template: Template,
 }
 
@@ -105,9 +109,14 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
             settings.parameters.entry(name.clone()).or_insert_with(|| default.clone());
         }
     }
+    let asked = match base {
+        // No plugin has to take them: they are in its `ipam`.
+        Base::Network(_, spec) if spec.addresses.is_some() => std::mem::take(&mut settings.ips),
+        _ => Vec::new(),
+    };
     let capability_args = capability_args(&settings, &template.conflist, granted)?;
     let AttachmentConfig { if_name, args, parameters, .. } = settings;
-    Ok(Merged { if_name, parameters, args, capability_args, template })
+    Ok(Merged { if_name, parameters, args, capability_args, asked, template })
 }
 
 /// Returns the conflist of a device and what claims may set in it. `limited` says that bandwidth was granted or asked for.
@@ -138,7 +147,7 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
         }
         (None, Base::Network(name, spec)) => {
             let owner = format!("Network {:?}", name.as_str());
-            (spec.cni.clone(), spec.allow.clone(), owner, "spec.cni")
+            (spec.cni_with(&json!(ADDRESSES)), spec.allow.clone(), owner, "spec.cni")
         }
         (None, Base::Uplink(link_use)) => {
             let owner = "an uplink without a Network".to_owned();

@@ -13,22 +13,25 @@ use netclaim_driver::attach::{Attacher, CniPlugins};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
 use netclaim_driver::nri;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
+use crate::blocks::keeper::BlockKeeper;
 use crate::devices::availability::Availability;
 use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
-use crate::inventory::Inventory;
+use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
+use crate::inventory::{Inventory, OwnBlocks};
 use crate::owner::Journal;
 use crate::parent::STARTS;
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
 use crate::pods::NodePods;
-use crate::prepare::call::{Calls, NodeAgent};
+use crate::prepare::call::{Calls, NodeAgent, Turn};
 use crate::prepare::handover;
+use crate::prepare::leases::Leases;
 use crate::process::args::Args;
 use crate::process::metrics::Metrics;
 use crate::process::parts::Parts;
@@ -59,6 +62,9 @@ pub(crate) struct Agent {
     gate: Arc<GateKeeper>,
     attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
     reports: mpsc::UnboundedSender<Update>,
+    blocks: watch::Receiver<OwnBlocks>,
+    turn: Arc<Turn>,
+    leases: Arc<Leases>,
     pub(crate) parts: Parts,
 }
 
@@ -91,6 +97,9 @@ impl Agent {
             pods: Arc::new(NodePods::new(client.clone(), &args.node_name)),
             events: Events::new(client.clone(), &args.driver_name, &args.node_name),
             programs: (programs, all_current),
+            blocks: watch::channel(OwnBlocks::default()).1,
+            turn: Arc::default(),
+            leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
             parts: Parts::default(),
             args,
             client,
@@ -110,15 +119,41 @@ impl Agent {
     ) -> (watch::Receiver<Option<Arc<Inventory>>>, watch::Receiver<Option<String>>) {
         let (inventory_sender, inventory) = watch::channel(None);
         let (uid_sender, node_uid) = watch::channel(None);
+        let (blocks_sender, blocks) = watch::channel(OwnBlocks::default());
+        self.blocks = blocks;
+        let of_blocks = BlockWatch {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            stale_after: self.args.node_gone_after / 2,
+        };
+        self.parts.start("watching blocks of addresses", |cancel| of_blocks.run(blocks_sender, cancel));
         let watch = NodeWatch {
             client: self.client.clone(),
             node: self.args.node_name.clone(),
             events: self.events.clone(),
             links: Links::new("/sys"),
             providers: Providers::new(&self.args.links_dir()),
+            blocks: self.blocks.clone(),
         };
         self.parts.start("watching the node", |cancel| watch.run(inventory_sender, uid_sender, cancel));
         (inventory, node_uid)
+    }
+
+    /// Starts to keep the node's blocks of addresses, and the leases of addresses that claims ask for.
+    pub(crate) fn keep_addresses(&mut self, inventory: watch::Receiver<Option<Arc<Inventory>>>) {
+        let keeper = BlockKeeper {
+            client: self.client.clone(),
+            blocks: self.blocks.clone(),
+            inventory,
+            turn: Arc::clone(&self.turn),
+            metrics: Arc::clone(&self.metrics),
+        };
+        let attacher = Arc::clone(&self.attacher);
+        self.parts.start_until_cancelled("keeping blocks of addresses", keeper.run(attacher));
+        let (leases, attacher) = (Arc::clone(&self.leases), Arc::clone(&self.attacher));
+        self.parts.start_until_cancelled("keeping leases of addresses", async move {
+            leases.keep(&attacher).await;
+        });
     }
 
     /// Starts to publish the node's devices. Returns their health.
@@ -227,7 +262,8 @@ impl Agent {
             plugins: Arc::clone(&self.plugins),
             sandboxes,
             reports: self.reports.clone(),
-            turn: Mutex::default(),
+            turn: Arc::clone(&self.turn),
+            leases: Arc::clone(&self.leases),
             calls: Calls::default(),
             metrics: Arc::clone(&self.metrics),
         });

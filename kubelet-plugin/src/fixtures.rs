@@ -50,6 +50,7 @@ pub(crate) fn record(claim: &str, phase: Phase) -> Record {
         device: DeviceRef { request: "net".into(), pool: "n".into(), device: "d".into(), share_id: None },
         bandwidth: None,
         segment: None,
+        addresses: None,
         link: None,
         attributes: serde_json::Map::new(),
     };

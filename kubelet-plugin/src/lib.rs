@@ -14,9 +14,10 @@
 //! | `agent` | what the parts share, and how each is started | everything |
 //! | `parent` | another process: restarts the agent when it dies, and serves the kubelet for the agent that has the journal | the kubelet's sockets, the agent's process |
 //! | `dra` | translates the kubelet's gRPC | nothing |
-//! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
+//! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim, AddressLeases), `driver::attach` |
 //! | `inventory` | what the node has: links, Networks, policies | netlink, watches |
 //! | `devices` | the devices that are published, and their health | the API server (slices), CNI plugins (STATUS) |
+//! | `blocks` | says how many addresses the node needs, and gives back blocks | the API server (AddressBlocks), leases of `host-local` |
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
 //! | `runtime` | follows sandboxes and the connection to the runtime; sweeps what no event reports | NRI |
 //! | `status` | reports in the claim's status and in events | the API server |
@@ -29,6 +30,7 @@
 //! * The API server is never on a pod's path after NodePrepareResources.
 
 mod agent;
+mod blocks;
 mod devices;
 mod dra;
 #[cfg(test)]

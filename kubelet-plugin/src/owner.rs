@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use netclaim_api::conflist::link_use_of;
-use netclaim_api::{IfName, LinkUse, Quantity, attributes};
+use netclaim_api::{IfName, LinkUse, MacAddr, Quantity, attributes};
 use netclaim_driver::attach;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -78,6 +80,35 @@ pub struct OnLink {
     pub link_use: Option<LinkUse>,
 }
 
+/// The addresses that an attachment gets, of a Network with `addresses`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Addresses {
+    /// The blocks that its addresses are of, one of each family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<IpNet>,
+    /// What its claim asked for, for which there are AddressLeases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<AskedAddress>,
+}
+
+/// An address that a claim asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AskedAddress {
+    /// Name of the AddressLease.
+    pub lease: String,
+    /// Name of the AddressPool, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The IP address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip: Option<IpAddr>,
+    /// The MAC address, instead of an IP address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+}
+
 /// The claim, its pod and the device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -97,6 +128,9 @@ pub struct Owner {
     /// The segmentation id that the network handed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
+    /// Its addresses, where the network has any that nodes share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Addresses>,
     /// The link of the node that it is on. Plans of earlier agents lack it: read it by [`link_of`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<OnLink>,

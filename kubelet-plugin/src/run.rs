@@ -56,6 +56,7 @@ async fn run(args: Args) -> Result<()> {
     let mut agent = Agent::take_over(args, client, boot_id, plugins, journal, reports)?;
     let (inventory, node_uid) = agent.watch_node();
     let health = agent.publish_devices(inventory.clone(), node_uid);
+    agent.keep_addresses(inventory.clone());
     agent.write_statuses(reported);
     agent.sweep();
     let (sandboxes, readiness) = agent.follow_runtime()?;

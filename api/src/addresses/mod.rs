@@ -14,6 +14,8 @@
 //! * A block belongs to one Network on one node, whose `host-local` alone hands out its addresses.
 //! * All blocks of one subnet have one size, so that two of different names have no address in common.
 
+use std::time::Duration;
+
 mod block;
 mod lease;
 mod pool;
@@ -32,3 +34,7 @@ pub use pool::{
     Route,
 };
 pub use span::{Family, Span, overlap};
+
+/// By default, how long a Node object must be gone before other nodes may get its blocks. A node that has not heard of its
+/// blocks for half of that time hands out no addresses.
+pub const NODE_GONE_AFTER: Duration = Duration::from_secs(600);

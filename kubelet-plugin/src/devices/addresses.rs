@@ -1,5 +1,8 @@
 //! The `addresses` capacity: how many attachments a Network's IPAM has room for on this node.
 //!
+//! A Network with `addresses` has those of the blocks that the node has leased, without what others hold of them, and one for
+//! each attachment whose address is of no such block: its claim is charged, too.
+//!
 //! Networks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own attachments and an equal
 //! part of the free ones, because the scheduler counts the capacities of two devices separately.
 
@@ -8,12 +11,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
+use netclaim_api::addresses::Family;
 use netclaim_api::network::{NetworkSpec, Scope};
 use netclaim_cni::ListName;
-use netclaim_cni::ipam::host_local::{HostLocal, reservations};
+use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, HostLocal, reservations};
 use serde_json::Value;
 
 use crate::devices::Held;
+use crate::inventory::{Block, NodeAddresses};
 
 /// Who uses addresses on the node.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +27,8 @@ pub struct Users<'a> {
     pub networks: &'a BTreeMap<NetworkName, NetworkSpec>,
     /// The sandboxes of all attachments.
     pub ours: &'a BTreeSet<String>,
+    /// The addresses of Networks that share them with other nodes.
+    pub leased: &'a BTreeMap<NetworkName, NodeAddresses>,
     /// What claims hold.
     pub held: &'a [Held],
 }
@@ -29,6 +36,9 @@ pub struct Users<'a> {
 /// Returns how many addresses the ranges of a `host-local` IPAM have for this Network's attachments; the smallest number of
 /// several IPAMs. `None` for other IPAMs, and for ranges that depend on the claim. Reads files.
 pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u64> {
+    if let Some(leased) = users.leased.get(name) {
+        return Some(u64::try_from(of_blocks(name, spec, leased, users)).unwrap_or(u64::MAX));
+    }
     let left = host_locals(name, spec).filter_map(|(ipam, dir)| {
         // Without a directory no address is taken.
         let taken = reservations(&dir).unwrap_or_default();
@@ -38,6 +48,34 @@ pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u6
         Some(part(name, left, &sharing(name, spec, &ipam, &dir, users)))
     });
     left.min()
+}
+
+/// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads files.
+fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
+    let held: Vec<&Held> = users.held.iter().filter(|held| held.network.as_ref() == Some(name)).collect();
+    let Some(pool) = &leased.pool else { return held.len() as u128 };
+    let foreign = foreign(name, spec, users.ours);
+    let of_family = |family: Family| {
+        let blocks: Vec<&Block> = leased.blocks.iter().filter(|block| block.family() == family).collect();
+        let is_inside = |held: &&&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
+        let outside = held.len() - held.iter().filter(is_inside).count();
+        let sizes = blocks.iter().map(|block| block.free_of(pool, &foreign));
+        sizes.fold(outside as u128, u128::saturating_add)
+    };
+    pool.families().into_iter().map(of_family).min().unwrap_or_default()
+}
+
+/// Returns the addresses that others than the sandboxes `ours` hold under a Network's name. Reads files.
+pub fn foreign(name: &NetworkName, spec: &NetworkSpec, ours: &BTreeSet<String>) -> BTreeSet<IpAddr> {
+    // Without a directory no address is taken.
+    let taken = leases_dir(name, spec).and_then(|dir| reservations(&dir).ok()).unwrap_or_default();
+    taken.into_iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
+}
+
+/// Returns the directory in which `host-local` keeps the leases of a Network with `addresses`.
+pub fn leases_dir(name: &NetworkName, spec: &NetworkSpec) -> Option<PathBuf> {
+    let list = ListName::try_from(spec.list_name(name)).ok()?;
+    spec.addresses.is_some().then(|| Path::new(DEFAULT_DATA_DIR).join(list.as_str()))
 }
 
 /// Returns the Networks that share addresses with this one, itself included, and how many attachments each has. A Network
@@ -91,7 +129,7 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
 
 /// Returns the directories in which the IPAMs of a Network keep their leases.
 pub fn dirs(name: &NetworkName, spec: &NetworkSpec) -> Vec<PathBuf> {
-    host_locals(name, spec).map(|(_, dir)| dir).collect()
+    host_locals(name, spec).map(|(_, dir)| dir).chain(leases_dir(name, spec)).collect()
 }
 
 fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
@@ -139,7 +177,8 @@ mod tests {
                 ..Held::default()
             });
             let (held, ours) = (held.collect::<Vec<_>>(), BTreeSet::new());
-            let users = Users { networks: &networks, ours: &ours, held: &held };
+            let none = BTreeMap::new();
+            let users = Users { networks: &networks, ours: &ours, leased: &none, held: &held };
             networks.iter().map(|(name, spec)| of(name, spec, users)).collect::<Option<Vec<_>>>()
         };
         assert_eq!(all(&[]), Some(vec![5, 5, 2, 10]));

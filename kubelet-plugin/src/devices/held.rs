@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::owner::{Plan, Segment, link_of};
+use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{link_use_of, vlan_of};
 use netclaim_api::device::DeviceName;
@@ -40,6 +41,8 @@ pub struct Held {
     pub segment: Option<Segment>,
     /// Bits per second that it was granted.
     pub bandwidth: u64,
+    /// The blocks that its addresses are of.
+    pub blocks: Vec<IpNet>,
 }
 
 impl Held {
@@ -68,6 +71,7 @@ impl Held {
                 .map(|bandwidth| bandwidth.value())
                 .or_else(limit)
                 .unwrap_or_default(),
+            blocks: plan.owner.addresses.iter().flat_map(|addresses| addresses.blocks.clone()).collect(),
         }
     }
 

@@ -16,7 +16,7 @@
 //! A device is published while its link is there or a claim holds it: the scheduler does not charge a device that is not
 //! published. A device that cannot serve new pods is tainted.
 
-mod addresses;
+pub mod addresses;
 pub mod availability;
 mod bandwidth;
 mod candidate;

@@ -7,7 +7,7 @@ use netclaim_api::network::NetworkSpec;
 use netclaim_api::published::{self, Amounts, Facts, Segments};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::taints::{Reason, Unhealthy};
-use netclaim_api::{LinkUse, NetworkName};
+use netclaim_api::{LinkUse, NetworkName, attributes};
 use netclaim_slices::{Placement, Pool};
 use serde_json::{Map, Value};
 
@@ -62,7 +62,11 @@ pub(super) fn pool(
         };
         let uplink = inventory.uplink_of(spec);
         let exhausted = amounts.exhausted().map(|what| {
-            let message = format!("others hold all {what} of Network {name} on this node");
+            let message = if what == attributes::ADDRESSES && spec.addresses.is_some() {
+                format!("no block of the addresses of Network {name} is on this node: see `kubectl get network {name}`")
+            } else {
+                format!("others hold all {what} of Network {name} on this node")
+            };
             Unhealthy::new(Reason::Exhausted, message)
         });
         let mut candidate = network_device(name, spec, uplink, amounts);

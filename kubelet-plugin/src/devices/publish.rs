@@ -186,7 +186,8 @@ impl Devices {
         // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
             let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };
-            let users = Users { networks: &inventory.networks, ours: &ours, held: &held };
+            let (networks, leased) = (&inventory.networks, &inventory.addresses);
+            let users = Users { networks, ours: &ours, leased, held: &held };
             let (mut pool, health) = pool(from, |name, spec| addresses::of(name, spec, users));
             moved_links::taint(&mut pool, &moved, &inventory);
             (pool, health)

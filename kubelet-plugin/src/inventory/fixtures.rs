@@ -1,10 +1,11 @@
 //! Links and uplinks for the tests of this crate.
 
 use netclaim_api::LinkUse;
+use netclaim_api::addresses::{AddressBlockSpec, AddressBlockStatus};
 use netclaim_api::attribute::DeclaredAttributes;
 use netclaim_driver::links::{Link, OperState};
 
-use super::Uplink;
+use super::{OwnBlock, Uplink};
 
 /// A NIC that is up.
 pub(crate) fn link(name: &str) -> Link {
@@ -35,5 +36,24 @@ pub(crate) fn uplink(name: &str) -> Uplink {
         declared: DeclaredAttributes::new(),
         bandwidth: link.speed.map(netclaim_api::Quantity::new),
         link,
+    }
+}
+
+/// A block of the Network's own ranges that the node has leased.
+pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
+    let spec = AddressBlockSpec {
+        pool: None,
+        network: network.parse().expect("a name"),
+        node: "n".to_owned(),
+        cidr: cidr.parse().expect("a block"),
+        exclude: Vec::new(),
+    };
+    OwnBlock {
+        uid: format!("uid-{cidr}"),
+        spec,
+        status: AddressBlockStatus::default(),
+        created: 0,
+        is_deleting: false,
+        finalizer: Some(0),
     }
 }

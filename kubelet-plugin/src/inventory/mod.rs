@@ -7,10 +7,14 @@
 //! | `uplink`, `uplinks` | a link that pods may use, and the rules for which links these are; pure |
 //! | `node_scope` | values for placeholders; pure |
 //! | `foreign_use` | use of uplinks by other programs in other namespaces; pure |
+//! | `addresses` | the blocks of addresses that the node has, by Network; pure |
+//! | `block_watch` | watches these blocks, and notices silence |
 //! | `policies`, `objects`, `node_object` | the state of watches of the API server; pure |
 //! | `providers`, `link_watch` | watches of providers' files and of links |
 //! | `watch` | makes inventories of all that |
 
+mod addresses;
+pub mod block_watch;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod foreign_use;
@@ -26,6 +30,7 @@ mod uplink;
 mod uplinks;
 pub mod watch;
 
+pub use addresses::{Block, NodeAddresses, OwnBlock, OwnBlocks};
 pub use node_scope::node_scope;
 pub use selection::{Inventory, selects};
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netclaim_api::network::{NetworkSpec, UplinkSelector};
 use netclaim_api::{IfName, NetworkName};
 
+use super::addresses::NodeAddresses;
 use super::uplink::Uplink;
 
 /// Everything that devices are made from.
@@ -20,6 +21,8 @@ pub struct Inventory {
     pub ipvlan: bool,
     /// Valid Networks whose node selector fits this node.
     pub networks: BTreeMap<NetworkName, NetworkSpec>,
+    /// The addresses of Networks that share them with other nodes.
+    pub addresses: BTreeMap<NetworkName, NodeAddresses>,
 }
 
 impl Inventory {

@@ -12,6 +12,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::NetworkName;
+use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
 use netclaim_api::labels::has_all;
 use netclaim_api::network::{Network, NetworkSpec};
 use netclaim_api::uplink_policy::UplinkPolicy;
@@ -21,6 +22,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::addresses::{OwnBlocks, addresses};
 use super::link_watch::LinkWatch;
 use super::node_object::{NodeObject, OwnNode};
 use super::objects::Objects;
@@ -42,6 +44,8 @@ pub struct NodeWatch {
     pub links: Links,
     /// Providers of attributes of links.
     pub providers: Providers,
+    /// The node's blocks of addresses.
+    pub blocks: watch::Receiver<OwnBlocks>,
 }
 
 impl NodeWatch {
@@ -57,12 +61,14 @@ impl NodeWatch {
         let mut nodes = events(nodes, own, "the Node object").boxed();
         let mut networks = self.objects::<Network>("Networks").boxed();
         let mut policies = self.objects::<UplinkPolicy>("UplinkPolicies").boxed();
+        let mut pools = self.objects::<AddressPool>("AddressPools").boxed();
         let mut links = LinkWatch::new(self.links.clone());
         let (macvlan, ipvlan) =
             (kernel_has(&self.links, "macvlan").await, kernel_has(&self.links, "ipvlan").await);
         let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<Network>::default());
-        let mut known_policies = Policies::default();
-        let mut warned = BTreeMap::new();
+        let (mut known_policies, mut known_pools) =
+            (Policies::default(), Objects::<AddressPoolSpec>::default());
+        let (mut warned, no_pools) = (BTreeMap::new(), BTreeMap::new());
         loop {
             let snapshot = links.snapshot().await;
             // Before the first inventory, which is published as soon as it is there.
@@ -74,13 +80,20 @@ impl NodeWatch {
                 let uplinks = uplinks(snapshot, &node.addresses, &in_force, self.providers.provided());
                 let networks = networks_for(networks, &node.labels);
                 let labels = node.labels.clone();
-                let now = Inventory { labels, uplinks, macvlan, ipvlan, networks };
+                let blocks = self.blocks.borrow_and_update().clone();
+                let addresses = addresses(&networks, known_pools.known().unwrap_or(&no_pools), &blocks);
+                let now = Inventory { labels, uplinks, macvlan, ipvlan, networks, addresses };
                 for warning in new_warnings(&mut warned, now.node_link_warnings()) {
                     tracing::warn!("{warning}");
                     self.events.warn_node(node.reference.clone(), "UplinkOfTheNode", warning);
                 }
+                // Without its blocks the node would offer no address, and take that back a moment later.
+                let is_whole =
+                    now.addresses.is_empty() || blocks.known.is_some() && known_pools.known().is_some();
                 let now = Some(Arc::new(now));
-                inventory.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+                if is_whole {
+                    inventory.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+                }
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -92,6 +105,12 @@ impl NodeWatch {
                 },
                 event = networks.next() => match event {
                     Some(event) => known_networks.update(event, |object, _| decoded(object)),
+                    None => return,
+                },
+                // Its sender ends with this agent.
+                Ok(()) = self.blocks.changed() => {}
+                event = pools.next() => match event {
+                    Some(event) => known_pools.update(event, |object, _| valid_pool(object)),
                     None => return,
                 },
                 event = policies.next() => match event {
@@ -158,6 +177,11 @@ fn decoded<K: Resource<DynamicType = ()> + DeserializeOwned>(object: DynamicObje
         tracing::warn!(kind = %K::kind(&()), name, error = error_chain(error), "cannot read an object, leaving it out");
     };
     object.try_parse::<K>().inspect_err(log).ok()
+}
+
+/// Decodes an AddressPool; one that is invalid is left out.
+fn valid_pool(object: DynamicObject) -> Option<AddressPoolSpec> {
+    decoded::<AddressPool>(object).map(|pool| pool.spec).filter(|pool| pool.problems().is_empty())
 }
 
 /// Returns the valid Networks that are meant for a node with these labels.

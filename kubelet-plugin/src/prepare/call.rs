@@ -2,7 +2,8 @@
 //!
 //! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -11,15 +12,18 @@ use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
+use netclaim_api::NetworkName;
 use netclaim_cni::NetworkList;
 use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
+use super::addresses::TakenAddresses;
 use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded};
-use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, plans};
+use super::leases::{LeaseError, Leases};
+use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, networks, plans};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
@@ -62,6 +66,14 @@ pub enum PrepareError {
         node: String,
         /// What they say.
         source: Failure,
+    },
+    /// Others have the addresses that it asks for.
+    #[error("ResourceClaim {claim}")]
+    Lease {
+        /// The claim.
+        claim: ObjectRef,
+        /// Why.
+        source: LeaseError,
     },
     /// Another attachment has the link.
     #[error(transparent)]
@@ -140,13 +152,19 @@ pub struct NodeAgent<N> {
     pub sandboxes: Arc<Sandboxes>,
     /// Where refusals are reported.
     pub reports: mpsc::UnboundedSender<Update>,
-    /// Held from the look at what others have (names, ids, links) until it is journalled what this claim has.
-    pub turn: Mutex<()>,
+    /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this claim has.
+    pub turn: Arc<Turn>,
+    /// Addresses that claims ask for.
+    pub leases: Arc<Leases>,
     /// Prepares that have not ended.
     pub calls: Calls,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
+
+/// Held while it is looked at what others have, until it is journalled; with the UIDs of blocks of addresses that the node has
+/// given back, which no plan may name any more.
+pub type Turn = Mutex<BTreeSet<String>>;
 
 /// What another pod has that excludes a plan, and why that is refused if it stays.
 struct Obstacle {
@@ -336,15 +354,31 @@ impl<N: Plugins> NodeAgent<N> {
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         let labels = self.namespace_labels(&claim, &inventory).await?;
         loop {
-            let made = self.plan(&claim, &inventory, &labels).map_err(|error| refuse(error.into()))?;
+            let foreign = self.foreign_addresses(&claim, &inventory).await;
+            let retired = self.turn.lock().await.clone();
+            let made = match self.plan(&claim, &inventory, &labels, (&foreign, &retired)) {
+                Ok(made) => made,
+                // The controller may be about to lease another block.
+                Err(error) if error.is_for_lack_of_addresses() && Instant::now() < deadline => {
+                    inventory = self.changed_inventory(&inventory, deadline).await?;
+                    continue;
+                }
+                Err(error) => return Err(refuse(error.into())),
+            };
             let settled = self.settle(made.clone()).await.map_err(refuse)?;
+            for plan in &settled {
+                let taken = self.leases.take(plan).await;
+                taken
+                    .map_err(|source| refuse(PrepareError::Lease { claim: claim.object.clone(), source }))?;
+            }
             let other = {
-                let _turn = self.turn.lock().await;
+                let retired = self.turn.lock().await;
                 if call.is_over() || self.attacher.plans_of(&claim.object.uid) != known {
                     return Err(PrepareError::Unprepared(claim.object.clone()));
                 }
                 // Others may have got something since.
-                if self.plan(&claim, &inventory, &labels).map_err(|error| refuse(error.into()))? != made {
+                let now = self.plan(&claim, &inventory, &labels, (&foreign, &retired));
+                if now.as_ref() != Ok(&made) {
                     continue;
                 }
                 match self.obstacle(&settled).map_err(|error| refuse(error.into()))? {
@@ -471,6 +505,48 @@ impl<N: Plugins> NodeAgent<N> {
         }
     }
 
+    /// Waits for another inventory than `before`; returns the same one at `deadline`.
+    async fn changed_inventory(
+        &self,
+        before: &Arc<Inventory>,
+        deadline: Instant,
+    ) -> Result<Arc<Inventory>, PrepareError> {
+        let mut inventory = self.inventory.clone();
+        let is_other =
+            |now: &Option<Arc<Inventory>>| now.as_ref().is_some_and(|now| self.settled(now) != *before);
+        match tokio::time::timeout_at(deadline, inventory.wait_for(is_other)).await {
+            Ok(Ok(now)) => now.as_ref().map(|now| self.settled(now)).ok_or(PrepareError::Stopping),
+            Ok(Err(_)) => Err(PrepareError::Stopping),
+            Err(_) => Ok(Arc::clone(before)),
+        }
+    }
+
+    /// Addresses that others than the node's attachments hold of the claim's Networks.
+    async fn foreign_addresses(
+        &self,
+        claim: &Claim,
+        inventory: &Arc<Inventory>,
+    ) -> BTreeMap<NetworkName, BTreeSet<IpAddr>> {
+        let leased: Vec<NetworkName> = networks(claim, inventory)
+            .filter(|(name, _)| inventory.addresses.contains_key(name))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if leased.is_empty() {
+            return BTreeMap::new();
+        }
+        let (inventory, ours) = (Arc::clone(inventory), self.attacher.sandbox_ids());
+        // It reads files.
+        let read = tokio::task::spawn_blocking(move || {
+            let of = |name: NetworkName| {
+                let spec = inventory.networks.get(&name)?;
+                let foreign = devices::addresses::foreign(&name, spec, &ours);
+                Some((name, foreign))
+            };
+            leased.into_iter().filter_map(of).collect()
+        });
+        read.await.unwrap_or_default()
+    }
+
     /// The inventory with each Network on the link that it is held on.
     fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
         devices::settled(inventory, &self.attacher.plans(|plan| Held::of(plan, &self.node_name)))
@@ -499,12 +575,14 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
-    /// What the claim would get if it were journalled now.
+    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones, and the node has
+    /// given back the `retired` blocks.
     fn plan(
         &self,
         claim: &Claim,
         inventory: &Inventory,
         namespace_labels: &BTreeMap<String, String>,
+        (foreign, retired): (&BTreeMap<NetworkName, BTreeSet<IpAddr>>, &BTreeSet<String>),
     ) -> Result<Vec<Plan>, PlanError> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
@@ -513,7 +591,14 @@ impl<N: Plugins> NodeAgent<N> {
             of_pod.partition(|plan| plan.owner.claim.uid == claim.object.uid);
         let of_others =
             |plan: &Plan| devices::id_of(plan).filter(|_| plan.owner.claim.uid != claim.object.uid);
+        let mut addresses = TakenAddresses::new(foreign.clone(), retired.clone());
+        self.attacher.plans(|plan| {
+            if plan.owner.claim.uid != claim.object.uid {
+                addresses.add(plan);
+            }
+        });
         let taken = Taken {
+            addresses,
             own,
             names: others.into_iter().map(|plan| plan.spec.if_name).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
@@ -723,7 +808,8 @@ mod tests {
                 plugins,
                 sandboxes: Arc::default(),
                 reports,
-                turn: Mutex::default(),
+                turn: Arc::default(),
+                leases: Arc::new(Leases::new(api_server(Arc::clone(&claims)), "node0")),
                 calls: Calls::default(),
                 metrics: Arc::default(),
             };

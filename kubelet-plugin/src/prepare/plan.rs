@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netclaim_api::addresses::Family;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::{Base, merge};
@@ -13,6 +14,7 @@ use netclaim_driver::attach::Spec;
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
+use super::addresses::{self, TakenAddresses};
 use super::claim::{AllocatedDevice, Claim};
 use super::node_selector;
 use crate::devices;
@@ -73,6 +75,15 @@ pub enum DeviceError {
     NoUplink { node: String, network: String },
     #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
     Gone { device: String, node: String },
+    #[error(
+        "no {family} address of Network {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get network \
+         {network}` and `kubectl get addressblocks`"
+    )]
+    NoAddress { network: String, family: Family, node: String, blocks: usize },
+    #[error(
+        "Network {network:?} has its addresses from {pool:?}: the AddressPool does not exist or is invalid"
+    )]
+    NoPool { network: String, pool: String },
     #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("ifName: no free interface name is left")]
@@ -91,6 +102,13 @@ pub enum DeviceError {
     NoSegmentChosen { network: String, ids: String, example: u32 },
     #[error("segmentation id {id} is taken on {space}: choose another one")]
     SegmentTaken { id: u32, space: String },
+}
+
+impl PlanError {
+    /// Whether the node has no address for one of the devices now.
+    pub fn is_for_lack_of_addresses(&self) -> bool {
+        matches!(self, Self::Device { source, .. } if matches!(**source, DeviceError::NoAddress { .. }))
+    }
 }
 
 /// The node, as plans need it.
@@ -113,16 +131,22 @@ pub struct Taken {
     pub names: BTreeSet<IfName>,
     /// Segmentation ids on the node.
     pub segments: BTreeSet<Segment>,
+    /// Addresses of the node's blocks.
+    pub addresses: TakenAddresses,
 }
 
 /// Whether the labels of the claim's namespace decide whether it may use its Networks.
 pub fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
-    networks(claim, inventory).any(|spec| spec.namespace_selector.is_some())
+    networks(claim, inventory).any(|(_, spec)| spec.namespace_selector.is_some())
 }
 
-fn networks<'a>(claim: &'a Claim, inventory: &'a Inventory) -> impl Iterator<Item = &'a NetworkSpec> {
+/// Returns the Networks that the claim has devices of.
+pub(super) fn networks<'a>(
+    claim: &'a Claim,
+    inventory: &'a Inventory,
+) -> impl Iterator<Item = (&'a NetworkName, &'a NetworkSpec)> {
     claim.devices.iter().filter_map(|allocated| match allocated.device.device.parse() {
-        Ok(DeviceName::Network(name)) => inventory.networks.get(&name),
+        Ok(DeviceName::Network(name)) => inventory.networks.get_key_value(&name),
         _ => None,
     })
 }
@@ -146,6 +170,7 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, 
         };
         taken.names.insert(plan.spec.if_name.clone());
         taken.segments.extend(plan.owner.segment.clone());
+        taken.addresses.add(&plan);
         plans.push(Plan { of, ..plan });
     }
     Ok(plans)
@@ -203,7 +228,15 @@ fn plan(
         }
         Base::Uplink(_) => (allocated.device.device.as_str(), None),
     };
-    let scope = scope(claim, network, node.name, uplink, segment.as_ref());
+    let mut scope = scope(claim, network, node.name, uplink, segment.as_ref());
+    let mut addresses = None;
+    if let Base::Network(name, _) = base
+        && let Some(of_node) = node.inventory.addresses.get(name)
+    {
+        let (ipam, of_plan) = addresses::ipam(name, of_node, &merged, node.name, &taken.addresses)?;
+        scope.insert("addresses".to_owned(), ipam);
+        addresses = Some(of_plan);
+    }
     let conflist = merged.resolve(&conflist_name(network), scope)?;
     let link_use = match base {
         // A whole NIC is its pod's, whatever the class's plugins make of it.
@@ -217,6 +250,7 @@ fn plan(
         device: allocated.device.clone(),
         bandwidth: allocated.bandwidth,
         segment,
+        addresses,
         link: uplink.and_then(|link| on_link(link, link_use)),
         attributes,
     };

@@ -77,6 +77,11 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = interval)]
     pub orphan_after: Duration,
 
+    /// How long a Node object must be gone before other nodes may get its blocks of addresses, in seconds; as the controller has
+    /// it. An agent that has not heard of its blocks for half of that time gives out no addresses
+    #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value = "600", value_parser = gone_after)]
+    pub node_gone_after: Duration,
+
     /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI
     /// plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
@@ -124,6 +129,8 @@ enum InvalidValue {
     Timeout,
     #[error("use whole seconds up to 86400, a day; 0 switches it off")]
     Interval,
+    #[error("use whole seconds from 10 to 86400, a day")]
+    GoneAfter,
 }
 
 fn variable(text: &str) -> Result<(String, String), InvalidValue> {
@@ -145,6 +152,13 @@ fn interval(text: &str) -> Result<Duration, InvalidValue> {
     match text.parse() {
         Ok(seconds @ 0..=86_400) => Ok(Duration::from_secs(seconds)),
         _ => Err(InvalidValue::Interval),
+    }
+}
+
+fn gone_after(text: &str) -> Result<Duration, InvalidValue> {
+    match text.parse() {
+        Ok(seconds @ 10..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err(InvalidValue::GoneAfter),
     }
 }
 

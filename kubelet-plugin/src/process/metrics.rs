@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
+use netclaim_api::addresses;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -71,12 +72,32 @@ struct CallLabels {
     result: CallResult,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AddressLabels {
+    network: String,
+    family: &'static str,
+    state: &'static str,
+}
+
+impl AddressLabels {
+    const STATES: [&str; 2] = ["free", "used"];
+
+    fn of(network: &str, family: addresses::Family, state: &'static str) -> Self {
+        let family = match family {
+            addresses::Family::V4 => "ipv4",
+            addresses::Family::V6 => "ipv6",
+        };
+        Self { network: network.to_owned(), family, state }
+    }
+}
+
 /// All metrics.
 pub struct Metrics {
     registry: Mutex<Registry>,
     calls: Family<CallLabels, Counter>,
     sweeps: Family<SweepLabels, Counter>,
     networks: Family<NetworkLabels, Gauge>,
+    addresses: Family<AddressLabels, Gauge>,
     attach: Histogram,
     dropped: Family<FieldLabels, Gauge>,
     /// 1 when no counters are published because the scheduler cannot work with them.
@@ -137,6 +158,12 @@ impl Default for Metrics {
             "0 while a plugin of the Network is not installed, or says by STATUS that it cannot serve a pod",
             networks.clone(),
         );
+        let addresses = Family::<AddressLabels, Gauge>::default();
+        registry.register(
+            "addresses",
+            "Addresses in the blocks that the node has of each Network, by whether attachments have them",
+            addresses.clone(),
+        );
         let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
         registry.register(
             "attach_seconds",
@@ -194,6 +221,7 @@ impl Default for Metrics {
             calls,
             sweeps,
             networks,
+            addresses,
             attach,
             dropped,
             without_counters,
@@ -228,6 +256,21 @@ impl Metrics {
         match available {
             Some(available) => drop(self.networks.get_or_create(&labels).set(i64::from(available))),
             None => drop(self.networks.remove(&labels)),
+        }
+    }
+
+    /// Forgets the addresses of a Network that is gone.
+    pub fn addresses_gone(&self, network: &str, family: addresses::Family) {
+        for state in AddressLabels::STATES {
+            self.addresses.remove(&AddressLabels::of(network, family, state));
+        }
+    }
+
+    /// Sets how many addresses the node's blocks of a Network have, and how many of them attachments have.
+    pub fn addresses(&self, network: &str, family: addresses::Family, usable: u64, used: u64) {
+        for (state, number) in AddressLabels::STATES.into_iter().zip([usable.saturating_sub(used), used]) {
+            let labels = AddressLabels::of(network, family, state);
+            self.addresses.get_or_create(&labels).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netclaim_api::NetworkName;
+use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::network::{NetworkSpec, conflist_name};
 use netclaim_api::template;
 use netclaim_cni::{NetworkList, PluginType};
@@ -25,19 +26,23 @@ pub(super) struct Chain {
 /// Returns the chains of the node's Networks.
 pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
     let chain = |(name, spec): (&NetworkName, &NetworkSpec)| {
-        (name.clone(), Chain::of(name, spec, node, inventory.uplink_of(spec).map(|uplink| &uplink.link)))
+        let link = inventory.uplink_of(spec).map(|uplink| &uplink.link);
+        // Not the node's blocks, which change: whether plugins can serve does not depend on them.
+        let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
+        let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
+        (name.clone(), Chain::of(name, &spec.cni_with(&ipam), node, link))
     };
     inventory.networks.iter().map(chain).collect()
 }
 
 impl Chain {
-    fn of(name: &NetworkName, spec: &NetworkSpec, node: &str, uplink: Option<&Link>) -> Self {
-        let plugins = spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
+    fn of(name: &NetworkName, cni: &Map<String, Value>, node: &str, uplink: Option<&Link>) -> Self {
+        let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
         let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
         Self {
             // `"type": ""` is no plugin: some configurations ask for no addresses in this way.
             plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
-            conflist: conflist(name, spec, node, uplink).map(Arc::new),
+            conflist: conflist(name, cni, node, uplink).map(Arc::new),
         }
     }
 }
@@ -46,13 +51,13 @@ impl Chain {
 /// where placeholders need a claim or a pod.
 fn conflist(
     name: &NetworkName,
-    spec: &NetworkSpec,
+    cni: &Map<String, Value>,
     node: &str,
     uplink: Option<&Link>,
 ) -> Option<NetworkList> {
     let scope = node_scope(name.as_str(), node, uplink);
     let mut conflist = Map::new();
-    for (key, value) in &spec.cni {
+    for (key, value) in cni {
         conflist.insert(key.clone(), template::resolve(value, &scope).ok()?);
     }
     conflist.entry("name").or_insert_with(|| json!(conflist_name(name.as_str())));

@@ -1,0 +1,241 @@
+//! What a node needs of one Network's addresses of one family, and which blocks it can give back. Pure: time is an argument.
+//!
+//! Each write is a request to the API server, and there are thousands of nodes: a node asks before it runs out, for as much as
+//! it used in the last minute, and says that it needs less only after some minutes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long the number of attachments must stay the same before the exact number is reported.
+const SETTLED: Duration = Duration::from_secs(600);
+/// How long a block must be empty, or `wanted` too high, before that is acted upon.
+pub(super) const IDLE: Duration = Duration::from_secs(300);
+/// The time whose attachments say how many are to come: a block takes some seconds at worst.
+const RATE_WINDOW: Duration = Duration::from_secs(60);
+
+/// One block, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BlockNow {
+    /// Name of the AddressBlock.
+    pub(super) name: String,
+    /// Addresses that attachments can have.
+    pub(super) usable: u64,
+    /// Addresses that attachments have or are about to get.
+    pub(super) used: u64,
+    /// What the object says of these.
+    pub(super) reported_used: Option<i64>,
+    /// What the object says that the node wants.
+    pub(super) reported_wanted: Option<i64>,
+}
+
+/// What to write.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// The status of blocks, by name.
+    pub(super) reports: BTreeMap<String, Report>,
+    /// The block to give back.
+    pub(super) give_back: Option<String>,
+    /// When to look again, if nothing changes.
+    pub(super) next: Option<Instant>,
+}
+
+/// The status of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) used: u64,
+    pub(super) wanted: Option<u64>,
+}
+
+/// What is remembered of one family of a Network.
+#[derive(Debug, Default)]
+pub(super) struct Demand {
+    /// Number of attachments at the last look, and since when.
+    used: Option<(u64, Instant)>,
+    /// When attachments came, with their number.
+    arrivals: VecDeque<(Instant, u64)>,
+    /// Since when each block is empty.
+    empty: BTreeMap<String, Instant>,
+    /// Since when less is needed than the node wants.
+    too_much: Option<Instant>,
+}
+
+impl Demand {
+    /// Decides what to do about these blocks of one family.
+    pub(super) fn look(&mut self, blocks: &[BlockNow], now: Instant) -> Decision {
+        let mut decision = Decision::default();
+        // What the node wants is written to the first one.
+        let Some(first) = blocks.first() else {
+            *self = Self::default();
+            return decision;
+        };
+        let (usable, used) =
+            blocks.iter().fold((0, 0), |sum, block| (sum.0 + block.usable, sum.1 + block.used));
+        let settled_since = self.note(used, now);
+        let rate: u64 = self.arrivals.iter().map(|(_, count)| count).sum();
+        let largest = blocks.iter().map(|block| block.usable).max().unwrap_or_default();
+        let reserve = (largest / 4).max(rate).max(1);
+        let wanted = first.reported_wanted.and_then(|wanted| u64::try_from(wanted).ok()).unwrap_or_default();
+
+        let mut next_wanted = None;
+        if usable < used + reserve {
+            // While more was asked for than there is, the controller knows.
+            if wanted <= usable {
+                next_wanted = Some(used + 2 * reserve);
+            }
+            self.too_much = None;
+        } else if wanted > used + 2 * reserve + largest {
+            let since = *self.too_much.get_or_insert(now);
+            if now >= since + IDLE {
+                next_wanted = Some(used + reserve);
+                self.too_much = None;
+            } else {
+                soonest(&mut decision.next, since + IDLE);
+            }
+        } else {
+            self.too_much = None;
+        }
+        if let Some(wanted) = next_wanted {
+            let report = Report { used: first.used, wanted: Some(wanted) };
+            decision.reports.insert(first.name.clone(), report);
+        }
+        self.report_settled(blocks, settled_since, now, &mut decision);
+        self.give_back(blocks, (usable, used + reserve, next_wanted.unwrap_or(wanted)), now, &mut decision);
+        if let Some((at, _)) = self.arrivals.front() {
+            soonest(&mut decision.next, *at + RATE_WINDOW);
+        }
+        decision
+    }
+
+    /// Notes the number of attachments; returns since when it is the same.
+    fn note(&mut self, used: u64, now: Instant) -> Instant {
+        while self.arrivals.front().is_some_and(|(at, _)| *at + RATE_WINDOW <= now) {
+            self.arrivals.pop_front();
+        }
+        match self.used {
+            Some((before, since)) if before == used => return since,
+            Some((before, _)) if before < used => self.arrivals.push_back((now, used - before)),
+            // Those of the first look came long ago.
+            _ => {}
+        }
+        self.used = Some((used, now));
+        now
+    }
+
+    fn report_settled(&self, blocks: &[BlockNow], since: Instant, now: Instant, decision: &mut Decision) {
+        let is_wrong = |block: &&BlockNow| block.reported_used != i64::try_from(block.used).ok();
+        for block in blocks.iter().filter(is_wrong) {
+            if now < since + SETTLED {
+                soonest(&mut decision.next, since + SETTLED);
+                return;
+            }
+            let wanted = block.reported_wanted.and_then(|wanted| u64::try_from(wanted).ok());
+            decision.reports.entry(block.name.clone()).or_insert(Report { used: block.used, wanted });
+        }
+    }
+
+    /// Gives back one block that has been empty for long, unless it is the last one.
+    fn give_back(
+        &mut self,
+        blocks: &[BlockNow],
+        (usable, needed, wanted): (u64, u64, u64),
+        now: Instant,
+        decision: &mut Decision,
+    ) {
+        self.empty.retain(|name, _| blocks.iter().any(|block| block.name == *name && block.used == 0));
+        for block in blocks.iter().filter(|block| block.used == 0) {
+            let since = *self.empty.entry(block.name.clone()).or_insert(now);
+            let can_go = blocks.len() > 1 && usable - block.usable >= needed.max(wanted);
+            if !can_go || decision.give_back.is_some() {
+                continue;
+            }
+            if now >= since + IDLE {
+                decision.give_back = Some(block.name.clone());
+            } else {
+                soonest(&mut decision.next, since + IDLE);
+            }
+        }
+    }
+}
+
+fn soonest(next: &mut Option<Instant>, at: Instant) {
+    *next = Some(next.map_or(at, |next| next.min(at)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(name: &str, used: u64) -> BlockNow {
+        BlockNow { name: name.to_owned(), usable: 16, used, reported_used: None, reported_wanted: None }
+    }
+
+    fn wanting(wanted: i64, block: BlockNow) -> BlockNow {
+        BlockNow { reported_wanted: Some(wanted), reported_used: i64::try_from(block.used).ok(), ..block }
+    }
+
+    fn wanted(decision: &Decision) -> Option<u64> {
+        decision.reports.values().find_map(|report| report.wanted)
+    }
+
+    #[test]
+    fn another_block_is_asked_for_once_before_the_last_address_is_gone() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        assert_eq!(demand.look(&[block("a", 3)], now).reports, BTreeMap::new());
+        let later = now + 2 * RATE_WINDOW;
+        let decision = demand.look(&[block("a", 13)], later);
+        assert_eq!(wanted(&decision), Some(13 + 20), "as many came within a minute: twice that");
+        assert_eq!(demand.look(&[wanting(33, block("a", 14))], later).reports, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_steady_number_of_pods_writes_nothing() {
+        let (mut demand, mut now) = (Demand::default(), Instant::now());
+        demand.look(&[wanting(12, block("a", 8))], now);
+        for round in 0..1000u64 {
+            now += Duration::from_secs(30);
+            let decision = demand.look(&[wanting(12, block("a", 8 + round % 2))], now);
+            assert_eq!((decision.reports.len(), decision.give_back), (0, None), "round {round}");
+        }
+    }
+
+    #[test]
+    fn exact_numbers_are_reported_when_nothing_has_changed_for_long() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let blocks = [wanting(12, block("a", 8)), block("b", 2)];
+        let first = demand.look(&blocks, now);
+        assert_eq!((first.reports.len(), first.next), (0, Some(now + SETTLED)));
+        let decision = demand.look(&blocks, now + SETTLED);
+        assert_eq!(decision.reports, BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: None })]));
+    }
+
+    #[test]
+    fn an_empty_block_is_given_back_after_a_while_but_not_the_last_one() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let blocks = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
+        assert_eq!(demand.look(&blocks, now).give_back, None);
+        assert_eq!(demand.look(&blocks, now + IDLE).give_back.as_deref(), Some("b"));
+        let (mut demand, alone) = (Demand::default(), [wanting(6, block("a", 0))]);
+        demand.look(&alone, now);
+        assert_eq!(demand.look(&alone, now + 10 * IDLE).give_back, None);
+    }
+
+    #[test]
+    fn a_node_that_wanted_much_says_later_that_it_needs_less() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let blocks = [wanting(60, block("a", 2)), wanting(0, block("b", 0)), wanting(0, block("c", 0))];
+        assert_eq!(demand.look(&blocks, now).reports, BTreeMap::new());
+        assert_eq!(wanted(&demand.look(&blocks, now + IDLE)), Some(2 + 4));
+        let less = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
+        assert_eq!(demand.look(&less, now + IDLE).give_back.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_block_is_not_given_back_while_the_node_wants_its_addresses() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let blocks = [wanting(20, block("a", 10)), block("b", 0)];
+        demand.look(&blocks, now);
+        assert_eq!(demand.look(&blocks, now + IDLE).give_back, None);
+    }
+}

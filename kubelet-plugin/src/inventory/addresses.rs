@@ -1,0 +1,205 @@
+//! The addresses of the node's Networks: the blocks that it has leased, and the pools that they are of. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{
+    AddressBlock, AddressBlockSpec, AddressBlockStatus, AddressPoolSpec, BLOCK_FINALIZER, Family, PoolKey,
+    Span,
+};
+use netclaim_api::network::NetworkSpec;
+
+/// The node's blocks, as the API server stores them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OwnBlocks {
+    /// By the name of the object; `None` until the first list is complete.
+    pub known: Option<BTreeMap<String, OwnBlock>>,
+    /// The API server has been silent for so long that other nodes may soon have the blocks.
+    pub is_stale: bool,
+}
+
+/// One AddressBlock of the node.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "as in the object")]
+pub struct OwnBlock {
+    pub uid: String,
+    pub spec: AddressBlockSpec,
+    pub status: AddressBlockStatus,
+    /// Seconds since 1970.
+    pub created: i64,
+    pub is_deleting: bool,
+    /// The finalizer, by its index, that keeps the object until no attachment has an address of the block.
+    pub finalizer: Option<usize>,
+}
+
+impl OwnBlock {
+    /// Returns what matters of an object, with its name.
+    pub fn of(object: AddressBlock) -> Option<(String, Self)> {
+        let metadata = object.metadata;
+        let finalizers = metadata.finalizers.unwrap_or_default();
+        let block = Self {
+            uid: metadata.uid?,
+            spec: object.spec,
+            status: object.status.unwrap_or_default(),
+            created: metadata.creation_timestamp.map(|time| time.0.as_second()).unwrap_or_default(),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            finalizer: finalizers.iter().position(|finalizer| finalizer == BLOCK_FINALIZER),
+        };
+        Some((metadata.name?, block))
+    }
+}
+
+/// The addresses of one Network on the node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeAddresses {
+    /// What the blocks are of.
+    pub key: PoolKey,
+    /// The ranges; `None` if the Network names an AddressPool that does not exist or is invalid.
+    pub pool: Option<AddressPoolSpec>,
+    /// Blocks from which new attachments get addresses.
+    pub blocks: Vec<Block>,
+}
+
+/// A block from which new attachments get addresses.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Block {
+    /// UID of the object.
+    pub uid: String,
+    /// The block.
+    pub cidr: IpNet,
+    /// Addresses that others hold.
+    pub exclude: BTreeSet<IpAddr>,
+}
+
+impl Block {
+    /// The family of its addresses.
+    pub fn family(&self) -> Family {
+        Family::of(self.cidr.addr())
+    }
+
+    /// Returns how many addresses the node can hand out, without those that are `taken` by others.
+    pub fn free_of(&self, pool: &AddressPoolSpec, taken: &BTreeSet<IpAddr>) -> u128 {
+        let usable = pool.usable_in(self.cidr);
+        let lost =
+            self.exclude.union(taken).filter(|ip| usable.iter().any(|span| span.contains(**ip))).count();
+        let size = usable.iter().fold(0u128, |sum, span| sum.saturating_add(span.size()));
+        size.saturating_sub(lost as u128)
+    }
+}
+
+/// Returns the addresses of each Network that has any. `pools` are the valid AddressPools.
+pub(super) fn addresses(
+    networks: &BTreeMap<NetworkName, NetworkSpec>,
+    pools: &BTreeMap<String, AddressPoolSpec>,
+    own: &OwnBlocks,
+) -> BTreeMap<NetworkName, NodeAddresses> {
+    let of_network = |(name, spec): (&NetworkName, &NetworkSpec)| {
+        let addresses = spec.addresses.as_ref()?;
+        let pool = match &addresses.pool {
+            Some(pool) => pools.get(pool).cloned(),
+            None => addresses.inline(),
+        };
+        let key = addresses.key(name);
+        let blocks = pool.as_ref().map(|pool| blocks(name, &key, pool, own)).unwrap_or_default();
+        Some((name.clone(), NodeAddresses { key, pool, blocks }))
+    };
+    networks.iter().filter_map(of_network).collect()
+}
+
+/// Returns the blocks that new attachments may use. An object that was edited or restored may say what no controller would.
+fn blocks(name: &NetworkName, key: &PoolKey, pool: &AddressPoolSpec, own: &OwnBlocks) -> Vec<Block> {
+    let known = own.known.iter().flatten().filter(|_| !own.is_stale);
+    let mut fit: Vec<&OwnBlock> = known
+        .filter(|(object, block)| {
+            let spec = &block.spec;
+            spec.network == *name && spec.key() == *key && spec.name() == **object && !block.is_deleting
+        })
+        .map(|(_, block)| block)
+        .collect();
+    fit.sort_by_key(|block| (block.created, block.spec.cidr));
+    let mut blocks: Vec<Block> = Vec::new();
+    for block in fit {
+        let cidr = block.spec.cidr;
+        let overlaps = |other: &Block| Span::of_net(other.cidr).intersection(Span::of_net(cidr)).is_some();
+        if !blocks.iter().any(overlaps) && !pool.usable_in(cidr).is_empty() {
+            let exclude = block.spec.exclude.iter().copied().collect();
+            blocks.push(Block { uid: block.uid.clone(), cidr, exclude });
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::inventory::fixtures::own_block;
+
+    fn networks(addresses: serde_json::Value) -> BTreeMap<NetworkName, NetworkSpec> {
+        let spec =
+            json!({"addresses": addresses, "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}]}});
+        let spec = serde_json::from_value(spec).expect("a network");
+        BTreeMap::from([("storage".parse().expect("a name"), spec)])
+    }
+
+    fn own(blocks: impl IntoIterator<Item = OwnBlock>) -> OwnBlocks {
+        let known = blocks.into_iter().map(|block| (block.spec.name(), block)).collect();
+        OwnBlocks { known: Some(known), is_stale: false }
+    }
+
+    fn cidrs(own: &OwnBlocks) -> Vec<String> {
+        let networks = networks(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}));
+        let all = addresses(&networks, &BTreeMap::new(), own);
+        all.into_values().flat_map(|one| one.blocks).map(|block| block.cidr.to_string()).collect()
+    }
+
+    #[test]
+    fn only_blocks_that_say_what_the_controller_would_are_used() {
+        let block = own_block("storage", "10.20.0.16/28");
+        assert_eq!(cidrs(&own([block.clone()])), ["10.20.0.16/28"]);
+        let deleting = OwnBlock { is_deleting: true, ..block.clone() };
+        assert_eq!(cidrs(&own([deleting])), [""; 0]);
+        let elsewhere = own_block("storage", "10.30.0.0/28");
+        assert_eq!(cidrs(&own([elsewhere, own_block("other", "10.20.0.32/28")])), [""; 0]);
+        let overlapping = OwnBlock { created: 1, ..own_block("storage", "10.20.0.24/29") };
+        assert_eq!(cidrs(&own([overlapping, block.clone()])), ["10.20.0.16/28"], "the older one counts");
+        let mut renamed = own([]);
+        renamed.known.get_or_insert_default().insert("storage.10.20.0.0-28".to_owned(), block.clone());
+        assert_eq!(cidrs(&renamed), [""; 0]);
+        assert_eq!(cidrs(&OwnBlocks { is_stale: true, ..own([block]) }), [""; 0]);
+    }
+
+    #[test]
+    fn a_network_without_its_pool_has_no_addresses() {
+        let networks = networks(json!({"pool": "lan"}));
+        let mut block = own_block("storage", "10.20.0.16/28");
+        block.spec.pool = Some("lan".to_owned());
+        let own = own([block]);
+        let of = |pools: &BTreeMap<String, AddressPoolSpec>| {
+            addresses(&networks, pools, &own).into_values().next().expect("an entry")
+        };
+        let without = of(&BTreeMap::new());
+        assert_eq!((without.pool, without.blocks.len()), (None, 0));
+        let lan: AddressPoolSpec =
+            serde_json::from_value(json!({"ranges": [{"subnet": "10.20.0.0/24"}]})).expect("a pool");
+        assert_eq!(of(&BTreeMap::from([("lan".to_owned(), lan)])).blocks.len(), 1);
+    }
+
+    #[test]
+    fn addresses_of_others_are_not_free() {
+        let pool: AddressPoolSpec =
+            serde_json::from_value(json!({"ranges": [{"subnet": "10.20.0.0/24"}]})).expect("a pool");
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let block = Block {
+            uid: "u".to_owned(),
+            cidr: "10.20.0.0/28".parse().expect("a block"),
+            exclude: BTreeSet::from([ip("10.20.0.5")]),
+        };
+        let taken = BTreeSet::from([ip("10.20.0.1"), ip("10.20.0.5"), ip("10.20.0.6"), ip("10.20.0.99")]);
+        assert_eq!(block.free_of(&pool, &BTreeSet::new()), 13, "without the network, its gateway, and .5");
+        assert_eq!(block.free_of(&pool, &taken), 12);
+    }
+}

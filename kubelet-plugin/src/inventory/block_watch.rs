@@ -1,0 +1,144 @@
+//! Watches the AddressBlocks of the node, and how long the API server has been silent about them.
+//!
+//! kube's watcher hides bookmarks. They are what tells a quiet API server from one that cannot be reached, without a request:
+//! it sends one about every minute.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use kube::Api;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use netclaim_api::addresses::AddressBlock;
+use netclaim_cni::error_chain;
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::addresses::{OwnBlock, OwnBlocks};
+
+/// Seconds after which the API server ends a watch; the limit of its clients.
+const WATCH_SECONDS: u32 = 290;
+/// Time between a failure and the next try.
+const RETRY: Duration = Duration::from_secs(2);
+/// Time between two looks at the clock.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The watch of one node's blocks.
+pub struct BlockWatch {
+    /// The client for AddressBlocks.
+    pub client: kube::Client,
+    /// The Node object's name.
+    pub node: String,
+    /// Silence after which the blocks may soon be those of other nodes.
+    pub stale_after: Duration,
+}
+
+impl BlockWatch {
+    /// Keeps `blocks` up to date until `cancel`.
+    pub async fn run(self, blocks: watch::Sender<OwnBlocks>, cancel: CancellationToken) {
+        let (heard_sender, mut heard) = watch::channel(now());
+        let following = async {
+            loop {
+                if let Err(error) = self.follow(&blocks, &heard_sender).await {
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "cannot watch the node's AddressBlocks, retrying"
+                    );
+                    if is_missing(&error) {
+                        // Before the CRD is there, no Network has addresses.
+                        blocks.send_if_modified(|blocks| {
+                            blocks.known.is_none() && blocks.known.insert(BTreeMap::new()).is_empty()
+                        });
+                    }
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+        let aging = async {
+            loop {
+                let is_stale = now().saturating_sub(*heard.borrow_and_update()) > self.stale_after;
+                blocks.send_if_modified(|blocks| {
+                    if blocks.is_stale != is_stale && is_stale {
+                        let seconds = self.stale_after.as_secs();
+                        tracing::error!(
+                            "no word of the API server about this node's AddressBlocks for {seconds} s: no new pod gets an \
+                             address of them until there is"
+                        );
+                    }
+                    std::mem::replace(&mut blocks.is_stale, is_stale) != is_stale
+                });
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK.min(self.stale_after / 4)) => {}
+                    _ = heard.changed(), if is_stale => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = following => {}
+            () = aging => {}
+            () = cancel.cancelled() => {}
+        }
+    }
+
+    /// Lists the blocks, and follows their changes until the watch fails.
+    async fn follow(
+        &self,
+        blocks: &watch::Sender<OwnBlocks>,
+        heard: &watch::Sender<Duration>,
+    ) -> kube::Result<()> {
+        let api = Api::<AddressBlock>::all(self.client.clone());
+        let fields = format!("spec.node={}", self.node);
+        let asked = now();
+        let list = api.list(&ListParams::default().fields(&fields)).await?;
+        // As of the question: the answer may have been on its way for long.
+        heard.send_replace(asked);
+        let known: BTreeMap<String, OwnBlock> = list.items.into_iter().filter_map(OwnBlock::of).collect();
+        blocks.send_if_modified(|blocks| {
+            let changed = blocks.known.as_ref() != Some(&known);
+            blocks.known = Some(known);
+            changed
+        });
+        let mut version = list.metadata.resource_version.unwrap_or_default();
+        let params = WatchParams::default().fields(&fields).timeout(WATCH_SECONDS);
+        loop {
+            let asked = now();
+            let mut events = std::pin::pin!(api.watch(&params, &version).await?);
+            heard.send_replace(asked);
+            // Silence of half the allowed time: ask, because the connection may be dead.
+            while let Ok(event) = tokio::time::timeout(self.stale_after / 2, events.try_next()).await {
+                let Some(event) = event? else { break };
+                match event {
+                    WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
+                    WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                        version = object.metadata.resource_version.clone().unwrap_or_default();
+                        let Some((name, block)) = OwnBlock::of(object) else { continue };
+                        blocks.send_if_modified(|blocks| {
+                            let known = blocks.known.get_or_insert_default();
+                            known.insert(name, block.clone()).as_ref() != Some(&block)
+                        });
+                    }
+                    WatchEvent::Deleted(object) => {
+                        version = object.metadata.resource_version.unwrap_or_default();
+                        let name = object.metadata.name.unwrap_or_default();
+                        blocks.send_if_modified(|blocks| {
+                            blocks.known.get_or_insert_default().remove(&name).is_some()
+                        });
+                    }
+                }
+                heard.send_replace(now());
+            }
+        }
+    }
+}
+
+/// Whether the API server does not know AddressBlocks.
+fn is_missing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// Time since the machine's boot. It passes while the machine sleeps or is paused, unlike that of [`std::time::Instant`].
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+}

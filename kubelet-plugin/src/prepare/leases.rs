@@ -1,0 +1,221 @@
+//! Addresses that claims ask for: one AddressLease for each, whose name is the lock.
+//!
+//! A lease is the claim's as long as the claim lives. Its `status.node` says where a pod may have the address: the agent sets it
+//! before it journals a plan, and clears it when no plan names the lease any more. So the pod of a named claim can have the
+//! address on another node, but not before the last one has none of it left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use netclaim_api::addresses::{AddressLease, AddressLeaseSpec, Holder, HolderKind};
+use netclaim_cni::error_chain;
+use netclaim_driver::attach::{Attach, Attacher, Observer};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::owner::{AskedAddress, Owner, Plan};
+
+/// How long an address may stay with its last holder or node: a Prepare has 35 s.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// Time between two looks at a lease of others.
+const RETRY: Duration = Duration::from_millis(500);
+/// How long a lease may be without a plan: longer than a Prepare takes.
+const UNPLANNED: Duration = Duration::from_secs(60);
+/// Delay that gathers changes.
+const GATHER: Duration = Duration::from_millis(100);
+/// Time between two tries to clear a lease.
+const CLEAR_RETRY: Duration = Duration::from_secs(5);
+
+/// Why a claim does not get an address.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum LeaseError {
+    #[error(
+        "{address} is taken by {holder} (AddressLease {lease}): ask for another address, or delete that first"
+    )]
+    Taken { address: String, holder: Holder, lease: String },
+    #[error(
+        "{address} may still be in use on node {node} (AddressLease {lease}): it is free when the pod there has ended, or when the \
+         Node object is deleted"
+    )]
+    OnOtherNode { address: String, node: String, lease: String },
+    #[error("cannot lease {address} (AddressLease {lease}), trying again")]
+    Request { address: String, lease: String, source: kube::Error },
+}
+
+/// The leases that the node has for its claims.
+pub struct Leases {
+    api: Api<AddressLease>,
+    node: String,
+    /// Leases whose `status.node` is this node, each with the time when it was set, if no plan has named it since.
+    ours: Mutex<BTreeMap<String, Option<Instant>>>,
+    /// Held while a lease is taken or cleared: a claim may come back while the lease of its last pod is cleared.
+    one_by_one: tokio::sync::Mutex<()>,
+}
+
+impl Leases {
+    /// The leases of this node.
+    pub fn new(client: Client, node: &str) -> Self {
+        Self {
+            api: Api::all(client),
+            node: node.to_owned(),
+            ours: Mutex::default(),
+            one_by_one: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Makes sure that the plan's claim has every address that it asks for, on this node.
+    ///
+    /// # Errors
+    /// Who has it, or where it is in use. What was taken before stays the claim's.
+    pub async fn take(&self, plan: &Plan) -> Result<(), LeaseError> {
+        let deadline = Instant::now() + PATIENCE;
+        for asked in plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases) {
+            loop {
+                let error = match self.take_one(plan, asked).await {
+                    Ok(()) => break,
+                    Err(error) => error,
+                };
+                if Instant::now() + RETRY >= deadline {
+                    return Err(error);
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_one(&self, plan: &Plan, asked: &AskedAddress) -> Result<(), LeaseError> {
+        let _alone = self.one_by_one.lock().await;
+        let AskedAddress { lease, ip, mac, .. } = asked;
+        let address =
+            ip.map(|ip| ip.to_string()).or_else(|| mac.map(|mac| mac.to_string())).unwrap_or_default();
+        let failed = |source| LeaseError::Request { address: address.clone(), lease: lease.clone(), source };
+        let object = self.created_or_there(plan, asked).await.map_err(failed)?;
+        if object.spec.holder.uid != plan.owner.claim.uid {
+            let holder = object.spec.holder;
+            return Err(LeaseError::Taken { address, holder, lease: lease.clone() });
+        }
+        match object.status.and_then(|status| status.node) {
+            Some(node) if node == self.node => {}
+            Some(node) => return Err(LeaseError::OnOtherNode { address, node, lease: lease.clone() }),
+            None => self.set_node(lease, Some(object.metadata)).await.map_err(failed)?,
+        }
+        self.lock().insert(lease.clone(), Some(Instant::now()));
+        Ok(())
+    }
+
+    async fn created_or_there(&self, plan: &Plan, asked: &AskedAddress) -> kube::Result<AddressLease> {
+        let AskedAddress { lease, pool, ip, mac } = asked.clone();
+        let claim = plan.owner.claim.clone();
+        // A plan with leases is of a Network: its name was parsed.
+        let invalid = |error: netclaim_api::Invalid| kube::Error::Service(Box::new(error));
+        let spec = AddressLeaseSpec {
+            pool,
+            network: plan.network.parse().map_err(invalid)?,
+            address: ip,
+            mac,
+            holder: Holder {
+                kind: HolderKind::ResourceClaim,
+                namespace: claim.namespace,
+                name: claim.name,
+                uid: claim.uid,
+            },
+        };
+        match self.api.create(&PostParams::default(), &AddressLease::new(&lease, spec)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => self.api.get(&lease).await,
+            created => created,
+        }
+    }
+
+    /// Sets the node of a lease, if it is unchanged since `seen`, or clears it.
+    async fn set_node(&self, lease: &str, seen: Option<ObjectMeta>) -> kube::Result<()> {
+        let node = seen.is_some().then_some(&self.node);
+        let version = seen.and_then(|metadata| metadata.resource_version);
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": {"node": node}});
+        self.api.patch_status(lease, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<Instant>>> {
+        self.ours.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clears the node of leases that no plan names any more, until dropped.
+    pub async fn keep<A: Attach, O: Observer<Owner = Owner>>(&self, attacher: &Attacher<A, O>) {
+        let mut changes = attacher.changes();
+        self.remember_own().await;
+        loop {
+            changes.borrow_and_update();
+            let alone = self.one_by_one.lock().await;
+            let planned = attacher.plans(|plan| {
+                let leases = plan.owner.addresses.iter().flat_map(|addresses| addresses.leases.clone());
+                leases.map(|asked| asked.lease).collect::<Vec<_>>()
+            });
+            let unused = self.unused(&planned.into_iter().flatten().collect());
+            let mut retry = None;
+            for lease in unused {
+                match self.set_node(&lease, None).await {
+                    Ok(()) => {}
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    Err(error) => {
+                        tracing::warn!(
+                            lease,
+                            error = error_chain(&error),
+                            "cannot give an address back, will retry"
+                        );
+                        retry = Some(CLEAR_RETRY);
+                        continue;
+                    }
+                }
+                self.lock().remove(&lease);
+            }
+            drop(alone);
+            let waiting = self.lock().values().any(Option::is_some).then_some(UNPLANNED);
+            let pause = retry.or(waiting);
+            tokio::select! {
+                _ = changes.changed() => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+            }
+        }
+    }
+
+    /// Returns leases that no plan names: those that one has named, and those that were taken long ago.
+    fn unused(&self, planned: &BTreeSet<String>) -> Vec<String> {
+        let mut ours = self.lock();
+        for lease in planned {
+            ours.insert(lease.clone(), None);
+        }
+        let is_old = |since: &Option<Instant>| since.is_none_or(|since| since.elapsed() >= UNPLANNED);
+        let unused = ours.iter().filter(|(lease, since)| !planned.contains(*lease) && is_old(since));
+        unused.map(|(lease, _)| lease.clone()).collect()
+    }
+
+    /// Finds the leases that earlier agents have taken.
+    async fn remember_own(&self) {
+        let own = ListParams::default().fields(&format!("status.node={}", self.node));
+        loop {
+            match self.api.list_metadata(&own).await {
+                Ok(list) => {
+                    let names = list.items.into_iter().filter_map(|lease| lease.metadata.name);
+                    let mut ours = self.lock();
+                    for name in names {
+                        ours.entry(name).or_insert(None);
+                    }
+                    return;
+                }
+                // Before the CRD is there, nobody has a lease.
+                Err(kube::Error::Api(status)) if status.code == 404 => return,
+                Err(error) => {
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "cannot list this node's AddressLeases, retrying"
+                    );
+                    tokio::time::sleep(CLEAR_RETRY).await;
+                }
+            }
+        }
+    }
+}
