@@ -74,17 +74,28 @@ impl Allow {
     /// rules, for the message.
     pub(crate) fn permits(&self, config: &AttachmentConfig, owner: &str) -> Result<(), Invalid> {
         // Destructured, so that a new field cannot be forgotten here.
-        let AttachmentConfig { if_name: _, ips, mac, bandwidth, port_mappings, args, parameters } = config;
+        let AttachmentConfig {
+            if_name: _,
+            ips,
+            replica_ips,
+            mac,
+            bandwidth,
+            port_mappings,
+            args,
+            parameters,
+        } = config;
         let used = [
             ("ips", !ips.is_empty() && !self.ips),
+            ("replicaIPs", !replica_ips.is_empty() && !self.ips),
             ("mac", mac.is_some() && !self.mac),
             ("bandwidth", bandwidth.is_some() && !self.bandwidth),
             ("portMappings", !port_mappings.is_empty() && !self.port_mappings),
             ("args", !args.is_empty() && !self.args),
         ];
         if let Some((field, _)) = used.into_iter().find(|(_, refused)| *refused) {
+            let allow = if field == "replicaIPs" { "ips" } else { field };
             let problem = format!(
-                "{owner} does not allow claims to set it: remove it, or have the admin set allow.{field}"
+                "{owner} does not allow claims to set it: remove it, or have the admin set allow.{allow}"
             );
             return Err(Invalid::new(field, problem));
         }

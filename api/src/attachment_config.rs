@@ -24,6 +24,11 @@ pub struct AttachmentConfig {
     /// the CNI capability `ips`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpRequest>,
+    /// Addresses of the first replica of a StatefulSet, such as `10.20.0.5`; replica N gets the Nth address after each. So claims
+    /// from one template have addresses of their own that stay. The Network must have them in `addresses.reserved`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "replicaIPs")]
+    #[schemars(with = "Vec<String>")]
+    pub replica_ips: Vec<IpAddr>,
     /// MAC address of the interface, such as `02:00:5e:10:00:01`. Plugins get it as the CNI capability `mac`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
@@ -110,10 +115,13 @@ impl Protocol {
 impl AttachmentConfig {
     /// Sets what `later` sets: field by field, and maps by key.
     pub(crate) fn overlay(&mut self, later: &Self) {
-        let Self { if_name, ips, mac, bandwidth, port_mappings, args, parameters } = later.clone();
+        let Self { if_name, ips, replica_ips, mac, bandwidth, port_mappings, args, parameters } =
+            later.clone();
         self.if_name = if_name.or_else(|| self.if_name.take());
-        if !ips.is_empty() {
+        // Two ways to ask for addresses: one replaces the other.
+        if !ips.is_empty() || !replica_ips.is_empty() {
             self.ips = ips;
+            self.replica_ips = replica_ips;
         }
         self.mac = mac.or(self.mac);
         if let Some(Bandwidth { ingress, egress }) = bandwidth {

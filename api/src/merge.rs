@@ -3,6 +3,7 @@
 //! Only this module checks what a claim sets against the admin's [`Allow`].
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
 use netclaim_cni::{CapabilityArgs, NetworkList, error_chain};
@@ -68,8 +69,47 @@ pub struct Merged {
     /// Capability arguments; a plugin of the conflist declares each of them.
     pub capability_args: CapabilityArgs,
     /// Addresses that a class or the claim asks for, of a Network whose `addresses` serve them.
-    pub asked: Vec<IpRequest>,
+    pub asked: Asked,
     template: Template,
+}
+
+/// Which addresses an attachment asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    /// Any.
+    None,
+    /// These.
+    Addresses(Vec<IpRequest>),
+    /// The Nth ones after these, for the pod of ordinal N.
+    ByReplica(Vec<IpAddr>),
+}
+
+impl Asked {
+    /// Returns the addresses that the pod of this name gets; none if it may get any.
+    ///
+    /// # Errors
+    /// The pod's name has no ordinal, or there is no Nth address.
+    pub fn of_pod(&self, pod: &str) -> Result<Vec<IpRequest>, Invalid> {
+        let first = match self {
+            Self::None => return Ok(Vec::new()),
+            Self::Addresses(ips) => return Ok(ips.clone()),
+            Self::ByReplica(first) => first,
+        };
+        let ordinal: u32 = pod.rsplit_once('-').and_then(|(_, end)| end.parse().ok()).ok_or_else(|| {
+            let problem = format!(
+                "pod {pod:?} has no ordinal at the end of its name, as the pods of a StatefulSet have"
+            );
+            Invalid::new("replicaIPs", problem)
+        })?;
+        let nth = |ip: &IpAddr| match ip {
+            IpAddr::V4(ip) => ip.to_bits().checked_add(ordinal).map(|bits| Ipv4Addr::from_bits(bits).into()),
+            IpAddr::V6(ip) => {
+                ip.to_bits().checked_add(ordinal.into()).map(|bits| Ipv6Addr::from_bits(bits).into())
+            }
+        };
+        let none = |ip| Invalid::new("replicaIPs", format!("there is no address {ordinal} after {ip}"));
+        first.iter().map(|ip| nth(ip).map(IpRequest::Address).ok_or_else(|| none(ip))).collect()
+    }
 }
 
 /// A conflist with its placeholders.
@@ -109,14 +149,29 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
             settings.parameters.entry(name.clone()).or_insert_with(|| default.clone());
         }
     }
-    let asked = match base {
-        // No plugin has to take them: they are in its `ipam`.
-        Base::Network(_, spec) if spec.addresses.is_some() => std::mem::take(&mut settings.ips),
-        _ => Vec::new(),
-    };
+    let asked = asked(base, &mut settings)?;
     let capability_args = capability_args(&settings, &template.conflist, granted)?;
     let AttachmentConfig { if_name, args, parameters, .. } = settings;
     Ok(Merged { if_name, parameters, args, capability_args, asked, template })
+}
+
+/// Takes the addresses out of the settings that the Network's `addresses` serve: no plugin has to take them.
+fn asked(base: Base<'_>, settings: &mut AttachmentConfig) -> Result<Asked, Invalid> {
+    let is_served = matches!(base, Base::Network(_, spec) if spec.addresses.is_some());
+    if !is_served {
+        let problem = "needs a Network with spec.addresses: use ips";
+        return if settings.replica_ips.is_empty() {
+            Ok(Asked::None)
+        } else {
+            Err(Invalid::new("replicaIPs", problem))
+        };
+    }
+    match (std::mem::take(&mut settings.ips), std::mem::take(&mut settings.replica_ips)) {
+        (ips, first) if ips.is_empty() && first.is_empty() => Ok(Asked::None),
+        (ips, first) if first.is_empty() => Ok(Asked::Addresses(ips)),
+        (ips, first) if ips.is_empty() => Ok(Asked::ByReplica(first)),
+        _ => Err(Invalid::new("replicaIPs", "set either ips or replicaIPs")),
+    }
 }
 
 /// Returns the conflist of a device and what claims may set in it. `limited` says that bandwidth was granted or asked for.

@@ -59,6 +59,7 @@ pub(super) fn ipam(
     network: &NetworkName,
     of_node: &NodeAddresses,
     merged: &Merged,
+    pod: &str,
     node: &str,
     taken: &TakenAddresses,
 ) -> Result<(Value, Addresses), DeviceError> {
@@ -73,9 +74,10 @@ pub(super) fn ipam(
         ip: None,
         mac: Some(mac),
     });
-    if !merged.asked.is_empty() {
-        let asked = pool.asked(&merged.asked).map_err(|error| of(network, error))?;
-        let ipam = pool.fixed(&merged.asked).map_err(|error| of(network, error))?;
+    let asked = merged.asked.of_pod(pod)?;
+    if !asked.is_empty() {
+        let ipam = pool.fixed(&asked).map_err(|error| of(network, error))?;
+        let asked = pool.asked(&asked).map_err(|error| of(network, error))?;
         let pool = match &of_node.key {
             PoolKey::Pool(pool) => Some(pool.clone()),
             PoolKey::Network(_) => None,
@@ -114,7 +116,7 @@ fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, no
 
 #[cfg(test)]
 mod tests {
-    use netclaim_api::merge::{Base, merge};
+    use netclaim_api::merge::{Asked, Base, merge};
     use netclaim_api::network::NetworkSpec;
     use netclaim_driver::attach::Phase;
     use serde_json::json;
@@ -148,7 +150,7 @@ mod tests {
         let (name, spec) = storage();
         let merged = merge(Base::Network(&name, &spec), &[], None).expect("merges");
         let (_, addresses) =
-            ipam(&name, &of_node(blocks), &merged, "n", taken).map_err(|error| error.to_string())?;
+            ipam(&name, &of_node(blocks), &merged, "p", "n", taken).map_err(|error| error.to_string())?;
         Ok(addresses.blocks.iter().map(ToString::to_string).collect())
     }
 
@@ -193,12 +195,13 @@ mod tests {
     fn asked_addresses_are_fixed_and_leased_by_name() {
         let (name, spec) = storage();
         let mut merged = merge(Base::Network(&name, &spec), &[], None).expect("merges");
-        let ip = |text: &str| netclaim_cni::IpRequest::try_from(text.to_owned()).expect("an address");
-        merged.asked = vec![ip("10.20.0.200"), ip("fd00::f01")];
+        let ip = |text: &str| text.parse().expect("an address");
+        merged.asked = Asked::ByReplica(vec![ip("10.20.0.199"), ip("fd00::f00")]);
         merged.capability_args.mac =
             Some(netclaim_api::MacAddr::try_from("02:00:00:00:00:01".to_owned()).expect("a MAC address"));
         let (ipam, addresses) =
-            super::ipam(&name, &of_node(&[]), &merged, "n", &TakenAddresses::default()).expect("reserved");
+            super::ipam(&name, &of_node(&[]), &merged, "web-1", "n", &TakenAddresses::default())
+                .expect("reserved");
         assert_eq!(ipam["type"], "static");
         let leases = ["storage.10.20.0.200", "storage.fd00-0-0-0-0-0-0-f01", "storage.02-00-00-00-00-01"];
         assert_eq!(addresses.leases.iter().map(|asked| asked.lease.as_str()).collect::<Vec<_>>(), leases);

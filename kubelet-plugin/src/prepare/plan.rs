@@ -233,7 +233,8 @@ fn plan(
     if let Base::Network(name, _) = base
         && let Some(of_node) = node.inventory.addresses.get(name)
     {
-        let (ipam, of_plan) = addresses::ipam(name, of_node, &merged, node.name, &taken.addresses)?;
+        let (ipam, of_plan) =
+            addresses::ipam(name, of_node, &merged, &claim.pod.name, node.name, &taken.addresses)?;
         scope.insert("addresses".to_owned(), ipam);
         addresses = Some(of_plan);
     }
