@@ -4,12 +4,17 @@
 # A cluster is a folder (DIR) and a slot, a number that no other cluster of this machine
 # has. The slot names everything outside of DIR:
 #   10.96.SLOT.0/24     service network; .1, its first address, is the API server's and
-#                       the host's end of the link to the node
-#   10.97.SLOT.0/24     .1 is the node, .16 and up are pods
+#                       the host's end of the links to the nodes
+#   10.97.SLOT.0/24     divided among the nodes: the first address of a part is the node,
+#                       the sixteenth and up are pods. A single node has all.
 #   127.96.SLOT.1       etcd
-#   netclaimSLOT        the host's end of that link
-#   netclaim-SLOT       the cgroup that every process of the cluster lives in
+#   netclaimSLOT        the host's end of the link to node0; netclaimSLOT-1 to node1 …
+#   netclaim-SLOT       the cgroup that every process of the cluster lives in; each node
+#                       has a cgroup of its own in it
 # The link to DIR in $slots reserves the slot until it is removed or the machine reboots.
+#
+# The names of node0's services and files have no number: kubelet, DIR/log/kubelet.log,
+# DIR/node. node1 has kubelet1, DIR/log/kubelet1.log, DIR/node1.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -17,16 +22,55 @@
 . "$here/runtime.sh"
 
 slots=/run/netclaim-clusters
-services=(wire node etcd apiserver kcm scheduler runtime kubelet)
+most_nodes=8 # each node still has 15 addresses for pods
 
-# cluster_dir DIR: sets dir, and the names of its slot when it has one.
+# cluster_dir DIR: sets dir, the names of its slot when it has one, and node0's.
 cluster_dir() {
   dir=$(realpath -m "$1")
   slot=$(cat "$dir/slot" 2>/dev/null) || slot=
-  api_ip=10.96.$slot.1 services_net=10.96.$slot.0/24
-  node_ip=10.97.$slot.1 pods_net=10.97.$slot.0/24
-  etcd_ip=127.96.$slot.1 link=netclaim$slot cgroup=netclaim-$slot
+  nodes=$(cat "$dir/nodes" 2>/dev/null) || nodes=1
+  api_ip=10.96.$slot.1 services_net=10.96.$slot.0/24 etcd_ip=127.96.$slot.1 cgroup=netclaim-$slot
+  select_node 0
 }
+
+# select_node NUMBER: sets the names of a node: its own, the ending of its services' and files' names, its addresses and
+# its link.
+select_node() {
+  local prefix=24 size
+  while ((1 << (prefix - 24) < nodes)); do prefix=$((prefix + 1)); done
+  size=$((256 >> (prefix - 24)))
+  node=node$1 ending=$1 link=netclaim$slot-$1
+  (($1 > 0)) || ending='' link=netclaim$slot
+  node_ip=10.97.$slot.$(($1 * size + 1)) pods_net=10.97.$slot.$(($1 * size))/$prefix
+  first_pod_ip=10.97.$slot.$(($1 * size + 16))
+}
+
+# each_node COMMAND...: runs the command for one node after the other.
+each_node() {
+  local n
+  for ((n = 0; n < nodes; n++)); do
+    select_node "$n"
+    "$@"
+  done
+  select_node 0
+}
+
+# node_names: prints the names of all nodes, each after a space.
+node_names() { printf ' node%d' $(seq 0 $((nodes - 1))); }
+
+# node_option OPTION NODE: selects the node that `--node NODE` names.
+node_option() {
+  local number=${2#node}
+  [[ $1 == --node && "$(node_names) " == *" node$number "* ]] || die "no node $2:$(node_names)"
+  select_node "$number"
+}
+
+# all_services: prints the names of all services.
+all_services() {
+  printf '%s\n' wire etcd apiserver kcm scheduler
+  each_node services_of_node
+}
+services_of_node() { printf '%s\n' "node$ending" "runtime$ending" "kubelet$ending"; }
 
 # Whether this cluster holds its slot: DIR may be older than the last reboot.
 holds_slot() { [[ -n $slot && $(readlink "$slots/$slot") == "$dir" ]]; }
@@ -59,22 +103,24 @@ cgroup_tracker() {
   grep -m1 '/pids/' <<<"$all" || head -n1 <<<"$all"
 }
 
-# Every process of the cluster is in its cgroup: services, pods, and orphans of both.
+# processes [NODE]: prints every process of the cluster or of a node: services, pods, and orphans of both.
 processes() {
   local c
   for c in $(cgroup_dirs); do
-    [[ ! -d $c ]] || find "$c" -name cgroup.procs -exec cat {} +
+    [[ ! -d $c/${1:-} ]] || find "$c/${1:-}" -name cgroup.procs -exec cat {} +
   done 2>/dev/null | sort -un
 }
 
-# kill_processes [PID...]: kills all but these; fails if it had one to kill.
+# kill_processes [NODE]: kills all processes of the cluster or of a node; fails if it had one to kill.
 kill_processes() {
   local pids c
   for c in $(cgroup_dirs); do
+    c=$c/${1:-}
     # A frozen process cannot die.
     [[ ! -d $c ]] || find "$c" -name freezer.state -exec sh -c 'for f; do echo THAWED >"$f"; done' - {} + 2>/dev/null || true
   done
-  pids=$(processes | grep -vxF "$(printf '%s\n' none "$@")") || return 0
+  pids=$(processes "$@")
+  [[ -n $pids ]] || return 0
   # shellcheck disable=SC2086 # a list
   kill -KILL $pids 2>/dev/null
   return 1
@@ -107,17 +153,18 @@ svc_define() {
 }
 
 svc_start() {
-  local name=$1 pid enter=()
+  local name=$1 pid enter=() number=${1##*[a-z]} group
   ! svc_pid "$name" >/dev/null || return 0
+  group=node${number:-0}/services
   case $name in
-  # Has the far ends of the node's uplinks, which the node must not see.
-  wire) enter=(unshare --net) ;;
-  node) enter=(unshare --mount --net --propagation private) ;;
-  etcd | apiserver | kcm | scheduler) ;;
-  *) enter=(nsenter --target "$(svc_pid node)" --mount --net --) ;;
+  # Has the far ends of the nodes' uplinks, which the nodes must not see.
+  wire) enter=(unshare --net) group=services ;;
+  etcd | apiserver | kcm | scheduler) group=services ;;
+  node*) enter=(unshare --mount --net --propagation private) ;;
+  *) enter=(nsenter --target "$(svc_pid "node$number")" --mount --net --) ;;
   esac
   (
-    echo "$BASHPID" >"$(cgroup_tracker)/services/cgroup.procs"
+    echo "$BASHPID" >"$(cgroup_tracker)/$group/cgroup.procs"
     # The node does not inherit the user's environment: runc would use a folder of the login session, and the components
     # the user's HTTP proxy.
     exec env -i PATH="$PATH" HOME=/root setsid "${enter[@]}" "$dir/cmd/$name"
@@ -148,10 +195,10 @@ svc_kill() {
   wait_for 10 svc_gone "$1" || die "$1 survives SIGKILL"
 }
 
-# in_node COMMAND...: runs a command in the node's mounts and network.
+# in_node COMMAND...: runs a command in the selected node's mounts and network.
 in_node() {
   local pid
-  pid=$(svc_pid node) || die "the node of $dir is not running: $here/down.sh $dir, then up.sh"
+  pid=$(svc_pid "node$ending") || die "$node of $dir is off: $here/power.sh $dir --node $node on"
   nsenter --target "$pid" --mount --net -- "$@"
 }
 

@@ -15,12 +15,16 @@ remove_cgroups() {
   return $left
 }
 
-if holds_slot; then
-  # The node's mounts, links and addresses go with its last process.
-  wait_for 20 kill_processes || die "processes survive SIGKILL: $(processes | tr '\n' ' ')"
-  wait_for 20 remove_cgroups || die "cgroups cannot be removed: $(cgroup_dirs | tr '\n' ' ')"
+remove_link() {
   ip link del "$link" 2>/dev/null || true
   wait_for 10 no_link || die "link $link cannot be removed"
+}
+
+if holds_slot; then
+  # A node's mounts, links and addresses go with its last process.
+  wait_for 20 kill_processes || die "processes survive SIGKILL: $(processes | tr '\n' ' ')"
+  wait_for 20 remove_cgroups || die "cgroups cannot be removed: $(cgroup_dirs | tr '\n' ' ')"
+  each_node remove_link
   rm "$slots/$slot"
 fi
 find "$dir" -mindepth 1 -maxdepth 1 ! -name log ! -name slot -exec rm -rf {} +

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154 # variables of the scripts that this is sourced by
-# Boots the node: its mounts and its links; sourced after cluster.sh, never run.
+# Boots the selected node: its mounts and its links; sourced after cluster.sh, never run.
 
 # namespaces SERVICE: waits until they exist: then the service runs `sleep`.
 namespaces() {
@@ -8,19 +8,20 @@ namespaces() {
 
 # boot_node: starts the service `node`, with the mounts and the links of a machine that has just booted.
 boot_node() {
-  svc_start node
-  namespaces node
+  svc_start "node$ending"
+  namespaces "node$ending"
   mount_node
   link_node
 }
 
 # mount_node: mounts the node's file system. Large folders are in DIR/node; other changes are in memory, over the host's files.
 mount_node() {
-  mkdir -p "$dir"/node/{root,runtime,kubelet,cni/bin,cni/lib,cni/net.d,netclaim} "$dir/log/node"
-  cp "$plugins_bin"/* "$dir/node/cni/bin/"
+  local disk=$dir/node$ending log=$dir/log/node$ending
+  mkdir -p "$disk"/{root,runtime,kubelet,cni/bin,cni/lib,cni/net.d,netclaim} "$log"
+  cp "$plugins_bin"/* "$disk/cni/bin/"
   # shellcheck disable=SC2016 # a script for another shell
   in_node bash -euc '
-    dir=$1 node=$1/node/root runtime_root=$2
+    disk=$1 node=$1/root log=$2 runtime_root=$3
     # A new sysfs shows the links of this network namespace; cgroups must be mounted there again.
     mount -t tmpfs -o mode=755 netclaim "$node"
     mkdir "$node/cgroup"
@@ -33,13 +34,13 @@ mount_node() {
       mount -t overlay -o "lowerdir=$d,upperdir=$node/upper$d,workdir=$node/work$d" netclaim "$d"
     done
     bind() { mkdir -p "$2"; mount --bind "$1" "$2"; }
-    bind "$dir/node/runtime" "$runtime_root"
-    bind "$dir/node/kubelet" /var/lib/kubelet
-    bind "$dir/node/cni/lib" /var/lib/cni
-    bind "$dir/node/netclaim" /var/lib/netclaim
-    bind "$dir/node/cni/bin" /opt/cni/bin
-    bind "$dir/node/cni/net.d" /etc/cni/net.d
-    bind "$dir/log/node" /var/log
+    bind "$disk/runtime" "$runtime_root"
+    bind "$disk/kubelet" /var/lib/kubelet
+    bind "$disk/cni/lib" /var/lib/cni
+    bind "$disk/netclaim" /var/lib/netclaim
+    bind "$disk/cni/bin" /opt/cni/bin
+    bind "$disk/cni/net.d" /etc/cni/net.d
+    bind "$log" /var/log
     mkdir -p /etc/cdi
     # The kubelet would set these for the whole machine: it sees files that have the values already.
     mkdir "$node/sysctl"
@@ -62,31 +63,50 @@ kernel/keys/root_maxbytes 25000000"
       mount --bind "$node/controllers" /proc/cgroups
     fi
     # As systemd does it, so that later mounts appear in pods with HostToContainer.
-    mount --make-rshared /' - "$dir" "$runtime_root"
+    mount --make-rshared /' - "$disk" "$log" "$runtime_root"
 }
 
-# link_host SERVICE: creates the link from the host, which has the API server's address, to eth0 of the service.
+# link_host SERVICE NAME: creates the link from the host, which has the API server's address, to NAME of the service.
 link_host() {
   ip link del "$link" 2>/dev/null || true
-  ip link add "$link" type veth peer name eth0 netns "$(svc_pid "$1")"
+  ip link add "$link" type veth peer name "$2" netns "$(svc_pid "$1")"
   ip link set "$link" up
   ip addr add "$api_ip/32" peer "$node_ip/32" dev "$link"
   ip route add "$pods_net" via "$node_ip" dev "$link"
+  # The host is the router between the nodes' eth0, for packets from these links alone.
+  sysctl -qw "net.ipv4.conf.$link.forwarding=1"
+}
+
+# make_segments: creates the two networks that the uplinks of the nodes are plugged into: one bridge for all eth1, another
+# for all eth2.
+make_segments() {
+  local name
+  for name in eth1 eth2; do
+    nsenter --target "$(svc_pid wire)" --net ip link add "$name" up type bridge
+  done
+}
+
+# uplinks: prints the names of the selected node's uplinks. Only two nodes are on the second segment.
+uplinks() {
+  case $node in
+  node0 | node1) echo eth1 eth2 ;;
+  *) echo eth1 ;;
+  esac
 }
 
 link_node() {
   local wire_pid name
   wire_pid=$(svc_pid wire)
-  link_host node
+  link_host "node$ending" eth0
   in_node sysctl -qw net.ipv4.ip_forward=1
   in_node ip link set lo up
   in_node ip link set eth0 up
   in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
   in_node ip route add default via "$api_ip" dev eth0
-  for name in eth1 eth2; do
+  for name in $(uplinks); do
     # No link of a pod may have this index: busybox's ip would take it for the pod's link.
-    in_node ip link add "$name" index "10${name#eth}" type veth peer name "$name" netns "$wire_pid"
+    in_node ip link add "$name" index "10${name#eth}" type veth peer name "$node-$name" netns "$wire_pid"
     in_node ip link set "$name" up
-    nsenter --target "$wire_pid" --net ip link set "$name" up
+    nsenter --target "$wire_pid" --net ip link set "$node-$name" master "$name" up
   done
 }

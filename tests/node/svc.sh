@@ -2,14 +2,16 @@
 # svc.sh DIR VERB SERVICE: controls a service of a cluster. Verbs:
 #   start, stop (SIGTERM, SIGKILL after 10 s), restart, kill (SIGKILL),
 #   pause (SIGSTOP), resume (SIGCONT), pid (prints it; fails if the service is not running)
-# Services: see `services` in cluster.sh. "node" and "wire" only hold namespaces.
+# Services: wire, etcd, apiserver, kcm, scheduler; node, runtime, kubelet of node0, node1, runtime1, kubelet1 of node1, and
+# so on. "wire" and those named "node" only hold namespaces.
 set -euo pipefail
 # shellcheck source=cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 [[ $# == 3 ]] || die "usage: svc.sh DIR start|stop|restart|kill|pause|resume|pid SERVICE"
 cluster_of "$1"
 verb=$2 name=$3
-[[ " ${services[*]} " == *" $name "* ]] || die "no service $name: ${services[*]}"
+services=$(all_services | tr '\n' ' ')
+[[ " $services" == *" $name "* ]] || die "no service $name: $services"
 case $verb in
 start) svc_start "$name" ;;
 stop) svc_stop "$name" ;;

@@ -1,14 +1,15 @@
 #!/bin/bash
-# up.sh DIR: starts a Kubernetes cluster of one node in DIR, or the missing services of one that exists. The cluster is
-# ready when the script ends; `. DIR/env` then sets KUBECONFIG and PATH. Clusters in several folders run side by side.
+# up.sh DIR: starts a Kubernetes cluster in DIR, or the missing nodes and services of one that exists. The cluster is ready
+# when the script ends; `. DIR/env` then sets KUBECONFIG and PATH. Clusters in several folders run side by side.
 #
-# The node is a mount and a network namespace (node.sh enters them), not a machine. These paths are private to it: /run,
+# A node is a mount and a network namespace (node.sh enters them), not a machine. These paths are private to it: /run,
 # /etc, /opt, /var/lib/{containerd or containers,kubelet,cni,netclaim}, /var/log, and a /sys that shows only the node's
-# links. The links are eth0, with the default route, and the uplinks eth1 and eth2, whose other ends are in the network
-# namespace of the service "wire".
+# links. The links are eth0, with the default route, and the uplinks eth1 and eth2. A bridge in the network namespace of the
+# service "wire" joins all eth1, another joins all eth2. Only node0 and node1 have an eth2.
 #
-# NETCLAIM_SLOT chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_RUNTIME chooses the container
-# runtime of a new cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh). With
+# NETCLAIM_NODES is the number of nodes of a new cluster (1..8, default 1); they are node0, node1 and so on. NETCLAIM_SLOT
+# chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_RUNTIME chooses the container runtime of a new
+# cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh). With
 # NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not exist; svc.sh starts others.
 set -euo pipefail
 # shellcheck source=cluster.sh
@@ -17,7 +18,6 @@ set -euo pipefail
 . "$here/machine.sh"
 [[ $# == 1 ]] || die "usage: up.sh DIR"
 ((EUID == 0)) || die "run me as root: a node needs namespaces, mounts and cgroups"
-node=node0
 
 cluster_dir "$1"
 case $dir/ in
@@ -28,7 +28,7 @@ if [[ ! -e $dir/slot && -n $(ls -A "$dir" 2>/dev/null) && ! ($(ls -A "$dir") == 
   die "$dir holds other files: choose a new folder"
 fi
 if holds_slot; then
-  svc_gone node || svc_gone wire || running=yes
+  svc_gone wire || running=yes
 fi
 if [[ -n ${running:-} ]]; then
   use_runtime "$(<"$dir/runtime")"
@@ -36,7 +36,9 @@ if [[ -n ${running:-} ]]; then
   use_kubernetes "$(<"$dir/kubernetes")"
   [[ ${NETCLAIM_KUBERNETES:-$kubernetes} == "$kubernetes" ]] ||
     die "the cluster in $dir has Kubernetes $kubernetes: $here/down.sh $dir first"
+  [[ ${NETCLAIM_NODES:-$nodes} == "$nodes" ]] || die "the cluster in $dir has $nodes nodes: $here/down.sh $dir first"
 else
+  ((${NETCLAIM_NODES:=1} >= 1 && NETCLAIM_NODES <= most_nodes)) || die "NETCLAIM_NODES=$NETCLAIM_NODES: 1 to $most_nodes nodes"
   use_runtime "${NETCLAIM_RUNTIME:-containerd}"
   use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
   [[ ! -e $dir/slot ]] || "$here/down.sh" "$dir"
@@ -59,6 +61,7 @@ take_slot() {
   for n in ${NETCLAIM_SLOT:-$(seq 1 250)}; do
     if free_slot "$n"; then
       echo "$n" >"$dir/slot"
+      echo "$NETCLAIM_NODES" >"$dir/nodes"
       ln -sfn "$dir" "$slots/$n"
       break
     fi
@@ -68,27 +71,36 @@ take_slot() {
   holds_slot || die "${NETCLAIM_SLOT:+slot }${NETCLAIM_SLOT:-every slot} is taken: see $slots and \`ip route\`"
 }
 
+# make_cgroups: makes the cgroups of the cluster and of its nodes, and in each one a cgroup for its services.
+make_cgroups() {
+  local c f n
+  # Version 2: only the machine's root may have processes and share its controllers. In a container, the root of this
+  # hierarchy is not the machine's.
+  if [[ -e /sys/fs/cgroup/cgroup.controllers ]] && ! share_controllers /sys/fs/cgroup && [[ -e /sys/fs/cgroup/cgroup.type ]]; then
+    mkdir -p /sys/fs/cgroup/init
+    for f in $(</sys/fs/cgroup/cgroup.procs); do
+      echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # the process may have ended
+    done 2>/dev/null
+    share_controllers /sys/fs/cgroup || true # the kubelet reports a missing controller
+  fi
+  for c in $(cgroup_dirs); do
+    make_cgroup "$c"
+    for ((n = 0; n < nodes; n++)); do make_cgroup "$c/node$n"; done
+  done
+}
+
+# make_cgroup FOLDER: makes a cgroup that can have children, and its child `services`.
 make_cgroup() {
   local c f
-  for c in $(cgroup_dirs); do
-    mkdir -p "$c/services"
-    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
-      # Version 2: a group must delegate its controllers, and only the machine's root may have processes then. In a
-      # container, the root of this hierarchy is not the machine's.
-      if ! share_controllers /sys/fs/cgroup && [[ -e /sys/fs/cgroup/cgroup.type ]]; then
-        mkdir -p /sys/fs/cgroup/init
-        for f in $(</sys/fs/cgroup/cgroup.procs); do
-          echo "$f" >/sys/fs/cgroup/init/cgroup.procs || true # the process may have ended
-        done 2>/dev/null
-        share_controllers /sys/fs/cgroup || true # the kubelet reports a missing controller
-      fi
-      share_controllers "$c" || true
-      continue
-    fi
-    # Version 1: a cpuset without CPUs and memory takes no process.
+  mkdir -p "$1/services"
+  if [[ -e $1/cgroup.controllers ]]; then
+    share_controllers "$1" || true
+    return
+  fi
+  # Version 1: a cpuset without CPUs and memory takes no process.
+  for c in "$1" "$1/services"; do
     for f in cpuset.mems cpuset.cpus; do
       [[ ! -e $c/$f || -n $(<"$c/$f") ]] || cat "${c%/*}/$f" >"$c/$f"
-      [[ ! -e $c/$f || -n $(<"$c/services/$f") ]] || cat "$c/$f" >"$c/services/$f"
     done
   done
 }
@@ -127,6 +139,8 @@ identity() {
       contexts: [{name: "netclaim", context: {cluster: "netclaim", user: "netclaim"}}]}' >"$1"
 }
 
+identify_kubelet() { identity "$dir/pki/kubelet$ending.conf" "kubelet$ending" "system:node:$node" system:nodes; }
+
 make_identities() (
   umask 077
   mkdir -p "$dir/pki"
@@ -137,7 +151,7 @@ make_identities() (
     "IP:$api_ip, DNS:kubernetes, DNS:kubernetes.default, DNS:kubernetes.default.svc"
   certificate apiserver-kubelet "/O=system:masters/CN=kube-apiserver" clientAuth
   identity "$dir/kubeconfig" admin admin system:masters
-  identity "$dir/pki/kubelet.conf" kubelet "system:node:$node" system:nodes
+  each_node identify_kubelet
   identity "$dir/pki/kcm.conf" kcm system:kube-controller-manager
   identity "$dir/pki/scheduler.conf" scheduler system:kube-scheduler
 )
@@ -155,18 +169,23 @@ omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 X
   runtime_configuration >"$dir/runtime.toml"
-  cat >"$dir/node/cni/net.d/10-pods.conflist" <<X
+  each_node write_node_configuration
+}
+
+write_node_configuration() {
+  cat >"$dir/node$ending/cni/net.d/10-pods.conflist" <<X
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
- "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "10.97.$slot.16"}]]}}]}
+ "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "$first_pod_ip"}]]}}]}
 X
   # syncFrequency stays at its default, a minute, so that the tests wait as long as users do.
-  cat >"$dir/kubelet.yaml" <<X
+  # A kubelet removes the cgroups of pods that it does not know: each has its own root.
+  cat >"$dir/kubelet$ending.yaml" <<X
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 failSwapOn: false
 cgroupDriver: cgroupfs
-cgroupRoot: /$cgroup
+cgroupRoot: /$cgroup/$node
 enforceNodeAllocatable: []
 containerRuntimeEndpoint: unix://$runtime_socket
 volumePluginDir: /var/lib/kubelet/volumeplugins
@@ -207,12 +226,25 @@ define_services() {
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0 \
     ${NETCLAIM_API_ONLY:+--kube-api-qps 1000 --kube-api-burst 2000}
   mapfile -t words < <(runtime_command)
-  svc_define runtime env "PATH=$runtime_bin:$PATH" "${words[@]}"
-  svc_define kubelet "$bin/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$pki/kubelet.conf" --v=2 \
-    --hostname-override "$node" --node-ip "$node_ip"
+  each_node define_node_services "${words[@]}"
+}
+
+# define_node_services COMMAND...: the services of the selected node, with the command of its runtime.
+define_node_services() {
+  svc_define "node$ending" sleep infinity
+  svc_define "runtime$ending" env "PATH=$runtime_bin:$PATH" "$@"
+  svc_define "kubelet$ending" "$kubernetes_bin/kubelet" --config "$dir/kubelet$ending.yaml" \
+    --kubeconfig "$dir/pki/kubelet$ending.conf" --v=2 --hostname-override "$node" --node-ip "$node_ip"
 }
 
 port_open() { : <"/dev/tcp/$1/$2"; }
+
+boot_if_off() { ! svc_gone "node$ending" || boot_node; }
+start_on_node() { svc_start "$1$ending"; }
+runtime_ready() { ready "runtime$ending" 30 "does not answer" runtime_answers; }
+node_ready() {
+  ready "kubelet$ending" 60 "$node is not Ready" kubectl wait --for=condition=Ready "node/$node" --timeout=1s
+}
 
 up=no
 # Removes a cluster that does not come up, but for its logs.
@@ -227,31 +259,33 @@ if [[ -z ${running:-} ]]; then
   mkdir -p "$dir"/{cmd,pid,log}
   echo "$runtime" >"$dir/runtime"
   echo "$kubernetes" >"$dir/kubernetes"
-  echo "==> starting a cluster in $dir (slot $slot)" >&2
-  make_cgroup
-  svc_define node sleep infinity
+  echo "==> starting a cluster in $dir (slot $slot, nodes: $nodes)" >&2
+  make_cgroups
   svc_define wire sleep infinity
+  define_services
   svc_start wire
   namespaces wire
-  boot_node
+  make_segments
+  each_node boot_node
   make_identities &>"$dir/log/identities.log" || failed identities "openssl cannot make the certificates"
   write_configuration
-  define_services
 fi
 
 cluster_of "$dir"
+each_node boot_if_off
 for s in etcd apiserver; do svc_start "$s"; done
-[[ -n ${NETCLAIM_API_ONLY:-} ]] || svc_start runtime
+[[ -n ${NETCLAIM_API_ONLY:-} ]] || each_node start_on_node runtime
 ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
 ready apiserver 60 "not ready" kubectl get --raw /readyz
 if [[ -n ${NETCLAIM_API_ONLY:-} ]]; then
   up=yes
   exit
 fi
-ready runtime 30 "does not answer" runtime_answers
+each_node runtime_ready
 "$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
-for s in kcm scheduler kubelet; do svc_start "$s"; done
-ready kubelet 60 "node $node is not Ready" kubectl wait --for=condition=Ready "node/$node" --timeout=1s
+for s in kcm scheduler; do svc_start "$s"; done
+each_node start_on_node kubelet
+each_node node_ready
 ready kcm 30 "no default service account" kubectl get serviceaccount/default configmap/kube-root-ca.crt
 up=yes
-echo "cluster is up: . $dir/env"
+echo "cluster is up, with$(node_names): . $dir/env"
