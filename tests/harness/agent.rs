@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
 use crate::node::Task;
+use crate::objects::text;
 use crate::process::{command_line, signal};
 use crate::wait::eventually;
 
@@ -20,18 +21,14 @@ pub const AGENT_PODS: &str = "app.kubernetes.io/name=netclaim-agent";
 /// Its user at the API server.
 pub const AGENT_USER: &str = "system:serviceaccount:netclaim-system:netclaim-agent";
 /// The cluster's controller.
-pub(crate) const CONTROLLER: &str = "deployment/netclaim-controller";
+pub const CONTROLLER: &str = "deployment/netclaim-controller";
 /// The folder where a file arms a fail point of the agent (`netclaim_driver::failpoint`).
 pub(crate) const FAILPOINTS: &str = "/run/netclaim/failpoints";
 
 impl Cluster {
-    /// The agent's process, a child of the container's first process.
+    /// The process of the first node's agent, a child of the container's first process.
     pub fn agent_pid(&self) -> Result<i32> {
-        let parent = self.parent_pid()?;
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
-        // The other children are orphans of CNI plugins.
-        let mut pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-        pids.find(|pid| command_line(*pid).contains("netclaim-kubelet-plugin")).context("no agent runs")
+        agent_pid(&self.agent_container()?)
     }
 
     /// The process that holds the agent's sockets.
@@ -43,19 +40,31 @@ impl Cluster {
         self.node().agent()?.context("no agent runs")
     }
 
-    /// Whether the DaemonSet selects the node.
+    /// Whether the DaemonSet selects nodes.
     pub(crate) fn agent_is_wanted(&self) -> bool {
         self.agent_wanted.load(Ordering::SeqCst)
     }
 
-    /// Reads `path` from the agent over HTTP; returns the headers, too.
+    /// Reads `path` from the first node's agent over HTTP; returns the headers, too.
     pub fn ask_agent(&self, path: &str) -> Result<String> {
-        self.http_get("127.0.0.1", if path == "/metrics" { 9177 } else { 9179 }, path)
+        self.ask_agent_of("node0", path)
     }
 
-    /// Waits until the agent's rollout is complete.
+    /// As [`Self::ask_agent`], from another node's agent.
+    pub fn ask_agent_of(&self, node: &str, path: &str) -> Result<String> {
+        self.http_get_on(node, "127.0.0.1", if path == "/metrics" { 9177 } else { 9179 }, path)
+    }
+
+    /// Waits until the agents' rollout is complete, on all nodes that are powered on.
     pub fn agent_ready(&self) -> Result<()> {
-        self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"]).map(drop)
+        self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"])?;
+        // The rollout waits only for nodes whose kubelets have registered them.
+        eventually(60, "every node has an agent that is ready", || {
+            let ready = self.get(&["-n", SYSTEM, AGENT])?["status"]["numberReady"].as_u64();
+            let nodes = u64::try_from(self.nodes().len())?;
+            ensure!(ready >= Some(nodes), "{ready:?} of {nodes} agents are ready");
+            Ok(())
+        })
     }
 
     /// Sets (`NAME=VALUE`) or unsets (`NAME-`) environment variables of the agent.
@@ -63,15 +72,21 @@ impl Cluster {
         self.kubectl(&[&["set", "env", "-n", SYSTEM, AGENT], settings].concat()).map(drop)
     }
 
-    /// Deletes the agent's pod; the DaemonSet creates another.
+    /// Deletes the pods of all agents; the DaemonSet creates others.
     pub fn delete_agent_pod(&self) -> Result<()> {
         self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS]).map(drop)
     }
 
-    /// Kills the agent with SIGKILL; its parent starts the next one. The harness expects this death.
+    /// Kills the first node's agent with SIGKILL; its parent starts the next one. The harness expects this death.
     pub fn kill_agent(&self) -> Result<()> {
-        let pid = self.agent_pid()?;
-        self.deaths().expect(&self.agent_container()?.id);
+        self.kill_agent_on("node0")
+    }
+
+    /// As [`Self::kill_agent`], on another node.
+    pub fn kill_agent_on(&self, node: &str) -> Result<()> {
+        let container = self.node_named(node)?.agent()?.context("no agent runs")?;
+        let pid = agent_pid(&container)?;
+        self.deaths().expect(&container.id);
         signal(pid, "KILL")
     }
 
@@ -162,36 +177,68 @@ impl Cluster {
 
     /// Removes the controller until [`Self::controller_back`].
     pub fn controller_away(&self) -> Result<()> {
-        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=0"])?;
+        self.scale_controller(0)?;
         eventually(40, "the controller is gone", || {
-            ensure!(self.controller_pid().is_err(), "it runs");
+            ensure!(self.controllers()?.is_empty(), "it runs");
             Ok(())
         })
     }
 
     /// Lets a controller run again, and waits until it is ready.
     pub fn controller_back(&self) -> Result<()> {
-        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, "--replicas=1"])?;
+        self.scale_controller(1)?;
         self.controller_ready()
     }
 
-    pub(crate) fn controller_ready(&self) -> Result<()> {
+    /// Changes the number of controllers, one of which is the leader.
+    pub fn scale_controller(&self, replicas: usize) -> Result<()> {
+        self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, &format!("--replicas={replicas}")]).map(drop)
+    }
+
+    /// Waits until the controller's rollout is complete.
+    pub fn controller_ready(&self) -> Result<()> {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
     }
 
-    /// Kills the controller with SIGKILL; the kubelet restarts it.
-    pub fn kill_controller(&self) -> Result<()> {
-        signal(self.controller_pid()?, "KILL")
+    /// Kills the leading controller with SIGKILL; the kubelet restarts it. Returns the name of its pod.
+    pub fn kill_controller(&self) -> Result<String> {
+        let leader = self.leader()?;
+        signal(self.controller_pid(&leader)?, "KILL")?;
+        Ok(leader)
     }
 
-    fn controller_pid(&self) -> Result<i32> {
-        let is_controller =
-            |task: &Task| task.namespace == SYSTEM && task.container.as_deref() == Some("controller");
-        self.node()
-            .tasks()?
-            .into_iter()
-            .filter(is_controller)
-            .find_map(|task| task.pid)
-            .context("no controller runs")
+    fn controller_pid(&self, pod: &str) -> Result<i32> {
+        let task = self.controllers()?.into_iter().find(|task| task.pod == pod);
+        task.and_then(|task| task.pid).with_context(|| format!("controller {pod} does not run"))
     }
+
+    /// Stops a controller with SIGSTOP, or continues it.
+    pub fn pause_controller(&self, pod: &str, pause: bool) -> Result<()> {
+        signal(self.controller_pid(pod)?, if pause { "STOP" } else { "CONT" })
+    }
+
+    /// The pod of the controller that holds the lease.
+    pub fn leader(&self) -> Result<String> {
+        Ok(text(&self.get(&["-n", SYSTEM, "lease/netclaim-controller"])?["spec"]["holderIdentity"]))
+    }
+
+    /// The controllers' containers on all nodes.
+    pub fn controllers(&self) -> Result<Vec<Task>> {
+        let mut found = Vec::new();
+        for node in self.nodes() {
+            let is_controller =
+                |task: &Task| task.namespace == SYSTEM && task.container.as_deref() == Some("controller");
+            found.extend(node.tasks()?.into_iter().filter(is_controller));
+        }
+        Ok(found)
+    }
+}
+
+/// The agent's process in its container, a child of the container's first process.
+fn agent_pid(container: &Task) -> Result<i32> {
+    let parent = container.pid.context("no agent runs")?;
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+    // The other children are orphans of CNI plugins.
+    let mut pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.find(|pid| command_line(*pid).contains("netclaim-kubelet-plugin")).context("no agent runs")
 }

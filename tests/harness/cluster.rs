@@ -1,4 +1,4 @@
-//! A Kubernetes cluster of `tests/node`: kubectl, its services and its node.
+//! A Kubernetes cluster of `tests/node`: kubectl, its services and its nodes.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,9 +27,9 @@ pub(crate) const SLICES: [&str; 2] = ["--field-selector", "spec.driver=netclaim.
 pub struct Cluster {
     dir: PathBuf,
     kubectl: PathBuf,
-    /// Replaced by a reboot.
-    node: RwLock<Arc<Node>>,
-    /// Whether the DaemonSet selects the node; see [`Self::agent_away`].
+    /// By number. A reboot replaces one.
+    nodes: RwLock<Vec<Arc<Node>>>,
+    /// Whether the DaemonSet selects nodes; see [`Self::agent_away`].
     pub(crate) agent_wanted: AtomicBool,
     deaths: Deaths,
 }
@@ -40,17 +40,17 @@ pub(crate) fn project(path: &str) -> PathBuf {
 }
 
 impl Cluster {
-    /// Starts what does not run yet of the cluster in `dir`, and installs netclaim from `deploy/`.
-    pub fn start(dir: &Path) -> Result<Self> {
+    /// Starts what does not run yet of the cluster of so many nodes in `dir`, and installs netclaim from `deploy/`.
+    pub fn start(dir: &Path, nodes: usize) -> Result<Self> {
         let image = image()?;
-        let cluster = Self::up(dir, &[])?;
+        let cluster = Self::up(dir, &[("NETCLAIM_NODES", &nodes.to_string())])?;
         cluster.install(&image).inspect_err(|_| cluster.report_system())?;
         Ok(cluster)
     }
 
     /// Starts etcd and an API server in `dir`, without a node or netclaim.
     pub fn start_api_only(dir: &Path) -> Result<Self> {
-        Self::up(dir, &[("NETCLAIM_API_ONLY", "1")])
+        Self::up(dir, &[("NETCLAIM_API_ONLY", "1"), ("NETCLAIM_NODES", "1")])
     }
 
     fn up(dir: &Path, env: &[(&str, &str)]) -> Result<Self> {
@@ -60,10 +60,12 @@ impl Cluster {
         ensure!(up.success(), "tests/node/up.sh failed: see above, and {}/log", dir.display());
         let kubectl =
             output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
+        let nodes: usize = std::fs::read_to_string(dir.join("nodes"))?.trim().parse()?;
+        let nodes = (0..nodes).map(|number| node(dir, number)).collect::<Result<_>>()?;
         Ok(Self {
             dir: dir.to_owned(),
             kubectl: kubectl.trim().into(),
-            node: RwLock::new(node(dir)?),
+            nodes: RwLock::new(nodes),
             agent_wanted: AtomicBool::new(true),
             deaths: Deaths::default(),
         })
@@ -79,9 +81,25 @@ impl Cluster {
         &self.dir
     }
 
-    /// The node, seen from outside.
+    /// The first node, `node0`, seen from outside. Functions that name no node are about this one.
+    #[allow(clippy::indexing_slicing)] // a cluster has at least one node
     pub fn node(&self) -> Arc<Node> {
-        Arc::clone(&self.node.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner)[0])
+    }
+
+    fn all_nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The nodes that are powered on.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.all_nodes().into_iter().filter(|node| node.is_on()).collect()
+    }
+
+    /// The node with this name.
+    pub fn node_named(&self, name: &str) -> Result<Arc<Node>> {
+        let node = self.all_nodes().into_iter().find(|node| node.name() == name);
+        node.with_context(|| format!("the cluster has no {name}"))
     }
 
     pub(crate) fn deaths(&self) -> &Deaths {
@@ -131,15 +149,25 @@ impl Cluster {
         SliceWatch::start(self)
     }
 
-    /// Reads the devices that netclaim publishes for the node.
+    /// Reads the devices that netclaim publishes for the first node.
     pub fn devices_of_node(&self) -> Result<Vec<Value>> {
-        let slices = self.slices()?.into_iter().filter(|slice| slice["spec"]["nodeName"].is_string());
+        self.devices_of("node0")
+    }
+
+    /// Reads the devices that netclaim publishes for a node.
+    pub fn devices_of(&self, node: &str) -> Result<Vec<Value>> {
+        let slices = self.slices()?.into_iter().filter(|slice| slice["spec"]["nodeName"] == node);
         Ok(slices.flat_map(|slice| list(&slice["spec"]["devices"]).cloned().collect::<Vec<_>>()).collect())
     }
 
-    /// Reads one device that netclaim publishes for the node.
+    /// Reads one device that netclaim publishes for the first node.
     pub fn device(&self, name: &str) -> Result<Option<Value>> {
-        Ok(self.devices_of_node()?.into_iter().find(|device| device["name"] == name))
+        self.device_of("node0", name)
+    }
+
+    /// Reads one device that netclaim publishes for a node.
+    pub fn device_of(&self, node: &str, name: &str) -> Result<Option<Value>> {
+        Ok(self.devices_of(node)?.into_iter().find(|device| device["name"] == name))
     }
 
     /// Runs a script of `tests/node` with the cluster's folder as the first argument.
@@ -147,23 +175,33 @@ impl Cluster {
         script(name, &self.dir, args)
     }
 
-    /// Runs a command in the node's mounts and network.
+    /// Runs a command in the first node's mounts and network.
     pub fn on_node(&self, command: &[&str]) -> Result<String> {
-        self.script("node.sh", command)
+        self.on("node0", command)
     }
 
-    /// Reads `path` from an HTTP server that the node reaches; returns the headers, too.
+    /// Runs a command in a node's mounts and network.
+    pub fn on(&self, node: &str, command: &[&str]) -> Result<String> {
+        self.script("node.sh", &[&["--node", node], command].concat())
+    }
+
+    /// Reads `path` from an HTTP server that the first node reaches; returns the headers, too.
     pub fn http_get(&self, address: &str, port: u16, path: &str) -> Result<String> {
+        self.http_get_on("node0", address, port, path)
+    }
+
+    /// As [`Self::http_get`], on another node.
+    pub(crate) fn http_get_on(&self, node: &str, address: &str, port: u16, path: &str) -> Result<String> {
         let get = format!(
             "exec 3<>/dev/tcp/{address}/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
         );
-        self.on_node(&["bash", "-c", &get])
+        self.on(node, &["bash", "-c", &get])
     }
 
     /// Starts, stops, restarts, kills, pauses or resumes a service (`tests/node/svc.sh`).
     pub fn service(&self, verb: &str, name: &str) -> Result<String> {
-        if (verb, name) == ("kill", "runtime") {
-            self.node().runtime_dies();
+        for node in self.nodes().iter().filter(|node| verb == "kill" && node.service("runtime") == name) {
+            node.runtime_dies();
         }
         self.script("svc.sh", &[verb, name])
     }
@@ -173,50 +211,63 @@ impl Cluster {
         Ok(self.service("pid", name)?.trim().parse()?)
     }
 
-    /// Powers the node off (`tests/node/power.sh`).
-    pub fn power_off(&self) -> Result<()> {
+    /// Powers a node off (`tests/node/power.sh`). It stays off until [`Self::power_on`], or until the scenario has ended.
+    pub fn power_off(&self, name: &str) -> Result<()> {
         self.deaths.expect_power_loss();
-        self.script("power.sh", &["off"]).map(drop)
+        self.node_named(name)?.set_off();
+        self.script("power.sh", &["--node", name, "off"]).map(drop)
     }
 
-    /// Powers the node on, and returns when its runtime and its kubelet run.
-    pub fn power_on(&self) -> Result<()> {
-        self.script("power.sh", &["on"])?;
-        *self.node.write().unwrap_or_else(PoisonError::into_inner) = node(&self.dir)?;
+    /// Powers a node on, and returns when its runtime and its kubelet run.
+    pub fn power_on(&self, name: &str) -> Result<()> {
+        let number = self.node_named(name)?.number();
+        self.script("power.sh", &["--node", name, "on"])?;
+        let new = node(&self.dir, number)?;
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        nodes.splice(number..=number, [new]);
         Ok(())
     }
 
-    /// Writes a CNI plugin into the node's `/opt/cni/bin`. Its shell is the static busybox there: the agent's image has
+    /// Writes a CNI plugin into every node's `/opt/cni/bin`. Its shell is the static busybox there: the agent's image has
     /// none.
     pub(crate) fn plugin(&self, name: &str, script: &str) -> Result<()> {
         self.program(name, format!("#!/opt/cni/bin/busybox sh\n{script}\n").as_bytes())
     }
 
-    /// Writes a program into the node's `/opt/cni/bin`. A process of the old one keeps its file.
+    /// Writes a program into every node's `/opt/cni/bin`. A process of the old one keeps its file.
     pub(crate) fn program(&self, name: &str, content: &[u8]) -> Result<()> {
-        let bin = self.node().path("/opt/cni/bin");
-        let new = bin.join(format!(".{name}"));
-        std::fs::write(&new, content)?;
-        std::fs::set_permissions(&new, Permissions::from_mode(0o755))?;
-        Ok(std::fs::rename(new, bin.join(name))?)
-    }
-
-    /// Removes plugins of earlier runs.
-    pub(crate) fn remove_plugins(&self, prefix: &str) -> Result<()> {
-        let bin = self.node().path("/opt/cni/bin");
-        for name in names(&bin)?.iter().filter(|name| name.starts_with(prefix)) {
-            std::fs::remove_file(bin.join(name))?;
+        for node in self.nodes() {
+            let bin = node.path("/opt/cni/bin");
+            let new = bin.join(format!(".{name}"));
+            std::fs::write(&new, content)?;
+            std::fs::set_permissions(&new, Permissions::from_mode(0o755))?;
+            std::fs::rename(new, bin.join(name))?;
         }
         Ok(())
     }
 
-    /// Restores the node as after the installation: every service and the agent run, without counted restarts, which
-    /// would make the kubelet delay the next one.
-    pub(crate) fn repair(&self) -> Result<()> {
-        if self.service("pid", "node").is_err() {
-            self.power_on()?;
+    /// Removes plugins of earlier runs.
+    pub(crate) fn remove_plugins(&self, prefix: &str) -> Result<()> {
+        for node in self.nodes() {
+            let bin = node.path("/opt/cni/bin");
+            for name in names(&bin)?.iter().filter(|name| name.starts_with(prefix)) {
+                std::fs::remove_file(bin.join(name))?;
+            }
         }
-        for name in ["apiserver", "runtime", "kubelet"] {
+        Ok(())
+    }
+
+    /// Restores the nodes as after the installation: every service and the agents run, without counted restarts, which
+    /// would make the kubelets delay the next one.
+    pub(crate) fn repair(&self) -> Result<()> {
+        let mut services = vec!["apiserver".to_owned()];
+        for node in self.all_nodes() {
+            if self.service("pid", &node.service("node")).is_err() {
+                self.power_on(&node.name())?;
+            }
+            services.extend(["runtime", "kubelet"].map(|kind| node.service(kind)));
+        }
+        for name in &services {
             // Fails for a service that does not run.
             let _ = self.service("resume", name);
             self.service("start", name)?;
@@ -235,9 +286,10 @@ fn script(name: &str, dir: &Path, args: &[&str]) -> Result<String> {
     output(Command::new(project("tests/node").join(name)).arg(dir).args(args))
 }
 
-/// The node of the cluster in `dir`.
-fn node(dir: &Path) -> Result<Arc<Node>> {
-    let pid = script("svc.sh", dir, &["pid", "node"])?;
+/// A node of the cluster in `dir`, which must be on.
+fn node(dir: &Path, number: usize) -> Result<Arc<Node>> {
+    let service = if number == 0 { "node".to_owned() } else { format!("node{number}") };
+    let pid = script("svc.sh", dir, &["pid", &service])?;
     let runtime = Runtime::parse(std::fs::read_to_string(dir.join("runtime"))?.trim())?;
-    Ok(Arc::new(Node::new(pid.trim().parse()?, runtime)))
+    Ok(Arc::new(Node::new(number, pid.trim().parse()?, runtime)))
 }

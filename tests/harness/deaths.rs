@@ -25,10 +25,10 @@ pub(crate) struct Deaths(Mutex<Known>);
 struct Known {
     /// Deaths of the agent that scenarios have caused, by the id of the agent's container.
     expected: HashMap<String, u64>,
-    /// The node was powered off, so that the kubelet has restarted every container.
+    /// A node was powered off, so that its kubelet has restarted every container.
     power_lost: bool,
-    /// The agent's container, and how many moves its state machine has refused.
-    illegal_moves: (String, u64),
+    /// How many moves the agent's state machine has refused, by the id of the agent's container.
+    illegal_moves: HashMap<String, u64>,
     /// Lines of logs that report bugs.
     bugs: BTreeSet<String>,
 }
@@ -50,16 +50,23 @@ impl Deaths {
 
     /// Ignores everything that happened before the first scenario.
     pub(crate) fn forget(&self, cluster: &Cluster) -> Result<()> {
-        let (container, restarts, illegal) = metrics(cluster)?;
-        let bugs = bugs(&cluster.node())?;
-        let expected = HashMap::from([(container.clone(), restarts)]);
-        *self.lock() = Known { expected, power_lost: false, illegal_moves: (container, illegal), bugs };
+        let mut known = Known::default();
+        for node in cluster.nodes() {
+            let (container, restarts, illegal) = metrics(cluster, &node)?;
+            known.expected.insert(container.clone(), restarts);
+            known.illegal_moves.insert(container, illegal);
+            known.bugs.extend(bugs(&node)?);
+        }
+        *self.lock() = known;
         Ok(())
     }
 
     /// Makes sure that only expected deaths and no bugs have happened since the last call.
     pub(crate) fn check(&self, cluster: &Cluster) -> Result<()> {
-        let found = bugs(&cluster.node())?;
+        let mut found = BTreeSet::new();
+        for node in cluster.nodes() {
+            found.extend(bugs(&node)?);
+        }
         let new: Vec<String> = {
             let mut known = self.lock();
             let new = found.difference(&known.bugs).cloned().collect();
@@ -70,24 +77,32 @@ impl Deaths {
         if !cluster.agent_is_wanted() {
             return Ok(());
         }
-        let (container, restarts, illegal) = eventually(20, "the agent serves metrics", || metrics(cluster))?;
+        for node in cluster.nodes() {
+            self.check_agent(cluster, &node).with_context(|| node.name())?;
+        }
+        let mut known = self.lock();
+        if !known.power_lost {
+            let restarts = container_restarts(cluster)?;
+            ensure!(restarts == 0, "the kubelet has restarted the agent's container {restarts} times");
+        }
+        // After a power loss `Cluster::repair` replaces the agents' pods.
+        known.power_lost = false;
+        Ok(())
+    }
+
+    fn check_agent(&self, cluster: &Cluster, node: &Node) -> Result<()> {
+        let (container, restarts, illegal) =
+            eventually(20, "the agent serves metrics", || metrics(cluster, node))?;
         let mut known = self.lock();
         let expected = known.expected.entry(container.clone()).or_default();
         let unexpected = restarts.saturating_sub(*expected);
         *expected += unexpected;
         ensure!(unexpected == 0, "the agent died {unexpected} times by itself: see its log");
-        let (of, before) = std::mem::replace(&mut known.illegal_moves, (container.clone(), illegal));
-        let before = if of == container { before } else { 0 };
+        let before = known.illegal_moves.insert(container, illegal).unwrap_or_default();
         ensure!(
             illegal <= before,
             "the state machine refused moves: netclaim_attachment_illegal_moves {illegal}"
         );
-        if !known.power_lost {
-            let restarts = container_restarts(cluster)?;
-            ensure!(restarts == 0, "the kubelet has restarted the agent's container {restarts} times");
-        }
-        // After a power loss `Cluster::repair` replaces the agent's pod.
-        known.power_lost = false;
         Ok(())
     }
 }
@@ -99,10 +114,10 @@ pub(crate) fn container_restarts(cluster: &Cluster) -> Result<u64> {
     restarts.split_whitespace().map(|count| Ok(count.parse::<u64>()?)).sum()
 }
 
-/// The id of the agent's container, how often the parent has restarted the agent, and the refused moves.
-fn metrics(cluster: &Cluster) -> Result<(String, u64, u64)> {
-    let container = cluster.agent_container()?.id;
-    let answer = cluster.ask_agent("/metrics")?;
+/// The id of the container of a node's agent, how often the parent has restarted the agent, and the refused moves.
+fn metrics(cluster: &Cluster, node: &Node) -> Result<(String, u64, u64)> {
+    let container = node.agent()?.context("no agent runs")?.id;
+    let answer = cluster.ask_agent_of(&node.name(), "/metrics")?;
     let value = |name: &str| {
         let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let line = line.with_context(|| format!("no {name} in {answer}"))?;
@@ -129,13 +144,14 @@ fn bugs(node: &Node) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Services that run unless a scenario stops them.
-const SERVICES: [&str; 6] = ["etcd", "apiserver", "kcm", "scheduler", "runtime", "kubelet"];
-
-/// Makes sure that every service runs.
+/// Makes sure that every service runs, but for those of nodes without power.
 pub(crate) fn services_run(cluster: &Cluster) -> Result<()> {
-    for name in SERVICES {
-        if let Err(error) = cluster.service_pid(name) {
+    let mut services = ["etcd", "apiserver", "kcm", "scheduler"].map(str::to_owned).to_vec();
+    for node in cluster.nodes() {
+        services.extend(["runtime", "kubelet"].map(|kind| node.service(kind)));
+    }
+    for name in services {
+        if let Err(error) = cluster.service_pid(&name) {
             bail!("{name} has ended: {error:#}");
         }
     }

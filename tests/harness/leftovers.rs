@@ -1,4 +1,4 @@
-//! What is on the node for pods that do not run there.
+//! What is on a node for pods that do not run there.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,9 +14,6 @@ use serde_json::Value;
 use crate::command::output;
 use crate::node::{Node, Unfinished, mounts, names};
 use crate::process::{command_line, pids};
-
-/// Links of the node itself.
-const OWN_LINKS: [&str; 4] = ["lo", "eth0", "eth1", "eth2"];
 
 /// Folders where the runtime and the kubelet mount things. Network namespaces are checked one by one.
 const FOREIGN_MOUNTS: [&str; 9] = [
@@ -53,7 +50,7 @@ impl Node {
         left.extend(self.files_left(&sandboxes, claims)?);
         let (in_use, unused) = self.namespaces_left(&namespaces, &mut left)?;
         left.extend(self.links_left(in_use)?);
-        ensure!(left.is_empty(), "left on the node:\n  {}", left.join("\n  "));
+        ensure!(left.is_empty(), "left on {}:\n  {}", self.name(), left.join("\n  "));
         *self.unfinished() = Unfinished { possible: false, names: unused };
         Ok(())
     }
@@ -134,10 +131,11 @@ impl Node {
     /// Links of pods that are gone, and own links that are missing; each of `pods` has one veth.
     fn links_left(&self, pods: usize) -> Result<Vec<String>> {
         let links = self.links()?;
-        let missing = OWN_LINKS.iter().filter(|name| !links.contains(**name));
+        let own = self.own_links();
+        let missing = own.iter().filter(|name| !links.contains(**name));
         let mut left: Vec<String> = missing.map(|name| format!("link {name} is missing")).collect();
         let plugged = self.plugged();
-        let is_foreign = |name: &&String| !OWN_LINKS.contains(&name.as_str()) && !plugged.contains(*name);
+        let is_foreign = |name: &&String| !own.contains(&name.as_str()) && !plugged.contains(*name);
         let foreign: Vec<_> = links.iter().filter(is_foreign).collect();
         left.extend(
             foreign.iter().filter(|name| !name.starts_with("veth")).map(|name| format!("link {name}")),

@@ -1,7 +1,7 @@
 //! Tests of netclaim on a real cluster: the library that the scenarios in `tests/scenarios` share.
 //!
 //! ```text
-//! suite: one Cluster ──> for each scenario a Test (its own namespace) ──> afterwards the node must be clean
+//! suite: one Cluster ──> for each scenario a Test (its own namespace) ──> afterwards the nodes must be clean
 //! ```
 //!
 //! * Nothing here trusts what netclaim reports: interfaces are read in the pods' network namespaces, and leftovers are
@@ -32,7 +32,7 @@ mod watch;
 
 pub use netclaim_driver::failpoint::Failpoint;
 
-pub use agent::{AGENT, AGENT_PODS, AGENT_USER};
+pub use agent::{AGENT, AGENT_PODS, AGENT_USER, CONTROLLER};
 pub use audit::AuditLog;
 pub use cluster::{Cluster, SYSTEM};
 pub use node::{Interface, Node, Task, names};

@@ -1,10 +1,11 @@
-//! The node, seen from outside: through its mounts and its processes.
+//! A node, seen from outside: through its mounts and its processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
@@ -18,9 +19,11 @@ use crate::runtime::Runtime;
 /// The CNI network that the runtime attaches to every pod (`tests/node/up.sh`).
 const PRIMARY: &str = "pods";
 
-/// The node's namespaces and its container runtime.
+/// A node's namespaces and its container runtime.
 pub struct Node {
+    number: usize,
     pid: i32,
+    off: AtomicBool,
     root: PathBuf,
     runtime: Runtime,
     /// Mount points at the start.
@@ -70,13 +73,51 @@ pub struct Interface {
     pub mtu: u64,
     /// The IPv4 addresses with their prefix lengths.
     pub ips: Vec<String>,
+    /// The global IPv6 addresses with their prefix lengths.
+    pub ipv6: Vec<String>,
 }
 
 impl Node {
-    pub(crate) fn new(pid: i32, runtime: Runtime) -> Self {
-        let mounts = mounts(pid).unwrap_or_default().into_keys().collect();
-        let root = format!("/proc/{pid}/root").into();
-        Self { pid, root, runtime, mounts, unfinished: Mutex::default(), plugged: Mutex::default() }
+    /// The node with this number, whose namespaces the process `pid` is in.
+    pub(crate) fn new(number: usize, pid: i32, runtime: Runtime) -> Self {
+        Self {
+            number,
+            pid,
+            off: AtomicBool::new(false),
+            root: format!("/proc/{pid}/root").into(),
+            runtime,
+            mounts: mounts(pid).unwrap_or_default().into_keys().collect(),
+            unfinished: Mutex::default(),
+            plugged: Mutex::default(),
+        }
+    }
+
+    /// Its name: `node0`, `node1` and so on.
+    pub fn name(&self) -> String {
+        format!("node{}", self.number)
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The name of its service `node`, `runtime` or `kubelet` (`tests/node/svc.sh`).
+    pub fn service(&self, kind: &str) -> String {
+        if self.number == 0 { kind.to_owned() } else { format!("{kind}{}", self.number) }
+    }
+
+    /// Notes that the node has no power any more.
+    pub(crate) fn set_off(&self) {
+        self.off.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        !self.off.load(Ordering::SeqCst)
+    }
+
+    /// Links of the node itself (`tests/node/machine.sh`).
+    pub(crate) fn own_links(&self) -> &'static [&'static str] {
+        if self.number < 2 { &["lo", "eth0", "eth1", "eth2"] } else { &["lo", "eth0", "eth1"] }
     }
 
     /// Notes that the runtime is about to be killed.
@@ -130,13 +171,19 @@ impl Node {
         let links: Vec<Value> = serde_json::from_str(&links)?;
         let interface = |link: &Value| {
             let number = |field: &str| link[field].as_u64().unwrap_or_default();
-            let ips = list(&link["addr_info"]).filter(|ip| ip["family"] == "inet");
+            let ips = |family: &str| {
+                let of_family =
+                    |ip: &&Value| ip["family"] == family && (family == "inet" || ip["scope"] == "global");
+                let address = |ip: &Value| format!("{}/{}", text(&ip["local"]), ip["prefixlen"]);
+                list(&link["addr_info"]).filter(of_family).map(address).collect()
+            };
             let interface = Interface {
                 name: text(&link["ifname"]),
                 index: number("ifindex"),
                 mac: text(&link["address"]),
                 mtu: number("mtu"),
-                ips: ips.map(|ip| format!("{}/{}", text(&ip["local"]), ip["prefixlen"])).collect(),
+                ips: ips("inet"),
+                ipv6: ips("inet6"),
             };
             (interface.name.clone(), interface)
         };

@@ -78,6 +78,13 @@ pub fn pod(name: &str, claims: &[&str]) -> Value {
     })
 }
 
+/// As [`pod`], with a claim of its own, made from a template.
+pub fn pod_of_template(name: &str, template: &str) -> Value {
+    let mut pod = pod(name, &[template]);
+    pod["spec"]["resourceClaims"] = json!([{"name": template, "resourceClaimTemplateName": template}]);
+    pod
+}
+
 /// A container that logs its interfaces and their addresses, and runs until it is stopped.
 pub fn container(name: &str) -> Value {
     json!({

@@ -1,4 +1,4 @@
-//! Links that a scenario adds to the node.
+//! Links that a scenario adds to a node.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::node::Node;
 use crate::test::Test;
 
-/// A link that is on the node while this value lives: one end of a veth pair, whose other end is `far-NAME`.
+/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME`.
 pub struct Plugged<'a> {
     test: &'a Test<'a>,
     node: Arc<Node>,
@@ -15,21 +15,31 @@ pub struct Plugged<'a> {
 }
 
 impl<'a> Plugged<'a> {
-    /// Adds the link and sets both ends up.
+    /// Adds the link to the first node and sets both ends up.
     pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
+        Self::on(test, "node0", name)
+    }
+
+    /// As [`Self::new`], on another node.
+    pub fn on(test: &'a Test<'a>, node: &str, name: &str) -> Result<Self> {
         let far = format!("far-{name}");
-        test.cluster.on_node(&["ip", "link", "add", name, "type", "veth", "peer", "name", &far])?;
-        let plugged = Self { test, node: test.cluster.node(), ends: [name.to_owned(), far] };
+        let node = test.cluster.node_named(node)?;
+        let plugged = Self { test, node, ends: [name.to_owned(), far.clone()] };
+        plugged.ip(&["link", "add", name, "type", "veth", "peer", "name", &far])?;
         plugged.node.plugged().extend(plugged.ends.clone());
         for end in &plugged.ends {
-            test.cluster.on_node(&["ip", "link", "set", end, "up"])?;
+            plugged.set(&[end, "up"])?;
         }
         Ok(plugged)
     }
 
     /// Runs `ip link set WORDS` on the node.
     pub fn set(&self, words: &[&str]) -> Result<()> {
-        self.test.cluster.on_node(&[&["ip", "link", "set"], words].concat()).map(drop)
+        self.ip(&[&["link", "set"], words].concat())
+    }
+
+    fn ip(&self, words: &[&str]) -> Result<()> {
+        self.test.cluster.on(&self.node.name(), &[&["ip"], words].concat()).map(drop)
     }
 }
 
@@ -37,7 +47,7 @@ impl Drop for Plugged<'_> {
     fn drop(&mut self) {
         let [_, far] = &self.ends;
         // The kernel deletes the other end too, wherever it is.
-        let _ = self.test.cluster.on_node(&["ip", "link", "del", far]);
+        let _ = self.ip(&["link", "del", far]);
         self.node.plugged().retain(|name| !self.ends.contains(name));
     }
 }

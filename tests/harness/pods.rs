@@ -39,6 +39,13 @@ impl Test<'_> {
         self.create([claim, pod])
     }
 
+    /// As [`Self::pod`], for a pod that only `node` may run.
+    pub fn pod_on(&self, node: &str, name: &str, class: &str) -> Result<()> {
+        self.pod_with(name, class, |_, pod| {
+            pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        })
+    }
+
     /// As [`Self::pod`], for a pod that is never restarted.
     pub fn pod_without_restarts(&self, name: &str, class: &str) -> Result<()> {
         self.pod_with(name, class, |_, pod| pod["spec"]["restartPolicy"] = json!("Never"))
@@ -119,6 +126,12 @@ impl Test<'_> {
         })
     }
 
+    /// The name of the node that a pod was scheduled to.
+    pub fn node_of(&self, pod: &str) -> Result<String> {
+        let object = self.get("pod", pod)?;
+        object["spec"]["nodeName"].as_str().map(str::to_owned).with_context(|| format!("{pod} has no node"))
+    }
+
     /// Waits until no node has the devices that a pod requests, and makes sure that the pod stays without a node.
     pub fn is_unschedulable(&self, pod: &str) -> Result<()> {
         self.event(pod, &["FailedScheduling", "cannot allocate all claims"])?;
@@ -192,8 +205,12 @@ impl Test<'_> {
 
     /// The sandbox and the running containers of a pod.
     pub fn tasks(&self, pod: &str) -> Result<Vec<Task>> {
-        let tasks = self.cluster.node().tasks()?.into_iter();
-        Ok(tasks.filter(|task| task.namespace == self.namespace() && task.pod == pod).collect())
+        let mut found = Vec::new();
+        for node in self.cluster.nodes() {
+            let tasks = node.tasks()?.into_iter();
+            found.extend(tasks.filter(|task| task.namespace == self.namespace() && task.pod == pod));
+        }
+        Ok(found)
     }
 
     /// The sandbox of a pod.
@@ -271,11 +288,23 @@ impl Test<'_> {
         Ok(ip.split('/').next().unwrap_or_default().to_owned())
     }
 
-    /// Pings the address that a pod has on `interface` from another pod.
+    /// Pings the IPv4 address that a pod has on `interface` from another pod.
     pub fn ping(&self, from: &str, to: &str, interface: &str) -> Result<()> {
-        let ip = self.ip(to, interface)?;
-        eventually(10, &format!("{from} reaches {to}"), || {
-            self.kubectl(&["exec", from, "--", "ping", "-c", "1", "-W", "2", "-I", interface, &ip]).map(drop)
+        self.ping_address(from, &self.ip(to, interface)?, interface)
+    }
+
+    /// As [`Self::ping`], for the IPv6 address.
+    pub fn ping6(&self, from: &str, to: &str, interface: &str) -> Result<()> {
+        let addresses = self.interface(to, interface)?.ipv6;
+        let address =
+            addresses.first().with_context(|| format!("{interface} of {to} has no IPv6 address"))?;
+        self.ping_address(from, address.split('/').next().unwrap_or_default(), interface)
+    }
+
+    fn ping_address(&self, from: &str, address: &str, interface: &str) -> Result<()> {
+        eventually(10, &format!("{from} reaches {address}"), || {
+            self.kubectl(&["exec", from, "--", "ping", "-c", "1", "-W", "2", "-I", interface, address])
+                .map(drop)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Runs scenarios on one cluster, with the command line and the output of `cargo test`.
 //!
-//! `$NETCLAIM_TEST_CLUSTER` is the folder of a cluster that keeps running; it is started if it does not run. By
-//! default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an image archive, instead of building one.
+//! `$NETCLAIM_TEST_CLUSTER` ([`Lane`] has others) is the folder of a cluster that keeps running; it is started if it does
+//! not run. By default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an image archive, instead of building one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -55,8 +55,21 @@ macro_rules! scenarios {
     };
 }
 
-/// Runs the scenarios that the command line selects.
-pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
+/// What scenarios run on.
+pub struct Lane {
+    /// How many nodes the cluster has.
+    pub nodes: usize,
+    /// The environment variable with the folder of a cluster that keeps running.
+    pub cluster: &'static str,
+}
+
+/// Runs the scenarios that the command line selects, on one node.
+pub fn run(scenarios: Vec<Scenario>) -> ExitCode {
+    run_on(&Lane { nodes: 1, cluster: "NETCLAIM_TEST_CLUSTER" }, scenarios)
+}
+
+/// As [`run`], in another lane.
+pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
     scenarios.sort_by_key(|scenario| scenario.alone);
@@ -70,11 +83,11 @@ pub fn run(mut scenarios: Vec<Scenario>) -> ExitCode {
         let trials = scenarios.into_iter().map(|scenario| Trial::test(scenario.name, || Ok(())));
         return libtest_mimic::run(&args, trials.collect()).exit_code();
     }
-    let (dir, keep) = match std::env::var_os("NETCLAIM_TEST_CLUSTER") {
+    let (dir, keep) = match std::env::var_os(lane.cluster) {
         Some(dir) => (PathBuf::from(dir), true),
         None => (format!("/var/tmp/netclaim-test-{}", std::process::id()).into(), false),
     };
-    let started = Cluster::start(&dir).and_then(|cluster| {
+    let started = Cluster::start(&dir, lane.nodes).and_then(|cluster| {
         forget_earlier_tests(&cluster)?;
         Ok(cluster)
     });
@@ -149,7 +162,7 @@ fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Resul
     });
     let died = cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
     let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
-    let end = || test.end().and_then(|()| test.node_is_clean()).context("after the test");
+    let end = || test.end().and_then(|()| test.nodes_are_clean()).context("after the test");
     if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
         // The repair comes first: without a kubelet, say, the scenario's pods could not be deleted.
         let (_, _) = (repair(), end());

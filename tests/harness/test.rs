@@ -55,13 +55,13 @@ impl<'a> Test<'a> {
         self.cluster.kubectl(&["delete", kinds, "-l", &label, "--wait=false"]).map(drop)
     }
 
-    /// Waits until the node has nothing of pods that are gone.
-    pub fn node_is_clean(&self) -> Result<()> {
-        eventually(20, "the node is clean", || {
+    /// Waits until no node has anything of pods that are gone. Nodes without power are left out.
+    pub fn nodes_are_clean(&self) -> Result<()> {
+        eventually(20, "the nodes are clean", || {
             let all = self.cluster.get(&["resourceclaims", "--all-namespaces"])?;
             let held = list(&all["items"]).filter(|claim| claim["status"]["reservedFor"].is_array());
             let claims: BTreeSet<String> = held.map(|claim| text(&claim["metadata"]["uid"])).collect();
-            self.cluster.node().is_clean(&claims)
+            self.cluster.nodes().iter().try_for_each(|node| node.is_clean(&claims))
         })
     }
 
@@ -90,6 +90,16 @@ impl<'a> Test<'a> {
         format!("10.{}.{}.{host}", 100 + n, self.number)
     }
 
+    /// An IPv6 subnet that no other scenario uses.
+    pub fn subnet6(&self) -> String {
+        format!("{}/64", self.address6(0))
+    }
+
+    /// An address of [`Self::subnet6`].
+    pub fn address6(&self, host: u16) -> String {
+        format!("fd00:0:0:{:x}::{host:x}", self.number)
+    }
+
     /// Runs kubectl in the scenario's namespace.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.cluster.kubectl(&[&["-n", &self.namespace], args].concat())
@@ -115,7 +125,7 @@ impl<'a> Test<'a> {
         self.cluster.kubectl_with(&["-n", &self.namespace, "create", "-f", "-"], &list).map(drop)
     }
 
-    /// Installs a CNI plugin on the node, a script for busybox's shell. Returns its type.
+    /// Installs a CNI plugin on the nodes, a script for busybox's shell. Returns its type.
     pub fn plugin(&self, name: &str, script: &str) -> Result<String> {
         let full = self.name(name);
         self.cluster.plugin(&full, script)?;
@@ -166,7 +176,12 @@ impl<'a> Test<'a> {
 
     /// Creates a Network `a` of scope `Cluster` that has so many interfaces.
     pub fn cluster_network(&self, interfaces: usize) -> Result<String> {
-        self.network("a", |network| {
+        self.cluster_network_named("a", interfaces)
+    }
+
+    /// As [`Self::cluster_network`], with another name.
+    pub fn cluster_network_named(&self, name: &str, interfaces: usize) -> Result<String> {
+        self.network(name, |network| {
             network["spec"]["scope"] = json!("Cluster");
             network["spec"]["capacity"] = json!({"interfaces": interfaces});
         })
@@ -201,19 +216,30 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// Waits until the node publishes a device that fits.
+    /// Waits until the first node publishes a device that fits.
     pub fn is_published(&self, name: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
-        eventually(PUBLISHED, &format!("{name} is published as expected"), || {
-            let device = self.cluster.device(name)?.with_context(|| format!("there is no {name}"))?;
+        self.is_published_on("node0", name, fits)
+    }
+
+    /// As [`Self::is_published`], on another node.
+    pub fn is_published_on(&self, node: &str, name: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
+        eventually(PUBLISHED, &format!("{name} is published on {node} as expected"), || {
+            let device =
+                self.cluster.device_of(node, name)?.with_context(|| format!("there is no {name}"))?;
             ensure!(fits(&device), "{device}");
             Ok(())
         })
     }
 
-    /// Waits until the node does not publish the device.
+    /// Waits until the first node does not publish the device.
     pub fn is_not_published(&self, name: &str) -> Result<()> {
-        eventually(PUBLISHED, &format!("{name} is not published"), || {
-            ensure!(self.cluster.device(name)?.is_none(), "it is");
+        self.is_not_published_on("node0", name)
+    }
+
+    /// As [`Self::is_not_published`], on another node.
+    pub fn is_not_published_on(&self, node: &str, name: &str) -> Result<()> {
+        eventually(PUBLISHED, &format!("{name} is not published on {node}"), || {
+            ensure!(self.cluster.device_of(node, name)?.is_none(), "it is");
             Ok(())
         })
     }
@@ -227,7 +253,7 @@ impl<'a> Test<'a> {
         Ok(lease)
     }
 
-    /// Waits until the node has `count` leases and as many files in the journal. Other scenarios must not run.
+    /// Waits until the first node has `count` leases and as many files in the journal. Other scenarios must not run.
     pub fn node_has_leases(&self, count: usize) -> Result<()> {
         eventually(20, &format!("the node has {count} leases"), || {
             let (leases, journal) = (self.cluster.node().leases()?, self.cluster.node().journal()?);
@@ -241,7 +267,7 @@ impl<'a> Test<'a> {
 
     /// Reports the state of the scenario's objects and of the agent, for people.
     pub(crate) fn report(&self) -> String {
-        let agent = ["logs", "-n", SYSTEM, "-l", AGENT_PODS, "--tail=40"];
+        let agent = ["logs", "-n", SYSTEM, "-l", AGENT_PODS, "--tail=40", "--prefix"];
         let claims = "jsonpath={range .items[*]}{.metadata.name}: {.status}{\"\\n\"}{end}";
         let parts: [(&str, Result<String>); 5] = [
             ("pods", self.kubectl(&["get", "pods", "-o", "wide"])),

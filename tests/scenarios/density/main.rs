@@ -74,7 +74,7 @@ fn start(test: &Test<'_>, prefix: &str, count: usize, networks: bool) -> Result<
 /// Deletes all pods, and makes sure that the node is clean.
 fn end(test: &Test<'_>) -> Result<()> {
     test.kubectl(&["delete", "pods", "--all", &format!("--timeout={PATIENCE}s")])?;
-    test.node_is_clean()
+    test.nodes_are_clean()
 }
 
 fn a_hundred_pods_with_two_networks_each_start_at_once(test: &Test<'_>) -> Result<()> {

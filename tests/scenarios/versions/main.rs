@@ -163,7 +163,7 @@ fn a_pod_gets_its_network_and_its_claim_reports_it(test: &Test<'_>) -> Result<()
     ensure!(device["data"]["cniVersion"] == "1.0.0", "no CNI result: {device}");
     ensure!(device["shareID"].is_string() == has_everything(test.cluster)?, "{device}");
     test.delete_pod("p")?;
-    test.node_is_clean()?;
+    test.nodes_are_clean()?;
     test.node_has_leases(0)
 }
 

@@ -52,10 +52,10 @@ pub fn a_reboot_releases_old_addresses_and_restarts_pods_with_their_networks(tes
     ensure!(boots(test)? == BTreeSet::from([EARLIER_BOOT.to_owned()]), "{:?}", boots(test)?);
 
     fs::remove_file(test.cluster.node().path(&log))?;
-    test.cluster.power_off()?;
+    test.cluster.power_off("node0")?;
     test.delete_pod_by_force("deleted")?;
     test.kubectl(&["delete", "resourceclaim", "deleted", "--timeout=60s"])?;
-    test.cluster.power_on()?;
+    test.cluster.power_on("node0")?;
 
     // The pods' status may still be that from before the reboot.
     for name in ["one", "two"] {
