@@ -49,13 +49,14 @@ test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debi
 .PHONY: test-churn
 test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
 	tests/node/build.sh
-	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --locked -- pods_come_and_go
+	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --test cluster --locked -- pods_come_and_go
 
 .PHONY: test-faults
 test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
 	tests/node/build.sh
-	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- faults::
-	NETCLAIM_LONG=1 cargo test --package netclaim-tests --locked -- nothing_changes
+	NETCLAIM_LONG=1 cargo test --package netclaim-tests --test cluster --locked -- faults::
+	NETCLAIM_LONG=1 cargo test --package netclaim-tests --test cluster --locked -- nothing_changes
+	NETCLAIM_LONG=1 cargo test --package netclaim-tests --test nodes --locked -- controller::
 
 .PHONY: test-runtimes
 test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)

@@ -2,7 +2,7 @@
 //! from `deploy/` with its own service account.
 //!
 //! `make test` runs all. To run one, on a cluster that keeps running:
-//! `NETCLAIM_TEST_CLUSTER=/var/tmp/my-cluster cargo test -p netclaim-tests -- two_pods`.
+//! `NETCLAIM_TEST_CLUSTER=/var/tmp/my-cluster cargo test -p netclaim-tests --test cluster -- two_pods`.
 
 use std::process::ExitCode;
 

@@ -1,0 +1,49 @@
+//! netclaim on a real cluster of several nodes: what one node cannot show.
+//!
+//! Three nodes (`$NETCLAIM_NODES`: 3 to 8) are on one network segment by `eth1`; `node0` and `node1` are on another by `eth2`.
+//! `$NETCLAIM_TEST_NODES_CLUSTER` is the folder of a cluster that keeps running.
+
+use std::process::ExitCode;
+
+use netclaim_tests::suite::Lane;
+use netclaim_tests::{scenarios, suite};
+
+mod claims;
+mod controller;
+mod lost_nodes;
+mod placement;
+mod segments;
+
+use claims::*;
+use controller::*;
+use lost_nodes::*;
+use placement::*;
+use segments::*;
+
+fn main() -> ExitCode {
+    let nodes = std::env::var("NETCLAIM_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(3);
+    let lane = Lane { nodes, cluster: "NETCLAIM_TEST_NODES_CLUSTER" };
+    suite::run_on(
+        &lane,
+        scenarios![
+            beside:
+                pods_run_only_on_nodes_with_the_networks_uplink,
+                the_last_free_interface_goes_to_one_pod,
+                a_pod_goes_to_a_node_with_enough_bandwidth,
+                pods_with_claims_are_spread_over_the_nodes,
+                pods_with_claims_avoid_each_other,
+                a_claim_of_another_node_is_refused,
+                a_named_claim_moves_to_another_node_with_its_pod,
+                a_cluster_wide_network_counts_its_interfaces_over_all_nodes,
+                pods_on_different_nodes_reach_each_other;
+            alone:
+                pods_of_a_drained_node_start_on_other_nodes,
+                slices_return_after_a_node_has_registered_again,
+                claims_of_a_lost_node_serve_pods_on_other_nodes,
+                the_next_controller_reports_the_status_of_networks,
+                a_second_controller_takes_over_from_a_leader_that_hangs,
+                pods_start_on_all_nodes_during_an_update,
+                pods_on_all_nodes_outlive_the_api_server;
+        ],
+    )
+}
