@@ -14,6 +14,9 @@ const CNI_TIMEOUT: u32 = 10;
 /// Seconds between STATUS calls of a plugin. Most scenarios' networks have a CNI version without STATUS.
 const STATUS_PERIOD: u32 = 3;
 
+/// Seconds after which the blocks of addresses of a deleted node go to others: scenarios cannot wait for 10 minutes.
+const NODE_GONE_AFTER: u32 = 40;
+
 impl Cluster {
     pub(crate) fn install(&self, image: &Path) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
@@ -27,6 +30,11 @@ impl Cluster {
             self.script("image.sh", &[&image.to_string_lossy()])?;
         }
         self.apply_manifests()?;
+        if self.nodes().len() > 1 {
+            let gone = format!("NETCLAIM_NODE_GONE_AFTER={NODE_GONE_AFTER}");
+            self.set_agent_env(&[&gone])?;
+            self.kubectl(&["set", "env", "-n", SYSTEM, CONTROLLER, &gone])?;
+        }
         self.set_agent_env(&[
             &format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}"),
             &format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}"),

@@ -124,7 +124,13 @@ fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
 
 fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
     cluster.repair()?;
-    cluster.kubectl(&["delete", "namespaces,networks,deviceclasses", "-l", LABEL, "--timeout=60s"])?;
+    cluster.kubectl(&[
+        "delete",
+        "namespaces,networks,addresspools,deviceclasses",
+        "-l",
+        LABEL,
+        "--timeout=60s",
+    ])?;
     eventually(20, "the agent serves metrics", || cluster.deaths().forget(cluster))
 }
 

@@ -4,6 +4,7 @@
 //! it sends one about every minute.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
@@ -13,6 +14,7 @@ use netclaim_api::addresses::AddressBlock;
 use netclaim_cni::error_chain;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::addresses::{OwnBlock, OwnBlocks};
@@ -21,6 +23,9 @@ use super::addresses::{OwnBlock, OwnBlocks};
 const WATCH_SECONDS: u32 = 290;
 /// Time between a failure and the next try.
 const RETRY: Duration = Duration::from_secs(2);
+/// How long the API server may take to answer. Without a limit, a lost connection would be waited for long after the network
+/// is back.
+const ANSWER: Duration = Duration::from_secs(10);
 /// Time between two looks at the clock.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -81,7 +86,7 @@ impl BlockWatch {
         }
     }
 
-    /// Lists the blocks, and follows their changes until the watch fails.
+    /// Lists the blocks, and follows their changes until the watch fails or is not answered.
     async fn follow(
         &self,
         blocks: &watch::Sender<OwnBlocks>,
@@ -90,7 +95,9 @@ impl BlockWatch {
         let api = Api::<AddressBlock>::all(self.client.clone());
         let fields = format!("spec.node={}", self.node);
         let asked = now();
-        let list = api.list(&ListParams::default().fields(&fields)).await?;
+        let list = ListParams::default().fields(&fields);
+        let Ok(list) = timeout(ANSWER, api.list(&list)).await else { return Ok(()) };
+        let list = list?;
         // As of the question: the answer may have been on its way for long.
         heard.send_replace(asked);
         let known: BTreeMap<String, OwnBlock> = list.items.into_iter().filter_map(OwnBlock::of).collect();
@@ -103,10 +110,11 @@ impl BlockWatch {
         let params = WatchParams::default().fields(&fields).timeout(WATCH_SECONDS);
         loop {
             let asked = now();
-            let mut events = std::pin::pin!(api.watch(&params, &version).await?);
+            let Ok(events) = timeout(ANSWER, api.watch(&params, &version)).await else { return Ok(()) };
+            let mut events = pin!(events?);
             heard.send_replace(asked);
             // Silence of half the allowed time: ask, because the connection may be dead.
-            while let Ok(event) = tokio::time::timeout(self.stale_after / 2, events.try_next()).await {
+            while let Ok(event) = timeout(self.stale_after / 2, events.try_next()).await {
                 let Some(event) = event? else { break };
                 match event {
                     WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
