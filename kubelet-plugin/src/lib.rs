@@ -30,7 +30,7 @@
 //! * The API server is never on a pod's path after NodePrepareResources.
 
 mod agent;
-mod blocks;
+pub mod blocks;
 mod devices;
 mod dra;
 #[cfg(test)]

@@ -11,46 +11,48 @@ use tokio::time::Instant;
 /// How long the number of attachments must stay the same before the exact number is reported.
 const SETTLED: Duration = Duration::from_secs(600);
 /// How long a block must be empty, or `wanted` too high, before that is acted upon.
-pub(super) const IDLE: Duration = Duration::from_secs(300);
+pub const IDLE: Duration = Duration::from_secs(300);
 /// The time whose attachments say how many are to come: a block takes some seconds at worst.
 const RATE_WINDOW: Duration = Duration::from_secs(60);
 
 /// One block, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BlockNow {
+pub struct BlockNow {
     /// Name of the AddressBlock.
-    pub(super) name: String,
+    pub name: String,
     /// Addresses that attachments can have.
-    pub(super) usable: u64,
+    pub usable: u64,
     /// Addresses that attachments have or are about to get.
-    pub(super) used: u64,
+    pub used: u64,
     /// What the object says of these.
-    pub(super) reported_used: Option<i64>,
+    pub reported_used: Option<i64>,
     /// What the object says that the node wants.
-    pub(super) reported_wanted: Option<i64>,
+    pub reported_wanted: Option<i64>,
 }
 
 /// What to write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Decision {
+pub struct Decision {
     /// The status of blocks, by name.
-    pub(super) reports: BTreeMap<String, Report>,
+    pub reports: BTreeMap<String, Report>,
     /// The block to give back.
-    pub(super) give_back: Option<String>,
+    pub give_back: Option<String>,
     /// When to look again, if nothing changes.
-    pub(super) next: Option<Instant>,
+    pub next: Option<Instant>,
 }
 
 /// The status of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Report {
-    pub(super) used: u64,
-    pub(super) wanted: Option<u64>,
+pub struct Report {
+    /// Addresses that attachments have.
+    pub used: u64,
+    /// Addresses that the node wants to have in all of its blocks.
+    pub wanted: Option<u64>,
 }
 
 /// What is remembered of one family of a Network.
 #[derive(Debug, Default)]
-pub(super) struct Demand {
+pub struct Demand {
     /// Number of attachments at the last look, and since when.
     used: Option<(u64, Instant)>,
     /// When attachments came, with their number.
@@ -63,7 +65,7 @@ pub(super) struct Demand {
 
 impl Demand {
     /// Decides what to do about these blocks of one family.
-    pub(super) fn look(&mut self, blocks: &[BlockNow], now: Instant) -> Decision {
+    pub fn look(&mut self, blocks: &[BlockNow], now: Instant) -> Decision {
         let mut decision = Decision::default();
         // What the node wants is written to the first one.
         let Some(first) = blocks.first() else {
