@@ -7,18 +7,29 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
+use netclaim_api::addresses::AddressTotals;
 use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::{Invalid, NetworkName, Quantity};
 use serde_json::Value;
 
+use crate::leasing::Supply;
 use crate::nodes::NetworkNodes;
-use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find};
+use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
 
 /// Type of the condition that says where a Network can be used now.
 const AVAILABLE: &str = "Available";
 
-/// A message names this many nodes.
-const NAMED_NODES: usize = 5;
+/// Type of the condition that says whether there are addresses for a Network that draws some.
+const ADDRESSES_AVAILABLE: &str = "AddressesAvailable";
+
+/// The addresses of a Network, once they are known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Addresses<'a> {
+    /// Totals of the pool that it draws from.
+    pub(crate) totals: Option<AddressTotals>,
+    /// Whether there are some for its nodes.
+    pub(crate) supply: Option<&'a Supply>,
+}
 
 /// Whether one Network is accepted.
 #[derive(Debug)]
@@ -60,8 +71,14 @@ impl Acceptance {
             .is_none_or(|before| (&before.status, &before.message) != (&condition.status, &condition.message))
     }
 
-    /// Returns the status that the Network should have, or `None` if it has it. `nodes` publish the Network.
-    pub(crate) fn status(&self, nodes: &NetworkNodes, now: &Time) -> Option<NetworkStatus> {
+    /// Returns the status that the Network should have, or `None` if it has it. `nodes` publish the Network. What is not known
+    /// of the addresses stays as it was.
+    pub(crate) fn status(
+        &self,
+        nodes: &NetworkNodes,
+        addresses: Addresses<'_>,
+        now: &Time,
+    ) -> Option<NetworkStatus> {
         let accepted = match &self.result {
             Ok(_) if self.warnings.is_empty() => Finding::new(true, ACCEPTED, "pods can claim the network"),
             Ok(_) => {
@@ -79,18 +96,30 @@ impl Acceptance {
         {
             conditions.push(self.condition(AVAILABLE, availability(spec, nodes), now));
         }
+        let draws = self.result.as_ref().ok().and_then(|(_, spec)| spec.addresses.as_ref());
+        if draws.is_some() {
+            let before = find(&self.before.conditions, ADDRESSES_AVAILABLE).cloned();
+            let found = addresses.supply.map(|supply| {
+                self.condition(ADDRESSES_AVAILABLE, availability_of_addresses(supply, addresses.totals), now)
+            });
+            conditions.extend(found.or(before));
+        }
+        let of_own = draws.filter(|draws| draws.pool.is_none());
+        let totals = of_own.and_then(|_| addresses.totals.or(self.before.addresses));
         let nodes = (!of_cluster).then_some(nodes.count());
         let known = |condition: &Condition| self.before.conditions.contains(condition);
         // The next write removes a condition of the controller's that does not apply any more.
-        let ours = |condition: &&Condition| [ACCEPTED, AVAILABLE].contains(&condition.type_.as_str());
+        let types = [ACCEPTED, AVAILABLE, ADDRESSES_AVAILABLE];
+        let ours = |condition: &&Condition| types.contains(&condition.type_.as_str());
         let same = conditions.iter().all(known)
             && self.before.conditions.iter().filter(ours).count() == conditions.len()
             && self.before.observed_generation == self.generation
-            && self.before.nodes == nodes;
+            && self.before.nodes == nodes
+            && self.before.addresses == totals;
         (!same).then_some(NetworkStatus {
             observed_generation: self.generation,
             nodes,
-            addresses: None,
+            addresses: totals,
             conditions,
         })
     }
@@ -131,11 +160,30 @@ fn availability(spec: &NetworkSpec, nodes: &NetworkNodes) -> Finding {
     finding
 }
 
-/// Lists the first of these nodes, and says how many more there are.
-fn named<'a>(nodes: impl ExactSizeIterator<Item = &'a String>) -> String {
-    let more = nodes.len().saturating_sub(NAMED_NODES);
-    let first = nodes.take(NAMED_NODES).cloned().collect::<Vec<_>>().join(" ");
-    if more == 0 { first } else { format!("{first} and {more} more") }
+/// Says whether nodes have addresses for an accepted Network, or can get them.
+fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding {
+    let AddressTotals { size, leased, used, free, .. } = totals.unwrap_or_default();
+    match supply {
+        Supply::Free => {
+            let message =
+                format!("nodes have leased {leased} of {size} addresses, of which pods have {used}");
+            Finding::new(true, "Free", message)
+        }
+        Supply::Exhausted(nodes) => {
+            let message = format!(
+                "no block of addresses is free for {}: nodes have leased {leased} of {size} addresses, of which pods have \
+                 {used}, and {free} are in no block; add a range",
+                named(nodes.iter())
+            );
+            Finding::new(false, "Exhausted", message)
+        }
+        Supply::PoolMissing(pool) => {
+            let message = format!(
+                "no AddressPool {pool} is accepted: create or correct it; nodes keep the blocks that they have"
+            );
+            Finding::new(false, "PoolMissing", message)
+        }
+    }
 }
 
 fn validate(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
@@ -186,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_good_network_is_accepted() {
-        let status = network(|_| {}).status(&on(2), &at(0)).unwrap();
+        let status = network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap();
         assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
         assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
@@ -198,7 +246,7 @@ mod tests {
             network["metadata"]["name"] = json!("a.b");
             network["spec"]["capacity"] = json!({"interfaces": 0});
         });
-        let status = acceptance.status(&on(0), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
         assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
@@ -214,7 +262,7 @@ mod tests {
                 {"type": "tuning", "mtu": "1400"},
             ]);
         });
-        let status = acceptance.status(&on(0), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), &at(0)).unwrap();
         assert_eq!(
             accepted(&status),
             (
@@ -236,7 +284,7 @@ mod tests {
             network["spec"]["allow"] = json!({"mac": true});
         });
         assert!(acceptance.result.is_ok());
-        let status = acceptance.status(&on(0), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
         let warning = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
@@ -254,7 +302,9 @@ mod tests {
             (json!({"cni": {}, "uplnk": {}}), "spec.uplnk: unknown field `uplnk`"),
             (Value::Null, "spec: invalid type: null"),
         ] {
-            let status = network(|network| network["spec"] = spec).status(&on(0), &at(0)).unwrap();
+            let status = network(|network| network["spec"] = spec)
+                .status(&on(0), Addresses::default(), &at(0))
+                .unwrap();
             let (status, reason, message) = accepted(&status);
             assert_eq!((status, reason), ("False", "Invalid"));
             assert!(message.starts_with(expected), "{message}");
@@ -263,42 +313,57 @@ mod tests {
 
     #[test]
     fn a_correct_status_is_not_written_again() {
-        let written = network(|_| {}).status(&on(2), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap();
         let again = |status: Value| network(|network| network["status"] = status);
         let as_written = serde_json::to_value(&written).unwrap();
-        assert_eq!(again(as_written.clone()).status(&on(2), &at(60)), None);
-        assert_eq!(again(as_written).status(&on(3), &at(60)).unwrap().nodes, Some(3));
-        assert_eq!(again(json!({"nodes": "many"})).status(&on(2), &at(0)), Some(written));
+        assert_eq!(again(as_written.clone()).status(&on(2), Addresses::default(), &at(60)), None);
+        assert_eq!(again(as_written).status(&on(3), Addresses::default(), &at(60)).unwrap().nodes, Some(3));
+        assert_eq!(
+            again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), &at(0)),
+            Some(written)
+        );
     }
 
     #[test]
     fn conditions_of_others_do_not_matter() {
-        let written = network(|_| {}).status(&on(2), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap();
         let mut status = serde_json::to_value(&written).unwrap();
         let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         status["conditions"].as_array_mut().unwrap().insert(0, other);
-        assert_eq!(network(|network| network["status"] = status).status(&on(2), &at(60)), None);
+        assert_eq!(
+            network(|network| network["status"] = status).status(&on(2), Addresses::default(), &at(60)),
+            None
+        );
     }
 
     #[test]
     fn the_time_of_transition_changes_with_the_status_only() {
-        let written = serde_json::to_value(network(|_| {}).status(&on(2), &at(0)).unwrap()).unwrap();
+        let written =
+            serde_json::to_value(network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap())
+                .unwrap();
         let newer = network(|network| {
             network["status"] = written.clone();
             network["metadata"]["generation"] = json!(4);
         });
-        assert_eq!(newer.status(&on(2), &at(60)).unwrap().conditions[0].last_transition_time, at(0));
+        assert_eq!(
+            newer.status(&on(2), Addresses::default(), &at(60)).unwrap().conditions[0].last_transition_time,
+            at(0)
+        );
         let invalid = network(|network| {
             network["status"] = written;
             network["spec"]["cni"] = json!({});
         });
-        assert_eq!(invalid.status(&on(2), &at(60)).unwrap().conditions[0].last_transition_time, at(60));
+        assert_eq!(
+            invalid.status(&on(2), Addresses::default(), &at(60)).unwrap().conditions[0].last_transition_time,
+            at(60)
+        );
     }
 
     #[test]
     fn a_network_of_the_cluster_counts_no_nodes() {
-        let status =
-            network(|network| network["spec"]["scope"] = json!("Cluster")).status(&on(0), &at(0)).unwrap();
+        let status = network(|network| network["spec"]["scope"] = json!("Cluster"))
+            .status(&on(0), Addresses::default(), &at(0))
+            .unwrap();
         assert_eq!(status.nodes, None);
     }
 
@@ -306,7 +371,8 @@ mod tests {
     fn the_available_condition_names_the_nodes_without_the_network() {
         let available = |nodes: &NetworkNodes, bandwidth: &str| {
             let acceptance = network(|network| network["spec"]["capacity"] = json!({"bandwidth": bandwidth}));
-            let condition = acceptance.status(nodes, &at(0)).unwrap().conditions.remove(1);
+            let condition =
+                acceptance.status(nodes, Addresses::default(), &at(0)).unwrap().conditions.remove(1);
             assert_eq!(condition.type_, AVAILABLE);
             (condition.status, condition.reason, condition.message)
         };
@@ -326,5 +392,48 @@ mod tests {
         assert_eq!(available(&some, "10G"), says("True", "NotEverywhere", message));
         let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
         assert_eq!(available(&on(1), "20G"), says("True", "Everywhere", message));
+    }
+
+    #[test]
+    fn the_addresses_condition_names_the_nodes_without_a_block() {
+        let drawing = |network: &mut Value| {
+            network["spec"]["addresses"] = json!({"ranges": [{"subnet": "10.20.0.0/24"}]})
+        };
+        let totals = Some(AddressTotals { size: 253, leased: 253, used: 9, ..AddressTotals::default() });
+        let nodes = (0..7).map(|n| format!("n{n}")).collect();
+        let supply = Supply::Exhausted(nodes);
+        let addresses = Addresses { totals, supply: Some(&supply) };
+        let status = network(drawing).status(&on(1), addresses, &at(0)).unwrap();
+        assert_eq!(status.addresses, totals);
+        let Some(condition) = find(&status.conditions, ADDRESSES_AVAILABLE) else { panic!("{status:?}") };
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Exhausted"));
+        let named = "no block of addresses is free for n0 n1 n2 n3 n4 and 2 more: nodes have leased 253 of 253 addresses";
+        assert!(condition.message.starts_with(named), "{}", condition.message);
+
+        let written = serde_json::to_value(&status).unwrap();
+        let again = network(|network| {
+            drawing(network);
+            network["status"] = written.clone();
+        });
+        assert_eq!(again.status(&on(1), addresses, &at(60)), None);
+        assert_eq!(
+            again.status(&on(1), Addresses::default(), &at(60)),
+            None,
+            "a new leader does not know them yet"
+        );
+        let without = network(|network| network["status"] = written);
+        let status = without.status(&on(1), Addresses::default(), &at(60)).unwrap();
+        assert_eq!((status.addresses, find(&status.conditions, ADDRESSES_AVAILABLE)), (None, None));
+    }
+
+    #[test]
+    fn the_totals_of_an_address_pool_are_not_the_networks() {
+        let acceptance = network(|network| network["spec"]["addresses"] = json!({"pool": "lan"}));
+        let supply = Supply::PoolMissing("lan".into());
+        let addresses = Addresses { totals: Some(AddressTotals::default()), supply: Some(&supply) };
+        let status = acceptance.status(&on(1), addresses, &at(0)).unwrap();
+        assert_eq!(status.addresses, None);
+        let reason = find(&status.conditions, ADDRESSES_AVAILABLE).map(|condition| condition.reason.as_str());
+        assert_eq!(reason, Some("PoolMissing"));
     }
 }

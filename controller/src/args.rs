@@ -29,6 +29,11 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_IDENTITY")]
     pub identity: Option<String>,
 
+    /// Seconds for which a Node object must be gone before the addresses of its blocks are free; agents hand out addresses for
+    /// half of it after they last heard of their blocks, so it may not be less than theirs
+    #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value_t = crate::leasing::SAFETY.as_secs())]
+    pub node_gone_after: u64,
+
     /// Where to serve /metrics, /healthz and /readyz
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "0.0.0.0:9178")]
     pub metrics_address: SocketAddr,

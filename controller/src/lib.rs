@@ -4,28 +4,36 @@
 //!   leader: one of several replicas leads, and runs the reconciler
 //!
 //!   Networks ─────────┐             ┌─> acceptance ──> status, events
-//!   UplinkPolicies ───┼─ reconciler ┼─> policies ────> status, events
-//!   Nodes ────────────┤             ├─> nodes: on which nodes a Network is
-//!   ResourceSlices ───┘             └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
+//!   UplinkPolicies ───┤             ├─> policies ────> status, events
+//!   AddressPools ─────┼─ reconciler ┼─> address_pools > status, events
+//!   Nodes ────────────┤     │ ▲     ├─> nodes: on which nodes a Network is
+//!   ResourceSlices ───┘     ▼ │     └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
+//!   AddressBlocks ────┐
+//!   AddressLeases ────┼─ blocks ──────> leasing ─────> AddressBlocks of nodes
+//!   waiting pods ─────┘
 //! ```
 //!
 //! Invariants:
-//! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `nodes` and `pools`
-//!   are pure.
+//! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `address_pools`,
+//!   `nodes`, `pools` and `leasing` are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
 
 mod acceptance;
+mod address_pools;
 mod args;
+mod blocks;
 mod leader;
-#[cfg_attr(not(test), allow(dead_code, reason = "the leader does not run it yet"))]
 mod leasing;
 mod metrics;
+mod node_objects;
 mod nodes;
 mod policies;
 mod pools;
 mod reconciler;
 mod status;
+mod waiting;
+mod warnings;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -99,7 +107,12 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
     let identity = args.identity();
     let publisher =
         PublisherConfig::new(&args.driver_name, "controller", Scope::Cluster).map_err(Error::DriverName)?;
-    let settings = Settings { driver: args.driver_name, publisher, identity: identity.clone() };
+    let settings = Settings {
+        driver: args.driver_name,
+        publisher,
+        identity: identity.clone(),
+        node_gone_after: Duration::from_secs(args.node_gone_after),
+    };
     let candidacy = Candidacy {
         namespace: args.namespace.unwrap_or_else(|| config.default_namespace.clone()),
         lease: args.lease_name,

@@ -37,6 +37,10 @@ pub(crate) struct Metrics {
     pub(crate) pools: Family<Published, Gauge>,
     pub(crate) dropped: Family<Field, Gauge>,
     pub(crate) status_writes: Counter,
+    pub(crate) addresses: Family<Vec<(&'static str, String)>, Gauge>,
+    pub(crate) blocks_created: Counter,
+    pub(crate) blocks_removed: Counter,
+    pub(crate) address_moves: Counter,
     pub(crate) ready: Ready,
 }
 
@@ -60,7 +64,8 @@ struct NotReady;
 
 impl Metrics {
     fn registry(&self) -> Registry {
-        let Self { leader, networks, pools, dropped, status_writes, ready: _ } = self;
+        let Self { leader, networks, pools, dropped, status_writes, .. } = self;
+        let Self { addresses, blocks_created, blocks_removed, address_moves, .. } = self;
         let mut registry = Registry::with_prefix("netclaim_controller");
         registry.register("leader", "1 if this replica leads, else 0", leader.clone());
         registry.register("networks", "Networks by whether they are accepted", networks.clone());
@@ -75,6 +80,22 @@ impl Metrics {
             dropped.clone(),
         );
         registry.register("status_writes", "Status of Networks written", status_writes.clone());
+        registry.register(
+            "addresses",
+            "Addresses of each Network's own ranges or AddressPool: size, leased to nodes, used by pods, free",
+            addresses.clone(),
+        );
+        registry.register("blocks_created", "AddressBlocks created", blocks_created.clone());
+        registry.register(
+            "blocks_removed",
+            "AddressBlocks that the controller has deleted",
+            blocks_removed.clone(),
+        );
+        registry.register(
+            "address_moves",
+            "Empty AddressBlocks deleted because another node needs them",
+            address_moves.clone(),
+        );
         registry
     }
 

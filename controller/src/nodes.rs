@@ -3,15 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
-use kube::core::PartialObjectMeta;
-use kube::runtime::watcher;
 use netclaim_api::device::DeviceName;
-use netclaim_api::labels::has_all;
-use netclaim_api::network::NetworkSpec;
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
@@ -81,49 +75,6 @@ impl NetworkNodes {
     }
 }
 
-/// The labels of the nodes.
-#[derive(Debug, Default)]
-pub(crate) struct NodeLabels {
-    known: BTreeMap<String, BTreeMap<String, String>>,
-    /// The list in progress.
-    listing: BTreeMap<String, BTreeMap<String, String>>,
-}
-
-impl NodeLabels {
-    /// Takes in an event of the watch. Returns whether labels changed: kubelets write their Node all the time.
-    pub(crate) fn apply(&mut self, event: watcher::Event<PartialObjectMeta<Node>>) -> bool {
-        let labels_of = |node: &PartialObjectMeta<Node>| (node.name_any(), node.labels().clone());
-        match event {
-            watcher::Event::Init => {
-                self.listing.clear();
-                false
-            }
-            watcher::Event::InitApply(node) => {
-                self.listing.extend([labels_of(&node)]);
-                false
-            }
-            watcher::Event::InitDone => {
-                let listed = std::mem::take(&mut self.listing);
-                std::mem::replace(&mut self.known, listed) != self.known
-            }
-            watcher::Event::Apply(node) => {
-                let (name, labels) = labels_of(&node);
-                self.known.get(&name) != Some(&labels) && {
-                    self.known.insert(name, labels);
-                    true
-                }
-            }
-            watcher::Event::Delete(node) => self.known.remove(&node.name_any()).is_some(),
-        }
-    }
-
-    /// Returns the nodes that the Network selects.
-    pub(crate) fn selected<'a>(&'a self, spec: &'a NetworkSpec) -> impl Iterator<Item = &'a String> {
-        let fits = |(_, labels): &(&String, &BTreeMap<String, String>)| has_all(&spec.node_selector, labels);
-        self.known.iter().filter(fits).map(|(name, _)| name)
-    }
-}
-
 /// Returns the nodes whose agents publish anything.
 pub(crate) fn with_agent(slices: &[Arc<DevicesOfSlice>]) -> BTreeSet<&str> {
     slices.iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect()
@@ -182,27 +133,6 @@ mod tests {
     #[test]
     fn a_pool_of_the_cluster_is_on_no_node() {
         assert_eq!(by_network(&[slice(None, &named(&["net-a"]))]), BTreeMap::new());
-    }
-
-    #[test]
-    fn only_changes_of_labels_are_reported() {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let node = |name: &str, rack: &str| {
-            let metadata = json!({"name": name, "labels": {"rack": rack}});
-            PartialObjectMeta::<Node> {
-                metadata: serde_json::from_value(metadata).unwrap(),
-                ..Default::default()
-            }
-        };
-        let network = json!({"nodeSelector": {"rack": "7"}, "cni": {}});
-        let network: NetworkSpec = serde_json::from_value(network).unwrap();
-        let mut labels = NodeLabels::default();
-        let seen = [Init, InitApply(node("n1", "7")), InitApply(node("n2", "8")), InitDone];
-        assert_eq!(seen.map(|event| labels.apply(event)), [false, false, false, true]);
-        assert_eq!(labels.selected(&network).collect::<Vec<_>>(), ["n1"]);
-        assert!(!labels.apply(Apply(node("n1", "7"))), "a heartbeat");
-        assert!(labels.apply(Apply(node("n2", "7"))) && labels.apply(Delete(node("n1", "7"))));
-        assert_eq!(labels.selected(&network).collect::<Vec<_>>(), ["n2"]);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!   Networks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
-//!   ResourceSlices ─┼─> nodes ──────┘
-//!   Nodes ──────────┘   pools ────────> netclaim_slices::Publisher
+//!   ResourceSlices ─┼─> nodes ──────┤
+//!   Nodes ──────────┤               └─> blocks: which nodes need addresses of which pool
+//!   AddressPools ───┤   address_pools ─> status
+//!                   └─> pools ────────> netclaim_slices::Publisher
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
@@ -18,32 +20,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
-use kube::core::PartialObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
-use netclaim_api::network::overlap::overlaps;
-use netclaim_api::network::{Network, NetworkStatus};
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
+use netclaim_api::network::{Network, NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
     DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
 };
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::acceptance::Acceptance;
+use crate::acceptance::{Acceptance, Addresses};
+use crate::address_pools::PoolAcceptance;
+use crate::blocks::{self, Demand, Leased};
+use crate::leasing::Draw;
 use crate::metrics::{Accepted, Field, Metrics, Published};
-use crate::nodes::{self, DevicesOfSlice, NodeLabels};
+use crate::node_objects::{self, NodeObject, NodeObjects};
+use crate::nodes::{self, DevicesOfSlice};
 use crate::status::{ACCEPTED_WITH_WARNINGS, CONTROLLER, INVALID, apply};
-use crate::{policies, pools};
+use crate::{policies, pools, warnings};
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
 const GATHER: Duration = Duration::from_millis(500);
@@ -51,6 +57,9 @@ const GATHER: Duration = Duration::from_millis(500);
 /// Time between two writes that change only the nodes of a Network. Every agent watches Networks, so each write goes
 /// to every node; and while many nodes start, their number changes all the time.
 const NODES_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Changes of blocks are gathered for this long: nodes report all the time what they use.
+const LEASED_GATHER: Duration = Duration::from_secs(2);
 
 /// Time between a failed write and the next try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -67,6 +76,8 @@ pub(crate) struct Settings {
     pub(crate) publisher: PublisherConfig,
     /// Name of this replica, for events.
     pub(crate) identity: String,
+    /// How long a Node object must be gone before the addresses of its blocks are free.
+    pub(crate) node_gone_after: Duration,
 }
 
 /// Reconciles until `cancel`. Published pools stay.
@@ -81,14 +92,26 @@ pub(crate) async fn run(
 ) -> Result<(), JoinError> {
     let config = settings.publisher.clone();
     let (publisher, mut publishing) = Publisher::spawn(client.clone(), config, cancel.clone());
+    let (demand, needed) = watch::channel(None);
+    let (report, leased) = watch::channel(Leased::default());
+    let after = settings.node_gone_after;
+    let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report);
     tokio::select! {
-        () = watch(client, settings, metrics, publisher) => Ok(()),
+        () = leasing => Ok(()),
+        () = watch(client, settings, metrics, publisher, demand, leased) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
     }
 }
 
-async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: PublisherHandle) {
+async fn watch(
+    client: Client,
+    settings: Settings,
+    metrics: Metrics,
+    publisher: PublisherHandle,
+    demand: watch::Sender<Option<Demand>>,
+    leased: watch::Receiver<Leased>,
+) {
     let everything = watcher::Config::default;
     let resource = ApiResource::erase::<Network>(&());
     let network_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -106,19 +129,28 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     let (policies, policy_events) = reflect(policy_api.clone(), everything(), resource, strip);
     let mut policy_events = pin!(policy_events);
 
-    let node_api: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
+    let resource = ApiResource::erase::<AddressPool>(&());
+    let pool_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let (address_pools, pool_events) = reflect(pool_api.clone(), everything(), resource, strip);
+    let mut pool_events = pin!(pool_events);
+
+    let node_api: Api<NodeObject> = Api::all_with(client.clone(), &node_objects::resource());
     let mut node_events = pin!(watcher(node_api, everything()).default_backoff());
 
     let mut published = publisher.status();
+    let mut news = leased.clone();
     let mut reconciler = Reconciler {
         network_api,
         policy_api,
+        pool_api,
         client,
         settings,
         metrics,
         publisher,
+        demand,
+        leased,
         revision: 0,
-        nodes: NodeLabels::default(),
+        nodes: NodeObjects::default(),
         written: BTreeMap::new(),
         later: None,
     };
@@ -127,14 +159,16 @@ async fn watch(client: Client, settings: Settings, metrics: Metrics, publisher: 
     loop {
         let ready = synced == Synced::ALL;
         tokio::select! {
-            () = changed(&mut policy_events, "uplink policies", &mut synced.policies) => soon(&mut due),
-            () = changed(&mut network_events, "networks", &mut synced.networks) => soon(&mut due),
-            () = changed(&mut slice_events, "resource slices", &mut synced.slices) => soon(&mut due),
-            () = labels_changed(&mut node_events, &mut reconciler.nodes, &mut synced.nodes) => soon(&mut due),
+            () = changed(&mut policy_events, "uplink policies", &mut synced.policies) => within(&mut due, GATHER),
+            () = changed(&mut network_events, "networks", &mut synced.networks) => within(&mut due, GATHER),
+            () = changed(&mut slice_events, "resource slices", &mut synced.slices) => within(&mut due, GATHER),
+            () = changed(&mut pool_events, "address pools", &mut synced.pools) => within(&mut due, GATHER),
+            () = nodes_changed(&mut node_events, &mut reconciler.nodes, &mut synced.nodes) => within(&mut due, GATHER),
+            Ok(()) = news.changed() => within(&mut due, LEASED_GATHER),
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
-                let done = reconciler.reconcile_networks(&networks, &slices).await
+                let done = reconciler.reconcile_networks(&networks, &slices, &address_pools).await
                     & reconciler.reconcile_policies(&policies).await;
                 let retry = (!done).then(|| Instant::now() + RETRY);
                 due = retry.into_iter().chain(reconciler.later).min();
@@ -149,16 +183,17 @@ struct Synced {
     networks: bool,
     slices: bool,
     policies: bool,
+    pools: bool,
     nodes: bool,
 }
 
 impl Synced {
-    const ALL: Self = Self { networks: true, slices: true, policies: true, nodes: true };
+    const ALL: Self = Self { networks: true, slices: true, policies: true, pools: true, nodes: true };
 }
 
-/// Makes the next reconciliation due in [`GATHER`], unless it is due earlier.
-fn soon(due: &mut Option<Instant>) {
-    let gathered = Instant::now() + GATHER;
+/// Makes the next reconciliation due in `time`, unless it is due earlier.
+fn within(due: &mut Option<Instant>, time: Duration) {
+    let gathered = Instant::now() + time;
     *due = Some(due.map_or(gathered, |due| due.min(gathered)));
 }
 
@@ -200,17 +235,17 @@ async fn changed<K>(
     }
 }
 
-/// Waits until the watch of nodes sees other labels. Sets `synced` at the end of a list.
-async fn labels_changed(
-    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<PartialObjectMeta<Node>>>> + Unpin),
-    labels: &mut NodeLabels,
+/// Waits until the watch of nodes sees a change that counts. Sets `synced` at the end of a list.
+async fn nodes_changed(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<NodeObject>>> + Unpin),
+    nodes: &mut NodeObjects,
     synced: &mut bool,
 ) {
     loop {
         let event = next(events, "nodes").await;
         let is_first = !*synced && matches!(event, watcher::Event::InitDone);
         *synced |= is_first;
-        if labels.apply(event) || is_first {
+        if nodes.apply(event) || is_first {
             return;
         }
     }
@@ -236,25 +271,32 @@ async fn next<K>(
 struct Reconciler {
     network_api: Api<DynamicObject>,
     policy_api: Api<DynamicObject>,
+    pool_api: Api<DynamicObject>,
     client: Client,
     settings: Settings,
     metrics: Metrics,
     publisher: PublisherHandle,
+    /// Which nodes need addresses.
+    demand: watch::Sender<Option<Demand>>,
+    /// Which addresses nodes have.
+    leased: watch::Receiver<Leased>,
     /// Revision last handed to the publisher.
     revision: Revision,
-    nodes: NodeLabels,
-    /// When each Network's status was last written, by the UID of the Network.
+    nodes: NodeObjects,
+    /// When each status was last written, by the UID of its Network or AddressPool.
     written: BTreeMap<String, Instant>,
     /// When the first postponed status is due.
     later: Option<Instant>,
 }
 
 impl Reconciler {
-    /// Publishes the cluster's pools and writes the status of Networks. Returns whether all writes succeeded.
+    /// Publishes the cluster's pools, says which nodes need addresses, and writes the status of Networks and AddressPools.
+    /// Returns whether all writes succeeded.
     async fn reconcile_networks(
         &mut self,
         networks: &Store<DynamicObject>,
         slices: &Store<DevicesOfSlice>,
+        address_pools: &Store<DynamicObject>,
     ) -> bool {
         let slices = slices.state();
         let (mut nodes, with_agent) = (nodes::by_network(&slices), nodes::with_agent(&slices));
@@ -262,7 +304,9 @@ impl Reconciler {
         networks.sort_by_cached_key(|network| network.name_any());
         let mut acceptances: Vec<_> =
             networks.iter().map(|network| (network, Acceptance::of(network))).collect();
-        warn_of_overlaps(&mut acceptances);
+        let address_pools = address_pools.state();
+        let mut pool_acceptances: Vec<_> =
+            address_pools.iter().map(|pool| (pool, PoolAcceptance::of(pool))).collect();
 
         let accepted = || acceptances.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
         let pools = acceptances.iter().filter_map(|(network, acceptance)| {
@@ -275,29 +319,42 @@ impl Reconciler {
             let selected = self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str()));
             on.missing = selected.filter(|node| !on.bandwidth.contains_key(*node)).cloned().collect();
         }
+        let drawing = |name: &NetworkName, spec: &NetworkSpec| match spec.scope {
+            Scope::Node => {
+                nodes.get(name).map(|on| on.bandwidth.keys().cloned().collect()).unwrap_or_default()
+            }
+            Scope::Cluster => {
+                self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str())).cloned().collect()
+            }
+        };
+        self.demand_addresses(demand(&acceptances, &pool_acceptances, drawing));
         let (good, all) = (accepted().count(), acceptances.len());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        let leased = self.leased.borrow().clone();
+        warnings::add(&mut acceptances, &mut pool_acceptances, &nodes, self.nodes.all(), &leased);
 
         let mut done = true;
         self.later = None;
-        let uids: BTreeSet<String> = networks.iter().filter_map(|network| network.uid()).collect();
+        let uids: BTreeSet<String> =
+            networks.iter().chain(&address_pools).filter_map(|object| object.uid()).collect();
         self.written.retain(|uid, _| uids.contains(uid));
         for (network, acceptance) in &acceptances {
             let name = network.name_any();
             let nodes = name.parse().ok().and_then(|name| nodes.get(&name)).cloned().unwrap_or_default();
-            let Some(status) = acceptance.status(&nodes, &Time(Timestamp::now())) else { continue };
-            let (now, uid) = (Instant::now(), network.uid().unwrap_or_default());
-            let due = self.written.get(&uid).map(|written| *written + NODES_INTERVAL);
-            if let Some(due) = due.filter(|due| *due > now && !acceptance.changes_with(&status)) {
-                self.later = Some(self.later.map_or(due, |later| later.min(due)));
+            let addresses = addresses_of(acceptance, &leased);
+            let Some(status) = acceptance.status(&nodes, addresses, &Time(Timestamp::now())) else {
+                continue;
+            };
+            let uid = network.uid().unwrap_or_default();
+            if !acceptance.changes_with(&status) && self.is_too_early(&uid) {
                 continue;
             }
             match apply::<Network>(&self.network_api, network, &status).await {
                 Ok(true) => {
-                    self.written.insert(uid, now);
+                    self.written.insert(uid, Instant::now());
                     self.report(network, acceptance, status).await;
                 }
                 // The Network was deleted; the watch is about to report it.
@@ -309,7 +366,71 @@ impl Reconciler {
                 }
             }
         }
+        for (pool, acceptance) in &pool_acceptances {
+            done &= self.reconcile_address_pool(pool, acceptance, &leased).await;
+        }
         done
+    }
+
+    /// Hands over which nodes need addresses.
+    fn demand_addresses(
+        &self,
+        (networks, pools): (BTreeMap<NetworkName, Draw>, BTreeMap<PoolKey, AddressPoolSpec>),
+    ) {
+        let demand = Some(Demand { networks, pools, nodes: self.nodes.all().clone() });
+        self.demand.send_if_modified(|known| {
+            let is_new = *known != demand;
+            *known = demand;
+            is_new
+        });
+    }
+
+    /// Whether the last status of this object was written so recently that the next one waits if nothing but numbers changes.
+    fn is_too_early(&mut self, uid: &str) -> bool {
+        let due = self.written.get(uid).map(|written| *written + NODES_INTERVAL);
+        let Some(due) = due.filter(|due| *due > Instant::now()) else { return false };
+        self.later = Some(self.later.map_or(due, |later| later.min(due)));
+        true
+    }
+
+    /// Writes the status of an AddressPool. Returns whether that succeeded.
+    async fn reconcile_address_pool(
+        &mut self,
+        pool: &DynamicObject,
+        acceptance: &PoolAcceptance,
+        leased: &Leased,
+    ) -> bool {
+        let totals = leased.totals.get(&PoolKey::Pool(acceptance.name.clone())).copied();
+        let Some(status) = acceptance.status(totals, &Time(Timestamp::now())) else { return true };
+        let (uid, is_new) = (pool.uid().unwrap_or_default(), acceptance.changes_with(&status));
+        if !is_new && self.is_too_early(&uid) {
+            return true;
+        }
+        match apply::<AddressPool>(&self.pool_api, pool, &status).await {
+            Ok(true) => {
+                self.metrics.status_writes.inc();
+                self.written.insert(uid, Instant::now());
+                let condition = status.conditions.into_iter().next().filter(|_| is_new);
+                let unclean = condition
+                    .filter(|found| found.status == "False" || found.reason == ACCEPTED_WITH_WARNINGS);
+                if let Some(found) = unclean {
+                    tracing::warn!(
+                        pool = acceptance.name,
+                        problems = found.message,
+                        "look at the address pool"
+                    );
+                    self.warn::<AddressPool>(pool, found.reason, found.message).await;
+                }
+                true
+            }
+            // The pool was deleted; the watch is about to report it.
+            Ok(false) => true,
+            Err(error) => {
+                let (error, pool) = (&error as &dyn std::error::Error, &acceptance.name);
+                tracing::warn!(error, pool, "cannot write the status of an address pool, will retry");
+                false
+            }
+        }
     }
 
     /// Writes the status of uplink policies. Returns whether all writes succeeded.
@@ -405,18 +526,37 @@ impl Reconciler {
     }
 }
 
-/// Adds a warning to each accepted Network that overlaps with another one.
-fn warn_of_overlaps(acceptances: &mut [(&Arc<DynamicObject>, Acceptance)]) {
-    let accepted = acceptances.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
-    let found = overlaps(accepted.map(|(name, spec)| (name, spec)));
-    let found: Vec<_> = found.into_iter().map(|(name, warning)| (name.clone(), warning)).collect();
-    for (name, warning) in found {
-        let is_named =
-            |acceptance: &Acceptance| acceptance.result.as_ref().is_ok_and(|(accepted, _)| *accepted == name);
-        if let Some((_, acceptance)) = acceptances.iter_mut().find(|(_, acceptance)| is_named(acceptance)) {
-            acceptance.warnings.push(warning);
+/// Returns what the Networks draw from, and the accepted pools. `drawing` returns the nodes that need addresses of a Network.
+fn demand(
+    networks: &[(&Arc<DynamicObject>, Acceptance)],
+    pools: &[(&Arc<DynamicObject>, PoolAcceptance)],
+    drawing: impl Fn(&NetworkName, &NetworkSpec) -> BTreeSet<String>,
+) -> (BTreeMap<NetworkName, Draw>, BTreeMap<PoolKey, AddressPoolSpec>) {
+    let accepted = pools.iter().filter_map(|(_, pool)| Some((&pool.name, pool.result.as_ref().ok()?)));
+    let mut specs: BTreeMap<PoolKey, AddressPoolSpec> =
+        accepted.map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone())).collect();
+    let mut draws = BTreeMap::new();
+    for (network, acceptance) in networks {
+        match &acceptance.result {
+            Ok((name, spec)) => {
+                let draw = spec.addresses.as_ref().map(|addresses| {
+                    let pool = addresses.key(name);
+                    specs.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
+                    Draw::From { pool, nodes: drawing(name, spec) }
+                });
+                draws.insert(name.clone(), draw.unwrap_or(Draw::Nothing));
+            }
+            Err(_) => draws.extend(network.name_any().parse().ok().map(|name| (name, Draw::Unknown))),
         }
     }
+    (draws, specs)
+}
+
+/// Returns what is known of the addresses of a Network.
+fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a> {
+    let Ok((name, spec)) = &acceptance.result else { return Addresses::default() };
+    let totals = spec.addresses.as_ref().and_then(|addresses| leased.totals.get(&addresses.key(name)));
+    Addresses { totals: totals.copied(), supply: leased.supply.get(name) }
 }
 
 #[cfg(test)]
@@ -440,16 +580,24 @@ mod tests {
         let cancel = CancellationToken::new();
         cancel.cancel();
         let (handle, _) = Publisher::spawn(client.clone(), publisher.clone(), cancel);
-        let settings = Settings { driver: "netclaim.dev".into(), publisher, identity: "pod-1".into() };
+        let settings = Settings {
+            driver: "netclaim.dev".into(),
+            publisher,
+            identity: "pod-1".into(),
+            node_gone_after: Duration::from_secs(600),
+        };
         let reconciler = Reconciler {
             network_api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
             policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
+            pool_api: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
+            demand: watch::channel(None).0,
+            leased: watch::channel(Leased::default()).1,
             client,
             settings,
             metrics: Metrics::default(),
             publisher: handle,
             revision: 0,
-            nodes: NodeLabels::default(),
+            nodes: NodeObjects::default(),
             written: BTreeMap::new(),
             later: None,
         };
@@ -465,6 +613,10 @@ mod tests {
 
     fn slices() -> Store<DevicesOfSlice> {
         Writer::new(nodes::resource()).as_reader()
+    }
+
+    fn address_pools() -> Store<DynamicObject> {
+        Writer::new(ApiResource::erase::<AddressPool>(&())).as_reader()
     }
 
     fn network(cni: Value) -> Value {
@@ -497,13 +649,13 @@ mod tests {
     async fn an_invalid_network_gets_one_status_and_one_event() {
         let (mut reconciler, mut requests) = reconciler();
         let mut bad = network(json!({}));
-        let (store, slices) = (networks(&bad), slices());
+        let (store, slices, pools) = (networks(&bad), slices(), address_pools());
         let server = async {
             let status = answer(&mut requests, 200).await;
             (status, answer(&mut requests, 200).await)
         };
         let (done, ((request, status), (event_request, event))) =
-            tokio::join!(reconciler.reconcile_networks(&store, &slices), server);
+            tokio::join!(reconciler.reconcile_networks(&store, &slices, &pools), server);
         assert!(done);
         assert_eq!(request, STATUS);
         assert_eq!(status["metadata"], json!({"name": "storage", "uid": "u1"}));
@@ -512,7 +664,7 @@ mod tests {
         assert_eq!(event["note"], status["status"]["conditions"][0]["message"]);
 
         bad["status"] = status["status"].clone();
-        assert!(reconciler.reconcile_networks(&networks(&bad), &slices).await);
+        assert!(reconciler.reconcile_networks(&networks(&bad), &slices, &pools).await);
         assert_eq!(reconciler.metrics.status_writes.get(), 1);
     }
 
@@ -525,8 +677,9 @@ mod tests {
             let status = answer(&mut requests, 200).await.1;
             (status, answer(&mut requests, 200).await.1)
         };
-        let slices = slices();
-        let (done, (status, event)) = tokio::join!(reconciler.reconcile_networks(&odd, &slices), server);
+        let (slices, pools) = (slices(), address_pools());
+        let (done, (status, event)) =
+            tokio::join!(reconciler.reconcile_networks(&odd, &slices, &pools), server);
         assert!(done);
         assert_eq!(status["status"]["conditions"][0]["status"], "True");
         assert_eq!(event["reason"], "AcceptedWithWarnings");
@@ -546,7 +699,7 @@ mod tests {
         let (mut reconciler, mut requests) = reconciler();
         let mut good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
         let mut writer = Writer::new(nodes::resource());
-        let slices = writer.as_reader();
+        let (slices, pools) = (writer.as_reader(), address_pools());
         let mut writes = 0;
         for node in 0..50 {
             writer.apply_watcher_event(&slice_of(&format!("n{node}")));
@@ -554,7 +707,7 @@ mod tests {
             let mut status = None;
             tokio::select! {
                 biased;
-                done = reconciler.reconcile_networks(&networks, &slices) => assert!(done),
+                done = reconciler.reconcile_networks(&networks, &slices, &pools) => assert!(done),
                 (_, body) = answer(&mut requests, 200) => status = Some(body["status"].clone()),
             }
             if let Some(status) = status {
@@ -580,9 +733,11 @@ mod tests {
         other["metadata"] = json!({"name": "backup", "uid": "u2", "generation": 1});
         let objects = [one, other].map(|object| Arc::new(serde_json::from_value(object).unwrap()));
         let mut acceptances: Vec<_> = objects.iter().map(|object| (object, Acceptance::of(object))).collect();
-        warn_of_overlaps(&mut acceptances);
+        warnings::add(&mut acceptances, &mut [], &BTreeMap::new(), &Default::default(), &Leased::default());
         for ((_, acceptance), other) in acceptances.iter().zip(["Network backup ", "Network storage "]) {
-            let status = acceptance.status(&Default::default(), &Time(Timestamp::now())).unwrap();
+            let status = acceptance
+                .status(&Default::default(), Addresses::default(), &Time(Timestamp::now()))
+                .unwrap();
             let Some(accepted) = status.conditions.first() else { panic!("{status:?}") };
             assert_eq!(
                 (accepted.status.as_str(), accepted.reason.as_str()),
@@ -597,9 +752,11 @@ mod tests {
         for (code, expected) in [(404, true), (500, false)] {
             let (mut reconciler, mut requests) = reconciler();
             let good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
-            let (store, slices) = (networks(&good), slices());
-            let (done, (request, _)) =
-                tokio::join!(reconciler.reconcile_networks(&store, &slices), answer(&mut requests, code));
+            let (store, slices, pools) = (networks(&good), slices(), address_pools());
+            let (done, (request, _)) = tokio::join!(
+                reconciler.reconcile_networks(&store, &slices, &pools),
+                answer(&mut requests, code)
+            );
             assert_eq!((request.as_str(), done), (STATUS, expected));
         }
     }

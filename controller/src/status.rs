@@ -22,6 +22,9 @@ pub(crate) const INVALID: &str = "Invalid";
 /// The longest message of a condition, in bytes (`metav1.Condition`).
 const MAX_MESSAGE: usize = 32768;
 
+/// A message names this many nodes.
+const NAMED_NODES: usize = 5;
+
 /// What a condition of one type says.
 pub(crate) struct Finding {
     pub(crate) status: bool,
@@ -58,6 +61,13 @@ impl Finding {
 /// Returns the condition of this type.
 pub(crate) fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Lists the first of these nodes, and says how many more there are.
+pub(crate) fn named<'a>(nodes: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = nodes.len().saturating_sub(NAMED_NODES);
+    let first = nodes.take(NAMED_NODES).cloned().collect::<Vec<_>>().join(" ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
 }
 
 /// Applies the status of `object`, a `K`. Returns `false` if the object does not exist any more.

@@ -1,12 +1,14 @@
 //! Finds Networks that hand out the same addresses on one layer 2. Each keeps leases of its own, so two pods may get one
 //! address. Only values that both specs write out are compared: what a claim or a node chooses is not known here.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{NetworkSpec, UplinkSelector};
+use crate::addresses::{AddressPoolSpec, PoolKey, Span};
 use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
 
@@ -17,56 +19,78 @@ struct Addresses<'a> {
     ranges: Vec<Range<'a>>,
 }
 
-/// Addresses that a `host-local` IPAM hands out, and where it keeps its leases.
+/// Addresses that a Network hands out, and who knows which of them are in use.
 struct Range<'a> {
     subnet: IpNet,
     first: u128,
     last: u128,
-    data_dir: Option<&'a str>,
+    leases: Leases<'a>,
 }
 
-/// Returns the Networks that may give a pod an address that another Network has given, each with a warning.
+/// Where the leases of addresses are kept.
+#[derive(PartialEq, Eq)]
+enum Leases<'a> {
+    /// On each node, by a `host-local` IPAM.
+    OnNode { list: String, data_dir: Option<&'a str> },
+    /// In the cluster, as blocks of a pool.
+    OfPool(PoolKey),
+}
+
+/// Returns the Networks that may give a pod an address that another Network has given, each with a warning. `pools` are the
+/// accepted AddressPools by name.
 pub fn overlaps<'a>(
     networks: impl Iterator<Item = (&'a NetworkName, &'a NetworkSpec)>,
+    pools: &BTreeMap<String, AddressPoolSpec>,
 ) -> Vec<(&'a NetworkName, Invalid)> {
-    let all: Vec<Addresses<'_>> =
-        networks.map(|(name, spec)| Addresses { name, spec, ranges: ranges(spec) }).collect();
+    let all: Vec<Addresses<'_>> = networks
+        .map(|(name, spec)| {
+            let mut ranges = ranges(name, spec);
+            ranges.extend(pool_ranges(name, spec, pools));
+            Addresses { name, spec, ranges }
+        })
+        .collect();
     let all: Vec<&Addresses<'_>> = all.iter().filter(|one| !one.ranges.is_empty()).collect();
     let mut found = Vec::new();
     for (index, one) in all.iter().enumerate() {
         for other in all.iter().skip(index + 1) {
-            if let Some(subnet) = one.common(other) {
-                found.push((one.name, warning(subnet, other.name)));
-                found.push((other.name, warning(subnet, one.name)));
+            if let Some((range, of_other)) = one.common(other) {
+                found.push((one.name, warning(range, other.name)));
+                found.push((other.name, warning(of_other, one.name)));
             }
         }
     }
     found
 }
 
-fn warning(subnet: IpNet, other: &NetworkName) -> Invalid {
+/// Warns of a range that another Network has, too.
+fn warning(range: &Range<'_>, other: &NetworkName) -> Invalid {
+    let (field, advice) = match range.leases {
+        Leases::OnNode { .. } => ("spec.cni", "the same spec.cni.name to have one set of leases"),
+        Leases::OfPool(_) => ("spec.addresses", "one AddressPool in spec.addresses.pool"),
+    };
     let problem = format!(
-        "Network {other} hands out the same addresses of {subnet} on the same link, so that two pods may get one: give them \
-         ranges that do not overlap, or the same spec.cni.name to have one set of leases"
+        "Network {other} hands out the same addresses of {} on the same link, so that two pods may get one: give them \
+         ranges that do not overlap, or {advice}",
+        range.subnet
     );
-    Invalid::new("spec.cni", problem)
+    Invalid::new(field, problem)
 }
 
-impl Addresses<'_> {
-    /// The subnet of which both hand out addresses, with leases of their own.
-    fn common(&self, other: &Self) -> Option<IpNet> {
-        let lists = [self, other].map(|one| one.spec.list_name(one.name));
+impl<'a> Addresses<'a> {
+    /// The range of each that has addresses of the other's, if they have leases of their own.
+    fn common(&self, other: &'a Self) -> Option<(&Range<'a>, &Range<'a>)> {
         let is_common = |one: &Range<'_>, other: &Range<'_>| {
-            let share_leases = lists[0] == lists[1] && one.data_dir == other.data_dir;
-            !share_leases
+            one.leases != other.leases
                 && one.subnet.addr().is_ipv4() == other.subnet.addr().is_ipv4()
                 && one.first <= other.last
                 && other.first <= one.last
         };
-        let mut of_both =
-            self.ranges.iter().filter(|one| other.ranges.iter().any(|other| is_common(one, other)));
-        let range = of_both.next()?;
-        meet(self.spec, other.spec).then_some(range.subnet)
+        let mut of_both = self
+            .ranges
+            .iter()
+            .filter_map(|one| Some((one, other.ranges.iter().find(|other| is_common(one, other))?)));
+        let found = of_both.next()?;
+        meet(self.spec, other.spec).then_some(found)
     }
 }
 
@@ -110,26 +134,49 @@ fn tag(spec: &NetworkSpec) -> Option<u64> {
     }
 }
 
-fn ranges(spec: &NetworkSpec) -> Vec<Range<'_>> {
+fn ranges<'a>(name: &NetworkName, spec: &'a NetworkSpec) -> Vec<Range<'a>> {
     let ipams =
         spec.plugins().filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     let mut found = Vec::new();
     for ipam in ipams {
         let data_dir = ipam["dataDir"].as_str().filter(|dir| !dir.is_empty());
+        let leases = || Leases::OnNode { list: spec.list_name(name), data_dir };
         let sets = ipam["ranges"].as_array().into_iter().flatten().filter_map(Value::as_array).flatten();
-        found.extend(std::iter::once(ipam).chain(sets).filter_map(|range| range_of(range, data_dir)));
+        found.extend(std::iter::once(ipam).chain(sets).filter_map(|range| range_of(range, leases())));
     }
     found
 }
 
-fn range_of<'a>(range: &Value, data_dir: Option<&'a str>) -> Option<Range<'a>> {
+fn range_of<'a>(range: &Value, leases: Leases<'a>) -> Option<Range<'a>> {
     let subnet: IpNet = range["subnet"].as_str()?.parse().ok()?;
     let limit = |key: &str, otherwise: IpAddr| match range[key].as_str().filter(|text| !text.is_empty()) {
         Some(text) => text.parse::<IpAddr>().ok().map(number),
         None => Some(number(otherwise)),
     };
     let (first, last) = (limit("rangeStart", subnet.network())?, limit("rangeEnd", subnet.broadcast())?);
-    Some(Range { subnet, first, last, data_dir })
+    Some(Range { subnet, first, last, leases })
+}
+
+/// Returns the addresses of the pool that the Network draws from.
+fn pool_ranges<'a>(
+    name: &NetworkName,
+    spec: &NetworkSpec,
+    pools: &BTreeMap<String, AddressPoolSpec>,
+) -> Vec<Range<'a>> {
+    let Some(addresses) = &spec.addresses else { return Vec::new() };
+    let pool = match &addresses.pool {
+        Some(pool) => pools.get(pool).cloned(),
+        None => addresses.inline(),
+    };
+    let Some(pool) = pool else { return Vec::new() };
+    let spans = pool.usable().into_iter().chain(pool.reserved.iter().copied());
+    let range = |span: Span| {
+        let subnets = || pool.ranges.iter().map(|range| range.subnet);
+        let subnet = subnets().find(|subnet| Span::of_net(*subnet).contains(span.first()))?;
+        let (first, last) = (number(span.first()), number(span.last()));
+        Some(Range { subnet, first, last, leases: Leases::OfPool(addresses.key(name)) })
+    };
+    spans.filter_map(range).collect()
 }
 
 fn number(ip: IpAddr) -> u128 {
@@ -159,7 +206,7 @@ mod tests {
     fn warned(change: impl FnOnce(&mut Value)) -> bool {
         let names: [NetworkName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
         let specs = [network(|_| {}), network(change)];
-        let found = overlaps(names.iter().zip(&specs));
+        let found = overlaps(names.iter().zip(&specs), &BTreeMap::new());
         let of = |name: &NetworkName| found.iter().any(|(of, _)| *of == name);
         assert_eq!(of(&names[0]), of(&names[1]), "both or none");
         of(&names[0])
@@ -170,8 +217,10 @@ mod tests {
         let names: [NetworkName; 3] = ["a", "b", "c"].map(|name| name.parse().expect("a name"));
         let elsewhere = |spec: &mut Value| spec["uplink"] = json!({"interfaces": ["eth3"]});
         let specs = [network(|_| {}), network(|_| {}), network(elsewhere)];
-        let found: Vec<String> =
-            overlaps(names.iter().zip(&specs)).iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        let found: Vec<String> = overlaps(names.iter().zip(&specs), &BTreeMap::new())
+            .iter()
+            .map(|(name, why)| format!("{name}: {why}"))
+            .collect();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("a: spec.cni: Network b hands out the same addresses of 10.30.0.0/24"));
         assert!(found[1].starts_with("b: spec.cni: Network a "), "{found:?}");
@@ -203,7 +252,7 @@ mod tests {
         let names: [NetworkName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
         let meet = |change: fn(&mut Value, usize)| {
             let specs = [0, 1].map(|index| network(|spec| change(spec, index)));
-            !overlaps(names.iter().zip(&specs)).is_empty()
+            !overlaps(names.iter().zip(&specs), &BTreeMap::new()).is_empty()
         };
         assert!(meet(|_, _| {}));
         assert!(!meet(|spec, _| spec["cni"]["name"] = json!("lab")));
@@ -212,5 +261,39 @@ mod tests {
             spec.as_object_mut().expect("an object").remove("uplink");
             spec["cni"]["plugins"][0]["type"] = json!("bridge");
         }));
+    }
+
+    #[test]
+    fn pools_overlap_with_others_on_one_link_but_not_with_themselves() {
+        let lan: AddressPoolSpec = serde_json::from_value(
+            json!({"ranges": [{"subnet": "10.30.0.0/24", "rangeStart": "10.30.0.128"}]}),
+        )
+        .expect("a pool");
+        let pools = BTreeMap::from([("lan".to_owned(), lan.clone()), ("copy".to_owned(), lan)]);
+        let drawing = |addresses: Value| {
+            network(|spec| {
+                spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+                spec["addresses"] = addresses;
+            })
+        };
+        let names: [NetworkName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
+        let found = |one: NetworkSpec, other: NetworkSpec| {
+            let specs = [one, other];
+            let found = overlaps(names.iter().zip(&specs), &pools);
+            found.into_iter().map(|(_, warning)| warning.to_string()).collect::<Vec<_>>()
+        };
+        let of_pool = |pool: &str| drawing(json!({"pool": pool}));
+        let inline = |subnet: &str| drawing(json!({"ranges": [{"subnet": subnet}]}));
+        assert_eq!(found(of_pool("lan"), of_pool("lan")), [""; 0]);
+        assert_eq!(found(of_pool("lan"), of_pool("none")), [""; 0]);
+        assert_eq!(found(inline("10.30.0.0/25"), of_pool("lan")), [""; 0]);
+        assert_eq!(found(of_pool("lan"), of_pool("copy")).len(), 2);
+        let mixed = found(inline("10.30.0.0/24"), network(|_| {}));
+        assert_eq!(
+            mixed[0],
+            "spec.addresses: Network b hands out the same addresses of 10.30.0.0/24 on the same link, so that two pods may get \
+             one: give them ranges that do not overlap, or one AddressPool in spec.addresses.pool"
+        );
+        assert!(mixed[1].starts_with("spec.cni: Network a "), "{mixed:?}");
     }
 }

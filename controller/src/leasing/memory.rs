@@ -12,7 +12,7 @@ use super::{REST, World};
 /// What the API server does not store.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Since when nodes with blocks have had no Node object.
+    /// Since when nodes with blocks or leases have had no Node object.
     gone: BTreeMap<String, Instant>,
     /// The blocks of the last plan.
     known: BTreeMap<PoolKey, BTreeSet<IpNet>>,
@@ -25,16 +25,18 @@ pub(super) struct Memory {
 impl Memory {
     /// Takes in the world as it is now.
     pub(super) fn observe(&mut self, world: &World<'_>, now: Instant) {
+        let nodes = world.blocks.values().map(|block| &block.spec.node).chain(world.lease_nodes);
         let mut gone = BTreeMap::new();
-        let mut known: BTreeMap<PoolKey, BTreeSet<IpNet>> = BTreeMap::new();
-        for block in world.blocks.values() {
-            let node = &block.spec.node;
-            if !world.nodes.contains(node) && !gone.contains_key(node) {
+        for node in nodes.filter(|node| !world.nodes.contains(*node)) {
+            if !gone.contains_key(node) {
                 gone.insert(node.clone(), self.gone.get(node).copied().unwrap_or(now));
             }
-            known.entry(block.spec.key()).or_default().insert(block.spec.cidr);
         }
         self.gone = gone;
+        let mut known: BTreeMap<PoolKey, BTreeSet<IpNet>> = BTreeMap::new();
+        for block in world.blocks.values() {
+            known.entry(block.spec.key()).or_default().insert(block.spec.cidr);
+        }
         for (key, before) in std::mem::take(&mut self.known) {
             let after = known.get(&key);
             let left = before.into_iter().filter(|cidr| after.is_none_or(|after| !after.contains(cidr)));

@@ -55,6 +55,8 @@ pub(crate) struct World<'a> {
     pub(crate) blocks: &'a BTreeMap<String, Block>,
     /// Addresses that AddressLeases hold.
     pub(crate) held: &'a BTreeMap<PoolKey, BTreeSet<IpAddr>>,
+    /// Nodes where leased addresses may be in use.
+    pub(crate) lease_nodes: &'a BTreeSet<String>,
     /// Names of all Node objects.
     pub(crate) nodes: &'a BTreeSet<String>,
     /// Where each pod that is not scheduled may run.
@@ -127,6 +129,8 @@ pub(crate) struct Plan {
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
     /// Blocks that go, but still have holders.
     pub(crate) leaving: Vec<Leaving>,
+    /// Nodes with blocks or leases whose Node object is gone for the safety time.
+    pub(crate) gone: BTreeSet<String>,
     /// When to plan again, if nothing changes before.
     pub(crate) next: Option<Instant>,
 }
@@ -177,7 +181,9 @@ impl Leasing {
         self.memory.observe(world, now);
         let mut plan = Plan::default();
         let mut pools = by_pool(world);
-        stale::find(world, &mut pools, &self.memory.gone_for(now, self.safety), &mut plan);
+        let gone = self.memory.gone_for(now, self.safety);
+        stale::find(world, &mut pools, &gone, &mut plan);
+        plan.gone = gone.into_iter().map(str::to_owned).collect();
         if let Some(since) = self.memory.next_gone(now, self.safety) {
             plan.look_at(since + self.safety);
         }

@@ -9,6 +9,7 @@ pub(super) struct Lab {
     pools: BTreeMap<PoolKey, AddressPoolSpec>,
     blocks: BTreeMap<String, Block>,
     held: BTreeMap<PoolKey, BTreeSet<IpAddr>>,
+    lease_nodes: BTreeSet<String>,
     nodes: BTreeSet<String>,
     waiting: BTreeSet<Places>,
     leasing: Leasing,
@@ -42,6 +43,7 @@ impl Lab {
             pools: BTreeMap::from([(inline("storage"), pool(spec))]),
             blocks: BTreeMap::new(),
             held: BTreeMap::new(),
+            lease_nodes: BTreeSet::new(),
             nodes: names(nodes),
             waiting: BTreeSet::new(),
             leasing: Leasing::new(SAFETY),
@@ -62,6 +64,7 @@ impl Lab {
             pools: &self.pools,
             blocks: &self.blocks,
             held: &self.held,
+            lease_nodes: &self.lease_nodes,
             nodes: &self.nodes,
             waiting: &self.waiting,
         };
@@ -338,7 +341,7 @@ fn blocks_of_a_gone_node_are_free_after_the_safety_time() {
     lab.wait(Duration::from_secs(1));
     let plan = lab.step();
     assert_eq!(deleted(&plan), [("storage.10.20.1.0-28", &Why::NodeGone)]);
-    assert_eq!(plan.release.len(), 1);
+    assert_eq!((plan.release.len(), plan.gone), (1, names(&["a"])));
     assert_eq!(lab.of("b").len(), 1);
 }
 

@@ -1,0 +1,194 @@
+//! Whether an AddressPool is accepted, and the status that says so. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DynamicObject, ResourceExt as _};
+use netclaim_api::Invalid;
+use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span, overlap};
+use serde_json::Value;
+
+use crate::node_objects::Nodes;
+use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
+
+/// Whether one AddressPool is accepted.
+#[derive(Debug)]
+pub(crate) struct PoolAcceptance {
+    pub(crate) name: String,
+    /// Its spec, or everything that is wrong with it.
+    pub(crate) result: Result<AddressPoolSpec, Vec<Invalid>>,
+    /// What an accepted pool may not mean as written.
+    pub(crate) warnings: Vec<Invalid>,
+    generation: Option<i64>,
+    /// The status in the API server.
+    before: AddressPoolStatus,
+}
+
+impl PoolAcceptance {
+    /// Validates an AddressPool as the API server stores it.
+    pub(crate) fn of(pool: &DynamicObject) -> Self {
+        let spec = pool.data.get("spec").unwrap_or(&Value::Null);
+        let before = pool.data.get("status").cloned().unwrap_or_default();
+        Self {
+            name: pool.name_any(),
+            result: validate(spec),
+            warnings: Vec::new(),
+            generation: pool.metadata.generation,
+            // The controller did not write a status that cannot be decoded; it is overwritten.
+            before: serde_json::from_value(before).unwrap_or_default(),
+        }
+    }
+
+    /// Whether `status` changes more than the totals.
+    pub(crate) fn changes_with(&self, status: &AddressPoolStatus) -> bool {
+        find(&self.before.conditions, ACCEPTED) != find(&status.conditions, ACCEPTED)
+            || self.before.observed_generation != status.observed_generation
+    }
+
+    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of before stay.
+    pub(crate) fn status(&self, totals: Option<AddressTotals>, now: &Time) -> Option<AddressPoolStatus> {
+        let finding = match &self.result {
+            Ok(_) if self.warnings.is_empty() => Finding::new(true, ACCEPTED, "Networks can use the pool"),
+            Ok(_) => {
+                let warnings = Invalid::list(&self.warnings);
+                let message = format!("Networks can use the pool, but look at {warnings}");
+                Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
+            }
+            Err(problems) => {
+                let problems = Invalid::list(problems);
+                let message = format!("{problems}; nodes keep the blocks that they have, and get no others");
+                Finding::new(false, INVALID, message)
+            }
+        };
+        let condition = finding.condition(ACCEPTED, &self.before.conditions, self.generation, now);
+        let addresses = totals.or(self.before.addresses);
+        let same = find(&self.before.conditions, ACCEPTED) == Some(&condition)
+            && self.before.observed_generation == self.generation
+            && self.before.addresses == addresses;
+        (!same).then(|| AddressPoolStatus {
+            observed_generation: self.generation,
+            addresses,
+            conditions: vec![condition],
+        })
+    }
+}
+
+fn validate(spec: &Value) -> Result<AddressPoolSpec, Vec<Invalid>> {
+    let spec: AddressPoolSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
+        let path = error.path().to_string();
+        let path = if path == "." { "" } else { &path };
+        vec![Invalid::new(path, error.inner().to_string()).within("spec")]
+    })?;
+    let problems = spec.problems();
+    if problems.is_empty() {
+        Ok(spec)
+    } else {
+        Err(problems.into_iter().map(|problem| problem.within("spec")).collect())
+    }
+}
+
+/// Returns a warning for a pool that hands out addresses of nodes or of their pods in the cluster's network. `field` has the
+/// ranges.
+pub(crate) fn of_nodes(pool: &AddressPoolSpec, nodes: &Nodes, field: &str) -> Vec<Invalid> {
+    let spans: Vec<Span> = pool.usable().into_iter().chain(pool.reserved.iter().copied()).collect();
+    let mut of_node: BTreeMap<&String, Span> = BTreeMap::new();
+    let mut of_pods: BTreeMap<&String, Span> = BTreeMap::new();
+    for (node, facts) in nodes {
+        let own: Vec<Span> = facts.addresses.iter().map(|ip| Span::of_address(*ip)).collect();
+        let pods: Vec<Span> = facts.pod_cidrs.iter().map(|cidr| Span::of_net(*cidr)).collect();
+        of_node.extend(overlap(&own, &spans).map(|common| (node, common)));
+        of_pods.extend(overlap(&pods, &spans).map(|common| (node, common)));
+    }
+    let warning = |found: BTreeMap<&String, Span>, what: &str| {
+        let (_, example) = found.first_key_value()?;
+        let nodes = named(found.keys().copied());
+        Some(Invalid::new(
+            field,
+            format!("pods may get addresses of {what} {nodes}, such as {example}: exclude them"),
+        ))
+    };
+    warning(of_node, "nodes").into_iter().chain(warning(of_pods, "the spec.podCIDRs of nodes")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::node_objects::NodeFacts;
+
+    fn pool(spec: Value, status: Value) -> PoolAcceptance {
+        let pool = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool", "metadata": {"name": "lan", "generation": 2},
+            "spec": spec, "status": status,
+        });
+        PoolAcceptance::of(&serde_json::from_value(pool).unwrap())
+    }
+
+    fn at(second: i64) -> Time {
+        Time(Timestamp::from_second(second).unwrap())
+    }
+
+    #[test]
+    fn a_pool_is_accepted_or_its_status_has_every_problem() {
+        let status =
+            pool(json!({"ranges": [{"subnet": "10.0.0.0/24"}]}), Value::Null).status(None, &at(0)).unwrap();
+        assert_eq!(status.conditions[0].message, "Networks can use the pool");
+        let bad = json!({"ranges": [{"subnet": "10.0.0.1/24"}], "reserved": ["10.9.0.0/24"]});
+        let message = pool(bad, Value::Null).status(None, &at(0)).unwrap().conditions.remove(0).message;
+        assert!(message.starts_with("spec.ranges[0].subnet: 10.0.0.1/24 has host bits set"), "{message}");
+        assert!(message.contains("; spec.reserved[0]: "), "{message}");
+        let message = pool(json!({"rangs": []}), Value::Null)
+            .status(None, &at(0))
+            .unwrap()
+            .conditions
+            .remove(0)
+            .message;
+        assert!(message.starts_with("spec.rangs: unknown field"), "{message}");
+    }
+
+    #[test]
+    fn a_correct_status_is_not_written_again() {
+        let spec = json!({"ranges": [{"subnet": "10.0.0.0/24"}]});
+        let totals = AddressTotals { size: 253, ..AddressTotals::default() };
+        let written = pool(spec.clone(), Value::Null).status(Some(totals), &at(0)).unwrap();
+        let again = pool(spec, serde_json::to_value(&written).unwrap());
+        assert_eq!(again.status(Some(totals), &at(60)), None);
+        assert_eq!(again.status(None, &at(60)), None, "what is not known yet stays");
+        let more = again.status(Some(AddressTotals { used: 1, ..totals }), &at(60)).unwrap();
+        assert!(!again.changes_with(&more), "only the totals");
+    }
+
+    #[test]
+    fn addresses_of_nodes_and_of_their_pods_get_a_warning() {
+        let facts = |ip: &str, cidr: &str| NodeFacts {
+            addresses: vec![ip.parse().unwrap()],
+            pod_cidrs: vec![cidr.parse().unwrap()],
+            ..NodeFacts::default()
+        };
+        let nodes = Nodes::from([
+            ("a".to_owned(), facts("192.0.2.7", "10.244.0.0/24")),
+            ("b".to_owned(), facts("192.0.2.8", "10.244.1.0/24")),
+        ]);
+        let found = |spec: Value| {
+            let pool: AddressPoolSpec = serde_json::from_value(spec).unwrap();
+            of_nodes(&pool, &nodes, "spec.ranges").iter().map(Invalid::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found(json!({"ranges": [{"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.64"}]})),
+            [""; 0]
+        );
+        assert_eq!(
+            found(json!({"ranges": [{"subnet": "192.0.2.0/24"}]})),
+            ["spec.ranges: pods may get addresses of nodes a b, such as 192.0.2.7: exclude them"]
+        );
+        let pods = found(json!({"ranges": [{"subnet": "10.244.0.0/16", "rangeStart": "10.244.1.9"}]}));
+        assert_eq!(
+            pods,
+            [
+                "spec.ranges: pods may get addresses of the spec.podCIDRs of nodes b, such as 10.244.1.9-10.244.1.255: exclude them"
+            ]
+        );
+    }
+}

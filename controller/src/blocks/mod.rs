@@ -1,0 +1,511 @@
+//! The loop that leases blocks of addresses to nodes: it carries out what [`crate::leasing`] plans.
+//!
+//! ```text
+//!   reconciler ── Demand ──> watch ──> leasing ──> creates, deletes, releases ──> API server
+//!   AddressBlocks, AddressLeases ──┘      │
+//!   Pods, ResourceClaims ──────────┘      └── Leased ──> reconciler: status of Networks and AddressPools
+//! ```
+//!
+//! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block counts as
+//! taken from the moment it is asked for.
+
+mod store;
+mod writes;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
+use kube::core::PartialObjectMeta;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{
+    AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, Holder, HolderKind, PoolKey,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use self::store::{Blocks, Leases};
+use self::writes::{Done, Writes};
+use crate::leasing::{Draw, Leasing, Leaving, Places, Plan, Removal, Supply, Why, World};
+use crate::metrics::Metrics;
+use crate::node_objects::Nodes;
+use crate::waiting::{self, PodObject, WaitingPods};
+
+/// Changes are gathered for this long before blocks are planned anew.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Planning takes at most this part of the time: one in so many.
+const PLAN_SHARE: u32 = 5;
+
+/// Requests that run at once.
+const CONCURRENCY: usize = 32;
+
+/// Time between a failed request and the next try.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Time between two looks for leases whose holder is gone.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Holders of which no watch tells that are looked up at each [`COLLECT_INTERVAL`].
+const LOOKUPS: usize = 5;
+
+/// What needs addresses, as the reconciler derives it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Demand {
+    pub(crate) networks: BTreeMap<NetworkName, Draw>,
+    /// The accepted pools.
+    pub(crate) pools: BTreeMap<PoolKey, AddressPoolSpec>,
+    pub(crate) nodes: Arc<Nodes>,
+}
+
+/// How the pools are, for the status of Networks and AddressPools.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Leased {
+    pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
+    pub(crate) supply: BTreeMap<NetworkName, Supply>,
+    pub(crate) leaving: Vec<Leaving>,
+}
+
+/// A request to be made.
+#[derive(Debug, Clone)]
+enum Action {
+    Create(AddressBlockSpec),
+    Delete(Removal),
+    Release { block: Removal, node: String },
+    DeleteLease { name: String, uid: String, holder: Holder },
+}
+
+/// Leases blocks as `demand` says, and reports how the pools are. Does not return.
+pub(crate) async fn run(
+    client: Client,
+    safety: Duration,
+    metrics: Metrics,
+    mut demand: watch::Receiver<Option<Demand>>,
+    report: watch::Sender<Leased>,
+) {
+    let objects = |resource: ApiResource| {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        watcher(api, watcher::Config::default()).default_backoff()
+    };
+    let mut block_events = pin!(objects(ApiResource::erase::<AddressBlock>(&())));
+    let mut lease_events = pin!(objects(ApiResource::erase::<AddressLease>(&())));
+    let pods: Api<PodObject> = Api::all_with(client.clone(), &waiting::resource());
+    let unscheduled = watcher::Config::default().fields("spec.nodeName=,status.phase=Pending");
+    let mut pod_events = pin!(watcher(pods, unscheduled).default_backoff());
+    let mut claims = Claims::new(client.clone());
+    let mut state = State::new(Writes::new(client), safety, metrics, report);
+    loop {
+        let ready = state.synced.blocks && state.synced.leases && state.has_demand;
+        let due = state.due.filter(|_| ready);
+        tokio::select! {
+            event = next(&mut block_events, "address blocks") => {
+                state.synced.blocks |= matches!(event, watcher::Event::InitDone);
+                if state.blocks.apply(event, Instant::now()) {
+                    state.plan_soon();
+                }
+            }
+            event = next(&mut lease_events, "address leases") => {
+                state.synced.leases |= matches!(event, watcher::Event::InitDone);
+                if state.leases.apply(event) {
+                    state.collect_at(Instant::now());
+                    state.plan_soon();
+                }
+            }
+            event = next(&mut pod_events, "pods that wait for a node") => {
+                if state.pods.apply(event) {
+                    state.places = None;
+                    // Pods come and go all the time; they matter only if addresses are scarce.
+                    if state.is_short {
+                        state.plan_soon();
+                    }
+                }
+            }
+            () = claims.changed() => state.collect_at(Instant::now() + COLLECT_INTERVAL),
+            Ok(()) = demand.changed() => {
+                if let Some(demand) = demand.borrow_and_update().clone() {
+                    state.set_demand(demand);
+                }
+            }
+            Some(result) = state.running.join_next(), if !state.running.is_empty() => {
+                // A request that panics is a bug; the next plan makes it anew.
+                if let Ok((action, result)) = result {
+                    state.finish(&action, result);
+                }
+                state.start();
+            }
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => state.plan(),
+            () = sleep_until(state.collect.unwrap_or_else(Instant::now)), if ready && state.collect.is_some() => {
+                state.collect(&claims);
+            }
+        }
+        let needed = state.leases.all().values().any(|lease| lease.holder.kind == HolderKind::ResourceClaim)
+            || state.demand.pools.values().any(|pool| !pool.reserved.is_empty());
+        claims.watch(needed);
+    }
+}
+
+/// Returns the next event of the watch of `what`, and logs errors, after which the watch goes on.
+async fn next<K>(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
+    what: &str,
+) -> watcher::Event<K> {
+    loop {
+        match events.next().await {
+            Some(Ok(event)) => return event,
+            Some(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch {what}");
+            }
+            // A watcher never ends.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Which watches have seen a whole list.
+#[derive(Default)]
+struct Synced {
+    blocks: bool,
+    leases: bool,
+}
+
+struct State {
+    writes: Writes,
+    metrics: Metrics,
+    report: watch::Sender<Leased>,
+    leasing: Leasing,
+    blocks: Blocks,
+    leases: Leases,
+    pods: WaitingPods,
+    /// Where the pods may run; `None` if it is to be derived anew.
+    places: Option<BTreeSet<Places>>,
+    demand: Demand,
+    has_demand: bool,
+    nodes: BTreeSet<String>,
+    synced: Synced,
+    /// When to plan.
+    due: Option<Instant>,
+    /// No plan before this.
+    not_before: Instant,
+    /// When to look for leases whose holder is gone.
+    collect: Option<Instant>,
+    /// The lease after which the next lookup begins.
+    looked_up: String,
+    /// Nodes that are gone for good, of those with blocks or leases.
+    gone: BTreeSet<String>,
+    /// Whether a node is short of addresses.
+    is_short: bool,
+    queue: VecDeque<Action>,
+    running: JoinSet<(Action, kube::Result<Done>)>,
+    /// The objects in `queue` and `running`.
+    in_flight: BTreeSet<String>,
+}
+
+impl State {
+    fn new(writes: Writes, safety: Duration, metrics: Metrics, report: watch::Sender<Leased>) -> Self {
+        Self {
+            writes,
+            metrics,
+            report,
+            leasing: Leasing::new(safety),
+            blocks: Blocks::default(),
+            leases: Leases::default(),
+            pods: WaitingPods::default(),
+            places: None,
+            demand: Demand::default(),
+            has_demand: false,
+            nodes: BTreeSet::new(),
+            synced: Synced::default(),
+            due: None,
+            not_before: Instant::now(),
+            collect: None,
+            looked_up: String::new(),
+            gone: BTreeSet::new(),
+            is_short: false,
+            queue: VecDeque::new(),
+            running: JoinSet::new(),
+            in_flight: BTreeSet::new(),
+        }
+    }
+
+    fn plan_soon(&mut self) {
+        self.plan_at(Instant::now() + GATHER);
+    }
+
+    fn plan_at(&mut self, time: Instant) {
+        self.due = Some(self.due.map_or(time, |due| due.min(time)).max(self.not_before));
+    }
+
+    fn collect_at(&mut self, time: Instant) {
+        self.collect = Some(self.collect.map_or(time, |collect| collect.min(time)));
+    }
+
+    fn set_demand(&mut self, demand: Demand) {
+        if !Arc::ptr_eq(&self.demand.nodes, &demand.nodes) || !self.has_demand {
+            self.nodes = demand.nodes.keys().cloned().collect();
+            self.places = None;
+        }
+        self.demand = demand;
+        self.has_demand = true;
+        self.plan_at(Instant::now());
+    }
+
+    fn plan(&mut self) {
+        let begin = Instant::now();
+        self.due = None;
+        let any_pending = self.blocks.expire_pending(begin);
+        let places = self.places.get_or_insert_with(|| self.pods.places(&self.demand.nodes));
+        let (held, lease_nodes) = (self.leases.held(), self.leases.nodes());
+        let world = World {
+            networks: &self.demand.networks,
+            pools: &self.demand.pools,
+            blocks: self.blocks.all(),
+            held: &held,
+            lease_nodes: &lease_nodes,
+            nodes: &self.nodes,
+            waiting: places,
+        };
+        let plan = self.leasing.plan(&world, begin);
+        self.not_before = self.not_before.max(begin + begin.elapsed() * PLAN_SHARE);
+        let next = plan.next.into_iter().chain(any_pending.then(|| begin + RETRY)).min();
+        self.carry_out(plan, begin);
+        if let Some(next) = next {
+            self.plan_at(next);
+        }
+    }
+
+    fn carry_out(&mut self, plan: Plan, now: Instant) {
+        self.is_short = plan.supply.values().any(|supply| matches!(supply, Supply::Exhausted(_)));
+        if self.gone != plan.gone {
+            self.gone = plan.gone;
+            self.collect_at(now);
+        }
+        for spec in plan.create {
+            self.blocks.add_pending(spec.clone(), now);
+            self.push(Action::Create(spec));
+        }
+        for block in plan.delete {
+            if self.push(Action::Delete(block.clone())) {
+                tracing::info!(block = block.name, reason = %block.why, "deleting a block of addresses");
+                if block.why == Why::Moved {
+                    self.metrics.address_moves.inc();
+                }
+            }
+        }
+        for block in plan.release {
+            let node = self.blocks.all().get(&block.name).map(|block| block.spec.node.clone());
+            let node = node.unwrap_or_default();
+            self.push(Action::Release { block, node });
+        }
+        self.start();
+        count(&self.metrics, &plan.totals, &self.report.borrow().totals);
+        let leased = Leased { totals: plan.totals, supply: plan.supply, leaving: plan.leaving };
+        self.report.send_if_modified(|known| {
+            let is_new = *known != leased;
+            *known = leased;
+            is_new
+        });
+    }
+
+    /// Adds a request, unless the same one is under way. A block is released after it is deleted.
+    fn push(&mut self, action: Action) -> bool {
+        let is_new = self.in_flight.insert(action.key());
+        if is_new {
+            self.queue.push_back(action);
+        }
+        is_new
+    }
+
+    fn start(&mut self) {
+        while self.running.len() < CONCURRENCY
+            && let Some(action) = self.queue.pop_front()
+        {
+            let writes = self.writes.clone();
+            self.running.spawn(async move {
+                let result = match &action {
+                    Action::Create(spec) => writes.create(spec.clone()).await,
+                    Action::Delete(block) => writes.delete(block).await,
+                    Action::Release { block, node } => writes.release(block, node).await,
+                    Action::DeleteLease { name, uid, holder } => writes.delete_lease(name, uid, holder).await,
+                };
+                (action, result)
+            });
+        }
+    }
+
+    fn finish(&mut self, action: &Action, result: kube::Result<Done>) {
+        self.in_flight.remove(&action.key());
+        match &result {
+            Ok(done) => match action {
+                Action::Create(spec) if *done == Done::Yes => {
+                    self.metrics.blocks_created.inc();
+                    tracing::debug!(block = spec.name(), node = spec.node, "leased a block of addresses");
+                }
+                Action::Delete(block) => {
+                    self.metrics.blocks_removed.inc();
+                    self.blocks.set_deleting(&block.name, &block.uid);
+                }
+                Action::Release { block, .. } if *done == Done::Yes => {
+                    tracing::info!(block = block.name, "released the block of a node that is gone");
+                }
+                Action::DeleteLease { name, holder, .. } if *done == Done::Yes => {
+                    tracing::info!(lease = name, %holder, "deleted the lease of a holder that is gone");
+                }
+                _ => {}
+            },
+            Err(error) => {
+                let (object, error) = (action.key(), error as &dyn std::error::Error);
+                tracing::warn!(error, object, "cannot write, will retry");
+                if let Action::Create(spec) = action {
+                    self.blocks.remove_pending(&spec.name());
+                }
+                self.not_before = self.not_before.max(Instant::now() + RETRY);
+                self.plan_at(self.not_before);
+                self.collect_at(self.not_before);
+            }
+        }
+    }
+
+    /// Deletes leases whose holder is gone, if no pod can have their address any more.
+    fn collect(&mut self, claims: &Claims) {
+        self.collect = None;
+        let is_idle = |node: &Option<String>| node.as_ref().is_none_or(|node| self.gone.contains(node));
+        let idle =
+            || self.leases.all().iter().filter(|(_, lease)| !lease.is_deleting && is_idle(&lease.node));
+        let of_claims = idle().filter(|(_, lease)| lease.holder.kind == HolderKind::ResourceClaim);
+        let without_claim = of_claims.filter(|(_, lease)| !claims.may_exist(&lease.holder.uid));
+        let of_pods = || idle().filter(|(_, lease)| lease.holder.kind == HolderKind::Pod);
+        let (after, before): (Vec<_>, Vec<_>) = of_pods().partition(|(name, _)| **name > self.looked_up);
+        let looked_up: Vec<_> = after.into_iter().chain(before).take(LOOKUPS).collect();
+        let last = looked_up.last().map(|(name, _)| (*name).clone());
+        let actions: Vec<Action> = without_claim
+            .chain(looked_up)
+            .map(|(name, lease)| Action::DeleteLease {
+                name: name.clone(),
+                uid: lease.uid.clone(),
+                holder: lease.holder.clone(),
+            })
+            .collect();
+        if !actions.is_empty() {
+            self.collect_at(Instant::now() + COLLECT_INTERVAL);
+        }
+        self.looked_up = last.unwrap_or_default();
+        for action in actions {
+            self.push(action);
+        }
+        self.start();
+    }
+}
+
+impl Action {
+    /// Returns what distinguishes it from other requests.
+    fn key(&self) -> String {
+        match self {
+            Self::Create(spec) => format!("create AddressBlock {}", spec.name()),
+            Self::Delete(block) => format!("delete AddressBlock {}", block.name),
+            Self::Release { block, .. } => format!("release AddressBlock {}", block.name),
+            Self::DeleteLease { name, .. } => format!("delete AddressLease {name}"),
+        }
+    }
+}
+
+/// Sets the gauges of the pools, and removes those of pools that are gone.
+fn count(
+    metrics: &Metrics,
+    totals: &BTreeMap<PoolKey, AddressTotals>,
+    before: &BTreeMap<PoolKey, AddressTotals>,
+) {
+    let labels = |key: &PoolKey, state: &str| {
+        let of = match key {
+            PoolKey::Network(name) => ("network", name.to_string()),
+            PoolKey::Pool(name) => ("pool", name.clone()),
+        };
+        vec![of, ("state", state.to_owned())]
+    };
+    let states = |totals: &AddressTotals| {
+        [("size", totals.size), ("leased", totals.leased), ("used", totals.used), ("free", totals.free)]
+    };
+    for (key, totals) in totals {
+        for (state, count) in states(totals) {
+            metrics.addresses.get_or_create(&labels(key, state)).set(count);
+        }
+    }
+    for (key, gone) in before.iter().filter(|(key, _)| !totals.contains_key(key)) {
+        for (state, _) in states(gone) {
+            metrics.addresses.remove(&labels(key, state));
+        }
+    }
+}
+
+type ClaimEvents =
+    Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<PartialObjectMeta<ResourceClaim>>>> + Send>>;
+
+/// The UIDs of all ResourceClaims, if leases need them. A hash of each is enough: a collision only keeps a lease.
+struct Claims {
+    client: Client,
+    events: Option<ClaimEvents>,
+    known: HashSet<u64>,
+    listing: HashSet<u64>,
+    is_synced: bool,
+}
+
+impl Claims {
+    fn new(client: Client) -> Self {
+        Self { client, events: None, known: HashSet::new(), listing: HashSet::new(), is_synced: false }
+    }
+
+    /// Begins or ends to watch claims.
+    fn watch(&mut self, is_needed: bool) {
+        if is_needed == self.events.is_some() {
+            return;
+        }
+        (self.known, self.listing, self.is_synced) = (HashSet::new(), HashSet::new(), false);
+        let api: Api<PartialObjectMeta<ResourceClaim>> = Api::all(self.client.clone());
+        self.events = is_needed
+            .then(|| -> ClaimEvents { Box::pin(watcher(api, watcher::Config::default()).default_backoff()) });
+    }
+
+    /// Waits until a claim is gone.
+    async fn changed(&mut self) {
+        let Some(events) = &mut self.events else { return std::future::pending().await };
+        loop {
+            let digest = |claim: &PartialObjectMeta<ResourceClaim>| digest(&claim.uid().unwrap_or_default());
+            match next(events, "resource claims").await {
+                watcher::Event::Init => self.listing.clear(),
+                watcher::Event::InitApply(claim) => {
+                    self.listing.insert(digest(&claim));
+                }
+                watcher::Event::InitDone => {
+                    self.known = std::mem::take(&mut self.listing);
+                    self.is_synced = true;
+                    return;
+                }
+                watcher::Event::Apply(claim) => {
+                    self.known.insert(digest(&claim));
+                }
+                watcher::Event::Delete(claim) => {
+                    self.known.remove(&digest(&claim));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the claim of this UID exists, as far as is known.
+    fn may_exist(&self, uid: &str) -> bool {
+        !self.is_synced || self.known.contains(&digest(uid))
+    }
+}
+
+fn digest(uid: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    uid.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,162 @@
+//! The Nodes of the cluster, as far as the controller reads them. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::api::{ApiResource, Object};
+use kube::runtime::watcher;
+use netclaim_api::labels::has_all;
+use netclaim_api::network::NetworkSpec;
+use serde::Deserialize;
+
+/// A Node with little of its spec and status, because kubelets write much into it.
+pub(crate) type NodeObject = Object<Spec, Status>;
+
+/// The part of a Node's spec that is kept.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Spec {
+    pod_cidr: Option<String>,
+    #[serde(rename = "podCIDRs")]
+    pod_cidrs: Vec<String>,
+    unschedulable: bool,
+}
+
+/// The part of a Node's status that is kept.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Status {
+    addresses: Vec<Address>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Address {
+    #[serde(rename = "type")]
+    kind: String,
+    address: String,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeFacts {
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Its own addresses in the cluster.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Addresses of the pods on it, in the cluster's network.
+    pub(crate) pod_cidrs: Vec<IpNet>,
+    /// Whether it takes no new pods.
+    pub(crate) is_unschedulable: bool,
+}
+
+/// Nodes by name.
+pub(crate) type Nodes = BTreeMap<String, NodeFacts>;
+
+/// The nodes that the watch has shown.
+#[derive(Debug, Default)]
+pub(crate) struct NodeObjects {
+    known: Arc<Nodes>,
+    /// The list in progress.
+    listing: Nodes,
+}
+
+/// Returns the API's name of [`NodeObject`].
+pub(crate) fn resource() -> ApiResource {
+    ApiResource::erase::<Node>(&())
+}
+
+impl NodeObjects {
+    /// Takes in an event of the watch. Returns whether anything changed: kubelets write their Node all the time.
+    pub(crate) fn apply(&mut self, event: watcher::Event<NodeObject>) -> bool {
+        match event {
+            watcher::Event::Init => {
+                self.listing.clear();
+                false
+            }
+            watcher::Event::InitApply(node) => {
+                self.listing.extend([facts(&node)]);
+                false
+            }
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(&mut self.listing);
+                *self.known != listed && {
+                    self.known = Arc::new(listed);
+                    true
+                }
+            }
+            watcher::Event::Apply(node) => {
+                let (name, facts) = facts(&node);
+                self.known.get(&name) != Some(&facts) && {
+                    Arc::make_mut(&mut self.known).insert(name, facts);
+                    true
+                }
+            }
+            watcher::Event::Delete(node) => {
+                let name = node.name_any();
+                self.known.contains_key(&name) && Arc::make_mut(&mut self.known).remove(&name).is_some()
+            }
+        }
+    }
+
+    /// Returns the nodes as they are now.
+    pub(crate) fn all(&self) -> &Arc<Nodes> {
+        &self.known
+    }
+
+    /// Returns the nodes that the Network selects.
+    pub(crate) fn selected<'a>(&'a self, spec: &'a NetworkSpec) -> impl Iterator<Item = &'a String> {
+        let fits = |(_, facts): &(&String, &NodeFacts)| has_all(&spec.node_selector, &facts.labels);
+        self.known.iter().filter(fits).map(|(name, _)| name)
+    }
+}
+
+fn facts(node: &NodeObject) -> (String, NodeFacts) {
+    let own = node.status.iter().flat_map(|status| &status.addresses);
+    let own = own.filter(|address| address.kind == "InternalIP");
+    let cidrs = node.spec.pod_cidrs.iter().chain(&node.spec.pod_cidr);
+    let mut pod_cidrs: Vec<IpNet> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
+    pod_cidrs.sort_unstable();
+    pod_cidrs.dedup();
+    let facts = NodeFacts {
+        labels: node.labels().clone(),
+        addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
+        pod_cidrs,
+        is_unschedulable: node.spec.unschedulable,
+    };
+    (node.name_any(), facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_changes_of_what_is_read_are_reported() {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let node = |name: &str, rack: &str| -> NodeObject {
+            serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": rack}},
+                "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]},
+                "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}, {"type": "Hostname", "address": "n"}]},
+            }))
+            .unwrap()
+        };
+        let network = json!({"nodeSelector": {"rack": "7"}, "cni": {}});
+        let network: NetworkSpec = serde_json::from_value(network).unwrap();
+        let mut nodes = NodeObjects::default();
+        let seen = [Init, InitApply(node("n1", "7")), InitApply(node("n2", "8")), InitDone];
+        assert_eq!(seen.map(|event| nodes.apply(event)), [false, false, false, true]);
+        assert_eq!(nodes.selected(&network).collect::<Vec<_>>(), ["n1"]);
+        assert!(!nodes.apply(Apply(node("n1", "7"))), "a heartbeat");
+        assert!(nodes.apply(Apply(node("n2", "7"))) && nodes.apply(Delete(node("n1", "7"))));
+        assert_eq!(nodes.selected(&network).collect::<Vec<_>>(), ["n2"]);
+        let facts = &nodes.all()["n2"];
+        assert_eq!(facts.addresses, ["192.0.2.7".parse::<IpAddr>().unwrap()]);
+        assert_eq!(facts.pod_cidrs, ["10.244.0.0/24".parse::<IpNet>().unwrap()]);
+    }
+}
