@@ -1,6 +1,6 @@
 #!/bin/bash
-# demo.sh: builds netclaim and Kubernetes, starts a cluster, installs netclaim as a user would, and shows two pods that
-# reach each other over a claimed network. On a running demo it installs what has changed. Needs Debian, root, Rust and Go.
+# demo.sh: builds netclaim and Kubernetes, starts a cluster of two nodes, installs netclaim as a user would, and shows a pod
+# on each node; they reach each other over a claimed network. On a running demo it installs what has changed. Needs Debian, root, Rust and Go.
 # NETCLAIM_DEMO_DIR: the cluster's folder (default /var/tmp/netclaim-demo); NETCLAIM_CACHE: see build.sh.
 set -euo pipefail
 # shellcheck source=../node/lib.sh
@@ -28,7 +28,7 @@ broken() {
       kubectl logs -n netclaim-system "$workload" --tail=15 2>&1 | sed 's/^/    | /' || true
     done
     echo "demo: FAILED: $*"
-    echo "logs: $dir/log (pods: $dir/log/node/pods); the cluster is left running: . $dir/env; make demo-down ends it"
+    echo "logs: $dir/log (pods: $dir/log/node*/pods); the cluster is left running: . $dir/env; make demo-down ends it"
   } >&2
   exit 1
 }
@@ -38,7 +38,7 @@ packages cc:build-essential
 mkdir -p "$(dirname "$image")"
 NETCLAIM_PROFILE=${NETCLAIM_PROFILE:-quick} step "building netclaim (first time: about 5 minutes on two cores)" \
   "$cache/log/netclaim.log" "$root/deploy/image/build.sh" "$image"
-"$here/up.sh" "$dir" >/dev/null
+NETCLAIM_NODES=2 "$here/up.sh" "$dir" >/dev/null
 # shellcheck source=/dev/null
 . "$dir/env"
 use_kubernetes "$(<"$dir/kubernetes")"
@@ -59,9 +59,9 @@ for workload in "${workloads[@]}"; do
     broken "$workload does not become ready"
 done
 
-echo "==> a network, a device class, a claim template and two pods: kubectl apply -k deploy/examples" >&2
-kubectl apply -k "$root/deploy/examples" >>"$dir/log/install.log" 2>&1 ||
-  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/examples"; }
+echo "==> deploy/examples, with the pods on different nodes: kubectl apply -k tests/demo" >&2
+kubectl apply -k "$root/tests/demo" >>"$dir/log/install.log" 2>&1 ||
+  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k tests/demo"; }
 kubectl wait --for=condition=Ready pod/storage-a pod/storage-b --timeout=90s >>"$dir/log/install.log" 2>&1 ||
   { kubectl describe pod storage-a storage-b | grep -A10 '^Events' >&2; broken "the pods storage-a and storage-b do not run"; }
 
@@ -74,7 +74,7 @@ attached() {
 
 title "the pods' interfaces: kubectl exec POD -- ip addr"
 for pod in storage-a storage-b; do
-  echo "$pod:"
+  echo "$pod on $(kubectl get pod "$pod" -o jsonpath='{.spec.nodeName}'):"
   kubectl exec "$pod" -- ip addr | sed 's/^/  /' || broken "kubectl exec $pod"
 done
 
@@ -94,6 +94,7 @@ done
 title "from pod to pod over the claimed network"
 address() { kubectl get resourceclaim "$(claim_of "$1")" -o jsonpath='{.status.devices[0].networkData.ips[0]}' | cut -d/ -f1; }
 interface() { kubectl get resourceclaim "$(claim_of "$1")" -o jsonpath='{.status.devices[0].networkData.interfaceName}'; }
+[[ $(address storage-a) != "$(address storage-b)" ]] || broken "both pods have the address $(address storage-a)"
 for pair in storage-a:storage-b storage-b:storage-a; do
   from=${pair%:*} to=${pair#*:}
   echo "$from -> $to: ping -I $(interface "$from") $(address "$to")"
@@ -101,7 +102,7 @@ for pair in storage-a:storage-b storage-b:storage-a; do
     broken "$from does not reach $to on $(address "$to")"
 done
 
-title "what the node offers to the scheduler: kubectl get resourceslices -o yaml"
+title "what the nodes offer to the scheduler: kubectl get resourceslices -o yaml"
 kubectl get resourceslices -o json | jq -r '
   def attribute($device; $name): $device.attributes[$name] // $device.attributes["netclaim.dev/" + $name] // {} | (.string // .int // .bool // .version // "") | tostring | if . == "" then "-" else . end;
   ["NODE", "DEVICE", "NETWORK", "UPLINK", "MODE", "SHARED", "CAPACITY", "TAINTS"],
@@ -121,9 +122,9 @@ The cluster goes on running. To use it:
   export PATH=$kubernetes_bin:\$PATH
   kubectl get pods,resourceclaims                             # then: kubectl describe resourceclaim
   kubectl exec storage-a -- ip addr
-  kubectl delete pod storage-a && kubectl apply -k deploy/examples
+  kubectl delete pod storage-a && kubectl apply -k tests/demo
   kubectl logs -n netclaim-system daemonset/netclaim-agent -f
-  tests/node/node.sh $dir ip addr                          # on the node itself
+  tests/node/node.sh $dir --node node1 ip addr             # on a node itself
 Again after a change: make demo. Its logs: $dir/log. To end it and leave nothing: make demo-down
 
 took $(elapsed $((SECONDS - begin)))
