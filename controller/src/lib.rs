@@ -34,6 +34,7 @@ mod reconciler;
 mod status;
 mod waiting;
 mod warnings;
+pub mod whereabouts;
 
 use std::net::SocketAddr;
 use std::pin::pin;

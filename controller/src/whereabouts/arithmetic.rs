@@ -1,0 +1,131 @@
+//! Addresses as whereabouts reads and counts them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use netclaim_api::addresses::Span;
+
+/// Returns the address that is `offset` after `ip`; `None` beyond the family's last (`IPAddOffset`).
+pub(super) fn plus(ip: IpAddr, offset: u64) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => {
+            ip.to_bits().checked_add(u32::try_from(offset).ok()?).map(|bits| Ipv4Addr::from_bits(bits).into())
+        }
+        IpAddr::V6(ip) => {
+            ip.to_bits().checked_add(u128::from(offset)).map(|bits| Ipv6Addr::from_bits(bits).into())
+        }
+    }
+}
+
+/// Returns the address before `ip`.
+fn before(ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
+        IpAddr::V6(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
+    }
+}
+
+/// Reads an address as Kubernetes' `ParseIPSloppy` does: with leading zeros in IPv4, and IPv4 written as IPv6.
+pub(super) fn ip(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Some(ip.to_canonical());
+    }
+    let octets = text.split('.').map(|octet| {
+        let is_number = (1..=8).contains(&octet.len()) && octet.bytes().all(|byte| byte.is_ascii_digit());
+        octet.parse::<u8>().ok().filter(|_| is_number)
+    });
+    let octets: Option<Vec<u8>> = octets.take(5).collect();
+    Some(IpAddr::from(<[u8; 4]>::try_from(octets?).ok()?))
+}
+
+/// Reads a CIDR with whatever host bits it has. The address part stays as written.
+pub(super) fn cidr(text: &str) -> Option<IpNet> {
+    let (address, prefix) = text.trim().split_once('/')?;
+    let is_number = (1..=3).contains(&prefix.len()) && prefix.bytes().all(|byte| byte.is_ascii_digit());
+    let net = IpNet::new(ip(address)?, prefix.parse().ok().filter(|_| is_number)?).ok()?;
+    Some(net)
+}
+
+/// Returns the usable part of a subnet: without the first and the last address (`FirstUsableIP`, `LastUsableIP`). `None` if
+/// the subnet has less than four addresses, with which whereabouts refuses to work.
+pub(super) fn usable(net: IpNet) -> Option<Span> {
+    let all = Span::of_net(net);
+    let span = Span::new(plus(all.first(), 1)?, before(all.last())?)?;
+    (all.size() >= 4).then_some(span)
+}
+
+/// Joins spans that overlap or meet, and sorts them.
+pub(super) fn merge(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable();
+    let mut merged: Vec<Span> = Vec::new();
+    for span in spans {
+        let joined = merged.last().and_then(|last| {
+            let next = plus(last.last(), 1).unwrap_or_else(|| last.last());
+            let meets = last.family() == span.family() && span.first() <= next;
+            meets.then(|| Span::new(last.first(), last.last().max(span.last()))).flatten()
+        });
+        match (joined, merged.last_mut()) {
+            (Some(joined), Some(last)) => *last = joined,
+            _ => merged.push(span),
+        }
+    }
+    merged
+}
+
+/// Whether one of the sorted, disjoint spans has the address.
+pub(super) fn contains(sorted: &[Span], ip: IpAddr) -> bool {
+    let address = Span::of_address(ip);
+    let after =
+        sorted.partition_point(|span| (span.family(), span.first()) <= (address.family(), address.first()));
+    after.checked_sub(1).and_then(|i| sorted.get(i)).is_some_and(|span| span.contains(ip))
+}
+
+/// Returns a range as it is in the names of whereabouts' objects (`normalizeRange`, `NormalizeIP`).
+pub(super) fn name_part(range: &str) -> String {
+    let end = if range.ends_with(':') { "0" } else { "" };
+    format!("{range}{end}").replace([':', '/'], "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_is_added_in_64_bits_and_never_wraps() {
+        let add = |ip: &str, offset| plus(ip.parse().unwrap(), offset).map(|ip| ip.to_string());
+        assert_eq!(add("10.0.0.5", 3).as_deref(), Some("10.0.0.8"));
+        assert_eq!(add("255.255.255.255", 1), None);
+        assert_eq!(add("10.0.0.0", u64::MAX), None);
+        assert_eq!(add("fd00::", 1 << 63).as_deref(), Some("fd00::8000:0:0:0"));
+        assert_eq!(add("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 1), None);
+    }
+
+    #[test]
+    fn addresses_are_read_as_leniently_as_whereabouts_reads_them() {
+        let read = |text: &str| ip(text).map(|ip| ip.to_string());
+        assert_eq!(read("010.000.0.07").as_deref(), Some("10.0.0.7"));
+        assert_eq!(read("::ffff:10.0.0.1").as_deref(), Some("10.0.0.1"));
+        for bad in ["", "10.0.0", "10.0.0.256", "10.0.0.0.1", "+1.0.0.0", "10.0.0.-1", "fd00::g"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        assert_eq!(cidr("10.0.0.5/24").map(|net| net.to_string()).as_deref(), Some("10.0.0.5/24"));
+        for bad in ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "/8", "fd00::/129"] {
+            assert_eq!(cidr(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn spans_that_meet_become_one() {
+        let spans =
+            ["10.0.0.9", "10.0.0.0/30", "10.0.0.4-10.0.0.5", "10.0.0.2", "fd00::1", "255.255.255.255"];
+        let merged = merge(spans.iter().map(|span| span.parse().unwrap()).collect());
+        let texts: Vec<String> = merged.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["10.0.0.0-10.0.0.5", "10.0.0.9", "255.255.255.255", "fd00::1"]);
+        for (address, is_in) in
+            [("10.0.0.5", true), ("10.0.0.6", false), ("fd00::1", true), ("fd00::", false)]
+        {
+            assert_eq!(contains(&merged, address.parse().unwrap()), is_in, "{address}");
+        }
+    }
+}
