@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Invariants:
-//! * An address that whereabouts or a pod's `network-status` says is in use is leased, excluded or reported as an orphan; or
-//!   its pool is stopped.
+//! * An address that whereabouts or a pod's `network-status` says is in use is leased, excluded or reported (as an orphan,
+//!   or by an [`Unclaimed`] pool); or its pool is stopped.
 //! * Nothing that is dropped is dropped silently: [`Note`] names object, field and reason.
 //! * The leases are created before anything that lets nodes lease blocks.
 //!

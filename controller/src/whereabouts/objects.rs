@@ -217,7 +217,7 @@ impl Nad {
     /// Reads a NetworkAttachmentDefinition; `None` if no plugin of it has addresses of whereabouts.
     ///
     /// # Errors
-    /// [`DecodeError`]: whereabouts cannot work with it either.
+    /// [`DecodeError`]: whereabouts cannot work with it, two plugins have addresses, or the range is in whereabouts.conf.
     pub fn decode(object: &DynamicObject) -> Result<Option<Self>, DecodeError> {
         let of = ObjectRef::of("NetworkAttachmentDefinition", object);
         let Some(config) = object.data.pointer("/spec/config").and_then(Value::as_str) else {

@@ -20,7 +20,8 @@ pub struct Takeover {
     /// Objects of whereabouts that cannot be read. They stop everything, because they may have addresses in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<DecodeError>,
-    /// NetworkAttachmentDefinitions that cannot be read; with them whereabouts does not work either.
+    /// NetworkAttachmentDefinitions that are not taken over, such as those without a range of their own. Addresses of their pods
+    /// are leased where another one has their range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<DecodeError>,
     /// Pools of whereabouts from which no NetworkAttachmentDefinition draws.
