@@ -7,13 +7,15 @@ use ipnet::IpNet;
 use netclaim_api::addresses::PoolKey;
 use tokio::time::Instant;
 
-use super::{REST, World};
+use super::{Phase, REST, World};
 
 /// What the API server does not store.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Since when nodes with blocks or leases have had no Node object.
     gone: BTreeMap<String, Instant>,
+    /// Since when blocks are being deleted, by UID.
+    deleting: BTreeMap<String, Instant>,
     /// The blocks of the last plan.
     known: BTreeMap<PoolKey, BTreeSet<IpNet>>,
     /// When blocks became free, of the last [`REST`].
@@ -33,6 +35,9 @@ impl Memory {
             }
         }
         self.gone = gone;
+        let deleting = world.blocks.values().filter(|block| block.phase == Phase::Deleting);
+        let since = |uid: &String| self.deleting.get(uid).copied().unwrap_or(now);
+        self.deleting = deleting.map(|block| (block.uid.clone(), since(&block.uid))).collect();
         let mut known: BTreeMap<PoolKey, BTreeSet<IpNet>> = BTreeMap::new();
         for block in world.blocks.values() {
             known.entry(block.spec.key()).or_default().insert(block.spec.cidr);
@@ -53,15 +58,25 @@ impl Memory {
         self.moved.retain(|key, _| world.pools.contains_key(key));
     }
 
-    /// Returns the nodes without a Node object for so long.
-    pub(super) fn gone_for(&self, now: Instant, time: Duration) -> BTreeSet<&str> {
-        let is_long = |since: &Instant| now.saturating_duration_since(*since) >= time;
-        self.gone.iter().filter(|(_, since)| is_long(since)).map(|(node, _)| node.as_str()).collect()
+    /// Returns since when a node has had no Node object.
+    pub(super) fn gone_since(&self, node: &str) -> Option<Instant> {
+        self.gone.get(node).copied()
     }
 
-    /// Returns since when the first of the nodes is gone that are not gone for so long.
+    /// Returns since when the block of this UID is being deleted.
+    pub(super) fn deleting_since(&self, uid: &str) -> Option<Instant> {
+        self.deleting.get(uid).copied()
+    }
+
+    /// Returns the nodes without a Node object for so long.
+    pub(super) fn gone_for(&self, now: Instant, time: Duration) -> BTreeSet<String> {
+        let is_long = |since: &Instant| now.saturating_duration_since(*since) >= time;
+        self.gone.iter().filter(|(_, since)| is_long(since)).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Returns when the first of the other nodes is gone for so long.
     pub(super) fn next_gone(&self, now: Instant, time: Duration) -> Option<Instant> {
-        self.gone.values().copied().filter(|since| now.saturating_duration_since(*since) < time).min()
+        self.gone.values().map(|since| *since + time).filter(|due| *due > now).min()
     }
 
     /// Returns the blocks of a pool that became free in the last [`REST`].

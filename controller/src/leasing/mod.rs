@@ -14,6 +14,8 @@
 
 mod free;
 mod memory;
+#[cfg(test)]
+mod model_tests;
 mod moves;
 mod share;
 mod stale;
@@ -36,8 +38,13 @@ use self::share::Share;
 pub(crate) use self::stale::Why;
 
 /// How long a Node object must be gone before its blocks are free. Agents hand out addresses for half of it after they last
-/// heard of their blocks, so this is also the bound for clocks that differ.
+/// heard of their blocks.
 pub(crate) const SAFETY: Duration = Duration::from_secs(600);
+
+/// The parts of the safety time before and after the blocks of a gone node are deleted, in percent. The second one is more than
+/// half, because the clocks of controller and agent differ.
+const PERCENT_BEFORE_DELETE: u32 = 45;
+const PERCENT_BEFORE_RELEASE: u32 = 55;
 
 /// How long a block rests after it became free, if there are others: neighbours may still remember who had its addresses.
 const REST: Duration = Duration::from_secs(60);
@@ -163,17 +170,33 @@ pub(crate) enum Supply {
     PoolMissing(String),
 }
 
+/// The safety time.
+#[derive(Debug, Clone, Copy)]
+struct Safety(Duration);
+
+impl Safety {
+    /// How long a Node object must be gone before its blocks are deleted.
+    fn before_delete(self) -> Duration {
+        self.0 * PERCENT_BEFORE_DELETE / 100
+    }
+
+    /// How long such a block must be deleted before its addresses are free.
+    fn before_release(self) -> Duration {
+        self.0 * PERCENT_BEFORE_RELEASE / 100
+    }
+}
+
 /// Decides about blocks, and remembers between two plans what the API server does not store.
 #[derive(Debug)]
 pub(crate) struct Leasing {
-    safety: Duration,
+    safety: Safety,
     memory: Memory,
 }
 
 impl Leasing {
     /// `safety` is how long a Node object must be gone before its blocks are free.
     pub(crate) fn new(safety: Duration) -> Self {
-        Self { safety, memory: Memory::default() }
+        Self { safety: Safety(safety), memory: Memory::default() }
     }
 
     /// Returns what to do about the blocks of the world at this time.
@@ -181,11 +204,10 @@ impl Leasing {
         self.memory.observe(world, now);
         let mut plan = Plan::default();
         let mut pools = by_pool(world);
-        let gone = self.memory.gone_for(now, self.safety);
-        stale::find(world, &mut pools, &gone, &mut plan);
-        plan.gone = gone.into_iter().map(str::to_owned).collect();
-        if let Some(since) = self.memory.next_gone(now, self.safety) {
-            plan.look_at(since + self.safety);
+        stale::find(world, &mut pools, (&self.memory, self.safety), now, &mut plan);
+        plan.gone = self.memory.gone_for(now, self.safety.0);
+        if let Some(due) = self.memory.next_gone(now, self.safety.0) {
+            plan.look_at(due);
         }
         for (key, spec) in world.pools {
             let blocks = pools.remove(key).unwrap_or_default();
@@ -274,6 +296,14 @@ impl Leasing {
 }
 
 impl Plan {
+    /// Whether the time is not later than `now`; otherwise, the next plan is due then.
+    fn is_past(&mut self, time: Instant, now: Instant) -> bool {
+        if time > now {
+            self.look_at(time);
+        }
+        time <= now
+    }
+
     fn look_at(&mut self, time: Instant) {
         self.next = Some(self.next.map_or(time, |next| next.min(time)));
     }

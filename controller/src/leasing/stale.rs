@@ -1,13 +1,16 @@
 //! Blocks that must go: those that nothing describes any more, and those of nodes that are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use netclaim_api::addresses::PoolKey;
+use tokio::time::Instant;
 
 use super::free::{Taken, Usable};
-use super::{Block, Draw, Held, Leaving, OfPool, Phase, Plan, Removal, World};
+use super::memory::Memory;
+use super::{Block, Draw, Held, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
 
 /// Why a block is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +39,16 @@ impl fmt::Display for Why {
     }
 }
 
-/// Adds to the plan what must go, and marks it in `pools`, whose addresses it fills in. `gone` are the nodes whose time is
-/// over.
+/// Adds to the plan what must go, and marks it in `pools`, whose addresses it fills in.
+///
+/// The blocks of a node that is gone are deleted first, and released later. An agent that still hears of its blocks stops to
+/// hand out their addresses when they are deleted. One that does not stops after half of the safety time, before they are
+/// released: even if its Node object comes back, no address has two pods.
 pub(super) fn find(
     world: &World<'_>,
     pools: &mut BTreeMap<PoolKey, OfPool<'_>>,
-    gone: &BTreeSet<&str>,
+    (memory, safety): (&Memory, Safety),
+    now: Instant,
     plan: &mut Plan,
 ) {
     for (key, of_pool) in pools {
@@ -52,7 +59,10 @@ pub(super) fn find(
             if block.phase == Phase::Pending {
                 continue;
             }
-            let node_is_gone = gone.contains(block.spec.node.as_str());
+            let gone_since = memory.gone_since(&block.spec.node);
+            let mut is_gone_for =
+                |time: Duration| gone_since.is_some_and(|since| plan.is_past(since + time, now));
+            let (node_is_gone, is_over) = (is_gone_for(safety.before_delete()), is_gone_for(safety.0));
             let stale = stale(world, key, usable.as_ref(), held)
                 .or_else(|| overlaps.get(held.name).map(|other| Why::Overlaps(*other)));
             if let Some(why) = &stale
@@ -67,7 +77,11 @@ pub(super) fn find(
                 held.leaves = true;
                 plan.delete.push(removal.clone());
             }
-            if node_is_gone && block.has_finalizer {
+            let deleting_since = memory.deleting_since(&block.uid);
+            if is_over
+                && block.has_finalizer
+                && deleting_since.is_some_and(|since| plan.is_past(since + safety.before_release(), now))
+            {
                 plan.release.push(removal);
             }
         }

@@ -330,19 +330,49 @@ fn blocks_of_a_gone_node_are_free_after_the_safety_time() {
     lab.nodes = names(&["b"]);
     let plan = lab.step();
     assert!(plan.delete.is_empty() && plan.release.is_empty());
-    assert_eq!(plan.next, Some(lab.now + SAFETY));
-    lab.wait(SAFETY / 2);
+    let until_delete = Safety(SAFETY).before_delete();
+    assert_eq!(plan.next, Some(lab.now + until_delete));
+    lab.wait(until_delete / 2);
     lab.nodes = names(&["a", "b"]);
     lab.step();
     lab.nodes = names(&["b"]);
     lab.step();
-    lab.wait(SAFETY - Duration::from_secs(1));
-    assert!(lab.step().release.is_empty(), "the node came back meanwhile");
+    lab.wait(until_delete - Duration::from_secs(1));
+    assert!(lab.step().delete.is_empty(), "the node came back meanwhile");
     lab.wait(Duration::from_secs(1));
     let plan = lab.step();
-    assert_eq!(deleted(&plan), [("storage.10.20.1.0-28", &Why::NodeGone)]);
-    assert_eq!((plan.release.len(), plan.gone), (1, names(&["a"])));
+    assert_eq!(
+        deleted(&plan),
+        [("storage.10.20.1.0-28", &Why::NodeGone)],
+        "the agent may still hear of that"
+    );
+    assert!(plan.release.is_empty());
+    let begin = lab.now;
+    while lab.step().release.is_empty() {
+        let next = lab.plan().next.unwrap();
+        assert!(next > lab.now);
+        lab.now = next;
+    }
+    assert_eq!(lab.now - begin, Safety(SAFETY).before_release(), "an agent that hears nothing stops before");
+    assert_eq!(lab.plan().gone, names(&[]), "it has no blocks any more");
     assert_eq!(lab.of("b").len(), 1);
+}
+
+#[test]
+fn a_block_of_a_gone_node_that_was_deleted_late_is_released_late() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    lab.nodes = names(&["b"]);
+    lab.plan();
+    lab.wait(2 * SAFETY);
+    assert_eq!(lab.plan().gone, names(&["a"]));
+    let plan = lab.step();
+    assert_eq!((plan.delete.len(), plan.release.len()), (1, 0), "the API server was away");
+    lab.plan();
+    lab.wait(Safety(SAFETY).before_release() - Duration::from_secs(1));
+    assert_eq!(lab.step().release.len(), 0);
+    lab.wait(Duration::from_secs(1));
+    assert_eq!(lab.step().release.len(), 1);
 }
 
 #[test]
