@@ -11,7 +11,7 @@ use serde_json::json;
 use super::*;
 
 /// Seeds of a run; each is another cluster.
-const CASES: u64 = 20;
+const CASES: u64 = 40;
 /// Steps in which things go wrong.
 const CHAOS: usize = 200;
 /// Seconds of an empty block before the agent gives it back.
