@@ -29,6 +29,9 @@ use crate::process::metrics::Metrics;
 const GATHER: Duration = Duration::from_millis(100);
 /// Time between a failed write and the next try, and between two looks for addresses that others hold.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long a block that is being deleted is kept, after it is withdrawn from the node's devices: the scheduler may have
+/// promised its addresses to pods just before, and their claims arrive meanwhile.
+const WITHDRAWN: Duration = Duration::from_secs(10);
 /// Field manager of the status.
 const MANAGER: &str = "netclaim-agent";
 /// A status names this many pods.
@@ -60,6 +63,7 @@ impl BlockKeeper {
     pub async fn run<A: Attach, O: Observer<Owner = Owner>>(mut self, attacher: Arc<Attacher<A, O>>) {
         let mut changes = attacher.changes();
         let mut demands: BTreeMap<(NetworkName, Family), Demand> = BTreeMap::new();
+        let mut withdrawn: BTreeMap<String, Instant> = BTreeMap::new();
         loop {
             changes.borrow_and_update();
             let inventory = self.inventory.borrow_and_update().clone();
@@ -67,7 +71,7 @@ impl BlockKeeper {
             let mut next = None;
             if let Some(inventory) = inventory.filter(|_| !own.is_empty()) {
                 let uses = uses(&attacher.plans(Plan::clone));
-                let mut done = self.let_go(&own, &attacher).await;
+                let mut done = self.let_go(&own, &attacher, &mut withdrawn, &mut next).await;
                 done &= self.decide(&own, &uses, &inventory, &attacher, &mut demands, &mut next).await;
                 if !done {
                     next = Some(Instant::now() + RETRY);
@@ -145,10 +149,18 @@ impl BlockKeeper {
         &self,
         own: &BTreeMap<String, OwnBlock>,
         attacher: &Attacher<A, O>,
+        withdrawn: &mut BTreeMap<String, Instant>,
+        next: &mut Option<Instant>,
     ) -> bool {
-        let mut done = true;
+        let (mut done, now) = (true, Instant::now());
+        withdrawn.retain(|uid, _| own.values().any(|block| block.uid == *uid));
         for (name, block) in own.iter().filter(|(_, block)| block.is_deleting) {
             let Some(finalizer) = block.finalizer else { continue };
+            let due = *withdrawn.entry(block.uid.clone()).or_insert(now) + WITHDRAWN;
+            if now < due {
+                *next = Some(next.map_or(due, |next| next.min(due)));
+                continue;
+            }
             // From here on no plan names the block, so that what is counted now can only become less.
             self.turn.lock().await.insert(block.uid.clone());
             let plans = attacher.plans(Plan::clone);

@@ -60,6 +60,9 @@ pub struct NodeAddresses {
     pub pool: Option<AddressPoolSpec>,
     /// Blocks from which new attachments get addresses.
     pub blocks: Vec<Block>,
+    /// Blocks that are being deleted. The scheduler may have counted on them just before, so that attachments get their addresses
+    /// if no other block has any, until the node lets go of them.
+    pub leaving: Vec<Block>,
 }
 
 /// A block from which new attachments get addresses.
@@ -102,30 +105,40 @@ pub(super) fn addresses(
             None => addresses.inline(),
         };
         let key = addresses.key(name);
-        let blocks = pool.as_ref().map(|pool| blocks(name, &key, pool, own)).unwrap_or_default();
-        Some((name.clone(), NodeAddresses { key, pool, blocks }))
+        let (leaving, blocks) = pool
+            .iter()
+            .flat_map(|pool| blocks(name, &key, pool, own))
+            .partition::<Vec<_>, _>(|(is_deleting, _)| *is_deleting);
+        let [blocks, leaving] =
+            [blocks, leaving].map(|all| all.into_iter().map(|(_, block)| block).collect());
+        Some((name.clone(), NodeAddresses { key, pool, blocks, leaving }))
     };
     networks.iter().filter_map(of_network).collect()
 }
 
-/// Returns the blocks that new attachments may use. An object that was edited or restored may say what no controller would.
-fn blocks(name: &NetworkName, key: &PoolKey, pool: &AddressPoolSpec, own: &OwnBlocks) -> Vec<Block> {
+/// Returns the blocks that attachments may use, each with whether it is being deleted. An object that was edited or restored
+/// may say what no controller would.
+fn blocks(name: &NetworkName, key: &PoolKey, pool: &AddressPoolSpec, own: &OwnBlocks) -> Vec<(bool, Block)> {
     let known = own.known.iter().flatten().filter(|_| !own.is_stale);
     let mut fit: Vec<&OwnBlock> = known
         .filter(|(object, block)| {
             let spec = &block.spec;
-            spec.network == *name && spec.key() == *key && spec.name() == **object && !block.is_deleting
+            spec.network == *name
+                && spec.key() == *key
+                && spec.name() == **object
+                && block.finalizer.is_some()
         })
         .map(|(_, block)| block)
         .collect();
     fit.sort_by_key(|block| (block.created, block.spec.cidr));
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<(bool, Block)> = Vec::new();
     for block in fit {
         let cidr = block.spec.cidr;
-        let overlaps = |other: &Block| Span::of_net(other.cidr).intersection(Span::of_net(cidr)).is_some();
+        let overlaps =
+            |(_, other): &(bool, Block)| Span::of_net(other.cidr).intersection(Span::of_net(cidr)).is_some();
         if !blocks.iter().any(overlaps) && !pool.usable_in(cidr).is_empty() {
             let exclude = block.spec.exclude.iter().copied().collect();
-            blocks.push(Block { uid: block.uid.clone(), cidr, exclude });
+            blocks.push((block.is_deleting, Block { uid: block.uid.clone(), cidr, exclude }));
         }
     }
     blocks
@@ -160,8 +173,12 @@ mod tests {
     fn only_blocks_that_say_what_the_controller_would_are_used() {
         let block = own_block("storage", "10.20.0.16/28");
         assert_eq!(cidrs(&own([block.clone()])), ["10.20.0.16/28"]);
-        let deleting = OwnBlock { is_deleting: true, ..block.clone() };
-        assert_eq!(cidrs(&own([deleting])), [""; 0]);
+        let deleting = own([OwnBlock { is_deleting: true, ..block.clone() }]);
+        assert_eq!(cidrs(&deleting), [""; 0]);
+        let networks = networks(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}));
+        let leaving =
+            addresses(&networks, &BTreeMap::new(), &deleting).into_values().map(|one| one.leaving.len());
+        assert_eq!(leaving.sum::<usize>(), 1, "for pods that were scheduled before");
         let elsewhere = own_block("storage", "10.30.0.0/28");
         assert_eq!(cidrs(&own([elsewhere, own_block("other", "10.20.0.32/28")])), [""; 0]);
         let overlapping = OwnBlock { created: 1, ..own_block("storage", "10.20.0.24/29") };

@@ -55,9 +55,9 @@ impl TakenAddresses {
 ///
 /// # Errors
 /// It asks for what it may not have, or the node has no address left.
-pub(super) fn ipam(
+pub(super) fn ipam<'a>(
     network: &NetworkName,
-    of_node: &NodeAddresses,
+    of_node: &'a NodeAddresses,
     merged: &Merged,
     pod: &str,
     node: &str,
@@ -92,11 +92,14 @@ pub(super) fn ipam(
     }
     let mut chosen: Vec<&Block> = Vec::new();
     for family in pool.families() {
-        let of_family = of_node.blocks.iter().filter(|block| block.family() == family);
-        let free = of_family.map(|block| (taken.free_of(network, block, pool), block));
-        // The fullest first: the others may become empty, and go to nodes that need them.
-        let fullest = free.filter(|(free, _)| *free > 0).min_by_key(|(free, block)| (*free, block.cidr));
-        let Some((_, block)) = fullest else { return Err(no_address(network, of_node, family, node)) };
+        let fullest = |blocks: &'a [Block]| {
+            let of_family = blocks.iter().filter(|block| block.family() == family);
+            let free = of_family.map(|block| (taken.free_of(network, block, pool), block));
+            // The fullest first: the others may become empty, and go to nodes that need them.
+            free.filter(|(free, _)| *free > 0).min_by_key(|(free, block)| (*free, block.cidr))
+        };
+        let found = fullest(&of_node.blocks).or_else(|| fullest(&of_node.leaving));
+        let Some((_, block)) = found else { return Err(no_address(network, of_node, family, node)) };
         chosen.push(block);
     }
     let excluded = chosen.iter().flat_map(|block| block.exclude.iter().copied()).collect();
@@ -143,6 +146,7 @@ mod tests {
             key: PoolKey::Network(name),
             pool: spec.addresses.and_then(|addresses| addresses.inline()),
             blocks: blocks.iter().map(block).collect(),
+            leaving: Vec::new(),
         }
     }
 

@@ -134,8 +134,10 @@ impl Leases {
     /// Sets the node of a lease, if it is unchanged since `seen`, or clears it.
     async fn set_node(&self, lease: &str, seen: Option<ObjectMeta>) -> kube::Result<()> {
         let node = seen.is_some().then_some(&self.node);
-        let version = seen.and_then(|metadata| metadata.resource_version);
-        let patch = json!({"metadata": {"resourceVersion": version}, "status": {"node": node}});
+        let mut patch = json!({"status": {"node": node}});
+        if let Some(version) = seen.and_then(|metadata| metadata.resource_version) {
+            patch["metadata"] = json!({"resourceVersion": version});
+        }
         self.api.patch_status(lease, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 

@@ -8,12 +8,14 @@ use std::process::ExitCode;
 use netclaim_tests::suite::Lane;
 use netclaim_tests::{scenarios, suite};
 
+mod addresses;
 mod claims;
 mod controller;
 mod lost_nodes;
 mod placement;
 mod segments;
 
+use addresses::*;
 use claims::*;
 use controller::*;
 use lost_nodes::*;
@@ -35,8 +37,22 @@ fn main() -> ExitCode {
                 a_claim_of_another_node_is_refused,
                 a_named_claim_moves_to_another_node_with_its_pod,
                 a_cluster_wide_network_counts_its_interfaces_over_all_nodes,
-                pods_on_different_nodes_reach_each_other;
+                pods_on_different_nodes_reach_each_other,
+                a_pod_waits_until_an_address_is_free_on_any_node,
+                an_idle_block_goes_to_the_node_of_a_pod_that_waits,
+                two_networks_draw_from_one_pool,
+                a_claim_keeps_the_address_that_it_asked_for_on_every_node,
+                an_address_that_another_claim_has_is_refused_with_its_name,
+                replicas_of_a_stateful_set_keep_their_addresses,
+                a_range_that_pods_use_is_given_up_when_they_have_ended,
+                a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended,
+                a_network_with_the_same_range_on_each_node_gets_a_warning;
             alone:
+                sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other,
+                pods_start_without_the_controller_while_blocks_last,
+                a_controller_that_dies_while_it_leases_hands_out_nothing_twice,
+                addresses_stay_unique_while_the_api_server_is_away,
+                blocks_of_a_deleted_node_return_after_the_safety_time,
                 pods_of_a_drained_node_start_on_other_nodes,
                 slices_return_after_a_node_has_registered_again,
                 claims_of_a_lost_node_serve_pods_on_other_nodes,

@@ -1,0 +1,388 @@
+//! Addresses of `spec.addresses` on several nodes: none twice, none lost, and blocks where pods need them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{attachment, claim, claim_template, list, pod, pod_of_template, text};
+use netclaim_tests::{CONTROLLER, SYSTEM, Test, eventually};
+use serde_json::{Value, json};
+
+/// Pods of the test of duplicates.
+const PODS: usize = 60;
+/// Seconds until the first blocks of a Network are on all nodes.
+const LEASED: u64 = 20;
+/// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more
+/// for the node's slices and the controller's look.
+const NODE_GONE: u64 = 90;
+
+/// Has a Network hand out these addresses.
+fn with_addresses(network: &mut Value, addresses: Value) {
+    network["spec"]["addresses"] = addresses;
+    network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+}
+
+/// Creates a Network `a` on eth1 with these addresses, and waits until nodes have blocks of it.
+fn network(test: &Test<'_>, addresses: Value, nodes: usize) -> Result<String> {
+    let name = test.network("a", |network| with_addresses(network, addresses))?;
+    eventually(LEASED, &format!("{nodes} nodes have a block"), || {
+        let having: BTreeSet<String> = blocks(test, &name)?.into_iter().map(|block| block.node).collect();
+        ensure!(having.len() == nodes, "{having:?} have one");
+        Ok(())
+    })?;
+    Ok(name)
+}
+
+#[derive(Debug)]
+struct Block {
+    name: String,
+    node: String,
+    cidr: String,
+}
+
+/// The blocks of a Network.
+fn blocks(test: &Test<'_>, network: &str) -> Result<Vec<Block>> {
+    let all = test.cluster.get(&["addressblocks"])?;
+    let of_network = list(&all["items"]).filter(|block| block["spec"]["network"] == network);
+    Ok(of_network
+        .map(|block| Block {
+            name: text(&block["metadata"]["name"]),
+            node: text(&block["spec"]["node"]),
+            cidr: text(&block["spec"]["cidr"]),
+        })
+        .collect())
+}
+
+/// Makes sure that no address is in two pods; returns the pods by address.
+fn no_duplicates(test: &Test<'_>, pods: &[String], families: usize) -> Result<BTreeMap<String, String>> {
+    let mut owners: BTreeMap<String, String> = BTreeMap::new();
+    for pod in pods {
+        let interface = test.interface(pod, "net1")?;
+        let addresses: Vec<&String> = interface.ips.iter().chain(&interface.ipv6).collect();
+        ensure!(addresses.len() == families, "{pod} has {addresses:?}");
+        for address in addresses {
+            if let Some(other) = owners.insert(address.clone(), pod.clone()) {
+                anyhow::bail!("{address} is in {other} and in {pod}");
+            }
+        }
+    }
+    Ok(owners)
+}
+
+pub fn sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other(
+    test: &Test<'_>,
+) -> Result<()> {
+    let ranges = json!([{"subnet": test.subnet(0)}, {"subnet": test.subnet6()}]);
+    let network = network(test, json!({"ranges": ranges}), 3)?;
+    let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();
+    let spread = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "spread"}}}]);
+    let pods = names.iter().map(|name| {
+        let mut pod = pod_of_template(name, "net");
+        pod["metadata"]["labels"] = json!({"app": "spread"});
+        pod["spec"]["topologySpreadConstraints"] = spread.clone();
+        pod
+    });
+    test.create([claim_template("net", &network)].into_iter().chain(pods))?;
+    test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=300s"])?;
+    let owners = no_duplicates(test, &names, 2)?;
+    let nodes: BTreeSet<String> = names.iter().map(|pod| test.node_of(pod)).collect::<Result<_>>()?;
+    ensure!(nodes.len() == 3, "the pods are on {nodes:?}");
+    // Every pod pings every other one, by both families. One after the other: all nodes share the neighbour table of one kernel.
+    let targets: Vec<&str> = owners.keys().map(|ip| ip.split('/').next().unwrap_or_default()).collect();
+    let script = "for ip in \"$@\"; do n=0; until ping -c 1 -W 2 $ip >/dev/null 2>&1; do \
+                  n=$((n + 1)); [ $n != 4 ] || { echo $ip; break; }; done; done; ip neigh flush all >/dev/null";
+    for pod in &names {
+        let node = test.cluster.node_named(&test.node_of(pod)?)?;
+        let netns = test.sandbox(pod)?.netns;
+        let command = [["busybox", "sh", "-c", script, "-"].as_slice(), &targets].concat();
+        let lost = node.in_network(&netns, &command)?;
+        ensure!(lost.trim().is_empty(), "{pod} does not reach {lost}");
+    }
+    Ok(())
+}
+
+pub fn a_pod_waits_until_an_address_is_free_on_any_node(test: &Test<'_>) -> Result<()> {
+    // 10.x.y.0/29 in two blocks: .2 and .3, and .4 to .6. The gateway is .1.
+    let subnet = test.subnet(0).replace("/24", "/29");
+    let network = network(test, json!({"ranges": [{"subnet": subnet}], "blockSize": {"ipv4": 30}}), 2)?;
+    let names: Vec<String> = (0..5).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        test.pod(name, &network)?;
+    }
+    for name in &names {
+        test.runs_with(name, &["net1"])?;
+    }
+    no_duplicates(test, &names, 1)?;
+    test.pod("late", &network)?;
+    test.is_unschedulable("late")?;
+    test.condition(30, ["network", &network], "AddressesAvailable", |condition| {
+        condition["status"] == "False" && condition["reason"] == "Exhausted"
+    })?;
+    test.delete_pod("p3")?;
+    test.runs_with("late", &["net1"])
+}
+
+pub fn an_idle_block_goes_to_the_node_of_a_pod_that_waits(test: &Test<'_>) -> Result<()> {
+    let subnet = test.subnet(0).replace("/24", "/29");
+    let network = network(test, json!({"ranges": [{"subnet": subnet}], "blockSize": {"ipv4": 30}}), 2)?;
+    let having: BTreeSet<String> = blocks(test, &network)?.into_iter().map(|block| block.node).collect();
+    let without = test.cluster.nodes().iter().map(|node| node.name()).find(|name| !having.contains(name));
+    test.pod_on(&without.context("every node has one")?, "p", &network)?;
+    test.runs_with("p", &["net1"])
+}
+
+pub fn pods_start_without_the_controller_while_blocks_last(test: &Test<'_>) -> Result<()> {
+    let addresses = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 29}});
+    let network = network(test, addresses, 3)?;
+    test.cluster.controller_away()?;
+    let shown = || -> Result<()> {
+        let nodes = test.cluster.nodes();
+        let names: Vec<String> = (0..9).map(|n| format!("p{n}")).collect();
+        for (n, name) in names.iter().enumerate() {
+            test.pod_on(&nodes[n % nodes.len()].name(), name, &network)?;
+        }
+        for name in &names {
+            test.runs_with(name, &["net1"])?;
+        }
+        no_duplicates(test, &names, 1).map(drop)
+    };
+    let (shown, back) = (shown(), test.cluster.controller_back());
+    shown.and(back)
+}
+
+pub fn blocks_of_a_deleted_node_return_after_the_safety_time(test: &Test<'_>) -> Result<()> {
+    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    test.pod_on("node2", "lost", &network)?;
+    test.runs_with("lost", &["net1"])?;
+    let address = test.ip("lost", "net1")?;
+    test.cluster.power_off("node2")?;
+    test.cluster.kubectl(&["delete", "node", "node2"])?;
+    test.delete_pod_by_force("lost")?;
+    let of_node = || -> Result<Vec<Block>> {
+        Ok(blocks(test, &network)?.into_iter().filter(|block| block.node == "node2").collect())
+    };
+    ensure!(!of_node()?.is_empty(), "its blocks are gone at once: they may be in use");
+    eventually(NODE_GONE, "the node's blocks are gone", || {
+        let left = of_node()?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })?;
+    // Another node can have its address now.
+    test.network("b", |network| {
+        with_addresses(
+            network,
+            json!({"ranges": [{"subnet": test.subnet(0), "rangeStart": address, "rangeEnd": address}]}),
+        );
+    })
+    .map(drop)
+}
+
+pub fn a_controller_that_dies_while_it_leases_hands_out_nothing_twice(test: &Test<'_>) -> Result<()> {
+    let addresses = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 30}});
+    let network = network(test, addresses, 3)?;
+    let names: Vec<String> = (0..24).map(|n| format!("p{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        test.pod(name, &network)?;
+        if [4, 10, 16].contains(&n) {
+            eventually(60, "the next controller is killed", || test.cluster.kill_controller())?;
+        }
+    }
+    for name in &names {
+        test.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=180s"])?;
+    }
+    no_duplicates(test, &names, 1)?;
+    test.cluster.controller_ready()
+}
+
+pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
+    let pool = test.name("pool");
+    test.create([json!({
+        "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool", "metadata": {"name": pool},
+        "spec": {"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 29}},
+    })])?;
+    let mut names = Vec::new();
+    for letter in ["a", "b"] {
+        let network = test.network(letter, |network| with_addresses(network, json!({"pool": pool})))?;
+        for n in 0..6 {
+            let name = format!("{letter}{n}");
+            test.pod(&name, &network)?;
+            names.push(name);
+        }
+    }
+    for name in &names {
+        test.runs_with(name, &["net1"])?;
+    }
+    no_duplicates(test, &names, 1).map(drop)
+}
+
+/// A claim for an address of the reserved part.
+fn asking(name: &str, class: &str, ip: &str) -> Value {
+    let mut claim = claim(name, class);
+    claim["spec"]["devices"]["config"] = json!([attachment(json!({"ips": [ip]}))]);
+    claim
+}
+
+/// Creates a Network `a` of which claims can ask for addresses from .200 on.
+fn network_with_reserved(test: &Test<'_>) -> Result<String> {
+    let reserved = format!("{}-{}", test.address(0, 200), test.address(0, 250));
+    let name = test.network("a", |network| {
+        with_addresses(network, json!({"ranges": [{"subnet": test.subnet(0)}], "reserved": [reserved]}));
+        network["spec"]["allow"] = json!({"ips": true});
+    })?;
+    eventually(LEASED, "3 nodes have a block", || {
+        ensure!(blocks(test, &name)?.len() == 3, "{:?}", blocks(test, &name)?);
+        Ok(())
+    })?;
+    Ok(name)
+}
+
+pub fn a_claim_keeps_the_address_that_it_asked_for_on_every_node(test: &Test<'_>) -> Result<()> {
+    let network = network_with_reserved(test)?;
+    let ip = test.address(0, 201);
+    test.create([asking("c", &network, &ip)])?;
+    for node in ["node0", "node1", "node0"] {
+        let mut object = pod("p", &["c"]);
+        object["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        test.create([object])?;
+        test.runs_with("p", &["net1"])?;
+        ensure!(test.ip("p", "net1")? == ip, "{} on {node}", test.ip("p", "net1")?);
+        let lease = test.cluster.get(&["addressleases", &format!("{network}.{ip}")])?;
+        ensure!(lease["spec"]["holder"]["name"] == "c" && lease["status"]["node"] == node, "{lease}");
+        test.kubectl(&["delete", "pod", "p", "--timeout=60s"])?;
+    }
+    test.kubectl(&["delete", "resourceclaim", "c", "--timeout=60s"])?;
+    eventually(60, "the address is free", || {
+        let leases = test.cluster.get(&["addressleases"])?;
+        let left = list(&leases["items"]).find(|lease| lease["spec"]["network"] == network);
+        ensure!(left.is_none(), "{left:?}");
+        Ok(())
+    })
+}
+
+pub fn an_address_that_another_claim_has_is_refused_with_its_name(test: &Test<'_>) -> Result<()> {
+    let network = network_with_reserved(test)?;
+    let ip = test.address(0, 202);
+    test.create([asking("first", &network, &ip), pod("first", &["first"])])?;
+    test.runs_with("first", &["net1"])?;
+    test.create([asking("second", &network, &ip), pod("second", &["second"])])?;
+    let holder = format!("{ip} is taken by ResourceClaim {}/first", test.namespace());
+    test.event("second", &["FailedPrepareDynamicResources", &holder])?;
+    test.create([asking("third", &network, &test.address(0, 7)), pod("third", &["third"])])?;
+    test.event(
+        "third",
+        &["FailedPrepareDynamicResources", "is none of the addresses that claims can ask for"],
+    )
+    .map(drop)
+}
+
+pub fn replicas_of_a_stateful_set_keep_their_addresses(test: &Test<'_>) -> Result<()> {
+    let network = network_with_reserved(test)?;
+    let mut template = claim_template("net", &network);
+    let config = attachment(json!({"replicaIPs": [test.address(0, 210)]}));
+    template["spec"]["spec"]["devices"]["config"] = json!([config]);
+    let mut object = pod_of_template("web", "net");
+    object["metadata"] = json!({"labels": {"app": "web"}});
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
+        "spec": {"replicas": 2, "serviceName": "web", "podManagementPolicy": "Parallel", "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": object["metadata"], "spec": object["spec"]}},
+    });
+    test.create([template, set])?;
+    let has = |name: &str, host: u8| -> Result<String> {
+        eventually(90, &format!("{name} has its address"), || {
+            let status = test.get("pod", name)?;
+            let ready =
+                list(&status["status"]["conditions"]).any(|c| c["type"] == "Ready" && c["status"] == "True");
+            ensure!(ready && status["metadata"]["deletionTimestamp"].is_null(), "{}", status["status"]);
+            let ip = test.ip(name, "net1")?;
+            ensure!(ip == test.address(0, host), "it has {ip}");
+            Ok(text(&status["metadata"]["uid"]))
+        })
+    };
+    has("web-1", 211)?;
+    let first = has("web-0", 210)?;
+    test.kubectl(&["delete", "pod", "web-0", "--timeout=60s"])?;
+    let second = has("web-0", 210)?;
+    ensure!(first != second, "it is the same pod");
+    test.kubectl(&["delete", "statefulset", "web", "--timeout=60s"]).map(drop)
+}
+
+pub fn a_range_that_pods_use_is_given_up_when_they_have_ended(test: &Test<'_>) -> Result<()> {
+    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let patch = json!({"spec": {"addresses": {"ranges": [{"subnet": test.subnet(1)}]}}}).to_string();
+    test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &patch])?;
+    let pod = format!("{}/p", test.namespace());
+    test.condition(30, ["network", &network], "Accepted", |condition| {
+        condition["reason"] == "AcceptedWithWarnings" && text(&condition["message"]).contains(&pod)
+    })?;
+    test.pod("q", &network)?;
+    test.runs_with("q", &["net1"])?;
+    let of_q = test.ip("q", "net1")?;
+    let prefix = test.address(1, 0);
+    ensure!(of_q.starts_with(prefix.trim_end_matches('0')), "{of_q}");
+    test.delete_pod("p")?;
+    eventually(30, "the blocks of the old range are gone", || {
+        let old = test.address(0, 0);
+        let old = old.trim_end_matches('0');
+        let left: Vec<Block> =
+            blocks(test, &network)?.into_iter().filter(|block| block.cidr.starts_with(old)).collect();
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+}
+
+pub fn a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended(test: &Test<'_>) -> Result<()> {
+    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    test.pod("p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let node = test.node_of("p")?;
+    let all = blocks(test, &network)?;
+    let block = all.iter().find(|block| block.node == node).context("its node has no block")?;
+    test.cluster.kubectl(&["delete", "addressblock", &block.name, "--wait=false"])?;
+    // The controller leases another one; the next pod gets an address of that.
+    test.pod_on(&node, "q", &network)?;
+    test.runs_with("q", &["net1"])?;
+    no_duplicates(test, &["p".to_owned(), "q".to_owned()], 1)?;
+    let is_there =
+        || Ok::<_, anyhow::Error>(blocks(test, &network)?.iter().any(|one| one.name == block.name));
+    ensure!(is_there()?, "it is gone, and a pod has an address of it");
+    test.delete_pod("p")?;
+    eventually(30, "the block is gone", || {
+        ensure!(!is_there()?, "it is there");
+        Ok(())
+    })
+}
+
+pub fn a_network_with_the_same_range_on_each_node_gets_a_warning(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    test.condition(30, ["network", &network], "Accepted", |condition| {
+        condition["reason"] == "AcceptedWithWarnings"
+            && text(&condition["message"]).contains("move the ranges to spec.addresses")
+    })
+}
+
+/// How long the API server is away.
+const AWAY: Duration = Duration::from_secs(60);
+
+pub fn addresses_stay_unique_while_the_api_server_is_away(test: &Test<'_>) -> Result<()> {
+    let addresses = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 30}});
+    let network = network(test, addresses, 3)?;
+    let name = |n: usize| format!("p{n}");
+    for n in 0..6 {
+        test.pod(&name(n), &network)?;
+    }
+    test.cluster.service("pause", "apiserver")?;
+    std::thread::sleep(AWAY);
+    test.cluster.service("resume", "apiserver")?;
+    for n in 6..18 {
+        test.pod(&name(n), &network)?;
+    }
+    for n in 0..18 {
+        test.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{}", name(n)), "--timeout=240s"])?;
+    }
+    no_duplicates(test, &(0..18).map(name).collect::<Vec<_>>(), 1)?;
+    test.cluster.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)
+}
