@@ -119,3 +119,105 @@ fn overtaken<T>(codes: &[u16], result: kube::Result<T>) -> kube::Result<Done> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+    use tower_test::mock;
+
+    use super::*;
+    use crate::leasing::Why;
+
+    /// Returns writes for an API server that answers with these codes and bodies, and the requests that it gets.
+    fn writes(answers: Vec<(u16, Value)>) -> (Writes, tokio::task::JoinHandle<Vec<(String, Value)>>) {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let server = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            for (code, body) in answers {
+                let Some((request, reply)) = requests.next_request().await else { break };
+                let (head, sent) = request.into_parts();
+                let sent = sent.collect_bytes().await.unwrap();
+                let sent = serde_json::from_slice(&sent).unwrap_or_default();
+                seen.push((format!("{} {}", head.method, head.uri.path()), sent));
+                let body = Body::from(body.to_string().into_bytes());
+                reply.send_response(Response::builder().status(code).body(body).unwrap());
+            }
+            seen
+        });
+        (Writes::new(Client::new(service, "default")), server)
+    }
+
+    fn failure(code: u16) -> (u16, Value) {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+            "reason": if code == 404 { "NotFound" } else { "Other" }});
+        (code, status)
+    }
+
+    fn spec() -> AddressBlockSpec {
+        serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/28"})).unwrap()
+    }
+
+    fn block() -> Value {
+        json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock",
+            "metadata": {"name": spec().name(), "uid": "u1", "finalizers": ["other", BLOCK_FINALIZER]}, "spec": spec()})
+    }
+
+    fn removal() -> Removal {
+        Removal { name: spec().name(), uid: "u1".into(), why: Why::NodeGone }
+    }
+
+    const BLOCK: &str = "/apis/netclaim.dev/v1alpha1/addressblocks/storage.10.20.0.0-28";
+
+    #[tokio::test]
+    async fn a_created_block_has_finalizer_and_label_and_one_that_exists_is_left_alone() {
+        let (writes, server) = writes(vec![(201, block()), failure(409), failure(500)]);
+        assert_eq!(writes.create(spec()).await.unwrap(), Done::Yes);
+        assert_eq!(writes.create(spec()).await.unwrap(), Done::Overtaken);
+        assert!(writes.create(spec()).await.is_err());
+        let metadata = &server.await.unwrap()[0].1["metadata"];
+        assert_eq!(metadata["finalizers"], json!([BLOCK_FINALIZER]));
+        assert_eq!(metadata["labels"], json!({"netclaim.dev/network": "storage"}));
+    }
+
+    #[tokio::test]
+    async fn only_the_own_finalizer_of_the_same_object_is_removed() {
+        let (writes, server) = writes(vec![failure(404), (200, block()), (200, block())]);
+        assert_eq!(writes.release(&removal(), "a").await.unwrap(), Done::Yes);
+        let seen = server.await.unwrap();
+        assert_eq!(seen[0].0, "GET /api/v1/nodes/a");
+        assert_eq!(seen[2].0, format!("PATCH {BLOCK}"));
+        let patch = &seen[2].1;
+        assert_eq!((&patch[0]["value"], &patch[2]["path"]), (&json!("u1"), &json!("/metadata/finalizers/1")));
+    }
+
+    #[tokio::test]
+    async fn a_block_of_a_node_that_exists_after_all_is_not_released() {
+        let node = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"}});
+        let (writes, server) = writes(vec![(200, node)]);
+        assert_eq!(writes.release(&removal(), "a").await.unwrap(), Done::Overtaken);
+        assert_eq!(server.await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_deleted_only_if_its_holder_is_gone() {
+        let holder = Holder {
+            kind: HolderKind::ResourceClaim,
+            namespace: "shop".into(),
+            name: "c".into(),
+            uid: "u7".into(),
+        };
+        let claim = |uid: &str| json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "c", "uid": uid}});
+        let (writes, server) = writes(vec![(200, claim("u7")), (200, claim("u8")), failure(404)]);
+        assert_eq!(writes.delete_lease("l", "u", &holder).await.unwrap(), Done::Overtaken);
+        assert_eq!(
+            writes.delete_lease("l", "u", &holder).await.unwrap(),
+            Done::Overtaken,
+            "deleted by another"
+        );
+        let seen = server.await.unwrap();
+        assert_eq!(seen[2].0, "DELETE /apis/netclaim.dev/v1alpha1/addressleases/l");
+        assert_eq!(seen[2].1["preconditions"]["uid"], "u");
+    }
+}
