@@ -59,9 +59,9 @@ for workload in "${workloads[@]}"; do
     broken "$workload does not become ready"
 done
 
-echo "==> deploy/examples, with the pods on different nodes: kubectl apply -k tests/demo" >&2
-kubectl apply -k "$root/tests/demo" >>"$dir/log/install.log" 2>&1 ||
-  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k tests/demo"; }
+echo "==> a network, a device class, a claim template and two pods: kubectl apply -k deploy/examples" >&2
+kubectl apply -k "$root/deploy/examples" >>"$dir/log/install.log" 2>&1 ||
+  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/examples"; }
 kubectl wait --for=condition=Ready pod/storage-a pod/storage-b --timeout=90s >>"$dir/log/install.log" 2>&1 ||
   { kubectl describe pod storage-a storage-b | grep -A10 '^Events' >&2; broken "the pods storage-a and storage-b do not run"; }
 
@@ -102,6 +102,9 @@ for pair in storage-a:storage-b storage-b:storage-a; do
     broken "$from does not reach $to on $(address "$to")"
 done
 
+title "which addresses the nodes have: kubectl get addressblocks"
+kubectl get addressblocks | sed 's/^/  /'
+
 title "what the nodes offer to the scheduler: kubectl get resourceslices -o yaml"
 kubectl get resourceslices -o json | jq -r '
   def attribute($device; $name): $device.attributes[$name] // $device.attributes["netclaim.dev/" + $name] // {} | (.string // .int // .bool // .version // "") | tostring | if . == "" then "-" else . end;
@@ -122,7 +125,7 @@ The cluster goes on running. To use it:
   export PATH=$kubernetes_bin:\$PATH
   kubectl get pods,resourceclaims                             # then: kubectl describe resourceclaim
   kubectl exec storage-a -- ip addr
-  kubectl delete pod storage-a && kubectl apply -k tests/demo
+  kubectl delete pod storage-a && kubectl apply -k deploy/examples
   kubectl logs -n netclaim-system daemonset/netclaim-agent -f
   tests/node/node.sh $dir --node node1 ip addr             # on a node itself
 Again after a change: make demo. Its logs: $dir/log. To end it and leave nothing: make demo-down

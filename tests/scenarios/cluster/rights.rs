@@ -170,6 +170,8 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
     let words = "may only write status.devices of a ResourceClaim";
     refused("a reservation", bound.status("here", "ours", &reserved), &[words])?;
 
+    addresses_are_of_its_own_node(test, &bound)?;
+
     bound.event("netclaim.dev", "node0", "Node", "node0")?;
     let words = "must have reportingController netclaim.dev and that node as reportingInstance";
     for (controller, instance) in [("netclaim.dev", "node1"), ("kubelet", "node0")] {
@@ -183,6 +185,31 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
     )?;
     let words = "may not write events about another Node";
     refused("an event about node1", bound.event("netclaim.dev", "node0", "Node", "node1"), &[words])
+}
+
+/// Makes sure that an agent writes blocks and leases of addresses in the name of its own node only.
+fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<()> {
+    let object = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let name = test.name("block");
+    let spec = json!({"network": "none", "node": "node1", "cidr": "10.99.0.0/28"});
+    test.create([object("AddressBlock", &name, spec)])?;
+    let delete = ["delete", "addressblock", &name, "--dry-run=server", "--wait=false"];
+    let words = "the netclaim agent of node node0 may only write AddressBlocks of that node, not of node1";
+    // The controller deletes it, too: no Network has it.
+    match test.cluster.kubectl_as(&bound.token, &delete, "") {
+        Err(error) if error.to_string().contains("NotFound") => {}
+        deleted => refused("the end of another node's block", deleted, &[words])?,
+    }
+    let block =
+        object("AddressBlock", "mine", json!({"network": "none", "node": "node0", "cidr": "10.99.0.0/28"}));
+    refused("a block of its own", bound.create(&block), &["cannot create resource"])?;
+    let lease = |kind: &str| {
+        let holder = json!({"kind": kind, "namespace": "default", "name": "any", "uid": "any"});
+        object("AddressLease", "mine", json!({"network": "none", "address": "10.99.0.1", "holder": holder}))
+    };
+    bound.create(&lease("ResourceClaim"))?;
+    let words = "may only lease addresses for ResourceClaims";
+    refused("a pod's lease", bound.create(&lease("Pod")), &[words])
 }
 
 /// Creates a claim of two drivers' devices, allocated on `node`, with the other driver's entry in its status.
