@@ -21,7 +21,7 @@ mount_node() {
   cp "$plugins_bin"/* "$disk/cni/bin/"
   # shellcheck disable=SC2016 # a script for another shell
   in_node bash -euc '
-    disk=$1 node=$1/root log=$2 runtime_root=$3
+    disk=$1 node=$1/root log=$2 runtime_root=$3 cgroup=$4 own=$5
     # A new sysfs shows the links of this network namespace; cgroups must be mounted there again.
     mount -t tmpfs -o mode=755 netclaim "$node"
     mkdir "$node/cgroup"
@@ -29,6 +29,10 @@ mount_node() {
     mount -t sysfs sysfs /sys
     mount --rbind "$node/cgroup" /sys/fs/cgroup
     umount -l "$node/cgroup"
+    # A kubelet examines every container that it sees, also those of other nodes.
+    for d in /sys/fs/cgroup{,/*}/"$cgroup"/node*; do
+      [[ ! -d $d || $d == */$own ]] || mount -t tmpfs -o ro netclaim "$d"
+    done
     for d in /etc /opt /var/lib; do
       mkdir -p "$node/upper$d" "$node/work$d"
       mount -t overlay -o "lowerdir=$d,upperdir=$node/upper$d,workdir=$node/work$d" netclaim "$d"
@@ -63,7 +67,7 @@ kernel/keys/root_maxbytes 25000000"
       mount --bind "$node/controllers" /proc/cgroups
     fi
     # As systemd does it, so that later mounts appear in pods with HostToContainer.
-    mount --make-rshared /' - "$disk" "$log" "$runtime_root"
+    mount --make-rshared /' - "$disk" "$log" "$runtime_root" "$cgroup" "$node"
 }
 
 # link_host SERVICE NAME: creates the link from the host, which has the API server's address, to NAME of the service.
