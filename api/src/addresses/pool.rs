@@ -140,11 +140,11 @@ pub struct Route {
 pub struct BlockSize {
     /// Prefix length of IPv4 blocks, such as 28 for 16 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 32))]
+    #[schemars(with = "Option<i32>", range(min = 16, max = 32))]
     pub ipv4: Option<u8>,
     /// Prefix length of IPv6 blocks, such as 122 for 64 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 112, max = 128))]
+    #[schemars(with = "Option<i32>", range(min = 112, max = 128))]
     pub ipv6: Option<u8>,
 }
 

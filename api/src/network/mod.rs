@@ -147,7 +147,8 @@ pub struct NetworkStatus {
     pub addresses: Option<AddressTotals>,
     /// `Accepted` is True if claims can use the network, and False, with every problem, if the spec is invalid. The reason
     /// `AcceptedWithWarnings` points at a likely mistake. `Available` says whether a node can serve the network now, and
-    /// lists the nodes that cannot, with reasons. It is not set if the scope is `Cluster`.
+    /// lists the nodes that cannot, with reasons. It is not set if the scope is `Cluster`. `AddressesAvailable` is False if a
+    /// node needs addresses of `spec.addresses` and no block is free for it.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
