@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -59,13 +60,31 @@ impl AuditLog {
         self.count(resource, true)
     }
 
-    fn count(&self, resource: &str, dry_run: bool) -> Result<usize> {
-        let is_write = |event: &Value| {
-            event["objectRef"]["resource"] == resource
-                && event["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=") == dry_run)
-                && event["verb"].as_str().is_some_and(|verb| WRITES.contains(&verb))
-                && event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
-        };
-        Ok(self.requests()?.filter(is_write).count())
+    /// Returns when each successful write of a resource was answered, by the API server's clock since midnight, with its verb.
+    pub fn write_times(&self, resource: &str) -> Result<Vec<(Duration, String)>> {
+        let written = self.requests()?.filter(|event| is_write(event, resource, false));
+        Ok(written
+            .filter_map(|event| Some((time_of_day(&event["stageTimestamp"])?, text(&event["verb"]))))
+            .collect())
     }
+
+    fn count(&self, resource: &str, dry_run: bool) -> Result<usize> {
+        Ok(self.requests()?.filter(|event| is_write(event, resource, dry_run)).count())
+    }
+}
+
+/// Whether the request was a successful write of the resource.
+fn is_write(event: &Value, resource: &str, dry_run: bool) -> bool {
+    event["objectRef"]["resource"] == resource
+        && event["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=") == dry_run)
+        && event["verb"].as_str().is_some_and(|verb| WRITES.contains(&verb))
+        && event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
+}
+
+/// The time of day of a timestamp such as `2026-01-01T12:00:00.123456Z`.
+fn time_of_day(timestamp: &Value) -> Option<Duration> {
+    let (_, time) = timestamp.as_str()?.trim_end_matches('Z').split_once('T')?;
+    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
+    Some(Duration::from_secs_f64(hours * 3600.0 + minutes * 60.0 + seconds))
 }

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use kube::Api;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt as _};
 use netclaim_api::addresses::AddressBlock;
 use netclaim_cni::error_chain;
 use nix::time::{ClockId, clock_gettime};
@@ -92,7 +92,8 @@ impl BlockWatch {
         blocks: &watch::Sender<OwnBlocks>,
         heard: &watch::Sender<Duration>,
     ) -> kube::Result<()> {
-        let api = Api::<AddressBlock>::all(self.client.clone());
+        let api =
+            Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::erase::<AddressBlock>(&()));
         let fields = format!("spec.node={}", self.node);
         let asked = now();
         let list = ListParams::default().fields(&fields);
@@ -100,7 +101,7 @@ impl BlockWatch {
         let list = list?;
         // As of the question: the answer may have been on its way for long.
         heard.send_replace(asked);
-        let known: BTreeMap<String, OwnBlock> = list.items.into_iter().filter_map(OwnBlock::of).collect();
+        let known: BTreeMap<String, OwnBlock> = list.items.into_iter().filter_map(decoded).collect();
         blocks.send_if_modified(|blocks| {
             let changed = blocks.known.as_ref() != Some(&known);
             blocks.known = Some(known);
@@ -121,10 +122,15 @@ impl BlockWatch {
                     WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                         version = object.metadata.resource_version.clone().unwrap_or_default();
-                        let Some((name, block)) = OwnBlock::of(object) else { continue };
+                        let name = object.name_any();
+                        let block = decoded(object).map(|(_, block)| block);
                         blocks.send_if_modified(|blocks| {
                             let known = blocks.known.get_or_insert_default();
-                            known.insert(name, block.clone()).as_ref() != Some(&block)
+                            let before = match block.clone() {
+                                Some(block) => known.insert(name, block),
+                                None => known.remove(&name),
+                            };
+                            before != block
                         });
                     }
                     WatchEvent::Deleted(object) => {
@@ -141,6 +147,22 @@ impl BlockWatch {
     }
 }
 
+/// Decodes a block. One that cannot be read, because somebody has edited it, is logged and left out: the others still count.
+fn decoded(object: DynamicObject) -> Option<(String, OwnBlock)> {
+    let name = object.name_any();
+    match object.try_parse::<AddressBlock>() {
+        Ok(block) => OwnBlock::of(block),
+        Err(error) => {
+            tracing::warn!(
+                block = name,
+                error = error_chain(&error),
+                "cannot read an AddressBlock, leaving it out"
+            );
+            None
+        }
+    }
+}
+
 /// Whether the API server does not know AddressBlocks.
 fn is_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
@@ -149,4 +171,74 @@ fn is_missing(error: &kube::Error) -> bool {
 /// Time since the machine's boot. It passes while the machine sleeps or is paused, unlike that of [`std::time::Instant`].
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, cidr: &str) -> Value {
+        json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": name, "uid": name, "resourceVersion": "2"},
+            "spec": {"network": "storage", "node": "n", "cidr": cidr},
+        })
+    }
+
+    /// Runs a watch against an API server that answers the first `lists` lists, and no other request.
+    fn watched(lists: usize) -> (watch::Receiver<OwnBlocks>, CancellationToken) {
+        let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let asked = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(async move {
+            let mut unanswered = Vec::new();
+            while let Some((request, answer)) = requests.next_request().await {
+                let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                if is_watch || asked.fetch_add(1, Ordering::Relaxed) >= lists {
+                    unanswered.push(answer);
+                    continue;
+                }
+                let items = [object("storage.10.20.0.0-28", "10.20.0.0/28"), object("edited", "nonsense")];
+                let list = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlockList",
+                    "metadata": {"resourceVersion": "2"}, "items": items});
+                answer.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+            }
+        });
+        let (sender, blocks) = watch::channel(OwnBlocks::default());
+        let watch = BlockWatch {
+            client: kube::Client::new(service, "default"),
+            node: "n".to_owned(),
+            stale_after: Duration::from_millis(300),
+        };
+        let cancel = CancellationToken::new();
+        tokio::spawn(watch.run(sender, cancel.clone()));
+        (blocks, cancel)
+    }
+
+    async fn is(blocks: &mut watch::Receiver<OwnBlocks>, fits: impl FnMut(&OwnBlocks) -> bool) -> OwnBlocks {
+        let wait = blocks.wait_for(fits);
+        timeout(Duration::from_secs(5), wait).await.expect("in time").expect("a watch").clone()
+    }
+
+    #[tokio::test]
+    async fn a_block_that_cannot_be_read_hides_no_other() {
+        let (mut blocks, cancel) = watched(usize::MAX);
+        let known = is(&mut blocks, |blocks| blocks.known.is_some()).await.known.expect("listed");
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["storage.10.20.0.0-28"]);
+        cancel.cancel();
+    }
+
+    #[tokio::test]
+    async fn silence_makes_the_blocks_stale() {
+        let (mut blocks, cancel) = watched(1);
+        is(&mut blocks, |blocks| blocks.known.is_some() && !blocks.is_stale).await;
+        let stale = is(&mut blocks, |blocks| blocks.is_stale).await;
+        assert_eq!(stale.known.map(|known| known.len()), Some(1), "they are still the node's");
+        cancel.cancel();
+    }
 }

@@ -221,3 +221,119 @@ impl Leases {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use netclaim_cni::error_chain;
+    use netclaim_driver::attach::Phase;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::fixtures::record;
+    use crate::owner::Addresses;
+
+    /// A fake of the API server: AddressLeases by name.
+    #[derive(Clone, Default)]
+    struct Server(Arc<Mutex<BTreeMap<String, Value>>>);
+
+    impl Server {
+        fn leases(&self, node: &str) -> Leases {
+            let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+            let server = self.clone();
+            tokio::spawn(async move {
+                while let Some((request, reply)) = requests.next_request().await {
+                    let (head, body) = request.into_parts();
+                    let body: Value =
+                        serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
+                    let (status, answer) = server.answer(&head.method, head.uri.path(), body);
+                    let body = Body::from(answer.to_string().into_bytes());
+                    reply.send_response(Response::builder().status(status).body(body).unwrap());
+                }
+            });
+            Leases::new(Client::new(service, "default"), node)
+        }
+
+        fn answer(&self, method: &Method, path: &str, body: Value) -> (u16, Value) {
+            let failure = |code: u16| (code, json!({"kind": "Status", "status": "Failure", "code": code}));
+            let mut all = self.0.lock().unwrap();
+            let name = path.split('/').nth(5).unwrap_or_default();
+            if *method == Method::POST {
+                let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+                if all.contains_key(&name) {
+                    return failure(409);
+                }
+                let mut object = body;
+                object["metadata"]["resourceVersion"] = json!("1");
+                all.insert(name, object.clone());
+                return (201, object);
+            }
+            let Some(object) = all.get_mut(name) else { return failure(404) };
+            if *method == Method::PATCH {
+                object["status"] = body["status"].clone();
+            }
+            (200, object.clone())
+        }
+
+        fn node(&self) -> Value {
+            self.0.lock().unwrap()["storage.10.20.0.200"]["status"]["node"].clone()
+        }
+    }
+
+    fn plan(claim: &str) -> Plan {
+        let mut plan = record(claim, Phase::Planned).plan;
+        let ip = Some("10.20.0.200".parse().unwrap());
+        let asked = AskedAddress { lease: "storage.10.20.0.200".to_owned(), pool: None, ip, mac: None };
+        plan.owner.addresses = Some(Addresses { blocks: Vec::new(), leases: vec![asked] });
+        plan
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_the_claims_and_its_node_is_set() {
+        let server = Server::default();
+        let leases = server.leases("a");
+        for _ in 0..2 {
+            leases.take(&plan("one")).await.expect("free, or its own");
+            assert_eq!(server.node(), "a");
+        }
+        let error = leases.take(&plan("two")).await.expect_err("taken");
+        assert_eq!(
+            error.to_string(),
+            "10.20.0.200 is taken by ResourceClaim default/one (AddressLease storage.10.20.0.200): ask for another address, or \
+             delete that first"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_node_gets_the_address_when_the_last_one_has_cleared_it() {
+        let server = Server::default();
+        let (a, b) = (server.leases("a"), server.leases("b"));
+        a.take(&plan("one")).await.expect("free");
+        let error = b.take(&plan("one")).await.expect_err("in use");
+        assert!(error_chain(&error).contains("may still be in use on node a"), "{error}");
+        let clears = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            a.set_node("storage.10.20.0.200", None).await.expect("cleared");
+        };
+        let plan = plan("one");
+        let (taken, ()) = tokio::join!(b.take(&plan), clears);
+        taken.expect("it is free now");
+        assert_eq!(server.node(), "b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_no_plan_has_named_yet_is_kept_for_a_while() {
+        let server = Server::default();
+        let leases = server.leases("a");
+        leases.take(&plan("one")).await.expect("free");
+        let (none, planned) = (BTreeSet::new(), BTreeSet::from(["storage.10.20.0.200".to_owned()]));
+        assert_eq!(leases.unused(&none), [""; 0], "it is about to be journalled");
+        tokio::time::advance(UNPLANNED).await;
+        assert_eq!(leases.unused(&none), ["storage.10.20.0.200"], "it never was");
+        assert_eq!(leases.unused(&planned), [""; 0]);
+        assert_eq!(leases.unused(&none), ["storage.10.20.0.200"], "its plan is gone");
+    }
+}

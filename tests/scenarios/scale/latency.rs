@@ -6,7 +6,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{Plugged, PluggedMany, Running, Test, Usage, eventually};
+use netclaim_tests::{AuditLog, Plugged, PluggedMany, Running, Test, Usage, eventually};
+use serde_json::json;
 
 use crate::report::Report;
 
@@ -90,6 +91,50 @@ pub fn deleted_slices_are_soon_back(test: &Test<'_>) -> Result<()> {
         times.push(back.at - gone.at);
     }
     report.times("slices deleted to all back", "deleted-to-back.csv", &times)
+}
+
+/// Blocks that are leased one after another.
+const BLOCKS: usize = 20;
+
+pub fn a_block_is_soon_in_the_capacity_of_its_device(test: &Test<'_>) -> Result<()> {
+    let mut report = Report::new("blocks")?;
+    let network = test.network("a", |network| {
+        network["spec"]["addresses"] =
+            json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 29}});
+        network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+    })?;
+    test.is_published(&format!("net-{network}"), |device| device["taints"].is_null())?;
+    // Only this test leases blocks.
+    test.cluster.controller_away()?;
+    let leased = || -> Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        // The controller has the first one.
+        for number in 1..=BLOCKS {
+            std::thread::sleep(PAUSE);
+            let log = AuditLog::from_now(test.cluster)?;
+            let host = u8::try_from(number * 8)?;
+            let name = format!("{network}.{}-29", test.address(0, host));
+            let spec =
+                json!({"network": network, "node": "node0", "cidr": format!("{}/29", test.address(0, host))});
+            let metadata = json!({"name": name, "finalizers": ["netclaim.dev/addresses"]});
+            test.create([json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": metadata, "spec": spec})])?;
+            times.push(eventually(10, "the block is in the capacity of the device", || {
+                let created =
+                    log.write_times("addressblocks")?.into_iter().find(|(_, verb)| verb == "create");
+                let (created, _) = created.context("no block was created")?;
+                let slices = log.write_times("resourceslices")?.into_iter().map(|(at, _)| at);
+                slices
+                    .filter(|at| *at > created)
+                    .map(|at| at - created)
+                    .next()
+                    .context("no slice was written")
+            })?);
+        }
+        Ok(times)
+    };
+    let (leased, back) = (leased(), test.cluster.controller_back());
+    back?;
+    report.times("block leased to slice written", "block-to-slice.csv", &leased?)
 }
 
 /// Waits until `count` links of [`PluggedMany`] are published as NICs.

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         alone:
             a_change_of_a_link_is_soon_in_its_slice,
             deleted_slices_are_soon_back,
+            a_block_is_soon_in_the_capacity_of_its_device,
             hundreds_of_links_cost_the_agent_little_memory;
     ]);
     if simulated.has_failed() { simulated.exit_code() } else { latency }
