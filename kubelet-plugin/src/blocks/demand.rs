@@ -102,7 +102,7 @@ impl Demand {
             let report = Report { used: first.used, wanted: Some(wanted) };
             decision.reports.insert(first.name.clone(), report);
         }
-        self.report_settled(blocks, settled_since, now, &mut decision);
+        self.report_used(blocks, (settled_since, used >= usable), now, &mut decision);
         self.give_back(blocks, (usable, used + reserve, next_wanted.unwrap_or(wanted)), now, &mut decision);
         if let Some((at, _)) = self.arrivals.front() {
             soonest(&mut decision.next, *at + RATE_WINDOW);
@@ -125,10 +125,18 @@ impl Demand {
         now
     }
 
-    fn report_settled(&self, blocks: &[BlockNow], since: Instant, now: Instant, decision: &mut Decision) {
+    /// Reports the exact numbers when they have not changed for long. An exhausted node reports them at once, so that the
+    /// controller does not take it for one with free addresses.
+    fn report_used(
+        &self,
+        blocks: &[BlockNow],
+        (since, is_exhausted): (Instant, bool),
+        now: Instant,
+        decision: &mut Decision,
+    ) {
         let is_wrong = |block: &&BlockNow| block.reported_used != i64::try_from(block.used).ok();
         for block in blocks.iter().filter(is_wrong) {
-            if now < since + SETTLED {
+            if !is_exhausted && now < since + SETTLED {
                 soonest(&mut decision.next, since + SETTLED);
                 return;
             }
@@ -210,6 +218,20 @@ mod tests {
         assert_eq!((first.reports.len(), first.next), (0, Some(now + SETTLED)));
         let decision = demand.look(&blocks, now + SETTLED);
         assert_eq!(decision.reports, BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: None })]));
+    }
+
+    #[test]
+    fn an_exhausted_node_reports_once_that_its_blocks_are_full() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let reported = |number: i64, block: BlockNow| BlockNow { reported_used: Some(number), ..block };
+        let blocks = |used: u64| [reported(13, wanting(60, block("a", used))), reported(16, block("b", 16))];
+        assert_eq!(demand.look(&blocks(15), now).reports, BTreeMap::new());
+        let full = BTreeMap::from([("a".to_owned(), Report { used: 16, wanted: Some(60) })]);
+        assert_eq!(demand.look(&blocks(16), now).reports, full);
+        for used in [16, 15, 16] {
+            let blocks = [reported(16, wanting(60, block("a", used))), reported(16, block("b", 16))];
+            assert_eq!(demand.look(&blocks, now).reports, BTreeMap::new(), "{used} of 16");
+        }
     }
 
     #[test]
