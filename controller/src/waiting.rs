@@ -1,27 +1,65 @@
-//! Pods with claims that are not scheduled yet, and the nodes where they may run. Pure.
+//! Pods that wait for a node or for an address, the nodes where they may run, and the Networks that they ask for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use kube::api::{ApiResource, NotUsed, Object};
+use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
+use netclaim_api::NetworkName;
 use netclaim_api::labels::has_all;
 use serde::Deserialize;
+use tokio::time::Instant;
 
-use crate::leasing::Places;
+use crate::leasing::{Places, Waiting};
 use crate::node_objects::{NodeFacts, Nodes};
 
-/// A pod with little of its spec.
-pub(crate) type PodObject = Object<Spec, NotUsed>;
+/// How long a pod may take to start on its node before it counts as waiting for an address there.
+const STUCK: SignedDuration = SignedDuration::from_secs(20);
+
+/// Time between two reads of the claims of a pod whose Networks are not known.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// A pod with little of its spec and status.
+pub(crate) type PodObject = Object<Spec, Status>;
 
 /// The part of a pod's spec that is kept.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Spec {
-    resource_claims: Vec<serde::de::IgnoredAny>,
+    resource_claims: Vec<ClaimOfPod>,
+    node_name: Option<String>,
     node_selector: BTreeMap<String, String>,
     affinity: Option<Affinity>,
+}
+
+/// The part of a pod's status that is kept.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Status {
+    conditions: Vec<Condition>,
+    resource_claim_statuses: Vec<ClaimOfPod>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimOfPod {
+    name: String,
+    /// Absent in the spec if a template makes the claim.
+    resource_claim_name: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Option<String>,
+    last_transition_time: Option<Time>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -67,12 +105,54 @@ struct Constraint {
     terms: Option<Vec<Term>>,
 }
 
+/// A pod that does not run yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PendingPod {
+    namespace: String,
+    /// The names of its claims, those that exist.
+    claims: BTreeSet<String>,
+    stage: Stage,
+}
+
+/// How far a pod is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// The scheduler has not tried it.
+    New,
+    /// The scheduler found no node.
+    Unschedulable(Constraint),
+    /// It has a node, since this time.
+    Bound { node: String, since: Option<Timestamp> },
+}
+
 /// The pods that the watch has shown.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingPods {
-    known: BTreeMap<String, Constraint>,
+    known: BTreeMap<String, PendingPod>,
     /// The list in progress.
-    listing: BTreeMap<String, Constraint>,
+    listing: BTreeMap<String, PendingPod>,
+    /// What the claims of pods ask for, as far as somebody needed to know.
+    asked: BTreeMap<String, Asked>,
+}
+
+/// What is known of a pod's claims.
+#[derive(Debug)]
+struct Asked {
+    /// The claims that were read.
+    claims: BTreeSet<String>,
+    networks: Result<BTreeSet<NetworkName>, RetryAt>,
+}
+
+/// When to read claims again.
+#[derive(Debug)]
+struct RetryAt(Instant);
+
+/// A pod whose claims are to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    uid: String,
+    pub(crate) namespace: String,
+    pub(crate) claims: BTreeSet<String>,
 }
 
 /// Returns the API's name of [`PodObject`].
@@ -81,46 +161,164 @@ pub(crate) fn resource() -> ApiResource {
 }
 
 impl WaitingPods {
-    /// Takes in an event of the watch. Returns whether anything changed.
+    /// Takes in an event of the watch. Returns whether other pods may wait now.
     pub(crate) fn apply(&mut self, event: watcher::Event<PodObject>) -> bool {
-        match event {
+        let (uid, before, after) = match event {
             watcher::Event::Init => {
                 self.listing.clear();
-                false
+                return false;
             }
             watcher::Event::InitApply(pod) => {
-                self.listing.extend(constraint(&pod));
-                false
+                self.listing.extend(read(&pod));
+                return false;
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listing);
-                std::mem::replace(&mut self.known, listed) != self.known
+                let before = std::mem::replace(&mut self.known, listed);
+                self.asked.retain(|uid, _| self.known.contains_key(uid));
+                return before != self.known;
             }
-            watcher::Event::Apply(pod) => constraint(&pod).is_some_and(|(uid, constraint)| {
-                self.known.insert(uid, constraint.clone()) != Some(constraint)
-            }),
-            watcher::Event::Delete(pod) => {
-                self.known.remove(pod.metadata.uid.as_deref().unwrap_or_default()).is_some()
+            watcher::Event::Apply(pod) => match read(&pod) {
+                Some((uid, pod)) => (uid.clone(), self.known.insert(uid, pod.clone()), Some(pod)),
+                None => self.forget(&pod),
+            },
+            watcher::Event::Delete(pod) => self.forget(&pod),
+        };
+        if after.is_none() {
+            self.asked.remove(&uid);
+        }
+        let is_new = |pod: &Option<PendingPod>| pod.as_ref().is_none_or(|pod| pod.stage == Stage::New);
+        before != after && !(is_new(&before) && is_new(&after))
+    }
+
+    fn forget(&mut self, pod: &PodObject) -> (String, Option<PendingPod>, Option<PendingPod>) {
+        let uid = pod.uid().unwrap_or_default();
+        let before = self.known.remove(&uid);
+        (uid, before, None)
+    }
+
+    /// Returns where pods wait at this time, by Network, once for pods that may run on the same nodes. Pods whose claims have
+    /// not been read wait for nothing.
+    pub(crate) fn places(&self, nodes: &Nodes, time: Timestamp) -> Waiting {
+        let mut by_stage: BTreeMap<&Stage, BTreeSet<&NetworkName>> = BTreeMap::new();
+        for (uid, pod) in self.waiting(time) {
+            if let Some(Ok(networks)) = self.asked(uid, pod) {
+                by_stage.entry(&pod.stage).or_default().extend(networks);
             }
+        }
+        let mut waiting = Waiting::new();
+        for (stage, networks) in by_stage.into_iter().filter(|(_, networks)| !networks.is_empty()) {
+            let places = stage.places(nodes);
+            for network in networks {
+                waiting.entry(network.clone()).or_default().insert(places.clone());
+            }
+        }
+        waiting
+    }
+
+    /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while.
+    pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<Question> {
+        let is_due = |(uid, pod): &(&String, &PendingPod)| match self.asked(uid, pod) {
+            Some(Ok(_)) => false,
+            Some(Err(RetryAt(at))) => *at <= now,
+            None => true,
+        };
+        let (uid, pod) = self.waiting(time).find(is_due)?;
+        let question =
+            Question { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
+        let asked = Asked { claims: question.claims.clone(), networks: Err(RetryAt(now + RETRY)) };
+        self.asked.insert(question.uid.clone(), asked);
+        Some(question)
+    }
+
+    /// Takes in what the claims of a pod ask for.
+    pub(crate) fn answer(&mut self, question: Question, networks: BTreeSet<NetworkName>) {
+        if self.known.contains_key(&question.uid) {
+            self.asked.insert(question.uid, Asked { claims: question.claims, networks: Ok(networks) });
         }
     }
 
-    /// Returns where pods may run, once for pods that may run on the same nodes.
-    pub(crate) fn places(&self, nodes: &Nodes) -> BTreeSet<Places> {
-        let constraints: BTreeSet<&Constraint> = self.known.values().collect();
-        constraints.into_iter().map(|constraint| constraint.places(nodes)).collect()
+    /// Returns when another pod waits or can be asked about, if no event comes before.
+    pub(crate) fn next(&self, time: Timestamp, now: Instant) -> Option<Instant> {
+        let bound = self.known.values().filter_map(|pod| Some(now + pod.stage.waits_in(time)?));
+        let retries = self.waiting(time).filter_map(|(uid, pod)| match self.asked(uid, pod) {
+            Some(Err(RetryAt(at))) => Some(*at),
+            _ => None,
+        });
+        bound.chain(retries).filter(|at| *at > now).min()
+    }
+
+    fn waiting(&self, time: Timestamp) -> impl Iterator<Item = (&String, &PendingPod)> {
+        self.known.iter().filter(move |(_, pod)| pod.stage.waits_in(time) == Some(Duration::ZERO))
+    }
+
+    /// Returns what is known of the claims that the pod has now.
+    fn asked(&self, uid: &str, pod: &PendingPod) -> Option<&Result<BTreeSet<NetworkName>, RetryAt>> {
+        self.asked.get(uid).filter(|asked| asked.claims == pod.claims).map(|asked| &asked.networks)
     }
 }
 
-/// Returns the UID of a pod with claims, and where it may run.
-fn constraint(pod: &PodObject) -> Option<(String, Constraint)> {
+#[cfg(test)]
+impl Question {
+    pub(crate) fn new<const N: usize>(uid: &str, namespace: &str, claims: [&str; N]) -> Self {
+        Self { uid: uid.into(), namespace: namespace.into(), claims: claims.map(String::from).into() }
+    }
+}
+
+/// Returns the UID of a pod with claims, and what is known of the pod.
+fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
     let spec = &pod.spec;
     if spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let affinity = spec.affinity.clone().and_then(|affinity| affinity.node_affinity);
+    let made = pod.status.iter().flat_map(|status| &status.resource_claim_statuses);
+    let made: BTreeMap<&String, &ClaimOfPod> = made.map(|claim| (&claim.name, claim)).collect();
+    let name = |claim: &ClaimOfPod| {
+        let made = || made.get(&claim.name)?.resource_claim_name.clone();
+        claim.resource_claim_name.clone().or_else(made)
+    };
+    let claims = spec.resource_claims.iter().filter_map(name).collect();
+    Some((pod.uid()?, PendingPod { namespace: pod.namespace()?, claims, stage: stage(pod) }))
+}
+
+fn stage(pod: &PodObject) -> Stage {
+    let mut conditions = pod.status.iter().flat_map(|status| &status.conditions);
+    let scheduled = conditions.find(|condition| condition.kind == "PodScheduled");
+    if let Some(node) = pod.spec.node_name.clone().filter(|node| !node.is_empty()) {
+        let scheduled = scheduled.filter(|condition| condition.status == "True");
+        let since = scheduled.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0));
+        return Stage::Bound { node, since };
+    }
+    let is_unschedulable = |condition: &Condition| {
+        condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
+    };
+    if !scheduled.is_some_and(is_unschedulable) {
+        return Stage::New;
+    }
+    let affinity = pod.spec.affinity.clone().and_then(|affinity| affinity.node_affinity);
     let terms = affinity.and_then(|affinity| affinity.required).map(|required| required.node_selector_terms);
-    Some((pod.uid()?, Constraint { labels: spec.node_selector.clone(), terms }))
+    Stage::Unschedulable(Constraint { labels: pod.spec.node_selector.clone(), terms })
+}
+
+impl Stage {
+    /// Returns after which time the pod waits, unless it runs before; `None` if that depends on an event.
+    fn waits_in(&self, time: Timestamp) -> Option<Duration> {
+        match self {
+            Self::New => None,
+            Self::Unschedulable(_) => Some(Duration::ZERO),
+            Self::Bound { since, .. } => {
+                Some(Duration::try_from(STUCK - time.duration_since((*since)?)).unwrap_or_default())
+            }
+        }
+    }
+
+    fn places(&self, nodes: &Nodes) -> Places {
+        match self {
+            Self::New => Places::Nodes(BTreeSet::new()),
+            Self::Unschedulable(constraint) => constraint.places(nodes),
+            Self::Bound { node, .. } => Places::Nodes(BTreeSet::from([node.clone()])),
+        }
+    }
 }
 
 impl Constraint {
@@ -198,10 +396,15 @@ mod tests {
 
     use super::*;
 
-    fn pod(uid: &str, spec: Value) -> PodObject {
-        let metadata = json!({"name": uid, "uid": uid});
-        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
-            .unwrap()
+    /// A pod with one claim.
+    fn pod(uid: &str, change: impl FnOnce(&mut Value)) -> PodObject {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": uid, "uid": uid, "namespace": "shop"},
+            "spec": {"resourceClaims": [{"name": "net", "resourceClaimName": "c"}]},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
     }
 
     fn nodes() -> Nodes {
@@ -212,49 +415,137 @@ mod tests {
         [node("a", "7"), node("b", "8"), node("c", "9")].into()
     }
 
-    fn places(spec: Value) -> Vec<Vec<String>> {
+    fn network(name: &str) -> NetworkName {
+        name.parse().unwrap()
+    }
+
+    fn on(nodes: &[&str]) -> Places {
+        Places::Nodes(nodes.iter().map(|node| (*node).to_owned()).collect())
+    }
+
+    /// Answers all questions: each pod asks for `storage`.
+    fn answer(pods: &mut WaitingPods) {
+        while let Some(question) = pods.next_question(TIME, Instant::now()) {
+            pods.answer(question, BTreeSet::from([network("storage")]));
+        }
+    }
+
+    const TIME: Timestamp = Timestamp::UNIX_EPOCH;
+
+    /// Where the only pod waits.
+    fn places(change: impl FnOnce(&mut Value)) -> Option<Places> {
         let mut pods = WaitingPods::default();
-        pods.apply(watcher::Event::Apply(pod("u1", spec)));
-        let nodes = nodes();
-        let names = |places: Places| match places {
-            Places::Any => nodes.keys().cloned().collect(),
-            Places::Nodes(nodes) => nodes.into_iter().collect(),
-        };
-        pods.places(&nodes).into_iter().map(names).collect()
+        pods.apply(watcher::Event::Apply(pod("u1", change)));
+        answer(&mut pods);
+        let mut waiting = pods.places(&nodes(), TIME);
+        waiting.remove(&network("storage"))?.pop_first()
     }
 
     #[test]
     fn a_pod_waits_for_the_nodes_that_it_selects() {
-        let with = |key: &str, value: Value| json!({"resourceClaims": [{"name": "c"}], key: value});
         let affinity = |terms: Value| {
             let required =
                 json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
-            with("affinity", json!({"nodeAffinity": required}))
+            move |pod: &mut Value| pod["spec"]["affinity"] = json!({"nodeAffinity": required})
         };
-        assert_eq!(places(json!({})), [[""; 0]; 0], "without a claim");
-        assert_eq!(places(with("x", json!(1))), [["a", "b", "c"]]);
-        assert_eq!(places(with("nodeSelector", json!({"rack": "8"}))), [["b"]]);
+        assert_eq!(places(|pod| pod["spec"] = json!({})), None, "without a claim");
+        assert_eq!(places(|_| {}), Some(Places::Any));
+        assert_eq!(places(|pod| pod["spec"]["nodeSelector"] = json!({"rack": "8"})), Some(on(&["b"])));
         let field = json!({"key": "metadata.name", "operator": "In", "values": ["c"]});
-        assert_eq!(places(affinity(json!([{"matchFields": [field]}]))), [["c"]]);
+        assert_eq!(places(affinity(json!([{"matchFields": [field]}]))), Some(on(&["c"])));
         let some = json!({"key": "rack", "operator": "Gt", "values": ["7"]});
-        assert_eq!(places(affinity(json!([{"matchExpressions": [some]}]))), [["b", "c"]]);
-        assert_eq!(places(affinity(json!([{}]))), [[""; 0]]);
+        assert_eq!(places(affinity(json!([{"matchExpressions": [some]}]))), Some(on(&["b", "c"])));
+        assert_eq!(places(affinity(json!([{}]))), Some(on(&[])));
+    }
+
+    #[test]
+    fn a_pod_that_the_scheduler_has_not_tried_waits_for_nothing() {
+        assert_eq!(places(|pod| pod["status"] = json!({"phase": "Pending"})), None);
+        let condition = |reason: &str| json!([{"type": "PodScheduled", "status": "False", "reason": reason}]);
+        assert_eq!(places(|pod| pod["status"]["conditions"] = condition("SchedulingGated")), None);
+        assert_eq!(places(|pod| pod["status"]["conditions"] = condition("Unschedulable")), Some(Places::Any));
+        assert_eq!(places(|pod| pod["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:00Z")), None);
+    }
+
+    #[test]
+    fn a_pod_waits_only_for_the_networks_that_its_claims_ask_for() {
+        let (mut pods, now) = (WaitingPods::default(), Instant::now());
+        for uid in ["u1", "u2"] {
+            assert!(pods.apply(watcher::Event::Apply(pod(uid, |_| {}))));
+        }
+        assert!(pods.places(&nodes(), TIME).is_empty(), "nobody has read the claims");
+        let first = pods.next_question(TIME, now).unwrap();
+        let second = pods.next_question(TIME, now).unwrap();
+        assert_eq!((first.claims.first().unwrap().as_str(), first.namespace.as_str()), ("c", "shop"));
+        assert_eq!(pods.next_question(TIME, now), None, "both are being read");
+        pods.answer(first, BTreeSet::from([network("storage"), network("lab")]));
+        pods.answer(second, BTreeSet::new());
+        let waiting = pods.places(&nodes(), TIME);
+        assert_eq!(waiting.keys().map(NetworkName::as_str).collect::<Vec<_>>(), ["lab", "storage"]);
+        assert_eq!(pods.next_question(TIME, now + 2 * RETRY), None, "both are known");
+    }
+
+    #[test]
+    fn claims_that_cannot_be_read_are_read_again_later() {
+        let (mut pods, now) = (WaitingPods::default(), Instant::now());
+        pods.apply(watcher::Event::Apply(pod("u1", |_| {})));
+        assert!(pods.next_question(TIME, now).is_some());
+        assert_eq!(pods.next_question(TIME, now + RETRY / 2), None);
+        assert_eq!(pods.next(TIME, now), Some(now + RETRY));
+        assert!(pods.next_question(TIME, now + RETRY).is_some());
+    }
+
+    #[test]
+    fn a_claim_of_a_template_is_known_by_the_status() {
+        let mut pods = WaitingPods::default();
+        let templated = |pod: &mut Value| {
+            pod["spec"]["resourceClaims"] = json!([{"name": "net", "resourceClaimTemplateName": "t"}]);
+        };
+        pods.apply(watcher::Event::Apply(pod("u1", templated)));
+        answer(&mut pods);
+        let made = json!([{"name": "net", "resourceClaimName": "p-net-x7"}, {"name": "other"}]);
+        assert!(pods.apply(watcher::Event::Apply(pod("u1", |pod| {
+            templated(pod);
+            pod["status"]["resourceClaimStatuses"] = made;
+        }))));
+        let question = pods.next_question(TIME, Instant::now()).unwrap();
+        assert_eq!(question.claims, BTreeSet::from(["p-net-x7".to_owned()]));
+    }
+
+    #[test]
+    fn a_pod_that_does_not_start_on_its_node_waits_there_after_a_while() {
+        let (mut pods, now) = (WaitingPods::default(), Instant::now());
+        let bound = |pod: &mut Value| {
+            pod["spec"]["nodeName"] = json!("b");
+            let since = json!("1970-01-01T00:00:00Z");
+            pod["status"]["conditions"] =
+                json!([{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}]);
+        };
+        pods.apply(watcher::Event::Apply(pod("u1", bound)));
+        let after = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        assert_eq!(pods.next_question(after(5), now), None, "it may start");
+        assert_eq!(pods.next(after(5), now), Some(now + Duration::from_secs(15)));
+        let question = pods.next_question(after(20), now).unwrap();
+        pods.answer(question, BTreeSet::from([network("storage")]));
+        assert!(pods.places(&nodes(), after(19)).is_empty());
+        let there = BTreeSet::from([on(&["b"])]);
+        assert_eq!(pods.places(&nodes(), after(20)), Waiting::from([(network("storage"), there)]));
+        assert_eq!(pods.next(after(20), now), None);
     }
 
     #[test]
     fn a_cordoned_node_is_no_place() {
         let mut pods = WaitingPods::default();
-        let any = json!({"resourceClaims": [{"name": "c"}]});
-        assert!(pods.apply(watcher::Event::Apply(pod("u1", any.clone()))));
-        assert!(!pods.apply(watcher::Event::Apply(pod("u1", any.clone()))), "the same");
+        assert!(pods.apply(watcher::Event::Apply(pod("u1", |_| {}))));
+        assert!(!pods.apply(watcher::Event::Apply(pod("u1", |_| {}))), "the same");
+        answer(&mut pods);
         let mut nodes = nodes();
-        assert_eq!(pods.places(&nodes), BTreeSet::from([Places::Any]));
+        let waiting = |places: Places| Waiting::from([(network("storage"), BTreeSet::from([places]))]);
+        assert_eq!(pods.places(&nodes, TIME), waiting(Places::Any));
         nodes.get_mut("a").unwrap().is_unschedulable = true;
-        assert_eq!(
-            pods.places(&nodes),
-            BTreeSet::from([Places::Nodes(BTreeSet::from(["b".to_owned(), "c".to_owned()]))])
-        );
-        assert!(pods.apply(watcher::Event::Delete(pod("u1", any))));
-        assert!(pods.places(&nodes).is_empty());
+        assert_eq!(pods.places(&nodes, TIME), waiting(on(&["b", "c"])));
+        assert!(pods.apply(watcher::Event::Delete(pod("u1", |_| {}))));
+        assert!(pods.places(&nodes, TIME).is_empty());
+        assert!(pods.asked.is_empty(), "what was read goes with the pod");
     }
 }

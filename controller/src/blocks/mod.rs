@@ -3,12 +3,13 @@
 //! ```text
 //!   reconciler ── Demand ──> watch ──> leasing ──> creates, deletes, releases ──> API server
 //!   AddressBlocks, AddressLeases ──┘      │
-//!   Pods, ResourceClaims ──────────┘      └── Leased ──> reconciler: status of Networks and AddressPools
+//!   Pods, claims, classes ─────────┘      └── Leased ──> reconciler: status of Networks and AddressPools
 //! ```
 //!
 //! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block counts as
 //! taken from the moment it is asked for.
 
+mod asks;
 mod store;
 mod writes;
 
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -32,12 +34,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use self::asks::Reader;
 use self::store::{Blocks, Leases};
 use self::writes::{Done, Writes};
-use crate::leasing::{Draw, Leasing, Leaving, Places, Plan, Removal, Supply, Why, World};
+use crate::leasing::{Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::Metrics;
 use crate::node_objects::Nodes;
-use crate::waiting::{self, PodObject, WaitingPods};
+use crate::waiting::{self, PodObject, Question, WaitingPods};
 
 /// Changes are gathered for this long before blocks are planned anew.
 const GATHER: Duration = Duration::from_millis(100);
@@ -98,10 +101,11 @@ pub(crate) async fn run(
     let mut block_events = pin!(objects(ApiResource::erase::<AddressBlock>(&())));
     let mut lease_events = pin!(objects(ApiResource::erase::<AddressLease>(&())));
     let pods: Api<PodObject> = Api::all_with(client.clone(), &waiting::resource());
-    let unscheduled = watcher::Config::default().fields("spec.nodeName=,status.phase=Pending");
-    let mut pod_events = pin!(watcher(pods, unscheduled).default_backoff());
+    let pending = watcher::Config::default().fields("status.phase=Pending");
+    let mut pod_events = pin!(watcher(pods, pending).default_backoff());
     let mut claims = Claims::new(client.clone());
-    let mut state = State::new(Writes::new(client), safety, metrics, report);
+    let reader = Arc::new(Reader::new(client.clone()));
+    let mut state = State::new(Writes::new(client), reader, safety, metrics, report);
     loop {
         let ready = state.synced.blocks && state.synced.leases && state.has_demand;
         let due = state.due.filter(|_| ready);
@@ -119,9 +123,9 @@ pub(crate) async fn run(
                     state.plan_soon();
                 }
             }
-            event = next(&mut pod_events, "pods that wait for a node") => {
+            event = next(&mut pod_events, "pods that do not run yet") => {
                 if state.pods.apply(event) {
-                    state.places = None;
+                    state.waiting = None;
                     // Pods come and go all the time; they matter only if addresses are scarce.
                     if state.is_short {
                         state.plan_soon();
@@ -140,6 +144,12 @@ pub(crate) async fn run(
                     state.finish(&action, result);
                 }
                 state.start();
+            }
+            Some(answer) = state.reading.join_next(), if !state.reading.is_empty() => {
+                // After a panic, the next plan or answer makes up for it.
+                if let Ok((question, networks)) = answer {
+                    state.take_answer(question, networks);
+                }
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => state.plan(),
             () = sleep_until(state.collect.unwrap_or_else(Instant::now)), if ready && state.collect.is_some() => {
@@ -184,8 +194,13 @@ struct State {
     blocks: Blocks,
     leases: Leases,
     pods: WaitingPods,
-    /// Where the pods may run; `None` if it is to be derived anew.
-    places: Option<BTreeSet<Places>>,
+    /// Where pods wait; `None` if it is to be derived anew.
+    waiting: Option<Waiting>,
+    /// When others wait, without an event.
+    waiting_until: Option<Instant>,
+    reader: Arc<Reader>,
+    /// The pod whose claims are being read: one at a time.
+    reading: JoinSet<(Question, kube::Result<Option<BTreeSet<NetworkName>>>)>,
     demand: Demand,
     has_demand: bool,
     nodes: BTreeSet<String>,
@@ -209,7 +224,13 @@ struct State {
 }
 
 impl State {
-    fn new(writes: Writes, safety: Duration, metrics: Metrics, report: watch::Sender<Leased>) -> Self {
+    fn new(
+        writes: Writes,
+        reader: Arc<Reader>,
+        safety: Duration,
+        metrics: Metrics,
+        report: watch::Sender<Leased>,
+    ) -> Self {
         Self {
             writes,
             metrics,
@@ -218,7 +239,10 @@ impl State {
             blocks: Blocks::default(),
             leases: Leases::default(),
             pods: WaitingPods::default(),
-            places: None,
+            waiting: None,
+            waiting_until: None,
+            reader,
+            reading: JoinSet::new(),
             demand: Demand::default(),
             has_demand: false,
             nodes: BTreeSet::new(),
@@ -250,7 +274,7 @@ impl State {
     fn set_demand(&mut self, demand: Demand) {
         if !Arc::ptr_eq(&self.demand.nodes, &demand.nodes) || !self.has_demand {
             self.nodes = demand.nodes.keys().cloned().collect();
-            self.places = None;
+            self.waiting = None;
         }
         self.demand = demand;
         self.has_demand = true;
@@ -261,7 +285,11 @@ impl State {
         let begin = Instant::now();
         self.due = None;
         let any_pending = self.blocks.expire_pending(begin);
-        let places = self.places.get_or_insert_with(|| self.pods.places(&self.demand.nodes));
+        let time = Timestamp::now();
+        if self.waiting_until.is_some_and(|until| until <= begin) {
+            self.waiting = None;
+        }
+        let waiting = self.waiting.get_or_insert_with(|| self.pods.places(&self.demand.nodes, time));
         let (held, lease_nodes) = (self.leases.held(), self.leases.nodes());
         let world = World {
             networks: &self.demand.networks,
@@ -270,15 +298,48 @@ impl State {
             held: &held,
             lease_nodes: &lease_nodes,
             nodes: &self.nodes,
-            waiting: places,
+            waiting,
         };
         let plan = self.leasing.plan(&world, begin);
         self.not_before = self.not_before.max(begin + begin.elapsed() * PLAN_SHARE);
         let next = plan.next.into_iter().chain(any_pending.then(|| begin + RETRY)).min();
         self.carry_out(plan, begin);
+        self.waiting_until = self.pods.next(time, begin);
+        // Without a shortage, nobody needs to know which pods wait.
+        let next = next.into_iter().chain(self.waiting_until.filter(|_| self.is_short)).min();
         if let Some(next) = next {
             self.plan_at(next);
         }
+        self.read_claims();
+    }
+
+    /// Reads the claims of the next pod that waits, if a node is short of addresses.
+    fn read_claims(&mut self) {
+        if !self.is_short || !self.reading.is_empty() {
+            return;
+        }
+        let Some(question) = self.pods.next_question(Timestamp::now(), Instant::now()) else { return };
+        let reader = self.reader.clone();
+        self.reading.spawn(async move {
+            let networks = reader.networks(&question).await;
+            (question, networks)
+        });
+    }
+
+    fn take_answer(&mut self, question: Question, networks: kube::Result<Option<BTreeSet<NetworkName>>>) {
+        match networks {
+            Ok(Some(networks)) => {
+                self.pods.answer(question, networks);
+                self.waiting = None;
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "cannot read the claims of a pod that waits, will retry");
+            }
+        }
+        self.plan_soon();
+        self.read_claims();
     }
 
     fn carry_out(&mut self, plan: Plan, now: Instant) {
@@ -508,4 +569,84 @@ fn digest(uid: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower_test::mock;
+
+    use super::*;
+    use crate::leasing::SAFETY;
+
+    fn state() -> State {
+        let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
+        let client = Client::new(service, "default");
+        let reader = Arc::new(Reader::new(client.clone()));
+        State::new(
+            Writes::new(client),
+            reader,
+            SAFETY,
+            Metrics::default(),
+            watch::channel(Leased::default()).0,
+        )
+    }
+
+    /// The Network `storage`, whose only block the node `a` has.
+    fn scarce(state: &mut State) {
+        let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock",
+            "metadata": {"name": "storage.10.20.0.0-30", "uid": "u"},
+            "spec": {"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}});
+        state.blocks.apply(watcher::Event::Apply(serde_json::from_value(block).unwrap()), Instant::now());
+        let pool: AddressPoolSpec =
+            serde_json::from_value(json!({"ranges": [{"subnet": "10.20.0.0/30"}]})).unwrap();
+        let network: NetworkName = "storage".parse().unwrap();
+        let key = PoolKey::Network(network.clone());
+        let nodes = ["a", "b"].map(str::to_owned);
+        let draw = Draw::From { pool: key.clone(), nodes: nodes.clone().into() };
+        state.set_demand(Demand {
+            networks: [(network, draw)].into(),
+            pools: [(key, pool)].into(),
+            nodes: Arc::new(nodes.map(|node| (node, Default::default())).into()),
+        });
+    }
+
+    fn pod(since: Timestamp) -> watcher::Event<PodObject> {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u", "namespace": "shop"},
+            "spec": {"nodeName": "b", "resourceClaims": [{"name": "net", "resourceClaimName": "c"}]},
+            "status": {"conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": since.to_string()}]},
+        });
+        watcher::Event::Apply(serde_json::from_value(pod).unwrap())
+    }
+
+    #[tokio::test]
+    async fn claims_are_read_only_while_a_node_is_short_of_addresses() {
+        let mut state = state();
+        state.pods.apply(pod(Timestamp::UNIX_EPOCH));
+        state.plan();
+        assert!(state.reading.is_empty());
+        scarce(&mut state);
+        state.plan();
+        assert!(state.is_short);
+        assert_eq!(state.reading.len(), 1);
+        state.plan();
+        assert_eq!(state.reading.len(), 1, "one at a time");
+    }
+
+    #[tokio::test]
+    async fn a_plan_is_due_when_a_pod_begins_to_wait_only_if_a_node_is_short() {
+        let mut state = state();
+        state.pods.apply(pod(Timestamp::now()));
+        state.plan();
+        assert_eq!(state.due, None);
+        scarce(&mut state);
+        state.plan();
+        let due = state.due.unwrap() - Instant::now();
+        assert!(due > Duration::from_secs(15) && due <= Duration::from_secs(20), "{due:?}");
+        assert!(state.reading.is_empty(), "the pod may start");
+    }
 }

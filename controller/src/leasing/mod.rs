@@ -66,8 +66,8 @@ pub(crate) struct World<'a> {
     pub(crate) lease_nodes: &'a BTreeSet<String>,
     /// Names of all Node objects.
     pub(crate) nodes: &'a BTreeSet<String>,
-    /// Where each pod that is not scheduled may run.
-    pub(crate) waiting: &'a BTreeSet<Places>,
+    /// Where pods wait.
+    pub(crate) waiting: &'a Waiting,
 }
 
 /// What a Network draws addresses from.
@@ -80,6 +80,9 @@ pub(crate) enum Draw {
     /// A pool, for these nodes.
     From { pool: PoolKey, nodes: BTreeSet<String> },
 }
+
+/// For each Network, where the pods may run that ask for it and wait for a node or on their node.
+pub(crate) type Waiting = BTreeMap<NetworkName, BTreeSet<Places>>;
 
 /// The nodes where a pod may run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

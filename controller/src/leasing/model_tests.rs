@@ -63,7 +63,7 @@ struct Api {
     blocks: BTreeMap<String, Stored>,
     nodes: BTreeSet<String>,
     networks: BTreeMap<NetworkName, Draw>,
-    waiting: BTreeMap<u64, Places>,
+    waiting: Waiting,
     last_uid: u64,
 }
 
@@ -170,7 +170,7 @@ impl Controller {
             held: &BTreeMap::new(),
             lease_nodes: &BTreeSet::new(),
             nodes: &view.nodes,
-            waiting: &view.waiting.values().cloned().collect(),
+            waiting: &view.waiting,
         };
         let plan = self.leasing.plan(&world, now);
         self.moves += plan.delete.iter().filter(|removal| removal.why == Why::Moved).count();
@@ -471,11 +471,11 @@ impl Cluster {
         self.waiting.retain(|pod, (network, node)| {
             !agents.get_mut(node).unwrap().attach(*pod, network, &pools[&networks[network]], time)
         });
-        self.api.waiting = self
-            .waiting
-            .iter()
-            .map(|(pod, (_, node))| (*pod, Places::Nodes(BTreeSet::from([node.clone()]))))
-            .collect();
+        self.api.waiting.clear();
+        for (network, node) in self.waiting.values() {
+            let places = Places::Nodes(BTreeSet::from([node.clone()]));
+            self.api.waiting.entry(network.clone()).or_default().insert(places);
+        }
         for controller in &mut self.controllers {
             let percent = if is_healthy { 100 } else { 60 };
             controller.seen.extend(self.api.nodes.iter().cloned());

@@ -36,7 +36,7 @@ pub(super) struct Holding<'a> {
     is_due: bool,
 }
 
-/// What pods that are not scheduled wait for, of one Network.
+/// What pods wait for, of one Network.
 #[derive(Default)]
 pub(super) struct Pressure<'a> {
     /// Nodes without a block that a pod could run on, if no other node has addresses for it.
@@ -103,8 +103,9 @@ impl<'a> Share<'a> {
         let mut share = Self { holdings, pressure: BTreeMap::new(), leased, used, queue: BTreeSet::new() };
         if share.holdings.values().any(|holding| holding.is_due && holding.blocks == 0) {
             let waiting = world.waiting;
-            share.pressure =
-                networks.keys().map(|network| (*network, share.pressure_of(network, waiting))).collect();
+            let of =
+                |network| waiting.get(network).map(|places| (network, share.pressure_of(network, places)));
+            share.pressure = networks.keys().copied().filter_map(of).collect();
         }
         let due = share.holdings.iter().filter(|(_, holding)| holding.needs_block());
         share.queue =

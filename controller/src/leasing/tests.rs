@@ -11,7 +11,7 @@ pub(super) struct Lab {
     held: BTreeMap<PoolKey, BTreeSet<IpAddr>>,
     lease_nodes: BTreeSet<String>,
     nodes: BTreeSet<String>,
-    waiting: BTreeSet<Places>,
+    waiting: Waiting,
     leasing: Leasing,
     now: Instant,
     seconds: i64,
@@ -45,7 +45,7 @@ impl Lab {
             held: BTreeMap::new(),
             lease_nodes: BTreeSet::new(),
             nodes: names(nodes),
-            waiting: BTreeSet::new(),
+            waiting: Waiting::new(),
             leasing: Leasing::new(SAFETY),
             now: Instant::now(),
             seconds: 0,
@@ -56,6 +56,11 @@ impl Lab {
 
     fn draws(&mut self, name: &str, pool: PoolKey, nodes: &[&str]) {
         self.networks.insert(network(name), Draw::From { pool, nodes: names(nodes) });
+    }
+
+    /// Lets a pod of the Network wait for one of these nodes.
+    fn wants(&mut self, network: NetworkName, places: Places) {
+        self.waiting.entry(network).or_default().insert(places);
     }
 
     fn plan(&mut self) -> Plan {
@@ -196,7 +201,7 @@ fn scarce_blocks_go_round_robin_so_that_nobody_hoards() {
 #[test]
 fn the_node_for_which_a_pod_waits_is_first() {
     let mut lab = Lab::new(blocks_of_16(1), &["a", "b"]);
-    lab.waiting.insert(Places::Nodes(names(&["b"])));
+    lab.wants(network("storage"), Places::Nodes(names(&["b"])));
     assert_eq!(created(&lab.step()), ["b 10.20.1.0/28"]);
 }
 
@@ -287,7 +292,7 @@ fn an_empty_block_moves_to_the_node_for_which_a_pod_waits() {
     lab.nodes.insert("c".into());
     lab.draws("storage", inline("storage"), &["a", "b", "c"]);
     assert_eq!(deleted(&lab.step()), [], "no pod waits");
-    lab.waiting.insert(Places::Nodes(names(&["c"])));
+    lab.wants(network("storage"), Places::Nodes(names(&["c"])));
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
     assert_eq!(deleted(&lab.step()), [], "the round has 30 s");
     lab.blocks.remove("storage.10.20.1.16-28");
@@ -302,10 +307,51 @@ fn a_pod_that_other_nodes_can_take_moves_nothing() {
     lab.step();
     lab.nodes.insert("c".into());
     lab.draws("storage", inline("storage"), &["a", "b", "c"]);
-    lab.waiting.insert(Places::Any);
+    lab.wants(network("storage"), Places::Any);
     assert_eq!(deleted(&lab.step()), []);
-    lab.waiting = BTreeSet::from([Places::Nodes(names(&["c"])), Places::Nodes(names(&["a", "x"]))]);
+    lab.waiting.clear();
+    for nodes in [["c"].as_slice(), &["a", "x"]] {
+        lab.wants(network("storage"), Places::Nodes(names(nodes)));
+    }
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)], "a pod needs a's");
+}
+
+#[test]
+fn a_pod_of_another_network_moves_and_protects_nothing() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    lab.wants(network("lab"), Places::Nodes(names(&["c"])));
+    assert_eq!(deleted(&lab.step()), []);
+    lab.wants(network("storage"), Places::Nodes(names(&["c"])));
+    lab.wants(network("lab"), Places::Nodes(names(&["a"])));
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.0-28", &Why::Moved)], "no pod of storage needs it");
+}
+
+#[test]
+fn a_pod_on_a_node_that_lost_its_last_block_gets_one() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b", "c"]);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.0/28", "b 10.20.1.16/28"]);
+    lab.block("storage.10.20.1.0-28").used = Some(3);
+    lab.wants(network("storage"), Places::Nodes(names(&["c"])));
+    lab.wants(network("storage"), Places::Nodes(names(&["a"])));
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
+    lab.blocks.remove("storage.10.20.1.16-28");
+    assert_eq!(created(&lab.step()), ["c 10.20.1.16/28"], "not to b");
+}
+
+#[test]
+fn a_full_node_has_no_addresses_for_a_pod() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    lab.block("storage.10.20.1.0-28").used = Some(15);
+    lab.wants(network("storage"), Places::Nodes(names(&["a", "c"])));
+    assert_eq!(deleted(&lab.step()), [], "a has one left");
+    lab.block("storage.10.20.1.0-28").used = Some(16);
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
 }
 
 #[test]
@@ -479,7 +525,7 @@ fn a_plan_for_5000_nodes_with_three_networks_takes_milliseconds() {
         lab.pools.insert(inline(name), pool(json!({"ranges": [{"subnet": subnet}]})));
         lab.draws(name, inline(name), &nodes);
     }
-    lab.waiting.insert(Places::Any);
+    lab.wants(network("storage"), Places::Any);
     assert_eq!(lab.step().create.len(), 20_000);
     lab.block("blue.fd01-0-0-0-0-0-0-0-122").wanted = Some(70);
     let begin = std::time::Instant::now();

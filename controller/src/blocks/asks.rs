@@ -1,0 +1,186 @@
+//! Which Networks the claims of a pod ask for, as the API server says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceSelector, ResourceClaim};
+use kube::{Api, Client};
+use netclaim_api::NetworkName;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+use crate::waiting::Question;
+
+/// Time between two requests, at least.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long the selectors of a DeviceClass are remembered.
+const CLASS_AGE: Duration = Duration::from_secs(60);
+
+/// Reads claims and their DeviceClasses, one after the other.
+pub(super) struct Reader {
+    client: Client,
+    classes: Api<DeviceClass>,
+    state: Mutex<State>,
+}
+
+struct State {
+    pace: Interval,
+    /// The Networks that classes name, and when they were read.
+    classes: BTreeMap<String, (Instant, BTreeSet<NetworkName>)>,
+}
+
+impl Reader {
+    pub(super) fn new(client: Client) -> Self {
+        let mut pace = interval(INTERVAL);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let state = Mutex::new(State { pace, classes: BTreeMap::new() });
+        Self { classes: Api::all(client.clone()), client, state }
+    }
+
+    /// Returns the Networks that the pod's claims ask for; `None` if a claim or class does not exist yet.
+    pub(super) async fn networks(&self, question: &Question) -> kube::Result<Option<BTreeSet<NetworkName>>> {
+        let mut state = self.state.lock().await;
+        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &question.namespace);
+        let mut networks = BTreeSet::new();
+        for name in &question.claims {
+            state.pace.tick().await;
+            let Some(claim) = claims.get_opt(name).await? else { return Ok(None) };
+            for (class, selectors) in requests(&claim) {
+                networks.extend(named(selectors));
+                let Some(of_class) = self.of_class(class, &mut state).await? else { return Ok(None) };
+                networks.extend(of_class);
+            }
+        }
+        Ok(Some(networks))
+    }
+
+    async fn of_class(&self, name: &str, state: &mut State) -> kube::Result<Option<BTreeSet<NetworkName>>> {
+        state.classes.retain(|_, (read, _)| read.elapsed() < CLASS_AGE);
+        if let Some((_, networks)) = state.classes.get(name) {
+            return Ok(Some(networks.clone()));
+        }
+        state.pace.tick().await;
+        let Some(class) = self.classes.get_opt(name).await? else { return Ok(None) };
+        let selectors = class.spec.and_then(|spec| spec.selectors);
+        let networks: BTreeSet<NetworkName> = named(selectors.as_deref()).collect();
+        state.classes.insert(name.to_owned(), (Instant::now(), networks.clone()));
+        Ok(Some(networks))
+    }
+}
+
+/// Returns the DeviceClass and the selectors of each request, and of each alternative.
+fn requests(claim: &ResourceClaim) -> impl Iterator<Item = (&str, Option<&[DeviceSelector]>)> {
+    let devices = claim.spec.iter().filter_map(|spec| spec.devices.as_ref());
+    let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+    requests.flat_map(|request| {
+        let exactly = request.exactly.iter();
+        let exactly =
+            exactly.map(|exactly| (exactly.device_class_name.as_str(), exactly.selectors.as_deref()));
+        let alternatives = request.first_available.iter().flatten();
+        exactly.chain(alternatives.map(|one| (one.device_class_name.as_str(), one.selectors.as_deref())))
+    })
+}
+
+/// Returns the Networks that the selectors may name: what stands between two quotes and can be a name.
+fn named(selectors: Option<&[DeviceSelector]>) -> impl Iterator<Item = NetworkName> {
+    let expressions = selectors.into_iter().flatten().filter_map(|selector| selector.cel.as_ref());
+    expressions.flat_map(|cel| {
+        ['"', '\''].into_iter().flat_map(|quote| {
+            let mut parts = cel.expression.split(quote);
+            // What is before the first quote and after the last one.
+            parts.next();
+            parts.next_back();
+            parts.filter_map(|part| part.parse().ok())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower_test::mock;
+
+    use super::*;
+
+    fn selectors(expression: &str) -> Value {
+        json!([{"cel": {"expression": expression}}])
+    }
+
+    fn text(networks: impl IntoIterator<Item = NetworkName>) -> Vec<String> {
+        networks.into_iter().map(String::from).collect()
+    }
+
+    #[test]
+    fn a_selector_asks_for_the_networks_whose_names_it_quotes() {
+        let of = |expression: &str| {
+            let selectors: Vec<DeviceSelector> = serde_json::from_value(selectors(expression)).unwrap();
+            text(named(Some(&selectors)))
+        };
+        let documented =
+            r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "storage""#;
+        assert_eq!(of(documented), ["storage"]);
+        assert_eq!(of("network in ['lab-1', \"lab-2\"]"), ["lab-2", "lab-1"]);
+        assert_eq!(of("device.attributes['netclaim.dev'].speed >= 25000"), [""; 0]);
+        assert_eq!(of("storage"), [""; 0], "without quotes");
+        assert_eq!(of("'storage"), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_requests_of_a_claim_and_their_classes_ask_for_networks() {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+            "spec": {"devices": {"requests": [
+                {"name": "one", "exactly": {"deviceClassName": "storage"}},
+                {"name": "two", "firstAvailable": [
+                    {"name": "a", "deviceClassName": "storage", "selectors": selectors("network == 'red'")},
+                    {"name": "b", "deviceClassName": "any", "selectors": selectors("network == 'blue'")}]}]}}});
+        let class = |name: &str, expression: &str| {
+            json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+                "spec": {"selectors": selectors(expression)}})
+        };
+        let answers = [claim.clone(), class("storage", "network == 'store'"), class("any", "true"), claim];
+        let server = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            for answer in answers {
+                let (request, reply) = requests.next_request().await.unwrap();
+                seen.push((request.uri().path().to_owned(), Instant::now()));
+                reply.send_response(Response::new(Body::from(answer.to_string().into_bytes())));
+            }
+            seen
+        });
+        let reader = Reader::new(Client::new(service, "default"));
+        let question = Question::new("u1", "shop", ["c"]);
+        for _ in 0..2 {
+            let networks = reader.networks(&question).await.unwrap().unwrap();
+            assert_eq!(text(networks), ["blue", "red", "store"]);
+        }
+        let seen = server.await.unwrap();
+        let paths = seen.iter().map(|(path, _)| path.trim_start_matches("/apis/resource.k8s.io/v1/"));
+        let claim = "namespaces/shop/resourceclaims/c";
+        assert_eq!(
+            paths.collect::<Vec<_>>(),
+            [claim, "deviceclasses/storage", "deviceclasses/any", claim],
+            "classes are read once"
+        );
+        assert!(seen[3].1 - seen[0].1 >= 3 * INTERVAL, "requests have a pace");
+    }
+
+    #[tokio::test]
+    async fn the_networks_of_a_claim_that_does_not_exist_yet_are_unknown() {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let reader = Reader::new(Client::new(service, "default"));
+        let question = Question::new("u1", "shop", ["c"]);
+        let answer = async {
+            let (_, reply) = requests.next_request().await.unwrap();
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "reason": "NotFound", "code": 404});
+            let body = Body::from(status.to_string().into_bytes());
+            reply.send_response(Response::builder().status(404).body(body).unwrap());
+        };
+        let (networks, ()) = tokio::join!(reader.networks(&question), answer);
+        assert_eq!(networks.unwrap(), None);
+    }
+}
