@@ -14,6 +14,7 @@ mod controller;
 mod lost_nodes;
 mod placement;
 mod segments;
+mod whereabouts;
 
 use addresses::*;
 use claims::*;
@@ -21,6 +22,7 @@ use controller::*;
 use lost_nodes::*;
 use placement::*;
 use segments::*;
+use whereabouts::*;
 
 fn main() -> ExitCode {
     let nodes = std::env::var("NETCLAIM_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(3);
@@ -46,7 +48,8 @@ fn main() -> ExitCode {
                 replicas_of_a_stateful_set_keep_their_addresses,
                 a_range_that_pods_use_is_given_up_when_they_have_ended,
                 a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended,
-                a_network_with_the_same_range_on_each_node_gets_a_warning;
+                a_network_with_the_same_range_on_each_node_gets_a_warning,
+                pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over;
             alone:
                 sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other,
                 pods_start_without_the_controller_while_blocks_last,
