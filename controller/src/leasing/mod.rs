@@ -212,6 +212,7 @@ impl Leasing {
         if let Some(due) = self.memory.next_gone(now, self.safety.0) {
             plan.look_at(due);
         }
+        keep_apart(world, &mut pools);
         for (key, spec) in world.pools {
             let blocks = pools.remove(key).unwrap_or_default();
             self.plan_pool(world, (key, spec), &blocks, now, &mut plan);
@@ -350,6 +351,24 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
         pools.entry(block.spec.key()).or_default().blocks.push(held);
     }
     pools
+}
+
+/// Makes the addresses that a Network still has of an earlier pool count as taken in its present one: the ranges of both may
+/// be the same, such as when they move from the Network to an AddressPool.
+fn keep_apart(world: &World<'_>, pools: &mut BTreeMap<PoolKey, OfPool<'_>>) {
+    let mut taken: Vec<(PoolKey, IpNet)> = Vec::new();
+    for (key, of_pool) in &*pools {
+        for held in &of_pool.blocks {
+            if let Some(Draw::From { pool, .. }) = world.networks.get(&held.block.spec.network)
+                && pool != key
+            {
+                taken.push((pool.clone(), held.block.spec.cidr));
+            }
+        }
+    }
+    for (pool, block) in taken {
+        pools.entry(pool).or_default().taken.insert(block);
+    }
 }
 
 /// Returns the totals of the family that allows fewer attachments.

@@ -469,6 +469,23 @@ fn a_block_of_no_range_goes_and_the_condition_names_its_pods() {
 }
 
 #[test]
+fn ranges_that_move_to_a_pool_are_not_leased_again_while_pods_have_their_addresses() {
+    let ranges = json!({"ranges": [{"subnet": "10.20.1.0/24"}], "blockSize": {"ipv4": 26}});
+    let mut lab = Lab::new(ranges.clone(), &["a", "b"]);
+    lab.lease("a", "10.20.1.0/26");
+    let lan = PoolKey::Pool("lan".into());
+    lab.pools = BTreeMap::from([(lan.clone(), pool(ranges))]);
+    lab.draws("storage", lan, &["a", "b"]);
+    let plan = lab.step();
+    let created: Vec<String> = plan.create.iter().map(|spec| spec.cidr.to_string()).collect();
+    assert_eq!(
+        created,
+        ["10.20.1.64/26", "10.20.1.128/26"],
+        "pods of node a have addresses of the first one"
+    );
+}
+
+#[test]
 fn a_network_that_draws_from_another_pool_gives_its_blocks_back() {
     let mut lab = Lab::new(blocks_of_16(2), &["a"]);
     lab.step();
@@ -479,7 +496,7 @@ fn a_network_that_draws_from_another_pool_gives_its_blocks_back() {
     assert_eq!(deleted(&plan), [("storage.10.20.1.0-28", &Why::OtherPool)]);
     assert_eq!(plan.create.len(), 1);
     lab.networks.insert(network("storage"), Draw::Nothing);
-    assert_eq!(deleted(&lab.step()), [("pool.lan.10.20.1.0-28", &Why::OtherPool)]);
+    assert_eq!(deleted(&lab.step()), [("pool.lan.10.20.1.16-28", &Why::OtherPool)]);
 }
 
 #[test]
