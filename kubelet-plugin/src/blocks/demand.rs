@@ -67,8 +67,9 @@ impl Demand {
     /// Decides what to do about these blocks of one family.
     pub fn look(&mut self, blocks: &[BlockNow], now: Instant) -> Decision {
         let mut decision = Decision::default();
-        // What the node wants is written to the first one.
-        let Some(first) = blocks.first() else {
+        // What the node wants stays on the block that has it: the controller takes the largest number of all blocks. Without
+        // any, it is written to the first one, which `max_by_key` finds from behind.
+        let Some(bearer) = blocks.iter().rev().max_by_key(|block| block.reported_wanted) else {
             *self = Self::default();
             return decision;
         };
@@ -78,7 +79,7 @@ impl Demand {
         let rate: u64 = self.arrivals.iter().map(|(_, count)| count).sum();
         let largest = blocks.iter().map(|block| block.usable).max().unwrap_or_default();
         let reserve = (largest / 4).max(rate).max(1);
-        let wanted = first.reported_wanted.and_then(|wanted| u64::try_from(wanted).ok()).unwrap_or_default();
+        let wanted = bearer.reported_wanted.and_then(|wanted| u64::try_from(wanted).ok()).unwrap_or_default();
 
         let mut next_wanted = None;
         if usable < used + reserve {
@@ -99,8 +100,12 @@ impl Demand {
             self.too_much = None;
         }
         if let Some(wanted) = next_wanted {
-            let report = Report { used: first.used, wanted: Some(wanted) };
-            decision.reports.insert(first.name.clone(), report);
+            let report = Report { used: bearer.used, wanted: Some(wanted) };
+            decision.reports.insert(bearer.name.clone(), report);
+            let others = blocks.iter().filter(|block| block.name != bearer.name);
+            for other in others.filter(|block| block.reported_wanted.is_some()) {
+                decision.reports.insert(other.name.clone(), Report { used: other.used, wanted: None });
+            }
         }
         self.report_used(blocks, (settled_since, used >= usable), now, &mut decision);
         self.give_back(blocks, (usable, used + reserve, next_wanted.unwrap_or(wanted)), now, &mut decision);
@@ -253,6 +258,23 @@ mod tests {
         assert_eq!(wanted(&demand.look(&blocks, now + IDLE)), Some(2 + 4));
         let less = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
         assert_eq!(demand.look(&less, now + IDLE).give_back.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn what_a_node_wants_is_on_one_block_whatever_blocks_come() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let later = now + IDLE;
+        let of = |blocks: &[BlockNow], demand: &mut Demand| {
+            demand.look(blocks, now);
+            demand.look(blocks, later).reports
+        };
+        // The block that was leased last comes first by name.
+        let blocks = [block("a", 0), wanting(60, block("b", 2)), block("c", 0)];
+        let less = BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: Some(6) })]);
+        assert_eq!(of(&blocks, &mut demand), less);
+        let twice = [wanting(6, block("a", 0)), wanting(60, block("b", 2)), block("c", 0)];
+        let once = [("a".to_owned(), Report { used: 0, wanted: None })].into_iter().chain(less).collect();
+        assert_eq!(of(&twice, &mut Demand::default()), once);
     }
 
     #[test]
