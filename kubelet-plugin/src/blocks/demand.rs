@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 /// How long the number of attachments must stay the same before the exact number is reported.
 const SETTLED: Duration = Duration::from_secs(600);
+/// The same for a block of which nothing was reported yet.
+const FIRST: Duration = Duration::from_secs(60);
 /// How long a block must be empty, or `wanted` too high, before that is acted upon.
 pub const IDLE: Duration = Duration::from_secs(300);
 /// The time whose attachments say how many are to come: a block takes some seconds at worst.
@@ -130,8 +132,8 @@ impl Demand {
         now
     }
 
-    /// Reports the exact numbers when they have not changed for long. An exhausted node reports them at once, so that the
-    /// controller does not take it for one with free addresses.
+    /// Reports the exact numbers when they have not changed for long, or for a while of a block that has none. An exhausted node
+    /// reports them at once, so that the controller does not take it for one with free addresses.
     fn report_used(
         &self,
         blocks: &[BlockNow],
@@ -139,11 +141,15 @@ impl Demand {
         now: Instant,
         decision: &mut Decision,
     ) {
-        let is_wrong = |block: &&BlockNow| block.reported_used != i64::try_from(block.used).ok();
+        // Of a block that nobody has reported on, everybody believes that it is empty.
+        let is_wrong = |block: &&BlockNow| {
+            block.reported_used.unwrap_or_default() != i64::try_from(block.used).unwrap_or(i64::MAX)
+        };
         for block in blocks.iter().filter(is_wrong) {
-            if !is_exhausted && now < since + SETTLED {
-                soonest(&mut decision.next, since + SETTLED);
-                return;
+            let due = since + if block.reported_used.is_some() { SETTLED } else { FIRST };
+            if !is_exhausted && now < due {
+                soonest(&mut decision.next, due);
+                continue;
             }
             let wanted = block.reported_wanted.and_then(|wanted| u64::try_from(wanted).ok());
             decision.reports.entry(block.name.clone()).or_insert(Report { used: block.used, wanted });
@@ -220,8 +226,8 @@ mod tests {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let blocks = [wanting(12, block("a", 8)), block("b", 2)];
         let first = demand.look(&blocks, now);
-        assert_eq!((first.reports.len(), first.next), (0, Some(now + SETTLED)));
-        let decision = demand.look(&blocks, now + SETTLED);
+        assert_eq!((first.reports.len(), first.next), (0, Some(now + FIRST)));
+        let decision = demand.look(&blocks, now + FIRST);
         assert_eq!(decision.reports, BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: None })]));
     }
 
