@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{attachment, claim, claim_template, list, pod, pod_of_template, text};
-use netclaim_tests::{CONTROLLER, SYSTEM, Test, eventually};
+use netclaim_tests::{CONTROLLER, SYSTEM, Test, eventually, long};
 use serde_json::{Value, json};
 
 /// Pods of the test of duplicates.
@@ -289,6 +289,29 @@ pub fn an_address_that_another_claim_has_is_refused_with_its_name(test: &Test<'_
     .map(drop)
 }
 
+pub fn a_mac_address_that_another_claim_has_is_refused_with_its_name(test: &Test<'_>) -> Result<()> {
+    let network = test.network("a", |network| {
+        with_addresses(network, json!({"ranges": [{"subnet": test.subnet(0)}]}));
+        network["spec"]["cni"]["plugins"][0]["capabilities"] = json!({"mac": true});
+        network["spec"]["allow"] = json!({"mac": true});
+    })?;
+    let asking = |name: &str| {
+        let mut claim = claim(name, &network);
+        claim["spec"]["devices"]["config"] = json!([attachment(json!({"mac": "02:00:5e:10:00:07"}))]);
+        claim
+    };
+    test.create([asking("first"), pod("first", &["first"])])?;
+    test.runs_with("first", &["net1"])?;
+    ensure!(
+        test.interface("first", "net1")?.mac == "02:00:5e:10:00:07",
+        "{:?}",
+        test.interface("first", "net1")?
+    );
+    test.create([asking("second"), pod("second", &["second"])])?;
+    let holder = format!("02:00:5e:10:00:07 is taken by ResourceClaim {}/first", test.namespace());
+    test.event("second", &["FailedPrepareDynamicResources", &holder]).map(drop)
+}
+
 pub fn replicas_of_a_stateful_set_keep_their_addresses(test: &Test<'_>) -> Result<()> {
     let network = network_with_reserved(test)?;
     let mut template = claim_template("net", &network);
@@ -377,8 +400,8 @@ pub fn a_network_with_the_same_range_on_each_node_gets_a_warning(test: &Test<'_>
     })
 }
 
-/// How long the API server is away.
-const AWAY: Duration = Duration::from_secs(60);
+/// How long the API server is away, and with `$NETCLAIM_LONG`.
+const AWAY: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(60)];
 
 pub fn addresses_stay_unique_while_the_api_server_is_away(test: &Test<'_>) -> Result<()> {
     let addresses = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 30}});
@@ -388,7 +411,7 @@ pub fn addresses_stay_unique_while_the_api_server_is_away(test: &Test<'_>) -> Re
         test.pod(&name(n), &network)?;
     }
     test.cluster.service("pause", "apiserver")?;
-    std::thread::sleep(AWAY);
+    std::thread::sleep(AWAY[usize::from(long())]);
     test.cluster.service("resume", "apiserver")?;
     for n in 6..18 {
         test.pod(&name(n), &network)?;

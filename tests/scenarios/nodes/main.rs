@@ -45,6 +45,7 @@ fn main() -> ExitCode {
                 two_networks_draw_from_one_pool,
                 a_claim_keeps_the_address_that_it_asked_for_on_every_node,
                 an_address_that_another_claim_has_is_refused_with_its_name,
+                a_mac_address_that_another_claim_has_is_refused_with_its_name,
                 replicas_of_a_stateful_set_keep_their_addresses,
                 a_range_that_pods_use_is_given_up_when_they_have_ended,
                 a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended,
