@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::pool::PoolKey;
+use super::pool::{AddressPoolSpec, PoolKey};
+use super::span::Span;
 use crate::NetworkName;
 
 /// The finalizer by which a node keeps its blocks until no pod has an address of them.
@@ -55,11 +56,15 @@ pub struct AddressBlockSpec {
     /// The block, such as `10.20.0.16/28`.
     #[schemars(with = "String")]
     pub cidr: IpNet,
-    /// Addresses of the block that others held when it was leased; nobody gets them.
+    /// Addresses of the block that the node may hand out: those that were neither reserved nor excluded nor held by others when
+    /// the block was leased. What becomes usable later is not the node's. By default, all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 65536))]
-    pub exclude: Vec<IpAddr>,
+    pub ranges: Vec<Span>,
 }
+
+/// The most addresses that a node may want: more than pods fit on one.
+pub const MAX_WANTED: i64 = 65536;
 
 /// What the node reports of a block.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -72,6 +77,7 @@ pub struct AddressBlockStatus {
     /// Number of addresses of the block's family that the node wants to have for the Network, in all of its blocks. It is
     /// written to one block of each family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = MAX_WANTED))]
     pub wanted: Option<i64>,
     /// The first attachments that still have addresses, of a block that is being deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -91,6 +97,18 @@ impl AddressBlockSpec {
     /// Returns the pool that the block is of.
     pub fn key(&self) -> PoolKey {
         self.pool.clone().map_or_else(|| PoolKey::Network(self.network.clone()), PoolKey::Pool)
+    }
+
+    /// Returns the addresses that the node may hand out: those that it got with the block and that the pool still has for pods.
+    pub fn usable(&self, pool: &AddressPoolSpec) -> Vec<Span> {
+        let now = pool.usable_in(self.cidr);
+        if self.ranges.is_empty() {
+            return now;
+        }
+        let of = |span: Span| {
+            self.ranges.iter().filter_map(move |range| range.intersection(span)).collect::<Vec<_>>()
+        };
+        now.into_iter().flat_map(of).collect()
     }
 
     /// Returns the only name that the block's object may have.
@@ -129,12 +147,32 @@ mod tests {
                 network: "storage".parse().expect("a name"),
                 node: "n".to_owned(),
                 cidr: cidr.parse().expect("a block"),
-                exclude: Vec::new(),
+                ranges: Vec::new(),
             };
             spec.name()
         };
         assert_eq!(name(None, "10.20.0.16/28"), "storage.10.20.0.16-28");
         assert_eq!(name(Some("lan"), "10.20.0.16/28"), "pool.lan.10.20.0.16-28");
         assert_eq!(name(None, "fd00::40/122"), "storage.fd00-0-0-0-0-0-0-40-122");
+    }
+
+    #[test]
+    fn a_node_hands_out_what_it_got_and_what_the_pool_still_has() {
+        let pool = |reserved: serde_json::Value| -> AddressPoolSpec {
+            serde_json::from_value(json!({"ranges": [{"subnet": "10.20.0.0/24"}], "reserved": reserved}))
+                .expect("a pool")
+        };
+        let mut spec = AddressBlockSpec {
+            pool: None,
+            network: "storage".parse().expect("a name"),
+            node: "n".to_owned(),
+            cidr: "10.20.0.16/28".parse().expect("a block"),
+            ranges: vec!["10.20.0.16-10.20.0.23".parse().expect("a span")],
+        };
+        let texts = |spans: Vec<Span>| spans.iter().map(Span::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(spec.usable(&pool(json!([])))), ["10.20.0.16/29"], "the rest was reserved then");
+        assert_eq!(texts(spec.usable(&pool(json!(["10.20.0.16/30"])))), ["10.20.0.20/30"]);
+        spec.ranges.clear();
+        assert_eq!(texts(spec.usable(&pool(json!([])))), ["10.20.0.16/28"]);
     }
 }

@@ -23,7 +23,7 @@ mod span;
 
 #[cfg(feature = "crd")]
 pub use block::AddressBlock;
-pub use block::{AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, block_name};
+pub use block::{AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, MAX_WANTED, block_name};
 #[cfg(feature = "crd")]
 pub use lease::AddressLease;
 pub use lease::{AddressLeaseSpec, AddressLeaseStatus, Holder, HolderKind, Leased, lease_name};

@@ -1,6 +1,6 @@
 //! Pools: which addresses there are, how they are cut into blocks, and what `host-local` and `static` get of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -256,17 +256,24 @@ impl AddressRange {
     /// Returns the addresses of the range, those of the gateway and excluded ones too. The network's own address and the
     /// broadcast address of an IPv4 subnet are nobody's, as with `host-local`.
     fn span(&self) -> Option<Span> {
-        let subnet = Span::of_net(self.subnet);
-        let hosts = match self.subnet {
-            IpNet::V4(net) => {
-                let hosts = net.hosts().next().zip(net.hosts().next_back())?;
-                Span::new(hosts.0.into(), hosts.1.into())?
-            }
-            IpNet::V6(_) => subtract(vec![subnet], [Span::of_address(subnet.first())]).first().copied()?,
-        };
+        let hosts = self.hosts()?;
         let first = self.range_start.unwrap_or_else(|| hosts.first()).to_canonical();
         let last = self.range_end.unwrap_or_else(|| hosts.last()).to_canonical();
         Span::new(first, last)?.intersection(hosts)
+    }
+
+    /// Returns the addresses of the subnet that an interface can have.
+    fn hosts(&self) -> Option<Span> {
+        match self.subnet {
+            IpNet::V4(net) => {
+                let hosts = net.hosts().next().zip(net.hosts().next_back())?;
+                Span::new(hosts.0.into(), hosts.1.into())
+            }
+            IpNet::V6(_) => {
+                let subnet = Span::of_net(self.subnet);
+                subtract(vec![subnet], [Span::of_address(subnet.first())]).first().copied()
+            }
+        }
     }
 
     /// Returns the gateway that `host-local` would take.
@@ -371,25 +378,25 @@ impl AddressPoolSpec {
             .filter(move |block| last.replace(*block) != Some(*block))
     }
 
-    /// Returns the `ipam` object by which `host-local` hands out addresses of these blocks, without `excluded` ones. With a
-    /// block of each family, an attachment gets an address of each.
-    pub fn host_local(&self, blocks: impl IntoIterator<Item = IpNet>, excluded: &BTreeSet<IpAddr>) -> Value {
-        let blocks: Vec<IpNet> = blocks.into_iter().collect();
+    /// Returns the `ipam` object by which `host-local` hands out these addresses, which are usable ones of the pool. With some of
+    /// each family, an attachment gets an address of each.
+    pub fn host_local(&self, spans: &[Span]) -> Value {
+        let of_range = |range: &AddressRange| {
+            let (subnet, gateway) = (range.subnet, range.gateway());
+            let own = spans.iter().filter_map(move |span| span.intersection(Span::of_net(subnet)));
+            own.map(move |span| {
+                json!({"subnet": subnet, "rangeStart": span.first(), "rangeEnd": span.last(), "gateway": gateway})
+            })
+            .collect::<Vec<_>>()
+        };
+        // Two ranges of one subnet would give its spans twice.
+        let mut subnets: BTreeMap<IpNet, &AddressRange> = BTreeMap::new();
+        for range in &self.ranges {
+            subnets.entry(range.subnet).or_insert(range);
+        }
         let sets = self.families().into_iter().map(|family| {
-            let ranges = self.ranges.iter().filter(|range| range.family() == family);
-            let ranges = ranges.flat_map(|range| {
-                let all = self.usable_of(range);
-                let of_block = blocks.iter().flat_map(move |block| {
-                    let of_block: Vec<Span> =
-                        all.iter().filter_map(|span| span.intersection(Span::of_net(*block))).collect();
-                    subtract(of_block, excluded.iter().map(|ip| Span::of_address(*ip)))
-                });
-                of_block.map(|span| {
-                    json!({"subnet": range.subnet, "rangeStart": span.first(), "rangeEnd": span.last(),
-                        "gateway": range.gateway()})
-                })
-            });
-            ranges.collect::<Vec<_>>()
+            let of_family = subnets.values().filter(|range| range.family() == family);
+            of_family.flat_map(|range| of_range(range)).collect::<Vec<_>>()
         });
         let sets: Vec<Vec<Value>> = sets.collect();
         with_routes(json!({"type": "host-local", "ranges": sets}), &self.routes)
@@ -397,8 +404,7 @@ impl AddressPoolSpec {
 
     /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all usable addresses.
     pub fn sample(&self) -> Value {
-        let subnets = self.ranges.iter().map(|range| range.subnet).collect::<Vec<_>>();
-        self.host_local(subnets, &BTreeSet::new())
+        self.host_local(&self.usable())
     }
 
     /// Returns the `ipam` object by which `static` gives an attachment the reserved addresses that its claim asks for.
@@ -415,21 +421,25 @@ impl AddressPoolSpec {
         Ok(with_routes(json!({"type": "static", "addresses": addresses}), &self.routes))
     }
 
-    /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them reserved.
+    /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them reserved and usable.
     ///
     /// # Errors
-    /// An address is not reserved, or a family has none or two.
+    /// An address is not reserved or has another prefix length than its subnet, or a family has none or two.
     pub fn asked(&self, asked: &[IpRequest]) -> Result<Vec<IpAddr>, Invalid> {
+        let can_ask = self.can_ask();
         let mut found = Vec::new();
-        for (i, ip) in asked.iter().enumerate() {
-            let ip = match ip {
-                IpRequest::Address(ip) => *ip,
-                IpRequest::Cidr(net) => net.addr(),
+        for (i, request) in asked.iter().enumerate() {
+            let (ip, prefix) = match request {
+                IpRequest::Address(ip) => (*ip, None),
+                IpRequest::Cidr(net) => (net.addr(), Some(net.prefix_len())),
             };
-            let is_reserved = self.reserved.iter().any(|span| span.contains(ip));
-            let is_gateway = self.range_of(ip).is_some_and(|range| range.gateway() == ip);
-            if !is_reserved || is_gateway || self.range_of(ip).is_none() {
-                return Err(self.not_reserved(i, ip));
+            let range = self.range_of(ip).filter(|_| can_ask.iter().any(|span| span.contains(ip)));
+            let Some(range) = range else { return Err(self.not_reserved(i, ip)) };
+            let own = range.subnet.prefix_len();
+            if prefix.is_some_and(|prefix| prefix != own) {
+                let problem =
+                    format!("{request} has another prefix length than its subnet: write {ip}/{own}");
+                return Err(Invalid::new(format!("ips[{i}]"), problem));
             }
             found.push(ip);
         }
@@ -442,6 +452,17 @@ impl AddressPoolSpec {
             }
         }
         Ok(found)
+    }
+
+    /// The reserved addresses that a pod can have: not those of a network, its broadcast or its gateway, nor excluded ones.
+    fn can_ask(&self) -> Vec<Span> {
+        let of_range = |range: &AddressRange| {
+            let hosts = range.hosts();
+            let reserved = self.reserved.iter().filter_map(|span| span.intersection(hosts?)).collect();
+            let taken = range.exclude.iter().copied().chain([Span::of_address(range.gateway())]);
+            subtract(reserved, taken)
+        };
+        self.ranges.iter().flat_map(of_range).collect()
     }
 
     fn not_reserved(&self, index: usize, ip: IpAddr) -> Invalid {
@@ -604,8 +625,8 @@ mod tests {
             "ranges": [{"subnet": "10.20.0.0/24", "gateway": "10.20.0.254"}, {"subnet": "fd00::/64"}],
             "routes": [{"dst": "10.0.0.0/8"}],
         }));
-        let blocks = ["10.20.0.16/29", "fd00::40/126"].map(|block| block.parse().expect("a block"));
-        let ipam = pool.host_local(blocks, &BTreeSet::from(["10.20.0.18".parse().expect("an address")]));
+        let spans = ["10.20.0.16-10.20.0.17", "10.20.0.19-10.20.0.23", "fd00::40/126"];
+        let ipam = pool.host_local(&spans.map(|span| span.parse().expect("a span")));
         assert_eq!(
             ipam,
             json!({"type": "host-local", "routes": [{"dst": "10.0.0.0/8"}], "ranges": [
@@ -640,6 +661,10 @@ mod tests {
             fixed(&["10.20.0.200"]).expect_err("no IPv6"),
             "ips: asks for 0 IPv6 addresses: ask for one of each family of the network"
         );
+        for ip in ["10.20.0.255", "10.20.0.200/16"] {
+            let error = fixed(&[ip, "fd00::f01"]).expect_err("the broadcast address; another prefix length");
+            assert!(error.starts_with("ips[0]: 10.20.0."), "{error}");
+        }
         let error = fixed(&["10.20.0.7", "fd00::f01"]).expect_err("not reserved");
         assert_eq!(
             error,
