@@ -1,10 +1,10 @@
 //! Which blocks of a pool are free.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netclaim_api::addresses::{AddressPoolSpec, Family, Span};
+use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span};
 use tokio::time::Instant;
 
 /// The blocks of a pool that exist, of any size.
@@ -50,25 +50,63 @@ impl Usable {
 
     /// Returns the number of addresses of a family.
     pub(super) fn size(&self, family: Family) -> u128 {
-        let of_family = self.spans.iter().filter(|span| span.family() == family);
-        of_family.fold(0, |sum, span| sum.saturating_add(span.size()))
+        size(self.spans.iter().copied().filter(|span| span.family() == family))
     }
 
-    /// Returns the number of addresses of a block, without excluded ones.
-    pub(super) fn count(&self, block: IpNet, excluded: &[IpAddr]) -> u128 {
-        let all = Span::of_net(block);
+    /// Returns the number of addresses that the node of a block may hand out.
+    pub(super) fn count(&self, block: &AddressBlockSpec) -> u128 {
+        let all = Span::of_net(block.cidr);
+        if block.ranges.is_empty() {
+            return self.size_within(all);
+        }
+        let ranges = block.ranges.iter().filter_map(|range| range.intersection(all));
+        ranges.fold(0, |sum, range| sum.saturating_add(self.size_within(range)))
+    }
+
+    /// Returns the addresses of a block, without those that are held.
+    fn left(&self, block: IpNet, held: &BTreeSet<IpAddr>) -> Vec<Span> {
+        self.within(Span::of_net(block)).flat_map(|span| without(span, held)).collect()
+    }
+
+    fn size_within(&self, all: Span) -> u128 {
+        size(self.within(all))
+    }
+
+    /// Returns the addresses of a span.
+    fn within(&self, all: Span) -> impl Iterator<Item = Span> {
         let start = self.spans.partition_point(|span| span.last() < all.first());
-        let spans = self.spans.iter().skip(start).take_while(|span| span.first() <= all.last());
-        let count = spans
-            .filter_map(|span| span.intersection(all))
-            .fold(0u128, |sum, span| sum.saturating_add(span.size()));
-        let excluded = excluded.iter().filter(|ip| all.contains(**ip) && self.contains(**ip)).count();
-        count.saturating_sub(excluded as u128)
+        let spans = self.spans.iter().skip(start).take_while(move |span| span.first() <= all.last());
+        spans.filter_map(move |span| span.intersection(all))
     }
+}
 
-    fn contains(&self, ip: IpAddr) -> bool {
-        let index = self.spans.partition_point(|span| span.last() < ip);
-        self.spans.get(index).is_some_and(|span| span.contains(ip))
+fn size(spans: impl Iterator<Item = Span>) -> u128 {
+    spans.fold(0, |sum, span| sum.saturating_add(span.size()))
+}
+
+/// Returns the addresses of the span that are not held.
+fn without(span: Span, held: &BTreeSet<IpAddr>) -> Vec<Span> {
+    let mut left = Vec::new();
+    let mut first = Some(span.first());
+    for ip in held.range(span.first()..=span.last()) {
+        left.extend(first.zip(before(*ip)).and_then(|(first, last)| Span::new(first, last)));
+        first = after(*ip);
+    }
+    left.extend(first.and_then(|first| Span::new(first, span.last())));
+    left
+}
+
+fn before(ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
+        IpAddr::V6(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
+    }
+}
+
+fn after(ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
+        IpAddr::V6(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
     }
 }
 
@@ -77,7 +115,7 @@ pub(super) struct Free<'a, I> {
     candidates: I,
     taken: Taken,
     usable: &'a Usable,
-    held: Option<&'a BTreeSet<IpAddr>>,
+    held: &'a BTreeSet<IpAddr>,
     resting: Option<&'a BTreeMap<IpNet, Instant>>,
     /// Candidates that rest, the one that is free for longest first.
     rested: BTreeSet<(Instant, IpNet)>,
@@ -86,7 +124,8 @@ pub(super) struct Free<'a, I> {
 /// A free block.
 pub(super) struct FreeBlock {
     pub(super) cidr: IpNet,
-    pub(super) exclude: Vec<IpAddr>,
+    /// Its usable addresses that no lease holds.
+    pub(super) ranges: Vec<Span>,
     pub(super) usable: u128,
 }
 
@@ -95,7 +134,7 @@ impl<'a, I: Iterator<Item = IpNet>> Free<'a, I> {
         candidates: I,
         taken: &Taken,
         usable: &'a Usable,
-        held: Option<&'a BTreeSet<IpAddr>>,
+        held: &'a BTreeSet<IpAddr>,
         resting: Option<&'a BTreeMap<IpNet, Instant>>,
     ) -> Self {
         Self { candidates, taken: taken.clone(), usable, held, resting, rested: BTreeSet::new() }
@@ -106,10 +145,9 @@ impl<'a, I: Iterator<Item = IpNet>> Free<'a, I> {
         if self.taken.overlap(cidr).is_some() {
             return None;
         }
-        let held = self.held.into_iter().flat_map(|held| held.range(cidr.network()..=cidr.broadcast()));
-        let exclude: Vec<IpAddr> = held.copied().filter(|ip| self.usable.contains(*ip)).collect();
-        let usable = self.usable.count(cidr, &exclude);
-        (usable > 0).then_some(FreeBlock { cidr, exclude, usable })
+        let ranges = self.usable.left(cidr, self.held);
+        let usable = size(ranges.iter().copied());
+        (usable > 0).then_some(FreeBlock { cidr, ranges, usable })
     }
 
     fn resting_since(&self, cidr: IpNet) -> Option<Instant> {

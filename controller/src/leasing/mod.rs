@@ -52,6 +52,9 @@ const REST: Duration = Duration::from_secs(60);
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
 
+/// No held addresses.
+static NONE_HELD: BTreeSet<IpAddr> = BTreeSet::new();
+
 /// What the plan follows from.
 pub(crate) struct World<'a> {
     /// All Networks that exist.
@@ -262,7 +265,7 @@ impl Leasing {
                 spec.blocks(family, prefix),
                 &blocks.taken,
                 &usable,
-                world.held.get(key),
+                world.held.get(key).unwrap_or(&NONE_HELD),
                 self.memory.resting(key),
             );
             share.out(key, &mut free, &mut plan.create);

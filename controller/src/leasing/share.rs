@@ -82,7 +82,7 @@ impl<'a> Share<'a> {
         let of_family = |held: &&Held<'_>| Family::of(held.block.spec.cidr.addr()) == family;
         for held in of_pool.blocks.iter().filter(of_family) {
             let block = held.block;
-            let count = usable.count(block.spec.cidr, &block.spec.exclude);
+            let count = usable.count(&block.spec);
             let number =
                 |reported: Option<i64>| u128::try_from(reported.unwrap_or_default()).unwrap_or_default();
             leased = leased.saturating_add(count);
@@ -180,7 +180,7 @@ impl<'a> Share<'a> {
                 network: turn.network.clone(),
                 node: turn.node.to_owned(),
                 cidr: block.cidr,
-                exclude: block.exclude,
+                ranges: block.ranges,
             });
         }
     }

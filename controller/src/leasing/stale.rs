@@ -98,9 +98,7 @@ fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<
         Some(Draw::From { pool, .. }) if pool != key => Some(Why::OtherPool),
         Some(Draw::From { .. }) if spec.name() != held.name => Some(Why::OtherName),
         // Without an accepted AddressPool, nobody knows its ranges.
-        Some(Draw::From { .. }) => {
-            usable.filter(|usable| usable.count(spec.cidr, &[]) == 0).map(|_| Why::OutOfRange)
-        }
+        Some(Draw::From { .. }) => usable.filter(|usable| usable.count(spec) == 0).map(|_| Why::OutOfRange),
     }
 }
 

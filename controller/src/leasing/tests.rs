@@ -117,7 +117,7 @@ impl Lab {
             network: network("storage"),
             node: node.into(),
             cidr: cidr.parse().unwrap(),
-            exclude: Vec::new(),
+            ranges: Vec::new(),
         })
     }
 
@@ -245,14 +245,29 @@ fn a_small_subnet_does_not_set_the_size_for_all() {
 }
 
 #[test]
-fn addresses_that_leases_hold_are_excluded() {
+fn a_block_gets_the_usable_addresses_that_no_lease_holds() {
     let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
     let ip = |last: u8| IpAddr::from([10, 20, 1, last]);
     lab.held.insert(inline("storage"), (0..16).chain([20]).map(ip).collect());
     let plan = lab.step();
     assert_eq!(created(&plan), ["a 10.20.1.16/28"], "nobody could use the first");
-    assert_eq!(plan.create[0].exclude, [ip(20)]);
+    let ranges: Vec<String> = plan.create[0].ranges.iter().map(ToString::to_string).collect();
+    assert_eq!(ranges, ["10.20.1.16/30", "10.20.1.21-10.20.1.31"]);
     assert_eq!(lab.plan().totals[&inline("storage")].leased, 15);
+}
+
+#[test]
+fn a_block_counts_what_its_node_may_hand_out_and_the_pool_still_has() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a"]);
+    let name = lab.lease("a", "10.20.1.0/28");
+    lab.block(&name).spec.ranges = vec!["10.20.1.0-10.20.1.7".parse().unwrap()];
+    assert_eq!(lab.plan().totals[&inline("storage")].leased, 8);
+    let mut spec = blocks_of_16(2);
+    spec["ranges"][0]["exclude"] = json!(["10.20.1.6-10.20.1.9"]);
+    lab.pools.insert(inline("storage"), pool(spec));
+    assert_eq!(lab.plan().totals[&inline("storage")].leased, 6);
+    lab.block(&name).wanted = Some(7);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
 }
 
 #[test]

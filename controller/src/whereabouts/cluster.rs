@@ -136,7 +136,7 @@ impl Pod {
 }
 
 /// Creates the leases, and then the AddressPools, of all pools without problems. Networks may be created after it: their
-/// blocks exclude what is leased.
+/// blocks have no address that is leased.
 ///
 /// # Errors
 /// [`ApplyError`]: somebody else has an address, a pool differs, or the API server refuses an object.
