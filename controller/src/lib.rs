@@ -31,6 +31,7 @@ mod nodes;
 mod policies;
 mod pools;
 mod reconciler;
+mod spans;
 mod status;
 mod waiting;
 mod warnings;

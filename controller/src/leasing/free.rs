@@ -1,11 +1,13 @@
 //! Which blocks of a pool are free.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span};
 use tokio::time::Instant;
+
+use crate::spans::{after, before};
 
 /// The blocks of a pool that exist, of any size.
 #[derive(Debug, Clone, Default)]
@@ -94,20 +96,6 @@ fn without(span: Span, held: &BTreeSet<IpAddr>) -> Vec<Span> {
     }
     left.extend(first.and_then(|first| Span::new(first, span.last())));
     left
-}
-
-fn before(ip: IpAddr) -> Option<IpAddr> {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
-        IpAddr::V6(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
-    }
-}
-
-fn after(ip: IpAddr) -> Option<IpAddr> {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
-        IpAddr::V6(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
-    }
 }
 
 /// The free blocks of a pool and family, those that rest last.

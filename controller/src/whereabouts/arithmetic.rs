@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use netclaim_api::addresses::Span;
 
+use crate::spans::before;
+
 /// Returns the address that is `offset` after `ip`; `None` beyond the family's last (`IPAddOffset`).
 pub(super) fn plus(ip: IpAddr, offset: u64) -> Option<IpAddr> {
     match ip {
@@ -14,14 +16,6 @@ pub(super) fn plus(ip: IpAddr, offset: u64) -> Option<IpAddr> {
         IpAddr::V6(ip) => {
             ip.to_bits().checked_add(u128::from(offset)).map(|bits| Ipv6Addr::from_bits(bits).into())
         }
-    }
-}
-
-/// Returns the address before `ip`.
-fn before(ip: IpAddr) -> Option<IpAddr> {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
-        IpAddr::V6(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
     }
 }
 
@@ -55,32 +49,6 @@ pub(super) fn usable(net: IpNet) -> Option<Span> {
     (all.size() >= 4).then_some(span)
 }
 
-/// Joins spans that overlap or meet, and sorts them.
-pub(super) fn merge(mut spans: Vec<Span>) -> Vec<Span> {
-    spans.sort_unstable();
-    let mut merged: Vec<Span> = Vec::new();
-    for span in spans {
-        let joined = merged.last().and_then(|last| {
-            let next = plus(last.last(), 1).unwrap_or_else(|| last.last());
-            let meets = last.family() == span.family() && span.first() <= next;
-            meets.then(|| Span::new(last.first(), last.last().max(span.last()))).flatten()
-        });
-        match (joined, merged.last_mut()) {
-            (Some(joined), Some(last)) => *last = joined,
-            _ => merged.push(span),
-        }
-    }
-    merged
-}
-
-/// Whether one of the sorted, disjoint spans has the address.
-pub(super) fn contains(sorted: &[Span], ip: IpAddr) -> bool {
-    let address = Span::of_address(ip);
-    let after =
-        sorted.partition_point(|span| (span.family(), span.first()) <= (address.family(), address.first()));
-    after.checked_sub(1).and_then(|i| sorted.get(i)).is_some_and(|span| span.contains(ip))
-}
-
 /// Returns a range as it is in the names of whereabouts' objects (`normalizeRange`, `NormalizeIP`).
 pub(super) fn name_part(range: &str) -> String {
     let end = if range.ends_with(':') { "0" } else { "" };
@@ -112,20 +80,6 @@ mod tests {
         assert_eq!(cidr("10.0.0.5/24").map(|net| net.to_string()).as_deref(), Some("10.0.0.5/24"));
         for bad in ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "/8", "fd00::/129"] {
             assert_eq!(cidr(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn spans_that_meet_become_one() {
-        let spans =
-            ["10.0.0.9", "10.0.0.0/30", "10.0.0.4-10.0.0.5", "10.0.0.2", "fd00::1", "255.255.255.255"];
-        let merged = merge(spans.iter().map(|span| span.parse().unwrap()).collect());
-        let texts: Vec<String> = merged.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["10.0.0.0-10.0.0.5", "10.0.0.9", "255.255.255.255", "fd00::1"]);
-        for (address, is_in) in
-            [("10.0.0.5", true), ("10.0.0.6", false), ("fd00::1", true), ("fd00::", false)]
-        {
-            assert_eq!(contains(&merged, address.parse().unwrap()), is_in, "{address}");
         }
     }
 }

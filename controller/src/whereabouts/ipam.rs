@@ -9,7 +9,8 @@ use netclaim_api::{Invalid, shorten};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::arithmetic::{self, cidr, ip, usable};
+use super::arithmetic::{cidr, ip, usable};
+use crate::spans;
 
 /// What whereabouts reads and what has no meaning for addresses: its lock, its log, its access to the API server.
 const OPERATIONAL: [&str; 12] = [
@@ -187,7 +188,7 @@ impl Range {
             let span = span.ok_or_else(|| quoted(&format!("exclude[{i}]"), text, problem))?;
             spans.extend(span.intersection(all));
         }
-        let exclude = arithmetic::merge(spans);
+        let exclude = spans::merge(spans);
         let first = first.filter(|first| *first != usable.first());
         let last = last.filter(|last| *last != usable.last());
         Ok(Some(Self { net, first, last, exclude }))

@@ -17,11 +17,12 @@ use netclaim_api::addresses::{
 use netclaim_api::{NetworkName, shorten};
 use serde::{Deserialize, Serialize};
 
-use super::arithmetic::{self, cidr, contains, ip, name_part, plus};
+use super::arithmetic::{cidr, ip, name_part, plus};
 use super::objects::{IpPool, Nad, NodeSlicePool, ObjectRef, Objects, Pod};
 use super::report::{
     NetworkAddressing, Note, Orphan, PoolTakeover, Problem, SharedPool, Takeover, Unclaimed, UnclaimedReason,
 };
+use crate::spans::{self, contains};
 
 /// Entries that `exclude` and `reserved` of a Network may have.
 const MAX_SPANS: usize = 256;
@@ -136,7 +137,7 @@ impl<'a> Plan<'a> {
             let reserved: BTreeSet<Span> = std::mem::take(&mut group.spec.reserved).into_iter().collect();
             group.spec.reserved = group.limited("addresses", reserved.into_iter().collect(), MAX_SPANS);
             let spans = group.spec.usable().into_iter().chain(group.spec.reserved.iter().copied());
-            group.handed_out = arithmetic::merge(spans.collect());
+            group.handed_out = spans::merge(spans.collect());
         }
         let takeover = Takeover {
             skipped: objects.skipped.clone(),
@@ -767,7 +768,7 @@ impl<'a> Group<'a> {
         for range in &mut ranges {
             let of_range =
                 held.iter().filter(|ip| range.subnet.contains(*ip)).map(|ip| Span::of_address(*ip));
-            let exclude = arithmetic::merge(range.exclude.iter().copied().chain(of_range).collect());
+            let exclude = spans::merge(range.exclude.iter().copied().chain(of_range).collect());
             range.exclude = self.limited("exclude with the held addresses", exclude, MAX_SPANS);
         }
         self.spec.ranges = ranges;
