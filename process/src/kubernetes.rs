@@ -1,6 +1,7 @@
 //! How to reach the API server.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kube::Config;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -34,6 +35,24 @@ pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConfigError> {
     let unusable = |source| ConfigError::Kubeconfig { path: path.to_owned(), source };
     let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable)
+}
+
+/// How long the API server may take to answer a request that nobody waits for longer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Why a request has failed that was not answered.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} s", ANSWER.as_secs())]
+struct NoAnswer;
+
+/// Gives a request up that is not answered in time. kube waits for as long as the connection seems to live, which may be a
+/// quarter of an hour after the network is lost.
+///
+/// # Errors
+/// Those of the request, and that there was no answer.
+pub async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    let answer = tokio::time::timeout(ANSWER, request).await;
+    answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(NoAnswer))))
 }
 
 #[cfg(test)]

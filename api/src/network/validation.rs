@@ -106,7 +106,13 @@ impl NetworkSpec {
         if self.uplink.is_none() || self.node_selector.contains_key(HOSTNAME) {
             return None;
         }
-        let repeats = |ipam: &Value| ipam["type"] == "host-local" && !ipam.to_string().contains("${node.");
+        // Where leases are kept does not matter: the addresses are the same.
+        let tells_apart = |ipam: &Value| {
+            [&ipam["subnet"], &ipam["ranges"], &ipam["rangeStart"]]
+                .iter()
+                .any(|value| value.to_string().contains("${node."))
+        };
+        let repeats = |ipam: &Value| ipam["type"] == "host-local" && !tells_apart(ipam);
         let (index, _) =
             self.plugins().enumerate().find(|(_, plugin)| plugin.get("ipam").is_some_and(repeats))?;
         let problem = "host-local counts on each node for itself, so that pods on two nodes get one address: move the ranges \
@@ -537,9 +543,13 @@ mod tests {
             None
         );
         assert_eq!(warned(|spec| spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}")), None);
-        assert_eq!(
-            warned(|spec| spec["cni"]["plugins"][0]["ipam"]["dataDir"] = json!("/var/lib/${node.name}")),
-            None
+        assert!(
+            warned(|spec| spec["cni"]["plugins"][0]["ipam"]["dataDir"] = json!("/var/lib/${node.name}"))
+                .is_some()
         );
+        let by_node = |spec: &mut Value| {
+            spec["cni"]["plugins"][0]["ipam"]["ranges"] = json!([[{"subnet": "${node.name}"}]]);
+        };
+        assert_eq!(warned(by_node), None);
     }
 }

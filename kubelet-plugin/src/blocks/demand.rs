@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the number of attachments must stay the same before the exact number is reported.
-const SETTLED: Duration = Duration::from_secs(600);
+/// How long the number of attachments must stay the same before it is reported, if it differs much from the last report.
+const SETTLED: Duration = Duration::from_secs(3600);
+/// The same for a block that has become empty, so that other nodes may get it.
+const EMPTIED: Duration = Duration::from_secs(600);
 /// The same for a block of which nothing was reported yet.
 const FIRST: Duration = Duration::from_secs(60);
+/// Differences from the last report that are never reported: totals are for people.
+const SMALL: u64 = 4;
 /// How long a block must be empty, or `wanted` too high, before that is acted upon.
 pub const IDLE: Duration = Duration::from_secs(300);
 /// The time whose attachments say how many are to come: a block takes some seconds at worst.
@@ -87,7 +91,7 @@ impl Demand {
         if usable < used + reserve {
             // While more was asked for than there is, the controller knows.
             if wanted <= usable {
-                next_wanted = Some(used + 2 * reserve);
+                next_wanted = Some(used + reserve);
             }
             self.too_much = None;
         } else if wanted > used + 2 * reserve + largest {
@@ -132,8 +136,8 @@ impl Demand {
         now
     }
 
-    /// Reports the exact numbers when they have not changed for long, or for a while of a block that has none. An exhausted node
-    /// reports them at once, so that the controller does not take it for one with free addresses.
+    /// Reports the numbers of blocks that have not changed for long. An exhausted node reports them at once, so that the
+    /// controller does not take it for one with free addresses.
     fn report_used(
         &self,
         blocks: &[BlockNow],
@@ -141,14 +145,19 @@ impl Demand {
         now: Instant,
         decision: &mut Decision,
     ) {
-        // Of a block that nobody has reported on, everybody believes that it is empty.
-        let is_wrong = |block: &&BlockNow| {
-            block.reported_used.unwrap_or_default() != i64::try_from(block.used).unwrap_or(i64::MAX)
-        };
-        for block in blocks.iter().filter(is_wrong) {
-            let due = since + if block.reported_used.is_some() { SETTLED } else { FIRST };
-            if !is_exhausted && now < due {
-                soonest(&mut decision.next, due);
+        for block in blocks {
+            // Of a block that nobody has reported on, everybody believes that it is empty.
+            let reported = u64::try_from(block.reported_used.unwrap_or_default()).unwrap_or_default();
+            let off = reported.abs_diff(block.used);
+            let settled = match block.reported_used {
+                _ if off == 0 => continue,
+                None => FIRST,
+                Some(_) if block.used == 0 => EMPTIED,
+                Some(_) if is_exhausted || off >= SMALL.max(block.usable / 4) => SETTLED,
+                Some(_) => continue,
+            };
+            if !is_exhausted && now < since + settled {
+                soonest(&mut decision.next, since + settled);
                 continue;
             }
             let wanted = block.reported_wanted.and_then(|wanted| u64::try_from(wanted).ok());
@@ -206,8 +215,8 @@ mod tests {
         assert_eq!(demand.look(&[block("a", 3)], now).reports, BTreeMap::new());
         let later = now + 2 * RATE_WINDOW;
         let decision = demand.look(&[block("a", 13)], later);
-        assert_eq!(wanted(&decision), Some(13 + 20), "as many came within a minute: twice that");
-        assert_eq!(demand.look(&[wanting(33, block("a", 14))], later).reports, BTreeMap::new());
+        assert_eq!(wanted(&decision), Some(13 + 10), "as many came within a minute");
+        assert_eq!(demand.look(&[wanting(23, block("a", 14))], later).reports, BTreeMap::new());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,17 +11,21 @@ use ipnet::IpNet;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use netclaim_api::NetworkName;
-use netclaim_api::addresses::{AddressBlock, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, Family, Span};
+use netclaim_api::addresses::{
+    AddressBlock, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, Family, MAX_WANTED, Span,
+};
+use netclaim_api::network::conflist_name;
 use netclaim_cni::error_chain;
 use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, reservations};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
+use netclaim_process::kubernetes::answered;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::demand::{BlockNow, Demand, Report};
+use super::demand::{BlockNow, Demand, IDLE, Report};
 use crate::devices::addresses::foreign;
-use crate::inventory::{Inventory, OwnBlock, OwnBlocks};
+use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Owner, Plan};
 use crate::prepare::call::Turn;
 use crate::process::metrics::Metrics;
@@ -58,25 +63,56 @@ struct Use {
     pods: BTreeSet<String>,
 }
 
+/// What one attachment has.
+struct Held {
+    network: String,
+    /// Name of the CNI network, under which `host-local` keeps its leases.
+    list: String,
+    blocks: Vec<IpNet>,
+    pod: String,
+}
+
+/// What is remembered from one look to the next.
+#[derive(Default)]
+struct Memory {
+    demands: BTreeMap<(NetworkName, Family), Demand>,
+    /// Since when blocks that are being deleted are withdrawn from the devices, by UID.
+    withdrawn: BTreeMap<String, Instant>,
+    /// Since when blocks of Networks that are not for this node are empty, by UID.
+    strangers: BTreeMap<String, Instant>,
+    /// Pods with addresses of blocks that are not the node's.
+    without_block: BTreeSet<String>,
+    /// When to look again, if nothing changes.
+    next: Option<Instant>,
+}
+
+impl Memory {
+    fn look_at(&mut self, time: Instant) {
+        self.next = Some(self.next.map_or(time, |next| next.min(time)));
+    }
+}
+
 impl BlockKeeper {
     /// Keeps the blocks until the sender of blocks or inventories is dropped.
     pub async fn run<A: Attach, O: Observer<Owner = Owner>>(mut self, attacher: Arc<Attacher<A, O>>) {
         let mut changes = attacher.changes();
-        let mut demands: BTreeMap<(NetworkName, Family), Demand> = BTreeMap::new();
-        let mut withdrawn: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut memory = Memory::default();
         loop {
             changes.borrow_and_update();
             let inventory = self.inventory.borrow_and_update().clone();
-            let own = self.blocks.borrow_and_update().known.clone().unwrap_or_default();
-            let mut next = None;
-            if let Some(inventory) = inventory.filter(|_| !own.is_empty()) {
-                let uses = uses(&attacher.plans(Plan::clone));
-                let mut done = self.let_go(&own, &attacher, &mut withdrawn, &mut next).await;
-                done &= self.decide(&own, &uses, &inventory, &attacher, &mut demands, &mut next).await;
+            let known = self.blocks.borrow_and_update().known.clone();
+            memory.next = None;
+            if let (Some(inventory), Some(own)) = (inventory, known) {
+                let uses = uses(&held(&attacher));
+                self.report_without_block(&own, &uses, &mut memory);
+                let mut done = self.let_go(&own, &inventory, &attacher, &mut memory).await;
+                done &= self.decide(&own, &uses, &inventory, &attacher, &mut memory).await;
+                done &= self.give_strangers_back(&own, &uses, &inventory, &mut memory).await;
                 if !done {
-                    next = Some(Instant::now() + RETRY);
+                    memory.look_at(Instant::now() + RETRY);
                 }
             }
+            let next = memory.next;
             tokio::select! {
                 changed = self.blocks.changed() => if changed.is_err() { return },
                 changed = self.inventory.changed() => if changed.is_err() { return },
@@ -86,58 +122,110 @@ impl BlockKeeper {
         }
     }
 
+    /// Reports pods with addresses of blocks that the node does not have: somebody has deleted the blocks by force, or the Node
+    /// object was gone for long. Other nodes may have them.
+    fn report_without_block(
+        &self,
+        own: &BTreeMap<String, OwnBlock>,
+        uses: &BTreeMap<(String, IpNet), Use>,
+        memory: &mut Memory,
+    ) {
+        let has = |(network, cidr): &(String, IpNet)| {
+            own.values().any(|block| block.spec.cidr == *cidr && block.spec.network.as_str() == network)
+        };
+        let without = uses.iter().filter(|(block, _)| !has(block));
+        let pods: BTreeSet<String> =
+            without.flat_map(|(_, of_block)| of_block.pods.iter().cloned()).collect();
+        self.metrics.without_block.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
+        if memory.without_block != pods && !pods.is_empty() {
+            let named = pods.iter().take(NAMED_HOLDERS).cloned().collect::<Vec<_>>().join(", ");
+            tracing::error!(
+                pods = named,
+                "pods have addresses of blocks that this node has lost, and that other nodes may hand out: delete the pods"
+            );
+        }
+        memory.without_block = pods;
+    }
+
     /// Reports what the blocks in use need, and gives back what is not needed. Returns whether all writes succeeded.
     async fn decide<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         own: &BTreeMap<String, OwnBlock>,
         uses: &BTreeMap<(String, IpNet), Use>,
-        inventory: &Inventory,
+        inventory: &Arc<Inventory>,
         attacher: &Attacher<A, O>,
-        demands: &mut BTreeMap<(NetworkName, Family), Demand>,
-        next: &mut Option<Instant>,
+        memory: &mut Memory,
     ) -> bool {
         let mut done = true;
-        demands.retain(|(network, family), _| {
+        memory.demands.retain(|(network, family), _| {
             let is_there = inventory.addresses.contains_key(network);
             if !is_there {
                 self.metrics.addresses_gone(network.as_str(), *family);
             }
             is_there
         });
-        let ours = attacher.sandbox_ids();
+        let foreign = foreign_addresses(inventory, attacher.sandbox_ids()).await;
+        let none = BTreeSet::new();
         for (network, leased) in &inventory.addresses {
-            let (Some(pool), Some(spec)) = (&leased.pool, inventory.networks.get(network)) else { continue };
-            let taken = foreign(network, spec, &ours);
+            let Some(pool) = &leased.pool else { continue };
+            let taken = foreign.get(network).unwrap_or(&none);
             for family in pool.families() {
-                let blocks = leased.blocks.iter().filter(|block| block.family() == family);
-                let blocks: Vec<BlockNow> = blocks
-                    .filter_map(|block| {
-                        let (name, object) = own.iter().find(|(_, object)| object.uid == block.uid)?;
-                        let plans =
-                            uses.get(&(network.to_string(), block.cidr)).map(|of_block| of_block.plans);
-                        Some(BlockNow {
-                            name: name.clone(),
-                            usable: u64::try_from(block.free_of(pool, &taken)).unwrap_or(u64::MAX),
-                            used: plans.unwrap_or_default(),
-                            reported_used: object.status.used,
-                            reported_wanted: object.status.wanted,
-                        })
+                let of_family = leased.blocks.iter().filter(|block| block.family() == family);
+                // What others hold is lost for this node, and the controller does not know: it is asked for more.
+                let lost = |block: &Block| block.size().saturating_sub(block.free_of(taken));
+                let lost: i64 = of_family.clone().map(|block| i64::try_from(lost(block)).unwrap_or(0)).sum();
+                let blocks = of_family.filter_map(|block| {
+                    let (name, object) = own.iter().find(|(_, object)| object.uid == block.uid)?;
+                    let plans = uses.get(&(network.to_string(), block.cidr)).map(|of_block| of_block.plans);
+                    Some(BlockNow {
+                        name: name.clone(),
+                        usable: u64::try_from(block.free_of(taken)).unwrap_or(u64::MAX),
+                        used: plans.unwrap_or_default(),
+                        reported_used: object.status.used,
+                        reported_wanted: object.status.wanted.map(|wanted| wanted.saturating_sub(lost)),
                     })
-                    .collect();
-                let (usable, used) =
-                    blocks.iter().fold((0, 0), |sum, block| (sum.0 + block.usable, sum.1 + block.used));
+                });
+                let blocks: Vec<BlockNow> = blocks.collect();
+                let (usable, used) = blocks.iter().fold((0u64, 0u64), |sum, block| {
+                    (sum.0.saturating_add(block.usable), sum.1 + block.used)
+                });
                 self.metrics.addresses(network.as_str(), family, usable, used);
-                let demand = demands.entry((network.clone(), family)).or_default();
+                let demand = memory.demands.entry((network.clone(), family)).or_default();
                 let decision = demand.look(&blocks, Instant::now());
                 for (name, report) in decision.reports {
-                    done &= self.report(&name, report).await;
+                    done &= self.report(&name, report, lost).await;
                 }
                 if let Some(name) = decision.give_back {
                     done &= self.give_back(&name, own).await;
                 }
                 if let Some(at) = decision.next {
-                    *next = Some(next.map_or(at, |next| next.min(at)));
+                    memory.look_at(at);
                 }
+            }
+        }
+        done
+    }
+
+    /// Gives back blocks of Networks that are not for this node, after they have been empty for a while.
+    async fn give_strangers_back(
+        &self,
+        own: &BTreeMap<String, OwnBlock>,
+        uses: &BTreeMap<(String, IpNet), Use>,
+        inventory: &Inventory,
+        memory: &mut Memory,
+    ) -> bool {
+        let is_stranger = |block: &OwnBlock| {
+            let used = uses.contains_key(&(block.spec.network.to_string(), block.spec.cidr));
+            !block.is_deleting && !used && !inventory.addresses.contains_key(&block.spec.network)
+        };
+        let (now, mut done) = (Instant::now(), true);
+        memory.strangers.retain(|uid, _| own.values().any(|block| block.uid == *uid && is_stranger(block)));
+        for (name, block) in own.iter().filter(|(_, block)| is_stranger(block)) {
+            let due = *memory.strangers.entry(block.uid.clone()).or_insert(now) + IDLE;
+            if now >= due {
+                done &= self.give_back(name, own).await;
+            } else {
+                memory.look_at(due);
             }
         }
         done
@@ -148,39 +236,59 @@ impl BlockKeeper {
     async fn let_go<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         own: &BTreeMap<String, OwnBlock>,
+        inventory: &Inventory,
         attacher: &Attacher<A, O>,
-        withdrawn: &mut BTreeMap<String, Instant>,
-        next: &mut Option<Instant>,
+        memory: &mut Memory,
     ) -> bool {
         let (mut done, now) = (true, Instant::now());
-        withdrawn.retain(|uid, _| own.values().any(|block| block.uid == *uid));
+        memory.withdrawn.retain(|uid, _| own.values().any(|block| block.uid == *uid));
         for (name, block) in own.iter().filter(|(_, block)| block.is_deleting) {
             let Some(finalizer) = block.finalizer else { continue };
-            let due = *withdrawn.entry(block.uid.clone()).or_insert(now) + WITHDRAWN;
+            let due = *memory.withdrawn.entry(block.uid.clone()).or_insert(now) + WITHDRAWN;
             if now < due {
-                *next = Some(next.map_or(due, |next| next.min(due)));
+                memory.look_at(due);
                 continue;
             }
             // From here on no plan names the block, so that what is counted now can only become less.
             self.turn.lock().await.insert(block.uid.clone());
-            let plans = attacher.plans(Plan::clone);
-            let of_block = uses(&plans).remove(&(block.spec.network.to_string(), block.spec.cidr));
-            match of_block {
-                Some(of_block) => done &= self.report_holders(name, block, &of_block).await,
-                None if has_reservations(block, &plans) => done = false,
+            let held = held(attacher);
+            let network = block.spec.network.as_str();
+            if let Some(of_block) = uses(&held).remove(&(network.to_owned(), block.spec.cidr)) {
+                done &= self.report_holders(name, block, &of_block).await;
+                continue;
+            }
+            let of_spec = inventory.networks.get(&block.spec.network);
+            let of_spec = of_spec.map(|spec| spec.list_name(&block.spec.network));
+            let of_plans = held.into_iter().filter(|held| held.network == network).map(|held| held.list);
+            let lists = of_plans.chain(of_spec).chain([conflist_name(network)]).collect();
+            match reservation_in(lists, block.spec.cidr).await {
+                Some(path) => {
+                    // It is the lease of another program, or GC removes it.
+                    let pods = BTreeSet::from([format!("unknown, see {}", path.display())]);
+                    self.report_holders(name, block, &Use { plans: 0, pods }).await;
+                    done = false;
+                }
                 None => done &= self.remove_finalizer(name, block, finalizer).await,
             }
         }
-        // Blocks that are gone come back as other objects.
-        self.turn.lock().await.retain(|uid| own.values().any(|block| block.uid == *uid));
+        // Blocks that are gone come back as other objects. A plan is made from the inventory, which may lag behind.
+        let is_known = |uid: &String| {
+            let listed = |leased: &NodeAddresses| {
+                leased.blocks.iter().chain(&leased.leaving).any(|block| block.uid == *uid)
+            };
+            own.values().any(|block| block.uid == *uid) || inventory.addresses.values().any(listed)
+        };
+        self.turn.lock().await.retain(is_known);
         done
     }
 
-    async fn report(&self, name: &str, report: Report) -> bool {
+    /// Writes what was decided. `lost` addresses, which others hold, are wanted in addition.
+    async fn report(&self, name: &str, report: Report, lost: i64) -> bool {
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let wanted = |wanted: u64| number(wanted).saturating_add(lost).min(MAX_WANTED);
         let status = AddressBlockStatus {
             used: Some(number(report.used)),
-            wanted: report.wanted.map(number),
+            wanted: report.wanted.map(wanted),
             holders: Vec::new(),
         };
         self.write_status(name, &status).await
@@ -201,7 +309,7 @@ impl BlockKeeper {
             "apiVersion": netclaim_api::API_VERSION, "kind": "AddressBlock", "metadata": {"name": name}, "status": status,
         });
         let params = PatchParams::apply(MANAGER).force();
-        let written = self.api().patch_status(name, &params, &Patch::Apply(patch)).await;
+        let written = answered(self.api().patch_status(name, &params, &Patch::Apply(patch))).await;
         succeeded(written.map(drop), name, "write the status of an AddressBlock")
     }
 
@@ -213,7 +321,7 @@ impl BlockKeeper {
             preconditions: Some(Preconditions { uid, resource_version: None }),
             ..DeleteParams::default()
         };
-        succeeded(self.api().delete(name, &params).await.map(drop), name, "delete an AddressBlock")
+        succeeded(answered(self.api().delete(name, &params)).await.map(drop), name, "delete an AddressBlock")
     }
 
     async fn remove_finalizer(&self, name: &str, block: &OwnBlock, index: usize) -> bool {
@@ -231,7 +339,7 @@ impl BlockKeeper {
             }
         };
         tracing::info!(block = name, "letting go of a block of addresses");
-        let patched = self.api().patch(name, &PatchParams::default(), &patch).await;
+        let patched = answered(self.api().patch(name, &PatchParams::default(), &patch)).await;
         succeeded(patched.map(drop), name, "let go of an AddressBlock")
     }
 
@@ -252,30 +360,67 @@ fn succeeded(written: kube::Result<()>, block: &str, what: &str) -> bool {
     }
 }
 
-/// Counts the plans of each block, by Network.
-fn uses(plans: &[Plan]) -> BTreeMap<(String, IpNet), Use> {
+/// Returns what attachments have.
+fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec<Held> {
+    let held = attacher.plans(|plan: &Plan| {
+        let addresses = plan.owner.addresses.as_ref().filter(|addresses| !addresses.blocks.is_empty())?;
+        Some(Held {
+            network: plan.network.clone(),
+            list: plan.spec.conflist.name().to_string(),
+            blocks: addresses.blocks.clone(),
+            pod: format!("{}/{}", plan.owner.pod.namespace, plan.owner.pod.name),
+        })
+    });
+    held.into_iter().flatten().collect()
+}
+
+/// Counts the attachments of each block, by Network.
+fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
     let mut uses: BTreeMap<(String, IpNet), Use> = BTreeMap::new();
-    for plan in plans {
-        for block in plan.owner.addresses.iter().flat_map(|addresses| &addresses.blocks) {
-            let of_block = uses.entry((plan.network.clone(), *block)).or_default();
+    for held in held {
+        for block in &held.blocks {
+            let of_block = uses.entry((held.network.clone(), *block)).or_default();
             of_block.plans += 1;
-            of_block.pods.insert(format!("{}/{}", plan.owner.pod.namespace, plan.owner.pod.name));
+            of_block.pods.insert(held.pod.clone());
         }
     }
     uses
 }
 
-/// Whether `host-local` has handed out addresses of the block that are not returned. The Network may be gone or renamed its
-/// CNI network: the plans' names count, too.
-fn has_reservations(block: &OwnBlock, plans: &[Plan]) -> bool {
-    let default = netclaim_api::network::conflist_name(block.spec.network.as_str());
-    let of_plans = plans.iter().filter(|plan| plan.network == block.spec.network.as_str());
-    let lists: BTreeSet<String> =
-        of_plans.map(|plan| plan.spec.conflist.name().to_string()).chain([default]).collect();
-    let is_inside = |ip: IpAddr| Span::of_net(block.spec.cidr).contains(ip);
-    lists.iter().any(|list| {
-        let dir = std::path::Path::new(DEFAULT_DATA_DIR).join(list);
-        // A directory that cannot be read may have some.
-        reservations(&dir).map_or(true, |all| all.iter().any(|reservation| is_inside(reservation.ip)))
-    })
+/// Returns the addresses that others than the sandboxes `ours` hold of each Network.
+async fn foreign_addresses(
+    inventory: &Arc<Inventory>,
+    ours: BTreeSet<String>,
+) -> BTreeMap<NetworkName, BTreeSet<IpAddr>> {
+    if inventory.addresses.is_empty() {
+        return BTreeMap::new();
+    }
+    let inventory = Arc::clone(inventory);
+    // It reads files.
+    let read = tokio::task::spawn_blocking(move || {
+        let leased = inventory.addresses.keys();
+        leased
+            .filter_map(|name| Some((name.clone(), foreign(name, inventory.networks.get(name)?, &ours))))
+            .collect()
+    });
+    read.await.unwrap_or_default()
+}
+
+/// Returns a file by which `host-local` has handed out an address of the block under one of these names, and that is still
+/// there. A directory that cannot be read may have some.
+async fn reservation_in(lists: BTreeSet<String>, block: IpNet) -> Option<PathBuf> {
+    let all = Span::of_net(block);
+    let read = tokio::task::spawn_blocking(move || {
+        lists.iter().find_map(|list| {
+            let dir = Path::new(DEFAULT_DATA_DIR).join(list);
+            match reservations(&dir) {
+                Ok(found) => {
+                    let inside = found.into_iter().find(|reservation| all.contains(reservation.ip));
+                    inside.map(|reservation| dir.join(reservation.ip.to_string()))
+                }
+                Err(_) => Some(dir),
+            }
+        })
+    });
+    read.await.unwrap_or_else(|_| Some(PathBuf::from(DEFAULT_DATA_DIR)))
 }

@@ -59,7 +59,7 @@ fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, use
         let blocks: Vec<&Block> = leased.blocks.iter().filter(|block| block.family() == family).collect();
         let is_inside = |held: &&&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
         let outside = held.len() - held.iter().filter(is_inside).count();
-        let sizes = blocks.iter().map(|block| block.free_of(pool, &foreign));
+        let sizes = blocks.iter().map(|block| block.free_of(&foreign));
         sizes.fold(outside as u128, u128::saturating_add)
     };
     pool.families().into_iter().map(of_family).min().unwrap_or_default()

@@ -63,6 +63,8 @@ pub struct NodeAddresses {
     /// Blocks that are being deleted. The scheduler may have counted on them just before, so that attachments get their addresses
     /// if no other block has any, until the node lets go of them.
     pub leaving: Vec<Block>,
+    /// The API server has been silent about the blocks for so long that none of them is used.
+    pub is_stale: bool,
 }
 
 /// A block from which new attachments get addresses.
@@ -72,8 +74,8 @@ pub struct Block {
     pub uid: String,
     /// The block.
     pub cidr: IpNet,
-    /// Addresses that others hold.
-    pub exclude: BTreeSet<IpAddr>,
+    /// The addresses of it that the node may hand out.
+    pub spans: Vec<Span>,
 }
 
 impl Block {
@@ -82,13 +84,15 @@ impl Block {
         Family::of(self.cidr.addr())
     }
 
+    /// Returns how many addresses the node may hand out.
+    pub fn size(&self) -> u128 {
+        self.spans.iter().fold(0, |sum, span| sum.saturating_add(span.size()))
+    }
+
     /// Returns how many addresses the node can hand out, without those that are `taken` by others.
-    pub fn free_of(&self, pool: &AddressPoolSpec, taken: &BTreeSet<IpAddr>) -> u128 {
-        let usable = pool.usable_in(self.cidr);
-        let lost =
-            self.exclude.union(taken).filter(|ip| usable.iter().any(|span| span.contains(**ip))).count();
-        let size = usable.iter().fold(0u128, |sum, span| sum.saturating_add(span.size()));
-        size.saturating_sub(lost as u128)
+    pub fn free_of(&self, taken: &BTreeSet<IpAddr>) -> u128 {
+        let is_lost = |ip: &&IpAddr| self.spans.iter().any(|span| span.contains(**ip));
+        self.size().saturating_sub(taken.iter().filter(is_lost).count() as u128)
     }
 }
 
@@ -111,7 +115,7 @@ pub(super) fn addresses(
             .partition::<Vec<_>, _>(|(is_deleting, _)| *is_deleting);
         let [blocks, leaving] =
             [blocks, leaving].map(|all| all.into_iter().map(|(_, block)| block).collect());
-        Some((name.clone(), NodeAddresses { key, pool, blocks, leaving }))
+        Some((name.clone(), NodeAddresses { key, pool, blocks, leaving, is_stale: own.is_stale }))
     };
     networks.iter().filter_map(of_network).collect()
 }
@@ -136,9 +140,9 @@ fn blocks(name: &NetworkName, key: &PoolKey, pool: &AddressPoolSpec, own: &OwnBl
         let cidr = block.spec.cidr;
         let overlaps =
             |(_, other): &(bool, Block)| Span::of_net(other.cidr).intersection(Span::of_net(cidr)).is_some();
-        if !blocks.iter().any(overlaps) && !pool.usable_in(cidr).is_empty() {
-            let exclude = block.spec.exclude.iter().copied().collect();
-            blocks.push((block.is_deleting, Block { uid: block.uid.clone(), cidr, exclude }));
+        let spans = block.spec.usable(pool);
+        if !blocks.iter().any(overlaps) && !spans.is_empty() {
+            blocks.push((block.is_deleting, Block { uid: block.uid.clone(), cidr, spans }));
         }
     }
     blocks
@@ -207,16 +211,14 @@ mod tests {
 
     #[test]
     fn addresses_of_others_are_not_free() {
-        let pool: AddressPoolSpec =
-            serde_json::from_value(json!({"ranges": [{"subnet": "10.20.0.0/24"}]})).expect("a pool");
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let block = Block {
-            uid: "u".to_owned(),
-            cidr: "10.20.0.0/28".parse().expect("a block"),
-            exclude: BTreeSet::from([ip("10.20.0.5")]),
-        };
-        let taken = BTreeSet::from([ip("10.20.0.1"), ip("10.20.0.5"), ip("10.20.0.6"), ip("10.20.0.99")]);
-        assert_eq!(block.free_of(&pool, &BTreeSet::new()), 13, "without the network, its gateway, and .5");
-        assert_eq!(block.free_of(&pool, &taken), 12);
+        let mut object = own_block("storage", "10.20.0.0/28");
+        object.spec.ranges = vec!["10.20.0.0-10.20.0.9".parse().expect("a span")];
+        let networks = networks(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}));
+        let of_network = addresses(&networks, &BTreeMap::new(), &own([object])).into_values().next();
+        let block = of_network.and_then(|one| one.blocks.into_iter().next()).expect("the block");
+        assert_eq!(block.size(), 8, "without the subnet's own address and its gateway");
+        let taken = BTreeSet::from([ip("10.20.0.1"), ip("10.20.0.6"), ip("10.20.0.12"), ip("10.20.0.99")]);
+        assert_eq!(block.free_of(&taken), 7);
     }
 }

@@ -19,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::addresses::{OwnBlock, OwnBlocks};
 
-/// Seconds after which the API server ends a watch; the limit of its clients.
-const WATCH_SECONDS: u32 = 290;
-/// Time between a failure and the next try.
-const RETRY: Duration = Duration::from_secs(2);
+/// Seconds after which the API server ends a watch, at random so that thousands of nodes do not ask at once; the most is the
+/// limit of its clients.
+const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
+/// The longest time between a failure and the next try, and the shortest, on average.
+const RETRY: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(1)];
 /// How long the API server may take to answer. Without a limit, a lost connection would be waited for long after the network
 /// is back.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -44,27 +45,32 @@ impl BlockWatch {
     pub async fn run(self, blocks: watch::Sender<OwnBlocks>, cancel: CancellationToken) {
         let (heard_sender, mut heard) = watch::channel(now());
         let following = async {
+            let [longest, shortest] = RETRY;
+            let mut pause = shortest;
             loop {
+                let begin = now();
                 if let Err(error) = self.follow(&blocks, &heard_sender).await {
                     tracing::warn!(
                         error = error_chain(&error),
                         "cannot watch the node's AddressBlocks, retrying"
                     );
-                    if is_missing(&error) {
-                        // Before the CRD is there, no Network has addresses.
+                    if is_refused(&error) {
+                        // Without the CRD or the right, the node has no blocks, and its other devices are offered all the same.
                         blocks.send_if_modified(|blocks| {
                             blocks.known.is_none() && blocks.known.insert(BTreeMap::new()).is_empty()
                         });
                     }
-                    tokio::time::sleep(RETRY).await;
                 }
+                pause = if now().saturating_sub(begin) > longest { shortest } else { longest.min(pause * 2) };
+                tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
             }
         };
         let aging = async {
             loop {
                 let is_stale = now().saturating_sub(*heard.borrow_and_update()) > self.stale_after;
                 blocks.send_if_modified(|blocks| {
-                    if blocks.is_stale != is_stale && is_stale {
+                    let has_any = blocks.known.as_ref().is_some_and(|known| !known.is_empty());
+                    if blocks.is_stale != is_stale && is_stale && has_any {
                         let seconds = self.stale_after.as_secs();
                         tracing::error!(
                             "no word of the API server about this node's AddressBlocks for {seconds} s: no new pod gets an \
@@ -108,7 +114,7 @@ impl BlockWatch {
             changed
         });
         let mut version = list.metadata.resource_version.unwrap_or_default();
-        let params = WatchParams::default().fields(&fields).timeout(WATCH_SECONDS);
+        let params = WatchParams::default().fields(&fields).timeout(fastrand::u32(WATCH_SECONDS));
         loop {
             let asked = now();
             let Ok(events) = timeout(ANSWER, api.watch(&params, &version)).await else { return Ok(()) };
@@ -163,9 +169,9 @@ fn decoded(object: DynamicObject) -> Option<(String, OwnBlock)> {
     }
 }
 
-/// Whether the API server does not know AddressBlocks.
-fn is_missing(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
+/// Whether the API server does not know AddressBlocks, or does not let the agent read them.
+fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if [403, 404].contains(&status.code))
 }
 
 /// Time since the machine's boot. It passes while the machine sleeps or is paused, unlike that of [`std::time::Instant`].

@@ -46,7 +46,7 @@ pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
         network: network.parse().expect("a name"),
         node: "n".to_owned(),
         cidr: cidr.parse().expect("a block"),
-        exclude: Vec::new(),
+        ranges: Vec::new(),
     };
     OwnBlock {
         uid: format!("uid-{cidr}"),

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::ready;
 use futures::{Stream, StreamExt as _};
@@ -31,6 +33,9 @@ use super::providers::Providers;
 use super::selection::Inventory;
 use super::uplinks::uplinks;
 use crate::status::Events;
+
+/// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
+const ADDRESSES: Duration = Duration::from_secs(10);
 
 /// The watch of one node.
 pub struct NodeWatch {
@@ -69,6 +74,7 @@ impl NodeWatch {
         let (mut known_policies, mut known_pools) =
             (Policies::default(), Objects::<AddressPoolSpec>::default());
         let (mut warned, no_pools) = (BTreeMap::new(), BTreeMap::new());
+        let (mut patience, mut waited) = (pin!(tokio::time::sleep(ADDRESSES)), false);
         loop {
             let snapshot = links.snapshot().await;
             // Before the first inventory, which is published as soon as it is there.
@@ -88,8 +94,9 @@ impl NodeWatch {
                     self.events.warn_node(node.reference.clone(), "UplinkOfTheNode", warning);
                 }
                 // Without its blocks the node would offer no address, and take that back a moment later.
-                let is_whole =
-                    now.addresses.is_empty() || blocks.known.is_some() && known_pools.known().is_some();
+                let is_whole = now.addresses.is_empty()
+                    || blocks.known.is_some() && known_pools.known().is_some()
+                    || waited;
                 let now = Some(Arc::new(now));
                 if is_whole {
                     inventory.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
@@ -97,6 +104,7 @@ impl NodeWatch {
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
+                () = &mut patience, if !waited => waited = true,
                 () = links.changed() => {}
                 () = self.providers.changed() => {}
                 event = nodes.next() => match event {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::{AddressPoolSpec, Family, Leased, PoolKey, lease_name};
+use netclaim_api::addresses::{Family, Leased, PoolKey, Span, block_name, lease_name};
 use netclaim_api::merge::Merged;
 use netclaim_api::{Invalid, NetworkName};
 use serde_json::Value;
@@ -15,6 +15,9 @@ use serde_json::Value;
 use super::plan::DeviceError;
 use crate::inventory::{Block, NodeAddresses};
 use crate::owner::{Addresses, AskedAddress, Plan};
+
+/// Host bits of the largest block.
+const MAX_HOST_BITS: u8 = 16;
 
 /// What the node has given away of its blocks.
 #[derive(Debug, Clone, Default)]
@@ -40,14 +43,14 @@ impl TakenAddresses {
         }
     }
 
-    fn free_of(&self, network: &NetworkName, block: &Block, pool: &AddressPoolSpec) -> u128 {
+    fn free_of(&self, network: &NetworkName, block: &Block) -> u128 {
         if self.retired.contains(&block.uid) {
             return 0;
         }
         let none = BTreeSet::new();
         let foreign = self.foreign.get(network).unwrap_or(&none);
         let plans = self.plans.get(&(network.to_string(), block.cidr)).copied().unwrap_or_default();
-        block.free_of(pool, foreign).saturating_sub(plans)
+        block.free_of(foreign).saturating_sub(plans)
     }
 }
 
@@ -64,7 +67,10 @@ pub(super) fn ipam<'a>(
     taken: &TakenAddresses,
 ) -> Result<(Value, Addresses), DeviceError> {
     let Some(pool) = &of_node.pool else {
-        let pool = of_node.key.to_string();
+        let pool = match &of_node.key {
+            PoolKey::Pool(pool) => pool.clone(),
+            PoolKey::Network(name) => name.to_string(),
+        };
         return Err(DeviceError::NoPool { network: network.to_string(), pool });
     };
     // A MAC address is the Network's, whatever pool its IP addresses are of.
@@ -94,7 +100,7 @@ pub(super) fn ipam<'a>(
     for family in pool.families() {
         let fullest = |blocks: &'a [Block]| {
             let of_family = blocks.iter().filter(|block| block.family() == family);
-            let free = of_family.map(|block| (taken.free_of(network, block, pool), block));
+            let free = of_family.map(|block| (taken.free_of(network, block), block));
             // The fullest first: the others may become empty, and go to nodes that need them.
             free.filter(|(free, _)| *free > 0).min_by_key(|(free, block)| (*free, block.cidr))
         };
@@ -102,10 +108,23 @@ pub(super) fn ipam<'a>(
         let Some((_, block)) = found else { return Err(no_address(network, of_node, family, node)) };
         chosen.push(block);
     }
-    let excluded = chosen.iter().flat_map(|block| block.exclude.iter().copied()).collect();
+    let spans: Vec<Span> = chosen.iter().flat_map(|block| block.spans.iter().copied()).collect();
     let blocks: Vec<IpNet> = chosen.iter().map(|block| block.cidr).collect();
-    let ipam = pool.host_local(blocks.iter().copied(), &excluded);
+    let ipam = pool.host_local(&spans);
     Ok((ipam, Addresses { blocks, leases: mac.into_iter().collect() }))
+}
+
+/// Returns the names of the blocks that an address of the node's pool may be in. All blocks of a pool have one size, which the
+/// node knows if it has one; otherwise any is possible.
+pub fn blocks_of(of_node: &NodeAddresses, ip: IpAddr) -> Vec<String> {
+    let (family, bits) = (Family::of(ip), Family::of(ip).bits());
+    let own = of_node.blocks.iter().chain(&of_node.leaving).filter(|block| block.family() == family);
+    let mut prefixes: BTreeSet<u8> = own.map(|block| block.cidr.prefix_len()).collect();
+    if prefixes.is_empty() {
+        prefixes = (bits - MAX_HOST_BITS..=bits).collect();
+    }
+    let blocks = prefixes.into_iter().filter_map(|prefix| IpNet::new(ip, prefix).ok());
+    blocks.map(|block| block_name(&of_node.key, block.trunc())).collect()
 }
 
 fn of(network: &NetworkName, error: Invalid) -> DeviceError {
@@ -113,6 +132,9 @@ fn of(network: &NetworkName, error: Invalid) -> DeviceError {
 }
 
 fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, node: &str) -> DeviceError {
+    if of_node.is_stale {
+        return DeviceError::Stale { network: network.to_string(), node: node.to_owned() };
+    }
     let blocks = of_node.blocks.iter().filter(|block| block.family() == family).count();
     DeviceError::NoAddress { network: network.to_string(), family, node: node.to_owned(), blocks }
 }
@@ -140,13 +162,14 @@ mod tests {
         let block = |cidr: &&str| Block {
             uid: (*cidr).to_owned(),
             cidr: cidr.parse().expect("a block"),
-            exclude: BTreeSet::new(),
+            spans: vec![cidr.parse().expect("a span")],
         };
         NodeAddresses {
             key: PoolKey::Network(name),
             pool: spec.addresses.and_then(|addresses| addresses.inline()),
             blocks: blocks.iter().map(block).collect(),
             leaving: Vec::new(),
+            is_stale: false,
         }
     }
 

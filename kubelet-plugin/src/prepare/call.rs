@@ -19,7 +19,7 @@ use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
-use super::addresses::TakenAddresses;
+use super::addresses::{self, TakenAddresses};
 use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded};
 use super::leases::{LeaseError, Leases};
@@ -367,7 +367,10 @@ impl<N: Plugins> NodeAgent<N> {
             };
             let settled = self.settle(made.clone()).await.map_err(refuse)?;
             for plan in &settled {
-                let taken = self.leases.take(plan).await;
+                let of_node = plan.network.parse().ok().and_then(|name| inventory.addresses.get(&name));
+                let blocks =
+                    |ip| of_node.map(|of_node| addresses::blocks_of(of_node, ip)).unwrap_or_default();
+                let taken = self.leases.take(plan, blocks).await;
                 taken
                     .map_err(|source| refuse(PrepareError::Lease { claim: claim.object.clone(), source }))?;
             }
@@ -376,7 +379,8 @@ impl<N: Plugins> NodeAgent<N> {
                 if call.is_over() || self.attacher.plans_of(&claim.object.uid) != known {
                     return Err(PrepareError::Unprepared(claim.object.clone()));
                 }
-                // Others may have got something since.
+                // Others may have got something since, and blocks may be gone.
+                inventory = self.current_inventory(inventory);
                 let now = self.plan(&claim, &inventory, &labels, (&foreign, &retired));
                 if now.as_ref() != Ok(&made) {
                     continue;
@@ -503,6 +507,12 @@ impl<N: Plugins> NodeAgent<N> {
             // What is not offered is refused by name.
             Err(_) => Ok(known),
         }
+    }
+
+    /// Returns the inventory of now, or `before` where there is none any more.
+    fn current_inventory(&self, before: Arc<Inventory>) -> Arc<Inventory> {
+        let now = self.inventory.borrow().clone();
+        now.map_or(before, |now| self.settled(&now))
     }
 
     /// Waits for another inventory than `before`; returns the same one at `deadline`.

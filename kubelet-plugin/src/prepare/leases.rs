@@ -5,14 +5,18 @@
 //! address on another node, but not before the last one has none of it left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use netclaim_api::addresses::{AddressLease, AddressLeaseSpec, Holder, HolderKind};
+use netclaim_api::addresses::{
+    AddressBlock, AddressBlockSpec, AddressLease, AddressLeaseSpec, Holder, HolderKind,
+};
 use netclaim_cni::error_chain;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
+use netclaim_process::kubernetes::answered;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -42,6 +46,11 @@ pub enum LeaseError {
          Node object is deleted"
     )]
     OnOtherNode { address: String, node: String, lease: String },
+    #[error(
+        "{address} is in AddressBlock {block} of node {node}, which was leased before the address was reserved: it is free when that \
+         block is given back"
+    )]
+    InBlock { address: String, block: String, node: String },
     #[error("cannot lease {address} (AddressLease {lease}), trying again")]
     Request { address: String, lease: String, source: kube::Error },
 }
@@ -49,6 +58,7 @@ pub enum LeaseError {
 /// The leases that the node has for its claims.
 pub struct Leases {
     api: Api<AddressLease>,
+    blocks: Api<AddressBlock>,
     node: String,
     /// Leases whose `status.node` is this node, each with the time when it was set, if no plan has named it since.
     ours: Mutex<BTreeMap<String, Option<Instant>>>,
@@ -60,22 +70,28 @@ impl Leases {
     /// The leases of this node.
     pub fn new(client: Client, node: &str) -> Self {
         Self {
-            api: Api::all(client),
+            api: Api::all(client.clone()),
+            blocks: Api::all(client),
             node: node.to_owned(),
             ours: Mutex::default(),
             one_by_one: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Makes sure that the plan's claim has every address that it asks for, on this node.
+    /// Makes sure that the plan's claim has every address that it asks for, on this node. `blocks_of` returns the names of the
+    /// blocks that an address may be in.
     ///
     /// # Errors
     /// Who has it, or where it is in use. What was taken before stays the claim's.
-    pub async fn take(&self, plan: &Plan) -> Result<(), LeaseError> {
+    pub async fn take(
+        &self,
+        plan: &Plan,
+        blocks_of: impl Fn(IpAddr) -> Vec<String>,
+    ) -> Result<(), LeaseError> {
         let deadline = Instant::now() + PATIENCE;
         for asked in plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases) {
             loop {
-                let error = match self.take_one(plan, asked).await {
+                let error = match self.take_one(plan, asked, &blocks_of).await {
                     Ok(()) => break,
                     Err(error) => error,
                 };
@@ -88,13 +104,30 @@ impl Leases {
         Ok(())
     }
 
-    async fn take_one(&self, plan: &Plan, asked: &AskedAddress) -> Result<(), LeaseError> {
+    async fn take_one(
+        &self,
+        plan: &Plan,
+        asked: &AskedAddress,
+        blocks_of: impl Fn(IpAddr) -> Vec<String>,
+    ) -> Result<(), LeaseError> {
         let _alone = self.one_by_one.lock().await;
         let AskedAddress { lease, ip, mac, .. } = asked;
         let address =
             ip.map(|ip| ip.to_string()).or_else(|| mac.map(|mac| mac.to_string())).unwrap_or_default();
         let failed = |source| LeaseError::Request { address: address.clone(), lease: lease.clone(), source };
-        let object = self.created_or_there(plan, asked).await.map_err(failed)?;
+        let object = match answered(self.api.get_opt(lease)).await.map_err(failed)? {
+            Some(object) => object,
+            None => {
+                // The lock by name is among leases: a node may have the address of earlier.
+                for name in ip.iter().flat_map(|ip| blocks_of(*ip)) {
+                    let block = answered(self.blocks.get_opt(&name)).await.map_err(failed)?;
+                    if let Some(block) = block.filter(|block| hands_out(&block.spec, *ip)) {
+                        return Err(LeaseError::InBlock { address, block: name, node: block.spec.node });
+                    }
+                }
+                self.create(plan, asked).await.map_err(failed)?
+            }
+        };
         if object.spec.holder.uid != plan.owner.claim.uid {
             let holder = object.spec.holder;
             return Err(LeaseError::Taken { address, holder, lease: lease.clone() });
@@ -102,13 +135,13 @@ impl Leases {
         match object.status.and_then(|status| status.node) {
             Some(node) if node == self.node => {}
             Some(node) => return Err(LeaseError::OnOtherNode { address, node, lease: lease.clone() }),
-            None => self.set_node(lease, Some(object.metadata)).await.map_err(failed)?,
+            None => self.set_node(lease, object.metadata).await.map_err(failed)?,
         }
         self.lock().insert(lease.clone(), Some(Instant::now()));
         Ok(())
     }
 
-    async fn created_or_there(&self, plan: &Plan, asked: &AskedAddress) -> kube::Result<AddressLease> {
+    async fn create(&self, plan: &Plan, asked: &AskedAddress) -> kube::Result<AddressLease> {
         let AskedAddress { lease, pool, ip, mac } = asked.clone();
         let claim = plan.owner.claim.clone();
         // A plan with leases is of a Network: its name was parsed.
@@ -125,20 +158,38 @@ impl Leases {
                 uid: claim.uid,
             },
         };
-        match self.api.create(&PostParams::default(), &AddressLease::new(&lease, spec)).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => self.api.get(&lease).await,
-            created => created,
-        }
+        answered(self.api.create(&PostParams::default(), &AddressLease::new(&lease, spec))).await
     }
 
-    /// Sets the node of a lease, if it is unchanged since `seen`, or clears it.
-    async fn set_node(&self, lease: &str, seen: Option<ObjectMeta>) -> kube::Result<()> {
-        let node = seen.is_some().then_some(&self.node);
-        let mut patch = json!({"status": {"node": node}});
-        if let Some(version) = seen.and_then(|metadata| metadata.resource_version) {
-            patch["metadata"] = json!({"resourceVersion": version});
+    /// Sets the node of a lease, if it is unchanged since `seen`.
+    async fn set_node(&self, lease: &str, seen: ObjectMeta) -> kube::Result<()> {
+        let version = seen.resource_version;
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": {"node": self.node}});
+        answered(self.api.patch_status(lease, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+    }
+
+    /// Clears the node of a lease, if it is still this one. Returns whether there is nothing left to clear.
+    async fn clear_node(&self, lease: &str) -> bool {
+        let patch = json!([
+            {"op": "test", "path": "/status/node", "value": self.node},
+            {"op": "remove", "path": "/status/node"},
+        ]);
+        let patch = match serde_json::from_value(patch) {
+            Ok(patch) => Patch::<()>::Json(patch),
+            Err(error) => {
+                tracing::error!(%error, "cannot form a patch");
+                return false;
+            }
+        };
+        match answered(self.api.patch_status(lease, &PatchParams::default(), &patch)).await {
+            Ok(_) => true,
+            // It is gone, or another node's.
+            Err(kube::Error::Api(status)) if [403, 404, 409, 422].contains(&status.code) => true,
+            Err(error) => {
+                tracing::warn!(lease, error = error_chain(&error), "cannot give an address back, will retry");
+                false
+            }
         }
-        self.api.patch_status(lease, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<Instant>>> {
@@ -159,18 +210,9 @@ impl Leases {
             let unused = self.unused(&planned.into_iter().flatten().collect());
             let mut retry = None;
             for lease in unused {
-                match self.set_node(&lease, None).await {
-                    Ok(()) => {}
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
-                    Err(error) => {
-                        tracing::warn!(
-                            lease,
-                            error = error_chain(&error),
-                            "cannot give an address back, will retry"
-                        );
-                        retry = Some(CLEAR_RETRY);
-                        continue;
-                    }
+                if !self.clear_node(&lease).await {
+                    retry = Some(CLEAR_RETRY);
+                    continue;
                 }
                 self.lock().remove(&lease);
             }
@@ -199,7 +241,7 @@ impl Leases {
     async fn remember_own(&self) {
         let own = ListParams::default().fields(&format!("status.node={}", self.node));
         loop {
-            match self.api.list_metadata(&own).await {
+            match answered(self.api.list_metadata(&own)).await {
                 Ok(list) => {
                     let names = list.items.into_iter().filter_map(|lease| lease.metadata.name);
                     let mut ours = self.lock();
@@ -220,6 +262,12 @@ impl Leases {
             }
         }
     }
+}
+
+/// Whether the node of a block hands out the address.
+fn hands_out(block: &AddressBlockSpec, ip: Option<IpAddr>) -> bool {
+    let has = |ip| block.ranges.is_empty() || block.ranges.iter().any(|span| span.contains(ip));
+    ip.is_some_and(has)
 }
 
 #[cfg(test)]
@@ -258,7 +306,10 @@ mod tests {
         }
 
         fn answer(&self, method: &Method, path: &str, body: Value) -> (u16, Value) {
-            let failure = |code: u16| (code, json!({"kind": "Status", "status": "Failure", "code": code}));
+            let failure = |code: u16| {
+                let reason = if code == 404 { "NotFound" } else { "AlreadyExists" };
+                (code, json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code}))
+            };
             let mut all = self.0.lock().unwrap();
             let name = path.split('/').nth(5).unwrap_or_default();
             if *method == Method::POST {
@@ -273,7 +324,7 @@ mod tests {
             }
             let Some(object) = all.get_mut(name) else { return failure(404) };
             if *method == Method::PATCH {
-                object["status"] = body["status"].clone();
+                object["status"]["node"] = body["status"]["node"].clone();
             }
             (200, object.clone())
         }
@@ -291,15 +342,35 @@ mod tests {
         plan
     }
 
+    fn no_block(_: IpAddr) -> Vec<String> {
+        Vec::new()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_of_another_nodes_block_is_refused() {
+        let server = Server::default();
+        let block = |ranges: Value| {
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
+                "spec": {"network": "storage", "node": "b", "cidr": "10.20.0.192/28", "ranges": ranges}})
+        };
+        let put = |ranges| server.0.lock().unwrap().insert("block".to_owned(), block(ranges));
+        put(json!(["10.20.0.192/28"]));
+        let leases = server.leases("a");
+        let error = leases.take(&plan("one"), |_| vec!["block".to_owned()]).await.expect_err("in the block");
+        assert!(error.to_string().starts_with("10.20.0.200 is in AddressBlock block of node b"), "{error}");
+        put(json!(["10.20.0.192/29"]));
+        leases.take(&plan("one"), |_| vec!["block".to_owned()]).await.expect("the node does not hand it out");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_address_is_the_claims_and_its_node_is_set() {
         let server = Server::default();
         let leases = server.leases("a");
         for _ in 0..2 {
-            leases.take(&plan("one")).await.expect("free, or its own");
+            leases.take(&plan("one"), no_block).await.expect("free, or its own");
             assert_eq!(server.node(), "a");
         }
-        let error = leases.take(&plan("two")).await.expect_err("taken");
+        let error = leases.take(&plan("two"), no_block).await.expect_err("taken");
         assert_eq!(
             error.to_string(),
             "10.20.0.200 is taken by ResourceClaim default/one (AddressLease storage.10.20.0.200): ask for another address, or \
@@ -311,15 +382,15 @@ mod tests {
     async fn another_node_gets_the_address_when_the_last_one_has_cleared_it() {
         let server = Server::default();
         let (a, b) = (server.leases("a"), server.leases("b"));
-        a.take(&plan("one")).await.expect("free");
-        let error = b.take(&plan("one")).await.expect_err("in use");
+        a.take(&plan("one"), no_block).await.expect("free");
+        let error = b.take(&plan("one"), no_block).await.expect_err("in use");
         assert!(error_chain(&error).contains("may still be in use on node a"), "{error}");
         let clears = async {
             tokio::time::sleep(Duration::from_secs(3)).await;
-            a.set_node("storage.10.20.0.200", None).await.expect("cleared");
+            assert!(a.clear_node("storage.10.20.0.200").await);
         };
         let plan = plan("one");
-        let (taken, ()) = tokio::join!(b.take(&plan), clears);
+        let (taken, ()) = tokio::join!(b.take(&plan, no_block), clears);
         taken.expect("it is free now");
         assert_eq!(server.node(), "b");
     }
@@ -328,7 +399,7 @@ mod tests {
     async fn a_lease_that_no_plan_has_named_yet_is_kept_for_a_while() {
         let server = Server::default();
         let leases = server.leases("a");
-        leases.take(&plan("one")).await.expect("free");
+        leases.take(&plan("one"), no_block).await.expect("free");
         let (none, planned) = (BTreeSet::new(), BTreeSet::from(["storage.10.20.0.200".to_owned()]));
         assert_eq!(leases.unused(&none), [""; 0], "it is about to be journalled");
         tokio::time::advance(UNPLANNED).await;

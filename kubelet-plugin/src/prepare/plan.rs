@@ -81,7 +81,12 @@ pub enum DeviceError {
     )]
     NoAddress { network: String, family: Family, node: String, blocks: usize },
     #[error(
-        "Network {network:?} has its addresses from {pool:?}: the AddressPool does not exist or is invalid"
+        "node {node} has not heard of its blocks of addresses for too long, so that other nodes may soon have them: no new pod gets \
+         an address of Network {network:?} until the agent reaches the API server"
+    )]
+    Stale { network: String, node: String },
+    #[error(
+        "Network {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid"
     )]
     NoPool { network: String, pool: String },
     #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
@@ -107,7 +112,13 @@ pub enum DeviceError {
 impl PlanError {
     /// Whether the node has no address for one of the devices now.
     pub fn is_for_lack_of_addresses(&self) -> bool {
-        matches!(self, Self::Device { source, .. } if matches!(**source, DeviceError::NoAddress { .. }))
+        let lacks = |error: &DeviceError| {
+            matches!(
+                error,
+                DeviceError::NoAddress { .. } | DeviceError::Stale { .. } | DeviceError::NoPool { .. }
+            )
+        };
+        matches!(self, Self::Device { source, .. } if lacks(source))
     }
 }
 

@@ -120,6 +120,8 @@ pub struct Metrics {
     pub outdated: Gauge,
     /// How many agents the parent has started before this one.
     pub restarts: Gauge,
+    /// Pods with addresses of blocks that the node has lost.
+    pub without_block: Gauge,
 }
 
 /// Measures from its creation to [`Timer::observe`].
@@ -206,6 +208,11 @@ impl Default for Metrics {
             "attachment_panics",
             "Panics of the agent in the work on a pod's attachments: bugs, see the log",
         );
+        let without_block = gauge(
+            &mut registry,
+            "pods_without_address_block",
+            "Pods with addresses of blocks that the node has lost, and that other nodes may hand out",
+        );
         let outdated = gauge(
             &mut registry,
             "programs_outdated",
@@ -234,6 +241,7 @@ impl Default for Metrics {
             panics,
             outdated,
             restarts,
+            without_block,
         }
     }
 }
