@@ -7,12 +7,14 @@
 //! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory | `make bench` |
 //! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code | `make test-scale` |
 //! | [`fleet`] | what such a node publishes | |
+//! | [`cluster`] | the API server and the controller that these nodes share | |
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 use netclaim_tests::{scenarios, suite};
 
+mod cluster;
 mod fleet;
 mod latency;
 mod report;

@@ -51,3 +51,13 @@ impl Report {
         self.raw.write(file, head, lines)
     }
 }
+
+/// KiB as MiB.
+pub fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+/// Milliseconds as seconds.
+pub fn millis(millis: u64) -> f64 {
+    millis as f64 / 1000.0
+}

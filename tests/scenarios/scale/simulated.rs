@@ -3,9 +3,6 @@
 //! pods, and nothing marks a node as lost.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, ensure};
@@ -22,11 +19,10 @@ use netclaim_tests::{AuditLog, Cluster, Usage, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
+use crate::cluster::{self, Controller, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE, DEVICES, Fleet, LINKS, NETWORKS, Uses};
-use crate::report::Report;
+use crate::report::{Report, mib, millis};
 
-/// Nodes, unless `$NETCLAIM_SCALE_NODES` says otherwise.
-const NODES: usize = 1000;
 /// Pods of each scheduling measurement.
 const PODS: usize = 300;
 /// Allocated claims on each node in the last two scheduling measurements.
@@ -42,27 +38,15 @@ const IDLE: Duration = Duration::from_secs(15);
 
 /// Measures everything, on its own cluster.
 pub fn nodes_are_published_counted_and_scheduled() -> Result<()> {
-    let count = match std::env::var("NETCLAIM_SCALE_NODES") {
-        Ok(count) => count.parse().with_context(|| format!("NETCLAIM_SCALE_NODES is {count:?}"))?,
-        Err(_) => NODES,
-    };
-    let dir = PathBuf::from(format!("/var/tmp/netclaim-scale-{}", std::process::id()));
-    let cluster = Cluster::start_api_only(&dir)?;
-    let measured = tokio::runtime::Runtime::new()?.block_on(measure(&cluster, count));
-    Cluster::stop(&dir)?;
-    match &measured {
-        Ok(()) => std::fs::remove_dir_all(&dir)?,
-        Err(_) => eprintln!("logs: {}/log", dir.display()),
-    }
-    measured
+    on_cluster("nodes", async |cluster, count| measure(cluster, count).await)
 }
 
 async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let mut report = Report::new("nodes")?;
-    let client = client(cluster.dir()).await?;
+    let client = client(&admin(cluster)).await?;
     let networks = Networks::create(cluster, &client)?;
     let nodes = fleet::nodes(&client, count).await?;
-    let mut controller = Controller::start(cluster)?;
+    let mut controller = Controller::start(cluster, &admin(cluster))?;
     networks.are_on(0).await?;
     report.row("nodes", count as f64, "")?;
     report.row("devices of each", DEVICES as f64, "")?;
@@ -100,7 +84,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     controller.stop()?;
     networks.falsify(cluster)?;
     let begin = Instant::now();
-    let mut controller = Controller::start(cluster)?;
+    let mut controller = Controller::start(cluster, &admin(cluster))?;
     networks.are_on(count).await?;
     let resync = begin.elapsed();
     let usage = controller.usage()?;
@@ -128,20 +112,8 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     Ok(())
 }
 
-fn mib(kib: u64) -> f64 {
-    kib as f64 / 1024.0
-}
-
-fn millis(millis: u64) -> f64 {
-    millis as f64 / 1000.0
-}
-
 fn own_pid() -> Result<i32> {
     Ok(std::process::id().try_into()?)
-}
-
-async fn client(dir: &Path) -> Result<Client> {
-    Ok(Client::try_from(netclaim_process::kubernetes::config(Some(&dir.join("kubeconfig"))).await?)?)
 }
 
 /// The Networks, which every node has.
@@ -149,8 +121,7 @@ struct Networks(Api<DynamicObject>);
 
 impl Networks {
     fn create(cluster: &Cluster, client: &Client) -> Result<Self> {
-        cluster.kubectl(&["apply", "-k", concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/crds")])?;
-        cluster.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
+        cluster::create_crds(cluster)?;
         // Without a controller manager nobody else creates it.
         cluster.kubectl(&["create", "serviceaccount", "default"])?;
         let each = LINKS.iter().enumerate().flat_map(|(place, link)| {
@@ -195,44 +166,6 @@ impl Networks {
 /// The class of a Network on the first link.
 fn class(n: usize) -> String {
     format!("net-{n:02}")
-}
-
-/// The controller as a process, from the same build as this program.
-struct Controller(Child);
-
-impl Controller {
-    fn start(cluster: &Cluster) -> Result<Self> {
-        let this = std::env::current_exe()?;
-        let program = this.ancestors().nth(2).context("no target folder")?.join("netclaim-controller");
-        let log = File::options().create(true).append(true).open(cluster.dir().join("log/controller.log"))?;
-        let child = Command::new(&program)
-            .env("NETCLAIM_KUBECONFIG", cluster.dir().join("kubeconfig"))
-            .args(["--metrics-address", "127.0.0.1:0"])
-            .stderr(log)
-            .spawn();
-        Ok(Self(child.with_context(|| {
-            format!("cannot run {}: build it (cargo build -p netclaim-controller)", program.display())
-        })?))
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        Usage::of(self.0.id().try_into()?)
-    }
-
-    /// Ends it by SIGTERM, so that it releases its lease for the next one.
-    fn stop(&mut self) -> Result<()> {
-        Command::new("kill").arg(self.0.id().to_string()).status()?;
-        let status = self.0.wait()?;
-        ensure!(status.success(), "the controller ended with {status}: see log/controller.log");
-        Ok(())
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A cluster whose scheduler is started for each measurement.
