@@ -79,11 +79,12 @@ test-versions: tools ## Publishing and scheduling on each supported version of K
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
-test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler (root; 15 minutes)
+test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler, addresses (root; 30 minutes)
 	tests/node/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.
 	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked -- simulated
+	cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
 test-density test-scale bench: export NETCLAIM_PROFILE := release

@@ -6,6 +6,9 @@
 //! |---|---|---|
 //! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory | `make bench` |
 //! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code | `make test-scale` |
+//! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
+//! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
+//! | [`whereabouts`] | a model of whereabouts' requests | |
 //! | [`fleet`] | what such a node publishes | |
 //! | [`cluster`] | the API server and the controller that these nodes share | |
 
@@ -14,24 +17,35 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 use netclaim_tests::{scenarios, suite};
 
+mod addresses;
+mod agents;
 mod cluster;
 mod fleet;
 mod latency;
 mod report;
 mod simulated;
+mod whereabouts;
+mod workload;
 
 use latency::*;
 
 fn main() -> ExitCode {
-    let args = Arguments::from_args();
-    let name = "simulated::nodes_are_published_counted_and_scheduled";
-    let body = || {
-        simulated::nodes_are_published_counted_and_scheduled().map_err(|error| format!("{error:#}").into())
+    let mut args = Arguments::from_args();
+    let trial = |name: &str, body: fn() -> anyhow::Result<()>| {
+        Trial::test(name, move || body().map_err(|error| format!("{error:#}").into()))
     };
-    let simulated = Trial::test(name, body);
-    // A filter selects one of the two.
-    let only_simulated = args.filter.is_some() && !args.is_filtered_out(&simulated);
-    let simulated = libtest_mimic::run(&args, vec![simulated]);
+    let simulated = vec![
+        trial(
+            "simulated::nodes_are_published_counted_and_scheduled",
+            simulated::nodes_are_published_counted_and_scheduled,
+        ),
+        trial("addresses::blocks_are_leased_ahead_of_pods", addresses::blocks_are_leased_ahead_of_pods),
+    ];
+    // A filter selects some of all.
+    let only_simulated = args.filter.is_some() && simulated.iter().any(|trial| !args.is_filtered_out(trial));
+    // Each is alone on the machine.
+    args.test_threads = Some(1);
+    let simulated = libtest_mimic::run(&args, simulated);
     if only_simulated {
         return simulated.exit_code();
     }
