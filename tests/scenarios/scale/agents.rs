@@ -502,13 +502,12 @@ impl Block {
 
 /// The addresses of a block that pods can have.
 fn addresses(pool: &AddressPoolSpec, block: &AddressBlock) -> Vec<Ipv4Addr> {
-    let spans = pool.usable_in(block.spec.cidr).into_iter();
+    let spans = block.spec.usable(pool).into_iter();
     spans
         .flat_map(|span| match (span.first(), span.last()) {
             (IpAddr::V4(first), IpAddr::V4(last)) => first.to_bits()..last.to_bits() + 1,
             _ => 0..0,
         })
         .map(Ipv4Addr::from_bits)
-        .filter(|address| !block.spec.exclude.contains(&IpAddr::V4(*address)))
         .collect()
 }
