@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span};
 use tokio::time::Instant;
 
-use crate::spans::{after, before};
+use crate::spans::{after, before, merge};
 
 /// The blocks of a pool that exist, of any size.
 #[derive(Debug, Clone, Default)]
@@ -41,13 +41,13 @@ impl Taken {
 pub(super) struct Usable {
     /// Sorted, without overlaps.
     spans: Vec<Span>,
+    /// Addresses that only claims get that ask for them: sorted, without overlaps.
+    reserved: Vec<Span>,
 }
 
 impl Usable {
     pub(super) fn of(spec: &AddressPoolSpec) -> Self {
-        let mut spans = spec.usable();
-        spans.sort_unstable();
-        Self { spans }
+        Self { spans: merge(spec.usable()), reserved: merge(spec.reserved.clone()) }
     }
 
     /// Returns the number of addresses of a family.
@@ -74,12 +74,27 @@ impl Usable {
         size(self.within(all))
     }
 
-    /// Returns the addresses of a span.
-    fn within(&self, all: Span) -> impl Iterator<Item = Span> {
-        let start = self.spans.partition_point(|span| span.last() < all.first());
-        let spans = self.spans.iter().skip(start).take_while(move |span| span.first() <= all.last());
-        spans.filter_map(move |span| span.intersection(all))
+    /// Whether claims may ask for an address that the node of the block has got.
+    pub(super) fn reserves(&self, block: &AddressBlockSpec) -> bool {
+        let all = Span::of_net(block.cidr);
+        let is_reserved = |span| within(&self.reserved, span).next().is_some();
+        match block.ranges.as_slice() {
+            [] => is_reserved(all),
+            ranges => ranges.iter().filter_map(|range| range.intersection(all)).any(is_reserved),
+        }
     }
+
+    /// Returns the usable addresses of a span.
+    fn within(&self, all: Span) -> impl Iterator<Item = Span> {
+        within(&self.spans, all)
+    }
+}
+
+/// Returns what sorted spans without overlaps have of a span.
+fn within(sorted: &[Span], all: Span) -> impl Iterator<Item = Span> {
+    let start = sorted.partition_point(|span| span.last() < all.first());
+    let spans = sorted.iter().skip(start).take_while(move |span| span.first() <= all.last());
+    spans.filter_map(move |span| span.intersection(all))
 }
 
 fn size(spans: impl Iterator<Item = Span>) -> u128 {

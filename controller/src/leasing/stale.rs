@@ -18,6 +18,8 @@ pub(crate) enum Why {
     NetworkGone,
     OtherPool,
     OutOfRange,
+    /// Claims may ask for an address that its node has got.
+    Reserved,
     OtherName,
     Overlaps(IpNet),
     NodeGone,
@@ -31,6 +33,7 @@ impl fmt::Display for Why {
             Self::NetworkGone => f.write_str("its Network does not exist any more"),
             Self::OtherPool => f.write_str("its Network does not draw from its pool any more"),
             Self::OutOfRange => f.write_str("no range has its addresses any more"),
+            Self::Reserved => f.write_str("addresses of it are reserved now"),
             Self::OtherName => f.write_str("its name is not that of its spec"),
             Self::Overlaps(other) => write!(f, "it overlaps with the older block {other}"),
             Self::NodeGone => f.write_str("its node does not exist any more"),
@@ -98,7 +101,11 @@ fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<
         Some(Draw::From { pool, .. }) if pool != key => Some(Why::OtherPool),
         Some(Draw::From { .. }) if spec.name() != held.name => Some(Why::OtherName),
         // Without an accepted AddressPool, nobody knows its ranges.
-        Some(Draw::From { .. }) => usable.filter(|usable| usable.count(spec) == 0).map(|_| Why::OutOfRange),
+        Some(Draw::From { .. }) => match usable? {
+            usable if usable.reserves(spec) => Some(Why::Reserved),
+            usable if usable.count(spec) == 0 => Some(Why::OutOfRange),
+            _ => None,
+        },
     }
 }
 

@@ -484,6 +484,28 @@ fn a_block_of_no_range_goes_and_the_condition_names_its_pods() {
 }
 
 #[test]
+fn a_block_goes_if_one_of_its_addresses_is_reserved_later() {
+    let mut lab = Lab::new(blocks_of_16(3), &["a", "b"]);
+    let mut spec = blocks_of_16(3);
+    spec["reserved"] = json!(["10.20.1.0/29", "10.20.1.4-10.20.1.5"]);
+    lab.pools.insert(inline("storage"), pool(spec.clone()));
+    assert_eq!(created(&lab.step()), ["a 10.20.1.0/28", "b 10.20.1.16/28"]);
+    assert_eq!(deleted(&lab.step()), [], "the node of the first never had the reserved ones");
+    lab.block("storage.10.20.1.16-28").holders = vec!["shop/web-0".into()];
+    spec["reserved"] = json!(["10.20.1.0/29", "10.20.1.20"]);
+    lab.pools.insert(inline("storage"), pool(spec));
+    let plan = lab.step();
+    assert_eq!(deleted(&plan), [("storage.10.20.1.16-28", &Why::Reserved)]);
+    assert_eq!(
+        plan.leaving[0].message,
+        "addresses of it are reserved now: AddressBlock storage.10.20.1.16-28 of node b remains as long as pods have its \
+         addresses (shop/web-0)"
+    );
+    lab.block("storage.10.20.1.0-28").spec.ranges.clear();
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.0-28", &Why::Reserved)], "it has all of them");
+}
+
+#[test]
 fn ranges_that_move_to_a_pool_are_not_leased_again_while_pods_have_their_addresses() {
     let ranges = json!({"ranges": [{"subnet": "10.20.1.0/24"}], "blockSize": {"ipv4": 26}});
     let mut lab = Lab::new(ranges.clone(), &["a", "b"]);
