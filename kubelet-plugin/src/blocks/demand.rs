@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 /// How long the number of attachments must stay the same before it is reported, if it differs much from the last report.
 const SETTLED: Duration = Duration::from_secs(3600);
-/// The same for a block that has become empty, so that other nodes may get it.
-const EMPTIED: Duration = Duration::from_secs(600);
 /// The same for a block of which nothing was reported yet.
 const FIRST: Duration = Duration::from_secs(60);
-/// Differences from the last report that are never reported: totals are for people.
+/// The same for every difference, while addresses are scarce: an empty block goes to a node that needs it.
+const SCARCE: Duration = Duration::from_secs(10);
+/// Differences from the last report that are otherwise never reported: totals are for people.
 const SMALL: u64 = 4;
 /// How long a block must be empty, or `wanted` too high, before that is acted upon.
 pub const IDLE: Duration = Duration::from_secs(300);
@@ -70,8 +70,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Decides what to do about these blocks of one family.
-    pub fn look(&mut self, blocks: &[BlockNow], now: Instant) -> Decision {
+    /// Decides what to do about these blocks of one family. `is_scarce`: some node needs addresses, and no block is free.
+    pub fn look(&mut self, blocks: &[BlockNow], is_scarce: bool, now: Instant) -> Decision {
         let mut decision = Decision::default();
         // What the node wants stays on the block that has it: the controller takes the largest number of all blocks. Without
         // any, it is written to the first one, which `max_by_key` finds from behind.
@@ -113,7 +113,8 @@ impl Demand {
                 decision.reports.insert(other.name.clone(), Report { used: other.used, wanted: None });
             }
         }
-        self.report_used(blocks, (settled_since, used >= usable), now, &mut decision);
+        let is_exhausted = used >= usable;
+        self.report_used(blocks, (settled_since, is_exhausted, is_scarce), now, &mut decision);
         self.give_back(blocks, (usable, used + reserve, next_wanted.unwrap_or(wanted)), now, &mut decision);
         if let Some((at, _)) = self.arrivals.front() {
             soonest(&mut decision.next, *at + RATE_WINDOW);
@@ -141,7 +142,7 @@ impl Demand {
     fn report_used(
         &self,
         blocks: &[BlockNow],
-        (since, is_exhausted): (Instant, bool),
+        (since, is_exhausted, is_scarce): (Instant, bool, bool),
         now: Instant,
         decision: &mut Decision,
     ) {
@@ -151,8 +152,8 @@ impl Demand {
             let off = reported.abs_diff(block.used);
             let settled = match block.reported_used {
                 _ if off == 0 => continue,
+                _ if is_scarce => SCARCE,
                 None => FIRST,
-                Some(_) if block.used == 0 => EMPTIED,
                 Some(_) if is_exhausted || off >= SMALL.max(block.usable / 4) => SETTLED,
                 Some(_) => continue,
             };
@@ -212,20 +213,20 @@ mod tests {
     #[test]
     fn another_block_is_asked_for_once_before_the_last_address_is_gone() {
         let (mut demand, now) = (Demand::default(), Instant::now());
-        assert_eq!(demand.look(&[block("a", 3)], now).reports, BTreeMap::new());
+        assert_eq!(demand.look(&[block("a", 3)], false, now).reports, BTreeMap::new());
         let later = now + 2 * RATE_WINDOW;
-        let decision = demand.look(&[block("a", 13)], later);
+        let decision = demand.look(&[block("a", 13)], false, later);
         assert_eq!(wanted(&decision), Some(13 + 10), "as many came within a minute");
-        assert_eq!(demand.look(&[wanting(23, block("a", 14))], later).reports, BTreeMap::new());
+        assert_eq!(demand.look(&[wanting(23, block("a", 14))], false, later).reports, BTreeMap::new());
     }
 
     #[test]
     fn a_steady_number_of_pods_writes_nothing() {
         let (mut demand, mut now) = (Demand::default(), Instant::now());
-        demand.look(&[wanting(12, block("a", 8))], now);
+        demand.look(&[wanting(12, block("a", 8))], false, now);
         for round in 0..1000u64 {
             now += Duration::from_secs(30);
-            let decision = demand.look(&[wanting(12, block("a", 8 + round % 2))], now);
+            let decision = demand.look(&[wanting(12, block("a", 8 + round % 2))], false, now);
             assert_eq!((decision.reports.len(), decision.give_back), (0, None), "round {round}");
         }
     }
@@ -234,9 +235,9 @@ mod tests {
     fn exact_numbers_are_reported_when_nothing_has_changed_for_long() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let blocks = [wanting(12, block("a", 8)), block("b", 2)];
-        let first = demand.look(&blocks, now);
+        let first = demand.look(&blocks, false, now);
         assert_eq!((first.reports.len(), first.next), (0, Some(now + FIRST)));
-        let decision = demand.look(&blocks, now + FIRST);
+        let decision = demand.look(&blocks, false, now + FIRST);
         assert_eq!(decision.reports, BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: None })]));
     }
 
@@ -245,12 +246,12 @@ mod tests {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let reported = |number: i64, block: BlockNow| BlockNow { reported_used: Some(number), ..block };
         let blocks = |used: u64| [reported(13, wanting(60, block("a", used))), reported(16, block("b", 16))];
-        assert_eq!(demand.look(&blocks(15), now).reports, BTreeMap::new());
+        assert_eq!(demand.look(&blocks(15), false, now).reports, BTreeMap::new());
         let full = BTreeMap::from([("a".to_owned(), Report { used: 16, wanted: Some(60) })]);
-        assert_eq!(demand.look(&blocks(16), now).reports, full);
+        assert_eq!(demand.look(&blocks(16), false, now).reports, full);
         for used in [16, 15, 16] {
             let blocks = [reported(16, wanting(60, block("a", used))), reported(16, block("b", 16))];
-            assert_eq!(demand.look(&blocks, now).reports, BTreeMap::new(), "{used} of 16");
+            assert_eq!(demand.look(&blocks, false, now).reports, BTreeMap::new(), "{used} of 16");
         }
     }
 
@@ -258,21 +259,21 @@ mod tests {
     fn an_empty_block_is_given_back_after_a_while_but_not_the_last_one() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let blocks = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
-        assert_eq!(demand.look(&blocks, now).give_back, None);
-        assert_eq!(demand.look(&blocks, now + IDLE).give_back.as_deref(), Some("b"));
+        assert_eq!(demand.look(&blocks, false, now).give_back, None);
+        assert_eq!(demand.look(&blocks, false, now + IDLE).give_back.as_deref(), Some("b"));
         let (mut demand, alone) = (Demand::default(), [wanting(6, block("a", 0))]);
-        demand.look(&alone, now);
-        assert_eq!(demand.look(&alone, now + 10 * IDLE).give_back, None);
+        demand.look(&alone, false, now);
+        assert_eq!(demand.look(&alone, false, now + 10 * IDLE).give_back, None);
     }
 
     #[test]
     fn a_node_that_wanted_much_says_later_that_it_needs_less() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let blocks = [wanting(60, block("a", 2)), wanting(0, block("b", 0)), wanting(0, block("c", 0))];
-        assert_eq!(demand.look(&blocks, now).reports, BTreeMap::new());
-        assert_eq!(wanted(&demand.look(&blocks, now + IDLE)), Some(2 + 4));
+        assert_eq!(demand.look(&blocks, false, now).reports, BTreeMap::new());
+        assert_eq!(wanted(&demand.look(&blocks, false, now + IDLE)), Some(2 + 4));
         let less = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
-        assert_eq!(demand.look(&less, now + IDLE).give_back.as_deref(), Some("b"));
+        assert_eq!(demand.look(&less, false, now + IDLE).give_back.as_deref(), Some("b"));
     }
 
     #[test]
@@ -280,8 +281,8 @@ mod tests {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let later = now + IDLE;
         let of = |blocks: &[BlockNow], demand: &mut Demand| {
-            demand.look(blocks, now);
-            demand.look(blocks, later).reports
+            demand.look(blocks, false, now);
+            demand.look(blocks, false, later).reports
         };
         // The block that was leased last comes first by name.
         let blocks = [block("a", 0), wanting(60, block("b", 2)), block("c", 0)];
@@ -296,7 +297,18 @@ mod tests {
     fn a_block_is_not_given_back_while_the_node_wants_its_addresses() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let blocks = [wanting(20, block("a", 10)), block("b", 0)];
-        demand.look(&blocks, now);
-        assert_eq!(demand.look(&blocks, now + IDLE).give_back, None);
+        demand.look(&blocks, false, now);
+        assert_eq!(demand.look(&blocks, false, now + IDLE).give_back, None);
+    }
+
+    #[test]
+    fn while_addresses_are_scarce_an_emptied_block_is_reported_soon() {
+        let (mut demand, now) = (Demand::default(), Instant::now());
+        let blocks = [BlockNow { reported_used: Some(3), ..block("a", 0) }];
+        assert_eq!(demand.look(&blocks, false, now).reports, BTreeMap::new());
+        let plenty = demand.look(&blocks, false, now + SCARCE);
+        assert_eq!(plenty.reports, BTreeMap::new(), "nobody needs to know");
+        let scarce = demand.look(&blocks, true, now + SCARCE);
+        assert_eq!(scarce.reports, BTreeMap::from([("a".to_owned(), Report { used: 0, wanted: None })]));
     }
 }

@@ -191,7 +191,7 @@ impl BlockKeeper {
                 });
                 self.metrics.addresses(network.as_str(), family, usable, used);
                 let demand = memory.demands.entry((network.clone(), family)).or_default();
-                let decision = demand.look(&blocks, Instant::now());
+                let decision = demand.look(&blocks, leased.is_scarce, Instant::now());
                 for (name, report) in decision.reports {
                     done &= self.report(&name, report, lost).await;
                 }

@@ -65,6 +65,8 @@ pub struct NodeAddresses {
     pub leaving: Vec<Block>,
     /// The API server has been silent about the blocks for so long that none of them is used.
     pub is_stale: bool,
+    /// Some node needs addresses of the Network, and no block is free, as the controller says.
+    pub is_scarce: bool,
 }
 
 /// A block from which new attachments get addresses.
@@ -96,9 +98,10 @@ impl Block {
     }
 }
 
-/// Returns the addresses of each Network that has any. `pools` are the valid AddressPools.
+/// Returns the addresses of each Network that has any. Of the `scarce` ones no block is free; `pools` are the valid AddressPools.
 pub(super) fn addresses(
     networks: &BTreeMap<NetworkName, NetworkSpec>,
+    scarce: &BTreeSet<NetworkName>,
     pools: &BTreeMap<String, AddressPoolSpec>,
     own: &OwnBlocks,
 ) -> BTreeMap<NetworkName, NodeAddresses> {
@@ -115,7 +118,17 @@ pub(super) fn addresses(
             .partition::<Vec<_>, _>(|(is_deleting, _)| *is_deleting);
         let [blocks, leaving] =
             [blocks, leaving].map(|all| all.into_iter().map(|(_, block)| block).collect());
-        Some((name.clone(), NodeAddresses { key, pool, blocks, leaving, is_stale: own.is_stale }))
+        Some((
+            name.clone(),
+            NodeAddresses {
+                key,
+                pool,
+                blocks,
+                leaving,
+                is_stale: own.is_stale,
+                is_scarce: scarce.contains(name),
+            },
+        ))
     };
     networks.iter().filter_map(of_network).collect()
 }
@@ -169,7 +182,7 @@ mod tests {
 
     fn cidrs(own: &OwnBlocks) -> Vec<String> {
         let networks = networks(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}));
-        let all = addresses(&networks, &BTreeMap::new(), own);
+        let all = addresses(&networks, &BTreeSet::new(), &BTreeMap::new(), own);
         all.into_values().flat_map(|one| one.blocks).map(|block| block.cidr.to_string()).collect()
     }
 
@@ -180,8 +193,9 @@ mod tests {
         let deleting = own([OwnBlock { is_deleting: true, ..block.clone() }]);
         assert_eq!(cidrs(&deleting), [""; 0]);
         let networks = networks(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}));
-        let leaving =
-            addresses(&networks, &BTreeMap::new(), &deleting).into_values().map(|one| one.leaving.len());
+        let leaving = addresses(&networks, &BTreeSet::new(), &BTreeMap::new(), &deleting)
+            .into_values()
+            .map(|one| one.leaving.len());
         assert_eq!(leaving.sum::<usize>(), 1, "for pods that were scheduled before");
         let elsewhere = own_block("storage", "10.30.0.0/28");
         assert_eq!(cidrs(&own([elsewhere, own_block("other", "10.20.0.32/28")])), [""; 0]);
@@ -200,7 +214,7 @@ mod tests {
         block.spec.pool = Some("lan".to_owned());
         let own = own([block]);
         let of = |pools: &BTreeMap<String, AddressPoolSpec>| {
-            addresses(&networks, pools, &own).into_values().next().expect("an entry")
+            addresses(&networks, &BTreeSet::new(), pools, &own).into_values().next().expect("an entry")
         };
         let without = of(&BTreeMap::new());
         assert_eq!((without.pool, without.blocks.len()), (None, 0));
@@ -215,7 +229,8 @@ mod tests {
         let mut object = own_block("storage", "10.20.0.0/28");
         object.spec.ranges = vec!["10.20.0.0-10.20.0.9".parse().expect("a span")];
         let networks = networks(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}));
-        let of_network = addresses(&networks, &BTreeMap::new(), &own([object])).into_values().next();
+        let of_network =
+            addresses(&networks, &BTreeSet::new(), &BTreeMap::new(), &own([object])).into_values().next();
         let block = of_network.and_then(|one| one.blocks.into_iter().next()).expect("the block");
         assert_eq!(block.size(), 8, "without the subnet's own address and its gateway");
         let taken = BTreeSet::from([ip("10.20.0.1"), ip("10.20.0.6"), ip("10.20.0.12"), ip("10.20.0.99")]);

@@ -1,7 +1,7 @@
 //! Keeps the [`Inventory`] up to date: links by netlink, providers' files, and Networks, UplinkPolicies and the Node object
 //! from the API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
 use netclaim_api::labels::has_all;
-use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::network::{ADDRESSES_AVAILABLE, EXHAUSTED, Network, NetworkSpec};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_cni::error_chain;
 use netclaim_driver::links::Links;
@@ -80,14 +80,16 @@ impl NodeWatch {
             // Before the first inventory, which is published as soon as it is there.
             uid.send_if_modified(|before| std::mem::replace(before, own_node.uid.clone()) != own_node.uid);
             let in_force = own_node.last.as_ref().and_then(|node| known_policies.of_node(&node.labels));
-            if let (Some(snapshot), Some(node), Some(networks), Some(in_force)) =
+            if let (Some(snapshot), Some(node), Some(all_networks), Some(in_force)) =
                 (snapshot, &own_node.last, known_networks.known(), in_force)
             {
                 let uplinks = uplinks(snapshot, &node.addresses, &in_force, self.providers.provided());
-                let networks = networks_for(networks, &node.labels);
+                let networks = networks_for(all_networks, &node.labels);
                 let labels = node.labels.clone();
                 let blocks = self.blocks.borrow_and_update().clone();
-                let addresses = addresses(&networks, known_pools.known().unwrap_or(&no_pools), &blocks);
+                let scarce = scarce(all_networks);
+                let pools = known_pools.known().unwrap_or(&no_pools);
+                let addresses = addresses(&networks, &scarce, pools, &blocks);
                 let now = Inventory { labels, uplinks, macvlan, ipvlan, networks, addresses };
                 for warning in new_warnings(&mut warned, now.node_link_warnings()) {
                     tracing::warn!("{warning}");
@@ -202,6 +204,20 @@ fn networks_for(
         Some((name.parse().ok().filter(|_| fits)?, network.spec.clone()))
     };
     networks.iter().filter_map(valid).collect()
+}
+
+/// Returns the Networks of which no block of addresses is free for a node that needs one, as the controller says.
+fn scarce(networks: &BTreeMap<String, Network>) -> BTreeSet<NetworkName> {
+    let is_scarce = |network: &Network| {
+        let conditions = network.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| {
+            condition.type_ == ADDRESSES_AVAILABLE
+                && condition.status == "False"
+                && condition.reason == EXHAUSTED
+        })
+    };
+    let scarce = networks.iter().filter(|(_, network)| is_scarce(network));
+    scarce.filter_map(|(name, _)| name.parse().ok()).collect()
 }
 
 #[cfg(test)]

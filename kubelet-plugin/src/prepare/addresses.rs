@@ -170,6 +170,7 @@ mod tests {
             blocks: blocks.iter().map(block).collect(),
             leaving: Vec::new(),
             is_stale: false,
+            is_scarce: false,
         }
     }
 
