@@ -52,6 +52,12 @@ const REST: Duration = Duration::from_secs(60);
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Blocks that are being created at once, so that no number that an agent reports exhausts the memory.
+const MAX_CREATES: usize = 1000;
+
+/// Time to the next plan after one that reached a limit.
+const NEXT_CREATES: Duration = Duration::from_secs(1);
+
 /// No held addresses.
 static NONE_HELD: BTreeSet<IpAddr> = BTreeSet::new();
 
@@ -216,9 +222,11 @@ impl Leasing {
             plan.look_at(due);
         }
         keep_apart(world, &mut pools);
+        let pending = world.blocks.values().filter(|block| block.phase == Phase::Pending).count();
+        let limit = MAX_CREATES.saturating_sub(pending);
         for (key, spec) in world.pools {
             let blocks = pools.remove(key).unwrap_or_default();
-            self.plan_pool(world, (key, spec), &blocks, now, &mut plan);
+            self.plan_pool(world, (key, spec), &blocks, limit, now, &mut plan);
         }
         for (network, draw) in world.networks {
             if let Draw::From { pool: PoolKey::Pool(pool), .. } = draw
@@ -235,6 +243,7 @@ impl Leasing {
         world: &World<'_>,
         (key, spec): (&PoolKey, &AddressPoolSpec),
         blocks: &OfPool<'_>,
+        limit: usize,
         now: Instant,
         plan: &mut Plan,
     ) {
@@ -268,7 +277,9 @@ impl Leasing {
                 world.held.get(key).unwrap_or(&NONE_HELD),
                 self.memory.resting(key),
             );
-            share.out(key, &mut free, &mut plan.create);
+            if share.out(key, &mut free, &mut plan.create, limit) {
+                plan.look_at(now + NEXT_CREATES);
+            }
             let short = share.short();
             for turn in &short {
                 let supply = plan.supply.entry(turn.network.clone()).or_insert(Supply::Free);

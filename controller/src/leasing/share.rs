@@ -4,10 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use netclaim_api::NetworkName;
-use netclaim_api::addresses::{AddressBlockSpec, AddressTotals, BlockSize, Family, PoolKey};
+use netclaim_api::addresses::{
+    AddressBlockSpec, AddressTotals, BlockSize, Family, MAX_WANTED, PoolKey, Span,
+};
 
 use super::free::{Free, Usable};
 use super::{Held, OfPool, Phase, Places, World};
+
+/// New blocks of a node for a Network and family in one plan.
+const MAX_CREATES_OF_NODE: usize = 64;
+
+/// Addresses that a node may want besides those that its pods have: more than pods start at once.
+const MAX_SPARE: u128 = 4096;
 
 /// The blocks of a pool and family, by who has them.
 pub(super) struct Share<'a> {
@@ -34,6 +42,8 @@ pub(super) struct Holding<'a> {
     pub(super) empty: Vec<(&'a Held<'a>, u128)>,
     /// Whether the node should have addresses for the Network.
     is_due: bool,
+    /// Blocks that this plan creates.
+    created: usize,
 }
 
 /// What pods wait for, of one Network.
@@ -83,22 +93,28 @@ impl<'a> Share<'a> {
         for held in of_pool.blocks.iter().filter(of_family) {
             let block = held.block;
             let count = usable.count(&block.spec);
-            let number =
-                |reported: Option<i64>| u128::try_from(reported.unwrap_or_default()).unwrap_or_default();
+            // Agents report the numbers, and one of them may be broken.
+            let number = |reported: Option<i64>, limit: u128| {
+                u128::try_from(reported.unwrap_or_default()).unwrap_or_default().min(limit)
+            };
+            let used_of_block = number(block.used, Span::of_net(block.spec.cidr).size());
             leased = leased.saturating_add(count);
-            used = used.saturating_add(number(block.used));
+            used = used.saturating_add(used_of_block);
             if held.leaves {
                 continue;
             }
             let holding = holdings.entry((&block.spec.network, &block.spec.node)).or_default();
             holding.blocks += 1;
             holding.usable = holding.usable.saturating_add(count);
-            holding.used = holding.used.saturating_add(number(block.used));
-            holding.wanted = holding.wanted.max(number(block.wanted));
+            holding.used = holding.used.saturating_add(used_of_block);
+            holding.wanted = holding.wanted.max(number(block.wanted, MAX_WANTED.unsigned_abs().into()));
             // Only an agent that runs can give a block back.
             if block.phase == Phase::Live && block.is_empty() && world.nodes.contains(&block.spec.node) {
                 holding.empty.push((held, count));
             }
+        }
+        for holding in holdings.values_mut() {
+            holding.wanted = holding.wanted.min(holding.used.saturating_add(MAX_SPARE));
         }
         let mut share = Self { holdings, pressure: BTreeMap::new(), leased, used, queue: BTreeSet::new() };
         if share.holdings.values().any(|holding| holding.is_due && holding.blocks == 0) {
@@ -152,22 +168,33 @@ impl<'a> Share<'a> {
     }
 
     /// Leases free blocks one by one, each to the node whose turn it is, so that no node gets many while others get none.
+    /// Returns whether a limit of one plan stopped it: `limit` blocks in `create`, or those of one node.
     pub(super) fn out(
         &mut self,
         key: &PoolKey,
         free: &mut Free<'_, impl Iterator<Item = IpNet>>,
         create: &mut Vec<AddressBlockSpec>,
-    ) {
+        limit: usize,
+    ) -> bool {
+        let mut is_limited = false;
         while let Some(turn) = self.queue.pop_first() {
+            if create.len() >= limit {
+                // Whether the others are short, the next plan knows.
+                self.queue.clear();
+                return true;
+            }
             let Some(block) = free.next() else {
                 self.queue.insert(turn);
-                return;
+                return is_limited;
             };
             let Some(holding) = self.holdings.get_mut(&(turn.network, turn.node)) else { continue };
             holding.blocks += 1;
+            holding.created += 1;
             holding.usable = holding.usable.saturating_add(block.usable);
             let (blocks, again) = (holding.blocks, holding.needs_block());
-            if again {
+            let is_last = holding.created >= MAX_CREATES_OF_NODE;
+            is_limited |= again && is_last;
+            if again && !is_last {
                 self.queue.insert(self.turn(turn.network, turn.node, blocks));
             }
             self.leased = self.leased.saturating_add(block.usable);
@@ -183,6 +210,7 @@ impl<'a> Share<'a> {
                 ranges: block.ranges,
             });
         }
+        is_limited
     }
 
     /// Returns who got no block or fewer than it wants, the most urgent first.

@@ -199,6 +199,43 @@ fn scarce_blocks_go_round_robin_so_that_nobody_hoards() {
 }
 
 #[test]
+fn a_node_wants_at_most_what_its_pods_have_and_some_more() {
+    let mut lab = Lab::new(json!({"ranges": [{"subnet": "fd00::/64"}], "blockSize": {"ipv6": 122}}), &["a"]);
+    lab.step();
+    lab.block("storage.fd00-0-0-0-0-0-0-0-122").wanted = Some(i64::MAX);
+    let plan = lab.step();
+    assert_eq!(plan.create.len(), 64, "4096 addresses, two of the first block are nobody's");
+    assert_eq!(lab.step().create.len(), 0, "they are enough");
+    lab.block("storage.fd00-0-0-0-0-0-0-0-122").used = Some(i64::MAX);
+    assert_eq!(lab.step().create.len(), 1, "no block has more pods than addresses");
+}
+
+#[test]
+fn a_plan_creates_a_limited_number_of_blocks_and_the_next_one_goes_on() {
+    let ranges = json!([{"subnet": "fd00::/64"}]);
+    let mut lab = Lab::new(json!({"ranges": ranges, "blockSize": {"ipv6": 126}}), &["a", "b"]);
+    lab.step();
+    lab.block("storage.fd00-0-0-0-0-0-0-0-126").wanted = Some(400);
+    let plan = lab.step();
+    assert_eq!((plan.create.len(), plan.next), (64, Some(lab.now + NEXT_CREATES)));
+    assert_eq!(plan.supply[&network("storage")], Supply::Free);
+    assert_eq!(lab.step().create.len(), 36);
+    assert_eq!(lab.step().create.len(), 0);
+}
+
+#[test]
+fn blocks_that_are_being_created_leave_no_room_for_more_than_the_limit() {
+    let nodes: Vec<String> = (0..MAX_CREATES + 10).map(|node| format!("n{node}")).collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    let mut lab = Lab::new(json!({"ranges": [{"subnet": "10.0.0.0/8"}]}), &nodes);
+    lab.step();
+    for block in lab.blocks.values_mut().take(995) {
+        block.phase = Phase::Pending;
+    }
+    assert_eq!(lab.plan().create.len(), 5);
+}
+
+#[test]
 fn the_node_for_which_a_pod_waits_is_first() {
     let mut lab = Lab::new(blocks_of_16(1), &["a", "b"]);
     lab.wants(network("storage"), Places::Nodes(names(&["b"])));
@@ -580,7 +617,11 @@ fn a_plan_for_5000_nodes_with_three_networks_takes_milliseconds() {
         lab.draws(name, inline(name), &nodes);
     }
     lab.wants(network("storage"), Places::Any);
-    assert_eq!(lab.step().create.len(), 20_000);
+    for _ in 0..20 {
+        let plan = lab.step();
+        assert_eq!(plan.create.len(), MAX_CREATES);
+        assert_eq!(plan.supply[&network("storage")], Supply::Free);
+    }
     lab.block("blue.fd01-0-0-0-0-0-0-0-122").wanted = Some(70);
     let begin = std::time::Instant::now();
     assert_eq!(lab.step().create.len(), 1);
