@@ -35,8 +35,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::asks::Reader;
-use self::store::{Blocks, Leases};
-use self::writes::{Done, Writes};
+use self::store::{Blocks, Lease, Leases};
+use self::writes::{Done, LeaseRef, Writes};
 use crate::leasing::{Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::Metrics;
 use crate::node_objects::Nodes;
@@ -83,7 +83,8 @@ enum Action {
     Create(AddressBlockSpec),
     Delete(Removal),
     Release { block: Removal, node: String },
-    DeleteLease { name: String, uid: String, holder: Holder },
+    DeleteLease { lease: LeaseRef, holder: Option<Holder> },
+    ClearNode { lease: LeaseRef, node: String },
 }
 
 /// Leases blocks as `demand` says, and reports how the pools are. Does not return.
@@ -394,7 +395,10 @@ impl State {
                     Action::Create(spec) => writes.create(spec.clone()).await,
                     Action::Delete(block) => writes.delete(block).await,
                     Action::Release { block, node } => writes.release(block, node).await,
-                    Action::DeleteLease { name, uid, holder } => writes.delete_lease(name, uid, holder).await,
+                    Action::DeleteLease { lease, holder } => {
+                        writes.delete_lease(lease, holder.as_ref()).await
+                    }
+                    Action::ClearNode { lease, node } => writes.clear_node(lease, node).await,
                 };
                 (action, result)
             });
@@ -416,8 +420,14 @@ impl State {
                 Action::Release { block, .. } if *done == Done::Yes => {
                     tracing::info!(block = block.name, "released the block of a node that is gone");
                 }
-                Action::DeleteLease { name, holder, .. } if *done == Done::Yes => {
-                    tracing::info!(lease = name, %holder, "deleted the lease of a holder that is gone");
+                Action::DeleteLease { lease, holder: Some(holder) } if *done == Done::Yes => {
+                    tracing::info!(lease = lease.name, %holder, "deleted the lease of a holder that is gone");
+                }
+                Action::DeleteLease { lease, holder: None } if *done == Done::Yes => {
+                    tracing::warn!(lease = lease.name, "deleted a lease whose name is not that of its spec");
+                }
+                Action::ClearNode { lease, node } if *done == Done::Yes => {
+                    tracing::info!(lease = lease.name, node, "freed the address of a claim from a gone node");
                 }
                 _ => {}
             },
@@ -434,26 +444,39 @@ impl State {
         }
     }
 
-    /// Deletes leases whose holder is gone, if no pod can have their address any more.
+    /// Deletes leases that no pod uses and that nobody holds. Frees those of claims that exist from nodes that are gone.
     fn collect(&mut self, claims: &Claims) {
         self.collect = None;
-        let is_idle = |node: &Option<String>| node.as_ref().is_none_or(|node| self.gone.contains(node));
-        let idle =
-            || self.leases.all().iter().filter(|(_, lease)| !lease.is_deleting && is_idle(&lease.node));
-        let of_claims = idle().filter(|(_, lease)| lease.holder.kind == HolderKind::ResourceClaim);
-        let without_claim = of_claims.filter(|(_, lease)| !claims.may_exist(&lease.holder.uid));
-        let of_pods = || idle().filter(|(_, lease)| lease.holder.kind == HolderKind::Pod);
-        let (after, before): (Vec<_>, Vec<_>) = of_pods().partition(|(name, _)| **name > self.looked_up);
+        let is_idle = |(_, lease): &(&String, &Lease)| {
+            !lease.is_deleting && lease.node.as_ref().is_none_or(|node| self.gone.contains(node))
+        };
+        let (idle, nobodys): (Vec<_>, Vec<_>) =
+            self.leases.all().iter().filter(is_idle).partition(|(_, lease)| lease.has_own_name);
+        let is_of_pod = |lease: &Lease| lease.holder.kind == HolderKind::Pod;
+        let (of_pods, of_claims): (Vec<_>, Vec<_>) =
+            idle.into_iter().partition(|(_, lease)| is_of_pod(lease));
+        let (claimed, without_claim): (Vec<_>, Vec<_>) =
+            of_claims.into_iter().partition(|(_, lease)| claims.may_exist(&lease.holder.uid));
+        let (after, before): (Vec<_>, Vec<_>) =
+            of_pods.into_iter().partition(|(name, _)| **name > self.looked_up);
         let looked_up: Vec<_> = after.into_iter().chain(before).take(LOOKUPS).collect();
         let last = looked_up.last().map(|(name, _)| (*name).clone());
-        let actions: Vec<Action> = without_claim
-            .chain(looked_up)
-            .map(|(name, lease)| Action::DeleteLease {
-                name: name.clone(),
-                uid: lease.uid.clone(),
-                holder: lease.holder.clone(),
-            })
-            .collect();
+        let reference = |name: &String, lease: &Lease| LeaseRef {
+            name: name.clone(),
+            uid: lease.uid.clone(),
+            resource_version: lease.resource_version.clone(),
+        };
+        let held = without_claim.into_iter().chain(looked_up).map(|(name, lease)| Action::DeleteLease {
+            lease: reference(name, lease),
+            holder: Some(lease.holder.clone()),
+        });
+        let nobodys = nobodys
+            .into_iter()
+            .map(|(name, lease)| Action::DeleteLease { lease: reference(name, lease), holder: None });
+        let to_clear = claimed.into_iter().filter_map(|(name, lease)| {
+            Some(Action::ClearNode { lease: reference(name, lease), node: lease.node.clone()? })
+        });
+        let actions: Vec<Action> = held.chain(nobodys).chain(to_clear).collect();
         if !actions.is_empty() {
             self.collect_at(Instant::now() + COLLECT_INTERVAL);
         }
@@ -472,7 +495,8 @@ impl Action {
             Self::Create(spec) => format!("create AddressBlock {}", spec.name()),
             Self::Delete(block) => format!("delete AddressBlock {}", block.name),
             Self::Release { block, .. } => format!("release AddressBlock {}", block.name),
-            Self::DeleteLease { name, .. } => format!("delete AddressLease {name}"),
+            Self::DeleteLease { lease, .. } => format!("delete AddressLease {}", lease.name),
+            Self::ClearNode { lease, .. } => format!("clear the node of AddressLease {}", lease.name),
         }
     }
 }
@@ -635,6 +659,38 @@ mod tests {
         assert_eq!(state.reading.len(), 1);
         state.plan();
         assert_eq!(state.reading.len(), 1, "one at a time");
+    }
+
+    #[tokio::test]
+    async fn leases_of_claims_are_freed_from_gone_nodes_and_those_with_other_names_are_deleted() {
+        let mut state = state();
+        let lease = |name: &str, node: Option<&str>| {
+            let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
+                "metadata": {"name": name, "uid": "u", "resourceVersion": "7"},
+                "spec": {"network": "storage", "address": "10.20.0.200",
+                    "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": "u7"}},
+                "status": {"node": node}});
+            watcher::Event::Apply(serde_json::from_value(lease).unwrap())
+        };
+        state.leases.apply(lease("storage.10.20.0.200", Some("a")));
+        state.leases.apply(lease("copy", None));
+        state.leases.apply(lease("busy-copy", Some("a")));
+        let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
+        let claims = Claims::new(Client::new(service, "default"));
+        let actions = |state: &mut State| {
+            state.collect(&claims);
+            std::mem::take(&mut state.in_flight).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(actions(&mut state), ["delete AddressLease copy"], "the claim may exist");
+        state.gone.insert("a".into());
+        assert_eq!(
+            actions(&mut state),
+            [
+                "clear the node of AddressLease storage.10.20.0.200",
+                "delete AddressLease busy-copy",
+                "delete AddressLease copy"
+            ]
+        );
     }
 
     #[tokio::test]

@@ -1,7 +1,6 @@
 //! The AddressBlocks and AddressLeases that the watches have shown, and the blocks that are being created. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use kube::ResourceExt as _;
@@ -9,13 +8,13 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher;
 use netclaim_api::addresses::{
     AddressBlockSpec, AddressBlockStatus, AddressLeaseSpec, AddressLeaseStatus, BLOCK_FINALIZER, Holder,
-    Leased, PoolKey,
+    Leased, lease_name,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::leasing::{Block, Phase};
+use crate::leasing::{Block, HeldAddress, Phase};
 
 /// How long a block that was created may be missing from the watch.
 const UNSEEN: Duration = Duration::from_secs(30);
@@ -147,8 +146,11 @@ pub(super) struct Leases {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) uid: String,
-    pub(super) pool: PoolKey,
-    pub(super) address: Option<IpAddr>,
+    pub(super) resource_version: String,
+    /// The address, if it is an IP address.
+    pub(super) held: Option<HeldAddress>,
+    /// Whether it has the name that its spec makes. The name is the lock, so that any other lease holds nothing.
+    pub(super) has_own_name: bool,
     pub(super) holder: Holder,
     /// Where a pod may have the address.
     pub(super) node: Option<String>,
@@ -182,14 +184,9 @@ impl Leases {
     }
 
     /// Returns the addresses that leases hold.
-    pub(super) fn held(&self) -> BTreeMap<PoolKey, BTreeSet<IpAddr>> {
-        let mut held: BTreeMap<PoolKey, BTreeSet<IpAddr>> = BTreeMap::new();
-        for lease in self.known.values() {
-            if let Some(address) = lease.address {
-                held.entry(lease.pool.clone()).or_default().insert(address);
-            }
-        }
-        held
+    pub(super) fn held(&self) -> BTreeSet<HeldAddress> {
+        let leases = self.known.values().filter(|lease| lease.has_own_name);
+        leases.filter_map(|lease| lease.held.clone()).collect()
     }
 
     /// Returns the nodes where leased addresses may be in use.
@@ -208,14 +205,17 @@ fn read_lease(object: &DynamicObject) -> Option<(String, Lease)> {
         return None;
     };
     let status: AddressLeaseStatus = decode(object, "status").unwrap_or_default();
-    let address = spec.leased().and_then(|leased| match leased {
-        Leased::Address(ip) => Some(ip),
-        Leased::Mac(_) => None,
-    });
+    let (pool, leased) = (spec.key(), spec.leased());
+    let has_own_name = leased.is_some_and(|leased| lease_name(&pool, leased) == name);
+    let held = match leased {
+        Some(Leased::Address(address)) => Some(HeldAddress { pool, network: spec.network, address }),
+        _ => None,
+    };
     let lease = Lease {
         uid: object.uid().unwrap_or_default(),
-        pool: spec.key(),
-        address,
+        resource_version: object.resource_version().unwrap_or_default(),
+        held,
+        has_own_name,
         holder: spec.holder,
         node: status.node.filter(|node| !node.is_empty()),
         is_deleting: object.metadata.deletion_timestamp.is_some(),
@@ -299,10 +299,13 @@ mod tests {
                 "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": "u7"}});
             object["status"] = json!({"node": "a"});
         };
-        assert!(leases.apply(Apply(object("l", lease))));
-        assert!(!leases.apply(Apply(object("l", lease))));
-        let ips = leases.held().into_values().next().unwrap();
-        assert_eq!(ips, BTreeSet::from(["10.20.0.200".parse().unwrap()]));
+        for name in ["storage.10.20.0.200", "copy"] {
+            assert!(leases.apply(Apply(object(name, lease))));
+            assert!(!leases.apply(Apply(object(name, lease))));
+        }
+        leases.known.get_mut("copy").unwrap().held.as_mut().unwrap().address = "10.20.0.7".parse().unwrap();
+        let held: Vec<String> = leases.held().iter().map(|held| held.address.to_string()).collect();
+        assert_eq!(held, ["10.20.0.200"], "not that of a lease with another name");
         assert_eq!(leases.nodes(), BTreeSet::from(["a".to_owned()]));
     }
 }

@@ -24,6 +24,14 @@ pub(super) struct Writes {
     nodes: Api<PartialObjectMeta<Node>>,
 }
 
+/// One state of an AddressLease.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseRef {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+}
+
 /// What a request has found or done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
@@ -83,16 +91,38 @@ impl Writes {
         overtaken(&[404, 409, 422], patched)
     }
 
-    /// Deletes the lease of a holder that does not exist any more.
-    pub(super) async fn delete_lease(&self, name: &str, uid: &str, holder: &Holder) -> kube::Result<Done> {
-        let uid_of_holder = match holder.kind {
-            HolderKind::ResourceClaim => self.uid::<ResourceClaim>(holder).await?,
-            HolderKind::Pod => self.uid::<Pod>(holder).await?,
+    /// Deletes a lease that no pod uses and whose holder, if one is given, does not exist any more.
+    pub(super) async fn delete_lease(&self, lease: &LeaseRef, holder: Option<&Holder>) -> kube::Result<Done> {
+        if let Some(holder) = holder {
+            let uid = match holder.kind {
+                HolderKind::ResourceClaim => self.uid::<ResourceClaim>(holder).await?,
+                HolderKind::Pod => self.uid::<Pod>(holder).await?,
+            };
+            if uid.is_some_and(|found| holder.uid.is_empty() || found == holder.uid) {
+                return Ok(Done::Overtaken);
+            }
+        }
+        let preconditions = Preconditions {
+            uid: Some(lease.uid.clone()),
+            // Meanwhile, a node may have begun to use it.
+            resource_version: Some(lease.resource_version.clone()),
         };
-        if uid_of_holder.is_some_and(|found| holder.uid.is_empty() || found == holder.uid) {
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        overtaken(&[404, 409], self.leases.delete(&lease.name, &params).await)
+    }
+
+    /// Lets another node use a lease whose node is gone. It asks for the Node first: a watch may be late.
+    pub(super) async fn clear_node(&self, lease: &LeaseRef, node: &str) -> kube::Result<Done> {
+        if self.nodes.get_opt(node).await?.is_some() {
             return Ok(Done::Overtaken);
         }
-        overtaken(&[404, 409], self.leases.delete(name, &with_uid(uid)).await)
+        let patch = json!({
+            "metadata": {"uid": lease.uid, "resourceVersion": lease.resource_version},
+            "status": {"node": null},
+        });
+        let patched =
+            self.leases.patch_status(&lease.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        overtaken(&[404, 409], patched)
     }
 
     async fn uid<K>(&self, holder: &Holder) -> kube::Result<Option<String>>
@@ -168,6 +198,10 @@ mod tests {
         Removal { name: spec().name(), uid: "u1".into(), why: Why::NodeGone }
     }
 
+    fn lease() -> LeaseRef {
+        LeaseRef { name: "l".into(), uid: "u".into(), resource_version: "7".into() }
+    }
+
     const BLOCK: &str = "/apis/netclaim.dev/v1alpha1/addressblocks/storage.10.20.0.0-28";
 
     #[tokio::test]
@@ -210,14 +244,27 @@ mod tests {
         };
         let claim = |uid: &str| json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "c", "uid": uid}});
         let (writes, server) = writes(vec![(200, claim("u7")), (200, claim("u8")), failure(404)]);
-        assert_eq!(writes.delete_lease("l", "u", &holder).await.unwrap(), Done::Overtaken);
+        let lease = lease();
+        assert_eq!(writes.delete_lease(&lease, Some(&holder)).await.unwrap(), Done::Overtaken);
         assert_eq!(
-            writes.delete_lease("l", "u", &holder).await.unwrap(),
+            writes.delete_lease(&lease, Some(&holder)).await.unwrap(),
             Done::Overtaken,
             "deleted by another"
         );
         let seen = server.await.unwrap();
         assert_eq!(seen[2].0, "DELETE /apis/netclaim.dev/v1alpha1/addressleases/l");
-        assert_eq!(seen[2].1["preconditions"]["uid"], "u");
+        assert_eq!(seen[2].1["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
+    }
+
+    #[tokio::test]
+    async fn only_the_node_of_a_lease_that_is_gone_is_cleared() {
+        let node = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"}});
+        let (writes, server) = writes(vec![(200, node), failure(404), failure(409)]);
+        assert_eq!(writes.clear_node(&lease(), "a").await.unwrap(), Done::Overtaken, "the node exists");
+        assert_eq!(writes.clear_node(&lease(), "a").await.unwrap(), Done::Overtaken, "it changed meanwhile");
+        let seen = server.await.unwrap();
+        assert_eq!(seen[2].0, "PATCH /apis/netclaim.dev/v1alpha1/addressleases/l/status");
+        let patch = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {"node": null}});
+        assert_eq!(seen[2].1, patch);
     }
 }

@@ -74,6 +74,11 @@ impl Usable {
         size(self.within(all))
     }
 
+    /// Whether some of the addresses of a block are usable.
+    pub(super) fn has_any_of(&self, block: IpNet) -> bool {
+        self.within(Span::of_net(block)).next().is_some()
+    }
+
     /// Whether claims may ask for an address that the node of the block has got.
     pub(super) fn reserves(&self, block: &AddressBlockSpec) -> bool {
         let all = Span::of_net(block.cidr);

@@ -58,9 +58,6 @@ const MAX_CREATES: usize = 1000;
 /// Time to the next plan after one that reached a limit.
 const NEXT_CREATES: Duration = Duration::from_secs(1);
 
-/// No held addresses.
-static NONE_HELD: BTreeSet<IpAddr> = BTreeSet::new();
-
 /// What the plan follows from.
 pub(crate) struct World<'a> {
     /// All Networks that exist.
@@ -69,14 +66,32 @@ pub(crate) struct World<'a> {
     pub(crate) pools: &'a BTreeMap<PoolKey, AddressPoolSpec>,
     /// All AddressBlocks by name, and those that are being created.
     pub(crate) blocks: &'a BTreeMap<String, Block>,
-    /// Addresses that AddressLeases hold.
-    pub(crate) held: &'a BTreeMap<PoolKey, BTreeSet<IpAddr>>,
+    pub(crate) held: &'a BTreeSet<HeldAddress>,
     /// Nodes where leased addresses may be in use.
     pub(crate) lease_nodes: &'a BTreeSet<String>,
     /// Names of all Node objects.
     pub(crate) nodes: &'a BTreeSet<String>,
     /// Where pods wait.
     pub(crate) waiting: &'a Waiting,
+}
+
+impl World<'_> {
+    /// Whether a Network has blocks and leases of a pool from which it does not draw any more.
+    fn is_astray(&self, network: &NetworkName, pool: &PoolKey) -> bool {
+        match self.networks.get(network) {
+            None | Some(Draw::Nothing) => true,
+            Some(Draw::Unknown) => false,
+            Some(Draw::From { pool: present, .. }) => present != pool,
+        }
+    }
+}
+
+/// An address that an AddressLease holds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HeldAddress {
+    pub(crate) pool: PoolKey,
+    pub(crate) network: NetworkName,
+    pub(crate) address: IpAddr,
 }
 
 /// What a Network draws addresses from.
@@ -216,17 +231,20 @@ impl Leasing {
         self.memory.observe(world, now);
         let mut plan = Plan::default();
         let mut pools = by_pool(world);
-        stale::find(world, &mut pools, (&self.memory, self.safety), now, &mut plan);
+        let usable: BTreeMap<&PoolKey, Usable> =
+            world.pools.iter().map(|(key, spec)| (key, Usable::of(spec))).collect();
+        stale::find(world, &mut pools, &usable, (&self.memory, self.safety), now, &mut plan);
         plan.gone = self.memory.gone_for(now, self.safety.0);
         if let Some(due) = self.memory.next_gone(now, self.safety.0) {
             plan.look_at(due);
         }
-        keep_apart(world, &mut pools);
+        keep_apart(world, &usable, &mut pools);
         let pending = world.blocks.values().filter(|block| block.phase == Phase::Pending).count();
         let limit = MAX_CREATES.saturating_sub(pending);
         for (key, spec) in world.pools {
             let blocks = pools.remove(key).unwrap_or_default();
-            self.plan_pool(world, (key, spec), &blocks, limit, now, &mut plan);
+            let Some(usable) = usable.get(key) else { continue };
+            self.plan_pool(world, (key, spec, usable), &blocks, limit, now, &mut plan);
         }
         for (network, draw) in world.networks {
             if let Draw::From { pool: PoolKey::Pool(pool), .. } = draw
@@ -241,7 +259,7 @@ impl Leasing {
     fn plan_pool(
         &mut self,
         world: &World<'_>,
-        (key, spec): (&PoolKey, &AddressPoolSpec),
+        (key, spec, usable): (&PoolKey, &AddressPoolSpec, &Usable),
         blocks: &OfPool<'_>,
         limit: usize,
         now: Instant,
@@ -258,7 +276,6 @@ impl Leasing {
         for network in networks.keys() {
             plan.supply.insert((*network).clone(), Supply::Free);
         }
-        let usable = Usable::of(spec);
         let moves_are_due = self.memory.moves_due(key, now, MOVE_INTERVAL);
         let (mut totals, mut sizes, mut moved) = (None, BlockSize::default(), false);
         for family in spec.families() {
@@ -269,12 +286,12 @@ impl Leasing {
                 Family::V4 => sizes.ipv4 = Some(prefix),
                 Family::V6 => sizes.ipv6 = Some(prefix),
             }
-            let mut share = Share::new(world, &networks, blocks, &usable, family);
+            let mut share = Share::new(world, &networks, blocks, usable, family);
             let mut free = free::Free::new(
                 spec.blocks(family, prefix),
                 &blocks.taken,
-                &usable,
-                world.held.get(key).unwrap_or(&NONE_HELD),
+                usable,
+                &blocks.held,
                 self.memory.resting(key),
             );
             if share.out(key, &mut free, &mut plan.create, limit) {
@@ -331,8 +348,10 @@ impl Plan {
 #[derive(Default)]
 struct OfPool<'a> {
     blocks: Vec<Held<'a>>,
-    /// Their addresses.
+    /// Their addresses, and those of blocks of other pools that pods may still have.
     taken: Taken,
+    /// Addresses that AddressLeases hold.
+    held: BTreeSet<IpAddr>,
 }
 
 /// A block that exists.
@@ -367,21 +386,26 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
     pools
 }
 
-/// Makes the addresses that a Network still has of an earlier pool count as taken in its present one: the ranges of both may
-/// be the same, such as when they move from the Network to an AddressPool.
-fn keep_apart(world: &World<'_>, pools: &mut BTreeMap<PoolKey, OfPool<'_>>) {
-    let mut taken: Vec<(PoolKey, IpNet)> = Vec::new();
-    for (key, of_pool) in &*pools {
-        for held in &of_pool.blocks {
-            if let Some(Draw::From { pool, .. }) = world.networks.get(&held.block.spec.network)
-                && pool != key
-            {
-                taken.push((pool.clone(), held.block.spec.cidr));
-            }
+/// Makes addresses count as taken in every pool that has them if their Network is gone or draws from another pool now, and
+/// those of other leases in their own pool. The ranges of two pools may be the same, such as when they move from a Network to
+/// an AddressPool. What other Networks use does not count: they may be on another layer 2.
+fn keep_apart(
+    world: &World<'_>,
+    usable: &BTreeMap<&PoolKey, Usable>,
+    pools: &mut BTreeMap<PoolKey, OfPool<'_>>,
+) {
+    let of_pools = pools.values().flat_map(|of_pool| &of_pool.blocks).map(|held| &held.block.spec);
+    let astray: Vec<IpNet> = of_pools
+        .filter(|block| world.is_astray(&block.network, &block.key()))
+        .map(|block| block.cidr)
+        .collect();
+    for (key, usable) in usable {
+        let of_pool = pools.entry((*key).clone()).or_default();
+        for block in astray.iter().filter(|block| usable.has_any_of(**block)) {
+            of_pool.taken.insert(*block);
         }
-    }
-    for (pool, block) in taken {
-        pools.entry(pool).or_default().taken.insert(block);
+        let is_held = |held: &&HeldAddress| held.pool == **key || world.is_astray(&held.network, &held.pool);
+        of_pool.held = world.held.iter().filter(is_held).map(|held| held.address).collect();
     }
 }
 

@@ -167,7 +167,7 @@ impl Controller {
             networks: &view.networks,
             pools: &pools.map(|(key, spec)| (key.clone(), spec.clone())).collect(),
             blocks: &blocks,
-            held: &BTreeMap::new(),
+            held: &BTreeSet::new(),
             lease_nodes: &BTreeSet::new(),
             nodes: &view.nodes,
             waiting: &view.waiting,

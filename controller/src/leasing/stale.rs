@@ -50,12 +50,13 @@ impl fmt::Display for Why {
 pub(super) fn find(
     world: &World<'_>,
     pools: &mut BTreeMap<PoolKey, OfPool<'_>>,
+    usable: &BTreeMap<&PoolKey, Usable>,
     (memory, safety): (&Memory, Safety),
     now: Instant,
     plan: &mut Plan,
 ) {
     for (key, of_pool) in pools {
-        let usable = world.pools.get(key).map(Usable::of);
+        let usable = usable.get(key);
         let overlaps = overlaps(of_pool);
         for held in &mut of_pool.blocks {
             let block = held.block;
@@ -66,7 +67,7 @@ pub(super) fn find(
             let mut is_gone_for =
                 |time: Duration| gone_since.is_some_and(|since| plan.is_past(since + time, now));
             let (node_is_gone, is_over) = (is_gone_for(safety.before_delete()), is_gone_for(safety.0));
-            let stale = stale(world, key, usable.as_ref(), held)
+            let stale = stale(world, key, usable, held)
                 .or_else(|| overlaps.get(held.name).map(|other| Why::Overlaps(*other)));
             if let Some(why) = &stale
                 && !node_is_gone

@@ -8,7 +8,7 @@ pub(super) struct Lab {
     networks: BTreeMap<NetworkName, Draw>,
     pools: BTreeMap<PoolKey, AddressPoolSpec>,
     blocks: BTreeMap<String, Block>,
-    held: BTreeMap<PoolKey, BTreeSet<IpAddr>>,
+    held: BTreeSet<HeldAddress>,
     lease_nodes: BTreeSet<String>,
     nodes: BTreeSet<String>,
     waiting: Waiting,
@@ -42,7 +42,7 @@ impl Lab {
             networks: BTreeMap::new(),
             pools: BTreeMap::from([(inline("storage"), pool(spec))]),
             blocks: BTreeMap::new(),
-            held: BTreeMap::new(),
+            held: BTreeSet::new(),
             lease_nodes: BTreeSet::new(),
             nodes: names(nodes),
             waiting: Waiting::new(),
@@ -56,6 +56,11 @@ impl Lab {
 
     fn draws(&mut self, name: &str, pool: PoolKey, nodes: &[&str]) {
         self.networks.insert(network(name), Draw::From { pool, nodes: names(nodes) });
+    }
+
+    /// Adds an AddressLease.
+    fn hold(&mut self, pool: PoolKey, name: &str, ip: IpAddr) {
+        self.held.insert(HeldAddress { pool, network: network(name), address: ip });
     }
 
     /// Lets a pod of the Network wait for one of these nodes.
@@ -285,7 +290,9 @@ fn a_small_subnet_does_not_set_the_size_for_all() {
 fn a_block_gets_the_usable_addresses_that_no_lease_holds() {
     let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
     let ip = |last: u8| IpAddr::from([10, 20, 1, last]);
-    lab.held.insert(inline("storage"), (0..16).chain([20]).map(ip).collect());
+    for last in (0..16).chain([20]) {
+        lab.hold(inline("storage"), "storage", ip(last));
+    }
     let plan = lab.step();
     assert_eq!(created(&plan), ["a 10.20.1.16/28"], "nobody could use the first");
     let ranges: Vec<String> = plan.create[0].ranges.iter().map(ToString::to_string).collect();
@@ -557,6 +564,46 @@ fn ranges_that_move_to_a_pool_are_not_leased_again_while_pods_have_their_address
         ["10.20.1.64/26", "10.20.1.128/26"],
         "pods of node a have addresses of the first one"
     );
+}
+
+#[test]
+fn addresses_of_a_network_that_is_gone_are_in_no_new_block_of_any_pool() {
+    let mut lab = Lab::new(blocks_of_16(3), &["a", "b"]);
+    lab.step();
+    lab.networks.clear();
+    lab.pools = BTreeMap::from([(inline("other"), pool(blocks_of_16(3)))]);
+    lab.draws("other", inline("other"), &["a", "b"]);
+    lab.hold(inline("storage"), "storage", IpAddr::from([10, 20, 1, 40]));
+    let plan = lab.step();
+    assert_eq!(created(&plan), ["a 10.20.1.32/28"], "pods still have addresses of the others");
+    let ranges: Vec<String> = plan.create[0].ranges.iter().map(ToString::to_string).collect();
+    assert_eq!(ranges, ["10.20.1.32/29", "10.20.1.41-10.20.1.47"]);
+    lab.blocks.retain(|_, block| block.phase == Phase::Live);
+    lab.wait(2 * REST);
+    assert_eq!(created(&lab.step()), ["b 10.20.1.0/28"]);
+}
+
+#[test]
+fn two_networks_on_different_links_have_the_same_addresses() {
+    let mut lab = Lab::new(blocks_of_16(1), &["a"]);
+    lab.hold(inline("storage"), "storage", IpAddr::from([10, 20, 1, 3]));
+    lab.step();
+    lab.pools.insert(inline("other"), pool(blocks_of_16(1)));
+    lab.draws("other", inline("other"), &["a"]);
+    let plan = lab.step();
+    assert_eq!(created(&plan), ["a 10.20.1.0/28"]);
+    assert_eq!(plan.create[0].ranges, ["10.20.1.0/28".parse().unwrap()]);
+}
+
+#[test]
+fn the_leases_of_a_network_stay_held_in_the_pool_that_it_draws_from_now() {
+    let mut lab = Lab::new(blocks_of_16(1), &["a"]);
+    let lan = PoolKey::Pool("lan".into());
+    lab.hold(inline("storage"), "storage", IpAddr::from([10, 20, 1, 0]));
+    lab.pools = BTreeMap::from([(lan.clone(), pool(blocks_of_16(1)))]);
+    lab.draws("storage", lan, &["a"]);
+    let ranges: Vec<String> = lab.step().create[0].ranges.iter().map(ToString::to_string).collect();
+    assert_eq!(ranges, ["10.20.1.1-10.20.1.15"]);
 }
 
 #[test]
