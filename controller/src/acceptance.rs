@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
-use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::network::{ADDRESSES_AVAILABLE, EXHAUSTED, NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::{Invalid, NetworkName, Quantity};
 use serde_json::Value;
 
@@ -18,9 +18,6 @@ use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, na
 
 /// Type of the condition that says where a Network can be used now.
 const AVAILABLE: &str = "Available";
-
-/// Type of the condition that says whether there are addresses for a Network that draws some.
-const ADDRESSES_AVAILABLE: &str = "AddressesAvailable";
 
 /// The addresses of a Network, once they are known.
 #[derive(Debug, Clone, Copy, Default)]
@@ -172,7 +169,7 @@ fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> 
                  {used}, and {free} are in no block; add a range",
                 named(nodes.iter())
             );
-            Finding::new(false, "Exhausted", message)
+            Finding::new(false, EXHAUSTED, message)
         }
         Supply::PoolMissing(pool) => {
             let message = format!(

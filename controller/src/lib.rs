@@ -35,6 +35,7 @@ mod spans;
 mod status;
 mod waiting;
 mod warnings;
+mod watches;
 pub mod whereabouts;
 
 use std::net::SocketAddr;

@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
@@ -49,6 +49,7 @@ use crate::metrics::{Accepted, Field, Metrics, Published};
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, DevicesOfSlice};
 use crate::status::{ACCEPTED_WITH_WARNINGS, CONTROLLER, INVALID, apply};
+use crate::watches::{Refused, next, next_unless_refused};
 use crate::{policies, pools, warnings};
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
@@ -162,7 +163,7 @@ async fn watch(
             () = changed(&mut policy_events, "uplink policies", &mut synced.policies) => within(&mut due, GATHER),
             () = changed(&mut network_events, "networks", &mut synced.networks) => within(&mut due, GATHER),
             () = changed(&mut slice_events, "resource slices", &mut synced.slices) => within(&mut due, GATHER),
-            () = changed(&mut pool_events, "address pools", &mut synced.pools) => within(&mut due, GATHER),
+            () = changed_if_any(&mut pool_events, "address pools", &mut synced.pools) => within(&mut due, GATHER),
             () = nodes_changed(&mut node_events, &mut reconciler.nodes, &mut synced.nodes) => within(&mut due, GATHER),
             Ok(()) = news.changed() => within(&mut due, LEASED_GATHER),
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
@@ -235,6 +236,31 @@ async fn changed<K>(
     }
 }
 
+/// Waits until the watch of `what` sees a change. Objects that the API server refuses to list are none: others do not need
+/// them.
+async fn changed_if_any<K>(
+    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
+    what: &str,
+    synced: &mut bool,
+) {
+    loop {
+        match next_unless_refused(events, what).await {
+            Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)) => return,
+            Ok(watcher::Event::InitDone) => {
+                *synced = true;
+                return;
+            }
+            // Parts of a list, which `InitDone` ends.
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => {}
+            Err(Refused) if *synced => {}
+            Err(Refused) => {
+                *synced = true;
+                return;
+            }
+        }
+    }
+}
+
 /// Waits until the watch of nodes sees a change that counts. Sets `synced` at the end of a list.
 async fn nodes_changed(
     events: &mut (impl Stream<Item = watcher::Result<watcher::Event<NodeObject>>> + Unpin),
@@ -247,23 +273,6 @@ async fn nodes_changed(
         *synced |= is_first;
         if nodes.apply(event) || is_first {
             return;
-        }
-    }
-}
-
-/// Returns the next event of the watch of `what`, and logs errors, after which the watch goes on.
-async fn next<K>(
-    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
-    what: &str,
-) -> watcher::Event<K> {
-    loop {
-        match events.next().await {
-            Some(Ok(event)) => return event,
-            Some(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch {what}");
-            }
-            // A watcher never ends.
-            None => std::future::pending().await,
         }
     }
 }
@@ -644,6 +653,16 @@ mod tests {
     }
 
     const STATUS: &str = "PATCH /apis/netclaim.dev/v1alpha1/networks/storage/status";
+
+    #[tokio::test]
+    async fn address_pools_that_cannot_be_listed_are_none() {
+        let status = kube::core::Status::failure("no", "NotFound").with_code(404);
+        let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
+        let mut events = futures::stream::iter([Err::<watcher::Event<DynamicObject>, _>(error)]);
+        let mut synced = false;
+        changed_if_any(&mut events, "address pools", &mut synced).await;
+        assert!(synced);
+    }
 
     #[tokio::test]
     async fn an_invalid_network_gets_one_status_and_one_event() {

@@ -19,7 +19,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
@@ -41,6 +41,7 @@ use crate::leasing::{Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why
 use crate::metrics::Metrics;
 use crate::node_objects::Nodes;
 use crate::waiting::{self, PodObject, Question, WaitingPods};
+use crate::watches::{Refused, next, next_unless_refused};
 
 /// Changes are gathered for this long before blocks are planned anew.
 const GATHER: Duration = Duration::from_millis(100);
@@ -108,22 +109,11 @@ pub(crate) async fn run(
     let reader = Arc::new(Reader::new(client.clone()));
     let mut state = State::new(Writes::new(client), reader, safety, metrics, report);
     loop {
-        let ready = state.synced.blocks && state.synced.leases && state.has_demand;
+        let ready = state.is_ready();
         let due = state.due.filter(|_| ready);
         tokio::select! {
-            event = next(&mut block_events, "address blocks") => {
-                state.synced.blocks |= matches!(event, watcher::Event::InitDone);
-                if state.blocks.apply(event, Instant::now()) {
-                    state.plan_soon();
-                }
-            }
-            event = next(&mut lease_events, "address leases") => {
-                state.synced.leases |= matches!(event, watcher::Event::InitDone);
-                if state.leases.apply(event) {
-                    state.collect_at(Instant::now());
-                    state.plan_soon();
-                }
-            }
+            event = next_unless_refused(&mut block_events, "address blocks") => state.apply_block(event),
+            event = next_unless_refused(&mut lease_events, "address leases") => state.apply_lease(event),
             event = next(&mut pod_events, "pods that do not run yet") => {
                 if state.pods.apply(event) {
                     state.waiting = None;
@@ -160,23 +150,6 @@ pub(crate) async fn run(
         let needed = state.leases.all().values().any(|lease| lease.holder.kind == HolderKind::ResourceClaim)
             || state.demand.pools.values().any(|pool| !pool.reserved.is_empty());
         claims.watch(needed);
-    }
-}
-
-/// Returns the next event of the watch of `what`, and logs errors, after which the watch goes on.
-async fn next<K>(
-    events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
-    what: &str,
-) -> watcher::Event<K> {
-    loop {
-        match events.next().await {
-            Some(Ok(event)) => return event,
-            Some(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch {what}");
-            }
-            // A watcher never ends.
-            None => std::future::pending().await,
-        }
     }
 }
 
@@ -258,6 +231,36 @@ impl State {
             running: JoinSet::new(),
             in_flight: BTreeSet::new(),
         }
+    }
+
+    /// Takes in an event of the watch of blocks. Nothing is leased while the API server refuses to list them.
+    fn apply_block(&mut self, event: Result<watcher::Event<DynamicObject>, Refused>) {
+        let Ok(event) = event else {
+            self.synced.blocks = false;
+            return;
+        };
+        self.synced.blocks |= matches!(event, watcher::Event::InitDone);
+        if self.blocks.apply(event, Instant::now()) {
+            self.plan_soon();
+        }
+    }
+
+    /// Takes in an event of the watch of leases. Nothing is leased while the API server refuses to list them.
+    fn apply_lease(&mut self, event: Result<watcher::Event<DynamicObject>, Refused>) {
+        let Ok(event) = event else {
+            self.synced.leases = false;
+            return;
+        };
+        self.synced.leases |= matches!(event, watcher::Event::InitDone);
+        if self.leases.apply(event) {
+            self.collect_at(Instant::now());
+            self.plan_soon();
+        }
+    }
+
+    /// Whether everything is known that a plan needs.
+    fn is_ready(&self) -> bool {
+        self.synced.blocks && self.synced.leases && self.has_demand
     }
 
     fn plan_soon(&mut self) {
@@ -659,6 +662,19 @@ mod tests {
         assert_eq!(state.reading.len(), 1);
         state.plan();
         assert_eq!(state.reading.len(), 1, "one at a time");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_leased_while_blocks_or_leases_cannot_be_listed() {
+        let mut state = state();
+        state.set_demand(Demand::default());
+        state.apply_lease(Err(Refused));
+        state.apply_block(Ok(watcher::Event::InitDone));
+        assert!(!state.is_ready());
+        state.apply_lease(Ok(watcher::Event::InitDone));
+        assert!(state.is_ready());
+        state.apply_block(Err(Refused));
+        assert!(!state.is_ready(), "the definition was deleted");
     }
 
     #[tokio::test]
