@@ -123,6 +123,7 @@ mod tests {
         let block = |index: usize| Leaving {
             network: "storage".parse().unwrap(),
             pool: None,
+            block: format!("b{index}"),
             message: format!("block {index} remains"),
         };
         let leased = Leased { leaving: (0..7).map(block).collect(), ..Leased::default() };

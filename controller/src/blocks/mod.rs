@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
+use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
@@ -52,7 +53,10 @@ const PLAN_SHARE: u32 = 5;
 /// Requests that run at once.
 const CONCURRENCY: usize = 32;
 
-/// Time between a failed request and the next try.
+/// How long no block is created of which the API server says that it exists, but the watch does not show it.
+const AVOID: Duration = Duration::from_secs(300);
+
+/// Time between a failed request and the next try for the same object.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Time between two looks for leases whose holder is gone.
@@ -195,6 +199,12 @@ struct State {
     running: JoinSet<(Action, kube::Result<Done>)>,
     /// The objects in `queue` and `running`.
     in_flight: BTreeSet<String>,
+    /// Requests that failed, and when they may be made again.
+    delayed: BTreeMap<String, Instant>,
+    /// Blocks that cannot be created before this.
+    avoided: BTreeMap<(PoolKey, IpNet), Instant>,
+    /// Blocks of Networks that are gone, of which a warning is logged.
+    warned: BTreeSet<String>,
 }
 
 impl State {
@@ -230,6 +240,9 @@ impl State {
             queue: VecDeque::new(),
             running: JoinSet::new(),
             in_flight: BTreeSet::new(),
+            delayed: BTreeMap::new(),
+            avoided: BTreeMap::new(),
+            warned: BTreeSet::new(),
         }
     }
 
@@ -288,7 +301,11 @@ impl State {
     fn plan(&mut self) {
         let begin = Instant::now();
         self.due = None;
-        let any_pending = self.blocks.expire_pending(begin);
+        for spec in self.blocks.expire_pending(begin) {
+            self.avoid(&spec, begin);
+        }
+        self.avoided.retain(|_, until| *until > begin);
+        self.delayed.retain(|_, until| *until > begin);
         let time = Timestamp::now();
         if self.waiting_until.is_some_and(|until| until <= begin) {
             self.waiting = None;
@@ -300,14 +317,18 @@ impl State {
             pools: &self.demand.pools,
             blocks: self.blocks.all(),
             held: &held,
+            avoided: &self.avoided,
             lease_nodes: &lease_nodes,
             nodes: &self.nodes,
             waiting,
         };
         let plan = self.leasing.plan(&world, begin);
         self.not_before = self.not_before.max(begin + begin.elapsed() * PLAN_SHARE);
-        let next = plan.next.into_iter().chain(any_pending.then(|| begin + RETRY)).min();
+        let next = plan.next;
         self.carry_out(plan, begin);
+        let unseen = self.blocks.any_pending().then(|| begin + RETRY);
+        let next = next.into_iter().chain(unseen).chain(self.delayed.values().copied());
+        let next = next.chain(self.avoided.values().copied()).min();
         self.waiting_until = self.pods.next(time, begin);
         // Without a shortage, nobody needs to know which pods wait.
         let next = next.into_iter().chain(self.waiting_until.filter(|_| self.is_short)).min();
@@ -353,8 +374,9 @@ impl State {
             self.collect_at(now);
         }
         for spec in plan.create {
-            self.blocks.add_pending(spec.clone(), now);
-            self.push(Action::Create(spec));
+            if self.push(Action::Create(spec.clone())) {
+                self.blocks.add_pending(spec, now);
+            }
         }
         for block in plan.delete {
             if self.push(Action::Delete(block.clone())) {
@@ -370,6 +392,7 @@ impl State {
             self.push(Action::Release { block, node });
         }
         self.start();
+        self.warn_of_leaving(&plan.leaving);
         count(&self.metrics, &plan.totals, &self.report.borrow().totals);
         let leased = Leased { totals: plan.totals, supply: plan.supply, leaving: plan.leaving };
         self.report.send_if_modified(|known| {
@@ -379,8 +402,31 @@ impl State {
         });
     }
 
-    /// Adds a request, unless the same one is under way. A block is released after it is deleted.
+    /// Logs which blocks go of Networks that are gone, which have no status that says so.
+    fn warn_of_leaving(&mut self, leaving: &[Leaving]) {
+        let of_gone = leaving.iter().filter(|leaving| !self.demand.networks.contains_key(&leaving.network));
+        let before = std::mem::take(&mut self.warned);
+        for Leaving { network, block, message, .. } in of_gone {
+            if self.warned.insert(block.clone()) && !before.contains(block) {
+                tracing::warn!(%network, block, "{message}");
+            }
+        }
+    }
+
+    /// Lets no block of this name be created for some time.
+    fn avoid(&mut self, spec: &AddressBlockSpec, now: Instant) {
+        tracing::warn!(
+            block = spec.name(),
+            "the API server has an AddressBlock of this name, but the watch shows none that can be read: delete it"
+        );
+        self.avoided.insert((spec.key(), spec.cidr), now + AVOID);
+    }
+
+    /// Adds a request, unless the same one is under way or failed just before. A block is released after it is deleted.
     fn push(&mut self, action: Action) -> bool {
+        if self.delayed.get(&action.key()).is_some_and(|until| *until > Instant::now()) {
+            return false;
+        }
         let is_new = self.in_flight.insert(action.key());
         if is_new {
             self.queue.push_back(action);
@@ -416,6 +462,8 @@ impl State {
                     self.metrics.blocks_created.inc();
                     tracing::debug!(block = spec.name(), node = spec.node, "leased a block of addresses");
                 }
+                // Another object has the name.
+                Action::Create(spec) if !self.blocks.has(spec) => self.avoid(spec, Instant::now()),
                 Action::Delete(block) => {
                     self.metrics.blocks_removed.inc();
                     self.blocks.set_deleting(&block.name, &block.uid);
@@ -440,9 +488,10 @@ impl State {
                 if let Action::Create(spec) = action {
                     self.blocks.remove_pending(&spec.name());
                 }
-                self.not_before = self.not_before.max(Instant::now() + RETRY);
-                self.plan_at(self.not_before);
-                self.collect_at(self.not_before);
+                let until = Instant::now() + RETRY;
+                self.delayed.insert(action.key(), until);
+                self.plan_at(until);
+                self.collect_at(until);
             }
         }
     }
@@ -662,6 +711,57 @@ mod tests {
         assert_eq!(state.reading.len(), 1);
         state.plan();
         assert_eq!(state.reading.len(), 1, "one at a time");
+    }
+
+    fn failure(code: u16) -> kube::Error {
+        kube::Error::Api(Box::new(kube::core::Status::failure("no", "X").with_code(code)))
+    }
+
+    #[tokio::test]
+    async fn a_request_that_failed_delays_no_other() {
+        let mut state = state();
+        let spec = |cidr: &str| -> AddressBlockSpec {
+            serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": cidr})).unwrap()
+        };
+        let [failed, other] = ["10.20.0.0/28", "10.20.0.16/28"].map(|cidr| Action::Create(spec(cidr)));
+        assert!(state.push(failed.clone()));
+        state.finish(&failed, Err(failure(500)));
+        assert!(!state.push(failed) && state.push(other));
+        state.plan_soon();
+        assert!(state.due.unwrap() <= Instant::now() + GATHER, "the next plan is not delayed");
+        state.plan();
+        let due = state.due.unwrap() - Instant::now();
+        assert!(due > GATHER && due <= RETRY, "{due:?}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_another_object_has_is_not_tried_again_for_some_minutes() {
+        let mut state = state();
+        scarce(&mut state);
+        let spec: AddressBlockSpec =
+            serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}))
+                .unwrap();
+        state.finish(&Action::Create(spec.clone()), Ok(Done::Overtaken));
+        assert!(state.avoided.is_empty(), "the watch shows it");
+        let other = AddressBlockSpec { cidr: "10.20.0.4/30".parse().unwrap(), ..spec };
+        state.finish(&Action::Create(other.clone()), Ok(Done::Overtaken));
+        assert!(state.avoided.contains_key(&(other.key(), other.cidr)));
+    }
+
+    #[tokio::test]
+    async fn blocks_of_a_gone_network_are_logged_once() {
+        let mut state = state();
+        let leaving = |network: &str, block: &str| Leaving {
+            network: network.parse().unwrap(),
+            pool: None,
+            block: block.to_owned(),
+            message: "remains".to_owned(),
+        };
+        state.demand.networks.insert("storage".parse().unwrap(), Draw::Nothing);
+        state.warn_of_leaving(&[leaving("storage", "s"), leaving("gone", "g")]);
+        assert_eq!(state.warned, BTreeSet::from(["g".to_owned()]), "the other one has a status");
+        state.warn_of_leaving(&[]);
+        assert!(state.warned.is_empty());
     }
 
     #[tokio::test]

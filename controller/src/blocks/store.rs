@@ -114,12 +114,23 @@ impl Blocks {
         }
     }
 
-    /// Removes blocks that were created long ago and did not appear. Returns whether there are others to wait for.
-    pub(super) fn expire_pending(&mut self, now: Instant) -> bool {
-        let is_pending = |block: &Block| block.phase == Phase::Pending;
-        self.known
-            .retain(|_, block| !is_pending(block) || now.saturating_duration_since(block.reported) < UNSEEN);
-        self.known.values().any(is_pending)
+    /// Removes and returns blocks that were created long ago and did not appear.
+    pub(super) fn expire_pending(&mut self, now: Instant) -> Vec<AddressBlockSpec> {
+        let is_over = |_: &String, block: &mut Block| {
+            block.phase == Phase::Pending && now.saturating_duration_since(block.reported) >= UNSEEN
+        };
+        self.known.extract_if(.., is_over).map(|(_, block)| block.spec).collect()
+    }
+
+    /// Whether there are blocks to wait for.
+    pub(super) fn any_pending(&self) -> bool {
+        self.known.values().any(|block| block.phase == Phase::Pending)
+    }
+
+    /// Whether there is a block of this pool and cidr, or may be one soon.
+    pub(super) fn has(&self, spec: &AddressBlockSpec) -> bool {
+        let is_same = |block: &Block| (block.spec.key(), block.spec.cidr) == (spec.key(), spec.cidr);
+        self.known.get(&spec.name()).is_some_and(is_same)
     }
 
     /// Remembers that a block is deleted before the watch shows it.
@@ -260,9 +271,10 @@ mod tests {
         blocks.remove_pending(&name);
         assert_eq!(blocks.all().len(), 1, "it is not pending");
         assert!(blocks.apply(Delete(object(&name, |_| {})), now));
-        blocks.add_pending(spec, now);
-        assert!(blocks.expire_pending(now));
-        assert!(!blocks.expire_pending(now + UNSEEN) && blocks.all().is_empty());
+        blocks.add_pending(spec.clone(), now);
+        assert!(blocks.expire_pending(now).is_empty() && blocks.any_pending());
+        assert_eq!(blocks.expire_pending(now + UNSEEN), [spec]);
+        assert!(blocks.all().is_empty());
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(crate) struct World<'a> {
     /// All AddressBlocks by name, and those that are being created.
     pub(crate) blocks: &'a BTreeMap<String, Block>,
     pub(crate) held: &'a BTreeSet<HeldAddress>,
+    /// Blocks that cannot be created for now.
+    pub(crate) avoided: &'a BTreeMap<(PoolKey, IpNet), Instant>,
     /// Nodes where leased addresses may be in use.
     pub(crate) lease_nodes: &'a BTreeSet<String>,
     /// Names of all Node objects.
@@ -182,6 +184,8 @@ pub(crate) struct Removal {
 pub(crate) struct Leaving {
     pub(crate) network: NetworkName,
     pub(crate) pool: Option<String>,
+    /// Name of the AddressBlock.
+    pub(crate) block: String,
     /// What is said of it in a condition.
     pub(crate) message: String,
 }
@@ -399,6 +403,9 @@ fn keep_apart(
         .filter(|block| world.is_astray(&block.network, &block.key()))
         .map(|block| block.cidr)
         .collect();
+    for (pool, block) in world.avoided.keys() {
+        pools.entry(pool.clone()).or_default().taken.insert(*block);
+    }
     for (key, usable) in usable {
         let of_pool = pools.entry((*key).clone()).or_default();
         for block in astray.iter().filter(|block| usable.has_any_of(**block)) {

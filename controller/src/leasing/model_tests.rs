@@ -168,6 +168,7 @@ impl Controller {
             pools: &pools.map(|(key, spec)| (key.clone(), spec.clone())).collect(),
             blocks: &blocks,
             held: &BTreeSet::new(),
+            avoided: &BTreeMap::new(),
             lease_nodes: &BTreeSet::new(),
             nodes: &view.nodes,
             waiting: &view.waiting,

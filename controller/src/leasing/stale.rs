@@ -143,6 +143,7 @@ fn leaving(name: &str, block: &Block, why: &Why) -> Leaving {
     Leaving {
         network: block.spec.network.clone(),
         pool: block.spec.pool.clone(),
+        block: name.to_owned(),
         message: format!(
             "{why}: AddressBlock {name} of node {node} remains as long as pods have its addresses ({holders})"
         ),

@@ -9,6 +9,7 @@ pub(super) struct Lab {
     pools: BTreeMap<PoolKey, AddressPoolSpec>,
     blocks: BTreeMap<String, Block>,
     held: BTreeSet<HeldAddress>,
+    avoided: BTreeMap<(PoolKey, IpNet), Instant>,
     lease_nodes: BTreeSet<String>,
     nodes: BTreeSet<String>,
     waiting: Waiting,
@@ -43,6 +44,7 @@ impl Lab {
             pools: BTreeMap::from([(inline("storage"), pool(spec))]),
             blocks: BTreeMap::new(),
             held: BTreeSet::new(),
+            avoided: BTreeMap::new(),
             lease_nodes: BTreeSet::new(),
             nodes: names(nodes),
             waiting: Waiting::new(),
@@ -74,6 +76,7 @@ impl Lab {
             pools: &self.pools,
             blocks: &self.blocks,
             held: &self.held,
+            avoided: &self.avoided,
             lease_nodes: &self.lease_nodes,
             nodes: &self.nodes,
             waiting: &self.waiting,
@@ -277,6 +280,13 @@ fn the_size_of_blocks_stays_while_one_is_leased() {
     lab.blocks.clear();
     lab.wait(2 * REST);
     assert_eq!(created(&lab.step()), ["a 10.20.1.0/30"]);
+}
+
+#[test]
+fn a_block_that_cannot_be_created_is_avoided() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a"]);
+    lab.avoided.insert((inline("storage"), "10.20.1.0/28".parse().unwrap()), lab.now);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
 }
 
 #[test]
