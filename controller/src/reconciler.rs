@@ -328,13 +328,17 @@ impl Reconciler {
             let selected = self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str()));
             on.missing = selected.filter(|node| !on.bandwidth.contains_key(*node)).cloned().collect();
         }
-        let drawing = |name: &NetworkName, spec: &NetworkSpec| match spec.scope {
-            Scope::Node => {
-                nodes.get(name).map(|on| on.bandwidth.keys().cloned().collect()).unwrap_or_default()
-            }
-            Scope::Cluster => {
-                self.nodes.selected(spec).filter(|node| with_agent.contains(node.as_str())).cloned().collect()
-            }
+        let drawing = |name: &NetworkName, spec: &NetworkSpec| {
+            let selected: BTreeSet<String> = self.nodes.selected(spec).cloned().collect();
+            let drawing = match spec.scope {
+                Scope::Node => {
+                    nodes.get(name).map(|on| on.bandwidth.keys().cloned().collect()).unwrap_or_default()
+                }
+                Scope::Cluster => {
+                    selected.iter().filter(|node| with_agent.contains(node.as_str())).cloned().collect()
+                }
+            };
+            (drawing, selected)
         };
         self.demand_addresses(demand(&acceptances, &pool_acceptances, drawing));
         let (good, all) = (accepted().count(), acceptances.len());
@@ -535,11 +539,12 @@ impl Reconciler {
     }
 }
 
-/// Returns what the Networks draw from, and the accepted pools. `drawing` returns the nodes that need addresses of a Network.
+/// Returns what the Networks draw from, and the accepted pools. `drawing` returns the nodes that need addresses of a Network,
+/// and those that it selects.
 fn demand(
     networks: &[(&Arc<DynamicObject>, Acceptance)],
     pools: &[(&Arc<DynamicObject>, PoolAcceptance)],
-    drawing: impl Fn(&NetworkName, &NetworkSpec) -> BTreeSet<String>,
+    drawing: impl Fn(&NetworkName, &NetworkSpec) -> (BTreeSet<String>, BTreeSet<String>),
 ) -> (BTreeMap<NetworkName, Draw>, BTreeMap<PoolKey, AddressPoolSpec>) {
     let accepted = pools.iter().filter_map(|(_, pool)| Some((&pool.name, pool.result.as_ref().ok()?)));
     let mut specs: BTreeMap<PoolKey, AddressPoolSpec> =
@@ -551,7 +556,8 @@ fn demand(
                 let draw = spec.addresses.as_ref().map(|addresses| {
                     let pool = addresses.key(name);
                     specs.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
-                    Draw::From { pool, nodes: drawing(name, spec) }
+                    let (nodes, selected) = drawing(name, spec);
+                    Draw::From { pool, nodes, selected }
                 });
                 draws.insert(name.clone(), draw.unwrap_or(Draw::Nothing));
             }

@@ -681,7 +681,8 @@ mod tests {
         let network: NetworkName = "storage".parse().unwrap();
         let key = PoolKey::Network(network.clone());
         let nodes = ["a", "b"].map(str::to_owned);
-        let draw = Draw::From { pool: key.clone(), nodes: nodes.clone().into() };
+        let draw =
+            Draw::From { pool: key.clone(), nodes: nodes.clone().into(), selected: nodes.clone().into() };
         state.set_demand(Demand {
             networks: [(network, draw)].into(),
             pools: [(key, pool)].into(),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::PoolKey;
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{AddressBlockSpec, PoolKey};
 use tokio::time::Instant;
 
 use super::{Phase, REST, World};
@@ -14,6 +15,8 @@ use super::{Phase, REST, World};
 pub(super) struct Memory {
     /// Since when nodes with blocks or leases have had no Node object.
     gone: BTreeMap<String, Instant>,
+    /// Since when nodes that exist have blocks of Networks that they do not have any more.
+    left: BTreeMap<(NetworkName, String), Instant>,
     /// Since when blocks are being deleted, by UID.
     deleting: BTreeMap<String, Instant>,
     /// The blocks of the last plan.
@@ -35,6 +38,18 @@ impl Memory {
             }
         }
         self.gone = gone;
+        let specs = world.blocks.values().map(|block| &block.spec);
+        let has_left = |spec: &&AddressBlockSpec| {
+            world.nodes.contains(&spec.node)
+                && world.networks.get(&spec.network).is_some_and(|draw| draw.is_without(&spec.node))
+        };
+        let mut left = BTreeMap::new();
+        for spec in specs.filter(has_left) {
+            let key = (spec.network.clone(), spec.node.clone());
+            let since = self.left.get(&key).copied().unwrap_or(now);
+            left.insert(key, since);
+        }
+        self.left = left;
         let deleting = world.blocks.values().filter(|block| block.phase == Phase::Deleting);
         let since = |uid: &String| self.deleting.get(uid).copied().unwrap_or(now);
         self.deleting = deleting.map(|block| (block.uid.clone(), since(&block.uid))).collect();
@@ -61,6 +76,11 @@ impl Memory {
     /// Returns since when a node has had no Node object.
     pub(super) fn gone_since(&self, node: &str) -> Option<Instant> {
         self.gone.get(node).copied()
+    }
+
+    /// Returns since when a node that exists does not have the Network of its block any more.
+    pub(super) fn left_since(&self, block: &AddressBlockSpec) -> Option<Instant> {
+        self.left.get(&(block.network.clone(), block.node.clone())).copied()
     }
 
     /// Returns since when the block of this UID is being deleted.

@@ -49,6 +49,9 @@ const PERCENT_BEFORE_RELEASE: u32 = 55;
 /// How long a block rests after it became free, if there are others: neighbours may still remember who had its addresses.
 const REST: Duration = Duration::from_secs(60);
 
+/// How long a node keeps its blocks of a Network that neither selects it nor is published by it.
+const LEFT: Duration = Duration::from_secs(600);
+
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -88,6 +91,16 @@ impl World<'_> {
     }
 }
 
+impl Draw {
+    /// Whether the node neither has the Network nor could have it.
+    fn is_without(&self, node: &str) -> bool {
+        match self {
+            Self::From { nodes, selected, .. } => !nodes.contains(node) && !selected.contains(node),
+            Self::Unknown | Self::Nothing => false,
+        }
+    }
+}
+
 /// An address that an AddressLease holds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeldAddress {
@@ -103,8 +116,14 @@ pub(crate) enum Draw {
     Unknown,
     /// Nothing: its conflist has an IPAM of its own.
     Nothing,
-    /// A pool, for these nodes.
-    From { pool: PoolKey, nodes: BTreeSet<String> },
+    /// A pool.
+    From {
+        pool: PoolKey,
+        /// The nodes that get blocks.
+        nodes: BTreeSet<String>,
+        /// The nodes that the Network selects, which keep their blocks.
+        selected: BTreeSet<String>,
+    },
 }
 
 /// For each Network, where the pods may run that ask for it and wait for a node or on their node.
@@ -273,7 +292,7 @@ impl Leasing {
             .networks
             .iter()
             .filter_map(|(name, draw)| match draw {
-                Draw::From { pool, nodes } if pool == key => Some((name, nodes)),
+                Draw::From { pool, nodes, .. } if pool == key => Some((name, nodes)),
                 _ => None,
             })
             .collect();

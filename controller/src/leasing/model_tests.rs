@@ -379,10 +379,9 @@ impl Cluster {
 
     fn restore_networks(&mut self) {
         let nodes: BTreeSet<String> = self.agents.keys().cloned().collect();
-        let draws = self
-            .networks
-            .iter()
-            .map(|(name, pool)| (name.clone(), Draw::From { pool: pool.clone(), nodes: nodes.clone() }));
+        let draws = self.networks.iter().map(|(name, pool)| {
+            (name.clone(), Draw::From { pool: pool.clone(), nodes: nodes.clone(), selected: nodes.clone() })
+        });
         self.api.networks = draws.collect();
     }
 

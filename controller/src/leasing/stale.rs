@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::free::{Taken, Usable};
 use super::memory::Memory;
-use super::{Block, Draw, Held, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
+use super::{Block, Draw, Held, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
 
 /// Why a block is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(crate) enum Why {
     OtherName,
     Overlaps(IpNet),
     NodeGone,
+    /// Its node does not have the Network any more.
+    NodeLeft,
     /// Another node needs it more.
     Moved,
 }
@@ -37,6 +39,7 @@ impl fmt::Display for Why {
             Self::OtherName => f.write_str("its name is not that of its spec"),
             Self::Overlaps(other) => write!(f, "it overlaps with the older block {other}"),
             Self::NodeGone => f.write_str("its node does not exist any more"),
+            Self::NodeLeft => f.write_str("its node does not have the Network any more"),
             Self::Moved => f.write_str("it is empty, and another node needs it"),
         }
     }
@@ -67,8 +70,11 @@ pub(super) fn find(
             let mut is_gone_for =
                 |time: Duration| gone_since.is_some_and(|since| plan.is_past(since + time, now));
             let (node_is_gone, is_over) = (is_gone_for(safety.before_delete()), is_gone_for(safety.0));
+            let left_since = memory.left_since(&block.spec);
+            let has_left = left_since.is_some_and(|since| plan.is_past(since + LEFT, now));
             let stale = stale(world, key, usable, held)
-                .or_else(|| overlaps.get(held.name).map(|other| Why::Overlaps(*other)));
+                .or_else(|| overlaps.get(held.name).map(|other| Why::Overlaps(*other)))
+                .or_else(|| has_left.then_some(Why::NodeLeft));
             if let Some(why) = &stale
                 && !node_is_gone
                 && !block.is_empty()

@@ -57,7 +57,7 @@ impl Lab {
     }
 
     fn draws(&mut self, name: &str, pool: PoolKey, nodes: &[&str]) {
-        self.networks.insert(network(name), Draw::From { pool, nodes: names(nodes) });
+        self.networks.insert(network(name), Draw::From { pool, nodes: names(nodes), selected: names(nodes) });
     }
 
     /// Adds an AddressLease.
@@ -488,6 +488,29 @@ fn a_block_of_a_gone_node_that_was_deleted_late_is_released_late() {
     assert_eq!(lab.step().release.len(), 0);
     lab.wait(Duration::from_secs(1));
     assert_eq!(lab.step().release.len(), 1);
+}
+
+#[test]
+fn a_node_that_a_network_does_not_select_any_more_gives_its_blocks_back() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    let select = |lab: &mut Lab, nodes: &[&str], selected: &[&str]| {
+        let draw = Draw::From { pool: inline("storage"), nodes: names(nodes), selected: names(selected) };
+        lab.networks.insert(network("storage"), draw);
+    };
+    select(&mut lab, &["a"], &["a", "b"]);
+    assert_eq!(lab.plan().next, None, "its uplink or its agent is away");
+    select(&mut lab, &["a"], &["a"]);
+    assert_eq!(lab.plan().next, Some(lab.now + LEFT));
+    lab.wait(LEFT / 2);
+    select(&mut lab, &["a", "b"], &["a"]);
+    lab.step();
+    select(&mut lab, &["a"], &["a"]);
+    lab.step();
+    lab.wait(LEFT - Duration::from_secs(1));
+    assert_eq!(deleted(&lab.step()), [], "it came back meanwhile");
+    lab.wait(Duration::from_secs(1));
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::NodeLeft)]);
 }
 
 #[test]
