@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::Invalid;
-use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span, overlap};
+use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
 use serde_json::Value;
 
 use crate::node_objects::Nodes;
+use crate::spans::{merge, within};
 use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
 
 /// Whether one AddressPool is accepted.
@@ -90,14 +91,15 @@ fn validate(spec: &Value) -> Result<AddressPoolSpec, Vec<Invalid>> {
 /// Returns a warning for a pool that hands out addresses of nodes or of their pods in the cluster's network. `field` has the
 /// ranges.
 pub(crate) fn of_nodes(pool: &AddressPoolSpec, nodes: &Nodes, field: &str) -> Vec<Invalid> {
-    let spans: Vec<Span> = pool.usable().into_iter().chain(pool.reserved.iter().copied()).collect();
+    let spans = merge(pool.usable().into_iter().chain(pool.reserved.iter().copied()).collect());
+    let common = |own: Span| within(&spans, own).next();
     let mut of_node: BTreeMap<&String, Span> = BTreeMap::new();
     let mut of_pods: BTreeMap<&String, Span> = BTreeMap::new();
     for (node, facts) in nodes {
-        let own: Vec<Span> = facts.addresses.iter().map(|ip| Span::of_address(*ip)).collect();
-        let pods: Vec<Span> = facts.pod_cidrs.iter().map(|cidr| Span::of_net(*cidr)).collect();
-        of_node.extend(overlap(&own, &spans).map(|common| (node, common)));
-        of_pods.extend(overlap(&pods, &spans).map(|common| (node, common)));
+        let own = facts.addresses.iter().find_map(|ip| common(Span::of_address(*ip)));
+        let pods = facts.pod_cidrs.iter().find_map(|cidr| common(Span::of_net(*cidr)));
+        of_node.extend(own.map(|common| (node, common)));
+        of_pods.extend(pods.map(|common| (node, common)));
     }
     let warning = |found: BTreeMap<&String, Span>, what: &str| {
         let (_, example) = found.first_key_value()?;

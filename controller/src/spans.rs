@@ -46,6 +46,13 @@ pub(crate) fn contains(sorted: &[Span], ip: IpAddr) -> bool {
     after.checked_sub(1).and_then(|i| sorted.get(i)).is_some_and(|span| span.contains(ip))
 }
 
+/// Returns what sorted spans without overlaps have of a span.
+pub(crate) fn within(sorted: &[Span], all: Span) -> impl Iterator<Item = Span> {
+    let start = sorted.partition_point(|span| span.last() < all.first());
+    let spans = sorted.iter().skip(start).take_while(move |span| span.first() <= all.last());
+    spans.filter_map(move |span| span.intersection(all))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span};
 use tokio::time::Instant;
 
-use crate::spans::{after, before, merge};
+use crate::spans::{after, before, merge, within};
 
 /// The blocks of a pool that exist, of any size.
 #[derive(Debug, Clone, Default)]
@@ -93,13 +93,6 @@ impl Usable {
     fn within(&self, all: Span) -> impl Iterator<Item = Span> {
         within(&self.spans, all)
     }
-}
-
-/// Returns what sorted spans without overlaps have of a span.
-fn within(sorted: &[Span], all: Span) -> impl Iterator<Item = Span> {
-    let start = sorted.partition_point(|span| span.last() < all.first());
-    let spans = sorted.iter().skip(start).take_while(move |span| span.first() <= all.last());
-    spans.filter_map(move |span| span.intersection(all))
 }
 
 fn size(spans: impl Iterator<Item = Span>) -> u128 {
