@@ -29,7 +29,8 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{
-    AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, Holder, HolderKind, PoolKey,
+    AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, BlockSize, Holder,
+    HolderKind, PoolKey,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -85,6 +86,7 @@ pub(crate) struct Leased {
 /// A request to be made.
 #[derive(Debug, Clone)]
 enum Action {
+    Record { pool: PoolKey, totals: AddressTotals },
     Create(AddressBlockSpec),
     Delete(Removal),
     Release { block: Removal, node: String },
@@ -199,6 +201,8 @@ struct State {
     running: JoinSet<(Action, kube::Result<Done>)>,
     /// The objects in `queue` and `running`.
     in_flight: BTreeSet<String>,
+    /// The sizes of blocks that are recorded.
+    sizes: BTreeMap<PoolKey, BlockSize>,
     /// Requests that failed, and when they may be made again.
     delayed: BTreeMap<String, Instant>,
     /// Blocks that cannot be created before this.
@@ -240,6 +244,7 @@ impl State {
             queue: VecDeque::new(),
             running: JoinSet::new(),
             in_flight: BTreeSet::new(),
+            sizes: BTreeMap::new(),
             delayed: BTreeMap::new(),
             avoided: BTreeMap::new(),
             warned: BTreeSet::new(),
@@ -294,6 +299,8 @@ impl State {
             self.waiting = None;
         }
         self.demand = demand;
+        // The status of a pool that is created again has none.
+        self.sizes.retain(|key, _| self.demand.pools.contains_key(key));
         self.has_demand = true;
         self.plan_at(Instant::now());
     }
@@ -315,6 +322,7 @@ impl State {
         let world = World {
             networks: &self.demand.networks,
             pools: &self.demand.pools,
+            sizes: &self.sizes,
             blocks: self.blocks.all(),
             held: &held,
             avoided: &self.avoided,
@@ -372,6 +380,9 @@ impl State {
         if self.gone != plan.gone {
             self.gone = plan.gone;
             self.collect_at(now);
+        }
+        for (pool, totals) in plan.record {
+            self.push(Action::Record { pool, totals });
         }
         for spec in plan.create {
             if self.push(Action::Create(spec.clone())) {
@@ -441,6 +452,7 @@ impl State {
             let writes = self.writes.clone();
             self.running.spawn(async move {
                 let result = match &action {
+                    Action::Record { pool, totals } => writes.record(pool, *totals).await,
                     Action::Create(spec) => writes.create(spec.clone()).await,
                     Action::Delete(block) => writes.delete(block).await,
                     Action::Release { block, node } => writes.release(block, node).await,
@@ -458,6 +470,12 @@ impl State {
         self.in_flight.remove(&action.key());
         match &result {
             Ok(done) => match action {
+                Action::Record { pool, .. } => {
+                    if let Done::Recorded(size) = done {
+                        self.sizes.insert(pool.clone(), *size);
+                        self.plan_soon();
+                    }
+                }
                 Action::Create(spec) if *done == Done::Yes => {
                     self.metrics.blocks_created.inc();
                     tracing::debug!(block = spec.name(), node = spec.node, "leased a block of addresses");
@@ -544,6 +562,7 @@ impl Action {
     /// Returns what distinguishes it from other requests.
     fn key(&self) -> String {
         match self {
+            Self::Record { pool, .. } => format!("record the size of blocks of {pool}"),
             Self::Create(spec) => format!("create AddressBlock {}", spec.name()),
             Self::Delete(block) => format!("delete AddressBlock {}", block.name),
             Self::Release { block, .. } => format!("release AddressBlock {}", block.name),
@@ -676,8 +695,10 @@ mod tests {
             "metadata": {"name": "storage.10.20.0.0-30", "uid": "u"},
             "spec": {"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}});
         state.blocks.apply(watcher::Event::Apply(serde_json::from_value(block).unwrap()), Instant::now());
-        let pool: AddressPoolSpec =
-            serde_json::from_value(json!({"ranges": [{"subnet": "10.20.0.0/30"}]})).unwrap();
+        let pool: AddressPoolSpec = serde_json::from_value(
+            json!({"ranges": [{"subnet": "10.20.0.0/30"}], "blockSize": {"ipv4": 30}}),
+        )
+        .unwrap();
         let network: NetworkName = "storage".parse().unwrap();
         let key = PoolKey::Network(network.clone());
         let nodes = ["a", "b"].map(str::to_owned);

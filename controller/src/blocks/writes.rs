@@ -2,12 +2,16 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use netclaim_api::addresses::{
-    AddressBlock, AddressBlockSpec, AddressLease, BLOCK_FINALIZER, Holder, HolderKind,
+    AddressBlock, AddressBlockSpec, AddressLease, AddressPool, AddressTotals, BLOCK_FINALIZER, BlockSize,
+    Holder, HolderKind, PoolKey,
 };
+use netclaim_api::network::Network;
 use serde_json::json;
 
 use crate::leasing::Removal;
@@ -22,6 +26,8 @@ pub(super) struct Writes {
     blocks: Api<AddressBlock>,
     leases: Api<AddressLease>,
     nodes: Api<PartialObjectMeta<Node>>,
+    networks: Api<DynamicObject>,
+    pools: Api<DynamicObject>,
 }
 
 /// One state of an AddressLease.
@@ -37,6 +43,8 @@ pub(super) struct LeaseRef {
 pub(super) enum Done {
     /// The object is as it should be.
     Yes,
+    /// The status of the pool has this size of blocks.
+    Recorded(BlockSize),
     /// Another writer was faster; the watch shows what there is.
     Overtaken,
 }
@@ -47,8 +55,39 @@ impl Writes {
             blocks: Api::all(client.clone()),
             leases: Api::all(client.clone()),
             nodes: Api::all(client.clone()),
+            networks: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
+            pools: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
             client,
         }
+    }
+
+    /// Records the size of a pool's blocks in its status, unless one is recorded there, and returns what is recorded. Of two
+    /// leaders, one succeeds.
+    pub(super) async fn record(&self, pool: &PoolKey, totals: AddressTotals) -> kube::Result<Done> {
+        let (api, name) = match pool {
+            PoolKey::Network(name) => (&self.networks, name.as_ref()),
+            PoolKey::Pool(name) => (&self.pools, name.as_str()),
+        };
+        let Some(object) = api.get_opt(name).await? else { return Ok(Done::Overtaken) };
+        let before = object.data.pointer("/status/addresses").cloned();
+        let before: Option<AddressTotals> = before.and_then(|totals| serde_json::from_value(totals).ok());
+        let known = before.unwrap_or_default().block_size;
+        let block_size = BlockSize {
+            ipv4: known.ipv4.or(totals.block_size.ipv4),
+            ipv6: known.ipv6.or(totals.block_size.ipv6),
+        };
+        if known == block_size {
+            return Ok(Done::Recorded(known));
+        }
+        let patch = json!({
+            "metadata": {"uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version},
+            "status": {"addresses": AddressTotals { block_size, ..before.unwrap_or(totals) }},
+        });
+        let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        Ok(match overtaken(&[404, 409], patched)? {
+            Done::Yes => Done::Recorded(block_size),
+            other => other,
+        })
     }
 
     /// Creates a block. Its name is the lock.
@@ -213,6 +252,35 @@ mod tests {
         let metadata = &server.await.unwrap()[0].1["metadata"];
         assert_eq!(metadata["finalizers"], json!([BLOCK_FINALIZER]));
         assert_eq!(metadata["labels"], json!({"netclaim.dev/network": "storage"}));
+    }
+
+    #[tokio::test]
+    async fn the_size_of_blocks_that_another_leader_recorded_stays() {
+        let network = |status: Value| {
+            let metadata = json!({"name": "storage", "uid": "u1", "resourceVersion": "7"});
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": metadata, "status": status})
+        };
+        let recorded = network(
+            json!({"addresses": {"blockSize": {"ipv4": 28}, "size": 1, "leased": 0, "used": 0, "free": 1}}),
+        );
+        let (writes, server) = writes(vec![
+            (200, recorded),
+            (200, network(json!({}))),
+            (200, network(json!({}))),
+            (200, network(json!({}))),
+            failure(409),
+        ]);
+        let size = BlockSize { ipv4: Some(29), ipv6: None };
+        let totals = AddressTotals { block_size: size, size: 253, ..AddressTotals::default() };
+        let pool = PoolKey::Network("storage".parse().unwrap());
+        let found = BlockSize { ipv4: Some(28), ipv6: None };
+        assert_eq!(writes.record(&pool, totals).await.unwrap(), Done::Recorded(found));
+        assert_eq!(writes.record(&pool, totals).await.unwrap(), Done::Recorded(size));
+        assert_eq!(writes.record(&pool, totals).await.unwrap(), Done::Overtaken);
+        let seen = server.await.unwrap();
+        assert_eq!(seen[2].0, "PATCH /apis/netclaim.dev/v1alpha1/networks/storage/status");
+        assert_eq!(seen[2].1["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
+        assert_eq!(seen[2].1["status"]["addresses"]["blockSize"], json!({"ipv4": 29}));
     }
 
     #[tokio::test]

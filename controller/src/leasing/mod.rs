@@ -8,6 +8,7 @@
 //!
 //! Invariants:
 //! * No planned block overlaps with one that exists, whatever its size, its Network or its state.
+//! * No block is created before the size of the pool's blocks is set or recorded, so that two leaders have the same.
 //! * A finalizer is removed only of a block whose Node object is gone for the safety time.
 //! * What nobody asked for is not deleted: a Network or AddressPool that is invalid keeps its blocks.
 //! * The work grows with the blocks that exist, never with the addresses of a pool.
@@ -67,6 +68,8 @@ pub(crate) struct World<'a> {
     pub(crate) networks: &'a BTreeMap<NetworkName, Draw>,
     /// The accepted pools: AddressPools, and the ranges of accepted Networks.
     pub(crate) pools: &'a BTreeMap<PoolKey, AddressPoolSpec>,
+    /// The sizes of blocks that the status of Networks and AddressPools records.
+    pub(crate) sizes: &'a BTreeMap<PoolKey, BlockSize>,
     /// All AddressBlocks by name, and those that are being created.
     pub(crate) blocks: &'a BTreeMap<String, Block>,
     pub(crate) held: &'a BTreeSet<HeldAddress>,
@@ -176,6 +179,8 @@ impl Block {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) create: Vec<AddressBlockSpec>,
+    /// Pools whose first block waits until the size of blocks is recorded.
+    pub(crate) record: Vec<(PoolKey, AddressTotals)>,
     pub(crate) delete: Vec<Removal>,
     /// Blocks whose finalizer is to be removed, after they are deleted.
     pub(crate) release: Vec<Removal>,
@@ -301,10 +306,16 @@ impl Leasing {
         }
         let moves_are_due = self.memory.moves_due(key, now, MOVE_INTERVAL);
         let (mut totals, mut sizes, mut moved) = (None, BlockSize::default(), false);
+        let recorded = world.sizes.get(key).copied().unwrap_or_default();
+        let mut is_decided = true;
         for family in spec.families() {
             let nodes: BTreeSet<&String> = networks.values().copied().flatten().collect();
-            let prefix =
-                blocks.prefix(spec, family).unwrap_or_else(|| spec.block_prefix(family, nodes.len()));
+            let set = spec.block_size.and_then(|size| size.of(family));
+            // The default depends on the number of nodes, which two leaders may see differently.
+            let decided = blocks.prefix(spec, family).or(set).or_else(|| recorded.of(family));
+            let prefix = decided.unwrap_or_else(|| spec.block_prefix(family, nodes.len()));
+            let limit = if decided.is_some() { limit } else { 0 };
+            is_decided &= decided.is_some();
             match family {
                 Family::V4 => sizes.ipv4 = Some(prefix),
                 Family::V6 => sizes.ipv6 = Some(prefix),
@@ -348,7 +359,15 @@ impl Leasing {
             plan.look_at(now + MOVE_INTERVAL);
         }
         if let Some(totals) = totals {
-            plan.totals.insert(key.clone(), AddressTotals { block_size: sizes, ..totals });
+            let totals = AddressTotals { block_size: sizes, ..totals };
+            if is_decided {
+                plan.totals.insert(key.clone(), totals);
+            } else if networks.is_empty() {
+                // Nodes are to come yet.
+                plan.totals.insert(key.clone(), AddressTotals { block_size: recorded, ..totals });
+            } else {
+                plan.record.push((key.clone(), totals));
+            }
         }
     }
 }

@@ -166,6 +166,7 @@ impl Controller {
         let world = World {
             networks: &view.networks,
             pools: &pools.map(|(key, spec)| (key.clone(), spec.clone())).collect(),
+            sizes: &BTreeMap::new(),
             blocks: &blocks,
             held: &BTreeSet::new(),
             avoided: &BTreeMap::new(),

@@ -7,6 +7,7 @@ use super::*;
 pub(super) struct Lab {
     networks: BTreeMap<NetworkName, Draw>,
     pools: BTreeMap<PoolKey, AddressPoolSpec>,
+    sizes: BTreeMap<PoolKey, BlockSize>,
     blocks: BTreeMap<String, Block>,
     held: BTreeSet<HeldAddress>,
     avoided: BTreeMap<(PoolKey, IpNet), Instant>,
@@ -42,6 +43,7 @@ impl Lab {
         let mut lab = Self {
             networks: BTreeMap::new(),
             pools: BTreeMap::from([(inline("storage"), pool(spec))]),
+            sizes: BTreeMap::new(),
             blocks: BTreeMap::new(),
             held: BTreeSet::new(),
             avoided: BTreeMap::new(),
@@ -70,10 +72,21 @@ impl Lab {
         self.waiting.entry(network).or_default().insert(places);
     }
 
+    /// Records the sizes of blocks, and returns the plan after it.
     fn plan(&mut self) -> Plan {
+        let plan = self.plan_once();
+        if plan.record.is_empty() {
+            return plan;
+        }
+        self.sizes.extend(plan.record.into_iter().map(|(key, totals)| (key, totals.block_size)));
+        self.plan_once()
+    }
+
+    fn plan_once(&mut self) -> Plan {
         let world = World {
             networks: &self.networks,
             pools: &self.pools,
+            sizes: &self.sizes,
             blocks: &self.blocks,
             held: &self.held,
             avoided: &self.avoided,
@@ -267,6 +280,24 @@ fn no_block_overlaps_with_one_of_another_size_or_state() {
         ["a 10.20.1.64/27", "b 10.20.1.96/27"],
         "the size of the first that goes"
     );
+}
+
+#[test]
+fn the_first_block_waits_until_the_size_of_blocks_is_recorded() {
+    let mut lab = Lab::new(json!({"ranges": [{"subnet": "10.20.0.0/24"}]}), &["a"]);
+    let plan = lab.plan_once();
+    assert_eq!(created(&plan), [""; 0]);
+    assert_eq!(plan.totals.get(&inline("storage")), None, "the size is not decided");
+    let (key, totals) = &plan.record[0];
+    assert_eq!((key, totals.block_size.ipv4, totals.size), (&inline("storage"), Some(29), 253));
+    let draw = lab.networks.remove(&network("storage")).unwrap();
+    let totals = lab.plan_once().totals[&inline("storage")];
+    assert_eq!((totals.size, totals.block_size), (253, BlockSize::default()), "nobody draws from it");
+    lab.networks.insert(network("storage"), draw);
+    lab.sizes.insert(inline("storage"), BlockSize { ipv4: Some(28), ipv6: None });
+    let plan = lab.plan_once();
+    assert_eq!(created(&plan), ["a 10.20.0.0/28"], "another leader has recorded that");
+    assert_eq!((plan.record.len(), plan.supply[&network("storage")].clone()), (0, Supply::Free));
 }
 
 #[test]
