@@ -407,7 +407,7 @@ impl Node {
                 reported_wanted: block.status.wanted,
             })
             .collect();
-        let decision = self.demand.look(&blocks, shared.begin + now);
+        let decision = self.demand.look(&blocks, false, shared.begin + now);
         let has_written = !decision.reports.is_empty() || decision.give_back.is_some();
         for (name, report) in decision.reports {
             self.report(shared, &name, report).await?;
