@@ -6,12 +6,13 @@
 
 use std::collections::btree_map::Entry;
 
+use netclaim_api::addresses::Span;
 use serde_json::json;
 
 use super::*;
 
 /// Seeds of a run; each is another cluster.
-const CASES: u64 = 40;
+const CASES: u64 = 60;
 /// Steps in which things go wrong.
 const CHAOS: usize = 200;
 /// Seconds of an empty block before the agent gives it back.
@@ -64,6 +65,8 @@ struct Api {
     nodes: BTreeSet<String>,
     networks: BTreeMap<NetworkName, Draw>,
     waiting: Waiting,
+    /// AddressLeases of claims.
+    held: BTreeSet<HeldAddress>,
     last_uid: u64,
 }
 
@@ -126,7 +129,7 @@ impl Controller {
 
     fn plan(
         &mut self,
-        pools: &BTreeMap<PoolKey, AddressPoolSpec>,
+        (pools, held): (&BTreeMap<PoolKey, AddressPoolSpec>, &BTreeSet<HeldAddress>),
         base: Instant,
         time: f64,
         random: &mut Random,
@@ -168,7 +171,7 @@ impl Controller {
             pools: &pools.map(|(key, spec)| (key.clone(), spec.clone())).collect(),
             sizes: &BTreeMap::new(),
             blocks: &blocks,
-            held: &BTreeSet::new(),
+            held,
             avoided: &BTreeMap::new(),
             lease_nodes: &BTreeSet::new(),
             nodes: &view.nodes,
@@ -264,8 +267,7 @@ impl Agent {
                     .cidr
                     .hosts()
                     .filter(|ip| {
-                        !taken.contains(ip)
-                            && spec.usable_in(block.spec.cidr).iter().any(|span| span.contains(*ip))
+                        !taken.contains(ip) && block.spec.usable(spec).iter().any(|span| span.contains(*ip))
                     })
                     .collect();
                 Some((free.len(), name.clone(), *free.first()?))
@@ -330,6 +332,8 @@ struct Cluster {
     time: f64,
     api: Api,
     pools: BTreeMap<PoolKey, AddressPoolSpec>,
+    /// When the reserved addresses of each pool were last changed.
+    reserved: BTreeMap<PoolKey, f64>,
     /// The Networks that there are at times, with what they draw from.
     networks: BTreeMap<NetworkName, PoolKey>,
     controllers: Vec<Controller>,
@@ -337,6 +341,8 @@ struct Cluster {
     /// Pods that no node could take yet, with the node that they must run on.
     waiting: BTreeMap<u64, (NetworkName, String)>,
     last_pod: u64,
+    /// Claims that got the address that they asked for.
+    claims: usize,
 }
 
 impl Cluster {
@@ -368,11 +374,13 @@ impl Cluster {
             time: 0.0,
             api: Api { nodes: nodes.into_iter().collect(), ..Api::default() },
             pools,
+            reserved: BTreeMap::new(),
             networks,
             controllers,
             agents,
             waiting: BTreeMap::new(),
             last_pod: 0,
+            claims: 0,
         };
         cluster.restore_networks();
         cluster
@@ -393,17 +401,19 @@ impl Cluster {
         let node = self.random.one(&nodes).unwrap().clone();
         let network = self.random.one(&networks).unwrap().clone();
         match self.random.below(100) {
-            0..40 => {
+            0..36 => {
                 self.last_pod += 1;
                 self.waiting.insert(self.last_pod, (network, node));
             }
-            40..65 => {
+            36..60 => {
                 let pods: Vec<u64> = self.agents[&node].pods.keys().copied().collect();
                 if let Some(pod) = self.random.one(&pods) {
                     self.agents.get_mut(&node).unwrap().pods.remove(pod);
                 }
             }
-            65..70 => {
+            60..64 => self.reserve(&network),
+            64..69 => self.ask(&network),
+            69..70 => {
                 let waiting: Vec<u64> = self.waiting.keys().copied().collect();
                 if let Some(pod) = self.random.one(&waiting) {
                     self.waiting.remove(pod);
@@ -438,6 +448,35 @@ impl Cluster {
             }
         }
         self.waiting.retain(|_, (_, node)| self.api.nodes.contains(node));
+    }
+
+    /// Reserves four other addresses of the Network's pool, or none.
+    fn reserve(&mut self, network: &NetworkName) {
+        let key = &self.networks[network];
+        let spec = self.pools.get_mut(key).unwrap();
+        let first = u32::try_from(self.random.below(60)).unwrap();
+        let IpAddr::V4(net) = spec.ranges[0].subnet.network() else { return };
+        let ip = |n: u32| IpAddr::from(std::net::Ipv4Addr::from_bits(net.to_bits() + n));
+        let span = Span::new(ip(first), ip(first + 3)).filter(|_| self.random.chance(70));
+        spec.reserved = span.into_iter().collect();
+        self.reserved.insert(key.clone(), self.time);
+    }
+
+    /// Lets a claim ask for a reserved address, or go. An agent refuses an address that a block has. People ask for what they
+    /// reserved a minute ago, so that no block with it is under way.
+    fn ask(&mut self, network: &NetworkName) {
+        let key = &self.networks[network];
+        let Some(span) = self.pools[key].reserved.first() else { return };
+        let held = HeldAddress { pool: key.clone(), network: network.clone(), address: span.first() };
+        let of_block = |block: &Stored| {
+            block.spec.key() == *key && block.spec.ranges.iter().any(|range| range.contains(held.address))
+        };
+        let is_known = self.time - self.reserved[key] > 60.0;
+        if self.api.held.remove(&held) || !is_known || self.api.blocks.values().any(of_block) {
+            return;
+        }
+        self.api.held.insert(held);
+        self.claims += 1;
     }
 
     /// Deletes a Node object, or lets the node register again.
@@ -484,16 +523,17 @@ impl Cluster {
                 let nodes = std::mem::take(&mut controller.seen);
                 controller.view = Some(Api { nodes, ..self.api.clone() });
             }
-            controller.plan(&self.pools, self.base, self.time, &mut self.random);
+            controller.plan((&self.pools, &self.api.held), self.base, self.time, &mut self.random);
             let failures = if is_healthy { 0 } else { 15 };
             controller.deliver(&mut self.api, self.time, failures, &mut self.random);
         }
         self.check();
     }
 
-    /// No two pods have one address of one pool, unless the node of one is gone for the safety time.
+    /// No two pods or claims have one address of one pool, unless the node of one is gone for the safety time.
     fn check(&self) {
-        let mut holders: BTreeMap<(&PoolKey, IpAddr), (&String, u64)> = BTreeMap::new();
+        let mut holders: BTreeMap<(&PoolKey, IpAddr), (&str, u64)> = BTreeMap::new();
+        holders.extend(self.api.held.iter().map(|held| ((&held.pool, held.address), ("a claim", 0))));
         for (node, agent) in &self.agents {
             // A clock of 1 % that runs fast.
             let is_over = |removed: f64| self.time - removed >= 0.98 * SAFETY.as_secs_f64();
@@ -502,7 +542,7 @@ impl Cluster {
             }
             for (pod, plan) in &agent.pods {
                 for (_, ip) in &plan.addresses {
-                    let other = holders.insert((&self.networks[&plan.network], *ip), (node, *pod));
+                    let other = holders.insert((&self.networks[&plan.network], *ip), (node.as_str(), *pod));
                     assert!(
                         other.is_none(),
                         "NETCLAIM_SEED={}: at {} s, pod {pod} on {node} has {ip}, and so has {other:?}",
@@ -521,6 +561,10 @@ impl Cluster {
     /// Lets everything work again, without pods.
     fn heal(&mut self) {
         self.controllers.truncate(1);
+        self.api.held.clear();
+        for spec in self.pools.values_mut() {
+            spec.reserved.clear();
+        }
         self.waiting.clear();
         self.restore_networks();
         let nodes: Vec<String> = self.agents.keys().cloned().collect();
@@ -572,7 +616,8 @@ impl Cluster {
     }
 }
 
-fn run(seed: u64) -> (usize, u64) {
+/// Returns how many blocks moved, how many pods there were, and how many claims got the address that they asked for.
+fn run(seed: u64) -> (usize, u64, usize) {
     let mut cluster = Cluster::new(seed);
     for _ in 0..CHAOS {
         cluster.disturb();
@@ -598,7 +643,7 @@ fn run(seed: u64) -> (usize, u64) {
         [""; 0],
         "NETCLAIM_SEED={seed}: blocks without a Network"
     );
-    (moves, cluster.last_pod)
+    (moves, cluster.last_pod, cluster.claims)
 }
 
 #[test]
@@ -607,12 +652,13 @@ fn no_two_pods_have_one_address_and_in_the_end_everything_is_free() {
         Some(seed) => seed..seed + 1,
         None => 0..std::env::var("NETCLAIM_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES),
     };
-    let (mut moves, mut pods) = (0, 0);
+    let (mut moves, mut pods, mut claims) = (0, 0, 0);
     for seed in seeds {
-        let (of_case, pods_of_case) = run(seed);
+        let (of_case, pods_of_case, claims_of_case) = run(seed);
         moves += of_case;
         pods += pods_of_case;
+        claims += claims_of_case;
     }
-    println!("{pods} pods, {moves} moves");
-    assert!(moves > 0, "the cases have scarce addresses");
+    println!("{pods} pods, {claims} claims with addresses of their own, {moves} moves");
+    assert!(moves > 0 && claims > 0, "the cases have scarce addresses and claims");
 }
