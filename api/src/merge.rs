@@ -3,12 +3,13 @@
 //! Only this module checks what a claim sets against the admin's [`Allow`].
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
 use netclaim_cni::{CapabilityArgs, NetworkList, error_chain};
 use serde_json::{Map, Value, json};
 
+use crate::addresses::nth_after;
 use crate::capability::capability_args;
 use crate::conflist::{as_conflist, plain_conflist};
 use crate::network::{ADDRESSES, NetworkSpec};
@@ -101,12 +102,7 @@ impl Asked {
             );
             Invalid::new("replicaIPs", problem)
         })?;
-        let nth = |ip: &IpAddr| match ip {
-            IpAddr::V4(ip) => ip.to_bits().checked_add(ordinal).map(|bits| Ipv4Addr::from_bits(bits).into()),
-            IpAddr::V6(ip) => {
-                ip.to_bits().checked_add(ordinal.into()).map(|bits| Ipv6Addr::from_bits(bits).into())
-            }
-        };
+        let nth = |ip: &IpAddr| nth_after(*ip, ordinal.into());
         let none = |ip| Invalid::new("replicaIPs", format!("there is no address {ordinal} after {ip}"));
         first.iter().map(|ip| nth(ip).map(IpRequest::Address).ok_or_else(|| none(ip))).collect()
     }

@@ -1,24 +1,8 @@
 //! Lists of spans of addresses. Pure.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use netclaim_api::addresses::Span;
-
-/// Returns the address before `ip`.
-pub(crate) fn before(ip: IpAddr) -> Option<IpAddr> {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
-        IpAddr::V6(ip) => ip.to_bits().checked_sub(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
-    }
-}
-
-/// Returns the address after `ip`.
-pub(crate) fn after(ip: IpAddr) -> Option<IpAddr> {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into()),
-        IpAddr::V6(ip) => ip.to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into()),
-    }
-}
+use netclaim_api::addresses::{Span, nth_after};
 
 /// Joins spans that overlap or meet, and sorts them.
 pub(crate) fn merge(mut spans: Vec<Span>) -> Vec<Span> {
@@ -26,7 +10,7 @@ pub(crate) fn merge(mut spans: Vec<Span>) -> Vec<Span> {
     let mut merged: Vec<Span> = Vec::new();
     for span in spans {
         let joined = merged.last().and_then(|last| {
-            let next = after(last.last()).unwrap_or_else(|| last.last());
+            let next = nth_after(last.last(), 1).unwrap_or_else(|| last.last());
             let meets = last.family() == span.family() && span.first() <= next;
             meets.then(|| Span::new(last.first(), last.last().max(span.last()))).flatten()
         });

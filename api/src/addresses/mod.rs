@@ -33,7 +33,7 @@ pub use pool::{
     AddressPoolSpec, AddressPoolStatus, AddressRange, AddressTotals, BlockSize, NetworkAddresses, PoolKey,
     Route,
 };
-pub use span::{Family, Span, overlap};
+pub use span::{Family, Span, before, nth_after, overlap};
 
 /// By default, how long a Node object must be gone before other nodes may get its blocks. A node that has not heard of its
 /// blocks for half of that time hands out no addresses.

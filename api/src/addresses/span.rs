@@ -153,6 +153,18 @@ pub fn overlap(one: &[Span], other: &[Span]) -> Option<Span> {
     one.iter().find_map(|a| other.iter().find_map(|b| a.intersection(*b)))
 }
 
+/// Returns the address `count` after this one; `None` beyond the last of its family.
+pub fn nth_after(ip: IpAddr, count: u128) -> Option<IpAddr> {
+    let (family, number) = (Family::of(ip), number(ip).checked_add(count)?);
+    let is_address = family == Family::V6 || u32::try_from(number).is_ok();
+    is_address.then(|| address(family, number))
+}
+
+/// Returns the address before this one; `None` before the first of its family.
+pub fn before(ip: IpAddr) -> Option<IpAddr> {
+    number(ip).checked_sub(1).map(|number| address(Family::of(ip), number))
+}
+
 fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),

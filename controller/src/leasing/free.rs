@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span};
+use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span, before, nth_after};
 use tokio::time::Instant;
 
-use crate::spans::{after, before, merge, within};
+use crate::spans::{merge, within};
 
 /// The blocks of a pool that exist, of any size.
 #[derive(Debug, Clone, Default)]
@@ -105,7 +105,7 @@ fn without(span: Span, held: &BTreeSet<IpAddr>) -> Vec<Span> {
     let mut first = Some(span.first());
     for ip in held.range(span.first()..=span.last()) {
         left.extend(first.zip(before(*ip)).and_then(|(first, last)| Span::new(first, last)));
-        first = after(*ip);
+        first = nth_after(*ip, 1);
     }
     left.extend(first.and_then(|first| Span::new(first, span.last())));
     left

@@ -1,23 +1,9 @@
 //! Addresses as whereabouts reads and counts them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::Span;
-
-use crate::spans::before;
-
-/// Returns the address that is `offset` after `ip`; `None` beyond the family's last (`IPAddOffset`).
-pub(super) fn plus(ip: IpAddr, offset: u64) -> Option<IpAddr> {
-    match ip {
-        IpAddr::V4(ip) => {
-            ip.to_bits().checked_add(u32::try_from(offset).ok()?).map(|bits| Ipv4Addr::from_bits(bits).into())
-        }
-        IpAddr::V6(ip) => {
-            ip.to_bits().checked_add(u128::from(offset)).map(|bits| Ipv6Addr::from_bits(bits).into())
-        }
-    }
-}
+use netclaim_api::addresses::{Span, before, nth_after};
 
 /// Reads an address as Kubernetes' `ParseIPSloppy` does: with leading zeros in IPv4, and IPv4 written as IPv6.
 pub(super) fn ip(text: &str) -> Option<IpAddr> {
@@ -45,7 +31,7 @@ pub(super) fn cidr(text: &str) -> Option<IpNet> {
 /// the subnet has less than four addresses, with which whereabouts refuses to work.
 pub(super) fn usable(net: IpNet) -> Option<Span> {
     let all = Span::of_net(net);
-    let span = Span::new(plus(all.first(), 1)?, before(all.last())?)?;
+    let span = Span::new(nth_after(all.first(), 1)?, before(all.last())?)?;
     (all.size() >= 4).then_some(span)
 }
 
@@ -61,7 +47,8 @@ mod tests {
 
     #[test]
     fn an_offset_is_added_in_64_bits_and_never_wraps() {
-        let add = |ip: &str, offset| plus(ip.parse().unwrap(), offset).map(|ip| ip.to_string());
+        let add =
+            |ip: &str, offset: u64| nth_after(ip.parse().unwrap(), offset.into()).map(|ip| ip.to_string());
         assert_eq!(add("10.0.0.5", 3).as_deref(), Some("10.0.0.8"));
         assert_eq!(add("255.255.255.255", 1), None);
         assert_eq!(add("10.0.0.0", u64::MAX), None);

@@ -12,12 +12,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netclaim_api::addresses::{
     AddressLeaseSpec, AddressPoolSpec, AddressRange, Family, Holder, HolderKind, Leased, NetworkAddresses,
-    PoolKey, Route, Span, lease_name,
+    PoolKey, Route, Span, lease_name, nth_after,
 };
 use netclaim_api::{NetworkName, shorten};
 use serde::{Deserialize, Serialize};
 
-use super::arithmetic::{cidr, ip, name_part, plus};
+use super::arithmetic::{cidr, ip, name_part};
 use super::objects::{IpPool, Nad, NodeSlicePool, ObjectRef, Objects, Pod};
 use super::report::{
     NetworkAddressing, Note, Orphan, PoolTakeover, Problem, SharedPool, Takeover, Unclaimed, UnclaimedReason,
@@ -165,7 +165,8 @@ impl<'a> Plan<'a> {
             };
             let (mut unread, mut first) = (0_usize, None);
             for (offset, allocation) in &pool.allocations {
-                let address = offset.parse().ok().and_then(|offset| plus(range.addr(), offset));
+                let address =
+                    offset.parse::<u64>().ok().and_then(|offset| nth_after(range.addr(), offset.into()));
                 let Some(address) = address.filter(|address| range.contains(address)) else {
                     unread += 1;
                     first.get_or_insert(offset);
