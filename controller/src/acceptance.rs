@@ -10,6 +10,7 @@ use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
 use netclaim_api::network::{ADDRESSES_AVAILABLE, EXHAUSTED, NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::{Invalid, NetworkName, Quantity};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::leasing::Supply;
@@ -180,12 +181,17 @@ fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> 
     }
 }
 
-fn validate(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
-    let spec: NetworkSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
+/// Decodes the spec of an object; an error names the field.
+pub(crate) fn decode_spec<T: DeserializeOwned>(spec: &Value) -> Result<T, Vec<Invalid>> {
+    serde_path_to_error::deserialize(spec).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { "" } else { &path };
         vec![Invalid::new(path, error.inner().to_string()).within("spec")]
-    })?;
+    })
+}
+
+fn validate(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
+    let spec: NetworkSpec = decode_spec(spec)?;
     let problems = spec.problems(name);
     match name.parse() {
         Ok(name) if problems.is_empty() => Ok((name, spec)),

@@ -8,6 +8,7 @@ use netclaim_api::Invalid;
 use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
 use serde_json::Value;
 
+use crate::acceptance::decode_spec;
 use crate::node_objects::Nodes;
 use crate::spans::{merge, within};
 use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
@@ -75,11 +76,7 @@ impl PoolAcceptance {
 }
 
 fn validate(spec: &Value) -> Result<AddressPoolSpec, Vec<Invalid>> {
-    let spec: AddressPoolSpec = serde_path_to_error::deserialize(spec).map_err(|error| {
-        let path = error.path().to_string();
-        let path = if path == "." { "" } else { &path };
-        vec![Invalid::new(path, error.inner().to_string()).within("spec")]
-    })?;
+    let spec: AddressPoolSpec = decode_spec(spec)?;
     let problems = spec.problems();
     if problems.is_empty() {
         Ok(spec)
