@@ -87,7 +87,8 @@ impl Cluster {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner)[0])
     }
 
-    fn all_nodes(&self) -> Vec<Arc<Node>> {
+    /// All nodes, also those without power.
+    pub(crate) fn all_nodes(&self) -> Vec<Arc<Node>> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -174,9 +174,15 @@ fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Resul
         let (_, _) = (repair(), end());
         return result;
     }
-    // Leftovers are looked for before the repair, because a new agent would clean up.
+    // Leftovers are looked for before the repair, because a new agent would clean up. Nodes without power are left out.
+    let lost_power = cluster.nodes().len() < cluster.all_nodes().len();
     let (ended, repaired) = (end(), repair());
-    died.and(ended).and(repaired).and(result)
+    // A kubelet looks once a minute for claims whose pods are gone.
+    let recovered = match repaired {
+        Ok(()) if lost_power => test.nodes_are_clean_within(150).context("after power is back"),
+        repaired => repaired,
+    };
+    died.and(ended).and(recovered).and(result)
 }
 
 /// Writes a report on the cluster at the time of a failure; returns where it is.

@@ -57,7 +57,12 @@ impl<'a> Test<'a> {
 
     /// Waits until no node has anything of pods that are gone. Nodes without power are left out.
     pub fn nodes_are_clean(&self) -> Result<()> {
-        eventually(20, "the nodes are clean", || {
+        self.nodes_are_clean_within(20)
+    }
+
+    /// As [`Self::nodes_are_clean`], with another limit.
+    pub(crate) fn nodes_are_clean_within(&self, seconds: u64) -> Result<()> {
+        eventually(seconds, "the nodes are clean", || {
             let all = self.cluster.get(&["resourceclaims", "--all-namespaces"])?;
             let held = list(&all["items"]).filter(|claim| claim["status"]["reservedFor"].is_array());
             let claims: BTreeSet<String> = held.map(|claim| text(&claim["metadata"]["uid"])).collect();

@@ -23,9 +23,12 @@ fn is_on_nodes(test: &Test<'_>, network: &str, nodes: usize) -> Result<()> {
 
 pub fn pods_of_a_drained_node_start_on_other_nodes(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
+    is_on_nodes(test, &network, test.cluster.nodes().len())?;
     let mut spec = pod_of_template("", "net")["spec"].take();
+    // A drained node does not count: its pods have to fit on the others.
     spec["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "set"}}}]);
+        "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor",
+        "labelSelector": {"matchLabels": {"app": "set"}}}]);
     let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "set"},
         "spec": {"replicas": 6, "selector": {"matchLabels": {"app": "set"}}, "template": {"metadata": {"labels": {"app": "set"}}, "spec": spec}}});
     test.create([claim_template("net", &network), set])?;
