@@ -234,6 +234,96 @@ fn allocated(test: &Test<'_>, name: &str, node: &str) -> Result<()> {
     apply("other", &status)
 }
 
+/// A pod's status is written by server-side apply, as a dry run. The manager `ours` owns the annotation `a/ours`.
+fn apply_to_pod(test: &Test<'_>, token: &str, pod: &str, mut change: Value) -> Result<String> {
+    change["apiVersion"] = json!("v1");
+    change["kind"] = json!("Pod");
+    change["metadata"]["name"] = json!(pod);
+    let apply =
+        ["-n", test.namespace(), "apply", "--server-side", "--force-conflicts", "--field-manager=ours"];
+    let how = ["--subresource=status", "--dry-run=server", "--validate=false", "-f", "-"];
+    test.cluster.kubectl_as(token, &[apply.as_slice(), &how].concat(), &change.to_string())
+}
+
+pub fn the_agent_changes_one_annotation_of_its_own_nodes_pods(test: &Test<'_>) -> Result<()> {
+    let mut elsewhere = pod("elsewhere", &[]);
+    elsewhere["spec"]["nodeName"] = json!("node1");
+    test.create([elsewhere, pod("here", &[])])?;
+    test.runs("here")?;
+    let result = writes_to_pods_end_at_the_annotation(test);
+    // No kubelet would end it.
+    test.delete_pod_by_force("elsewhere")?;
+    result
+}
+
+fn writes_to_pods_end_at_the_annotation(test: &Test<'_>) -> Result<()> {
+    let [bound, unbound] = agent_tokens(test)?;
+    let own = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "here", "annotations": {"a/ours": "1"}}});
+    let apply =
+        ["-n", test.namespace(), "apply", "--server-side", "--field-manager=ours", "--subresource=status"];
+    test.cluster.kubectl_with(&[apply.as_slice(), &["-f", "-"]].concat(), &own.to_string())?;
+    let with = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+    let number = |n: &str| with(json!({"a/ours": "1", "netclaim.dev/retry": n}));
+    for n in ["1", "0042", "9999"] {
+        apply_to_pod(test, &bound, "here", number(n)).with_context(|| format!("the value {n}"))?;
+    }
+    let words = "may only change the annotation netclaim.dev/retry of a pod";
+    let changed = |change: fn(&mut Value)| {
+        let mut object = number("1");
+        change(&mut object);
+        object
+    };
+    for (what, change) in [
+        ("a label", changed(|pod| pod["metadata"]["labels"] = json!({"app": "other"}))),
+        ("a finalizer", changed(|pod| pod["metadata"]["finalizers"] = json!(["example.com/keep"]))),
+        ("the phase", changed(|pod| pod["status"] = json!({"phase": "Failed"}))),
+        (
+            "an address",
+            changed(|pod| pod["status"] = json!({"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"})),
+        ),
+        (
+            "a condition",
+            changed(|pod| pod["status"] = json!({"conditions": [{"type": "Ready", "status": "False"}]})),
+        ),
+        ("another annotation", with(json!({"a/ours": "1", "netclaim.dev/retry": "1", "b/other": "1"}))),
+        ("a changed annotation", with(json!({"a/ours": "2", "netclaim.dev/retry": "1"}))),
+        ("a removed annotation", with(json!({"netclaim.dev/retry": "1"}))),
+    ] {
+        refused(what, apply_to_pod(test, &bound, "here", change), &[words])?;
+    }
+    let words = "must be a number of up to four digits";
+    for value in ["", "12345", "-1", "1a", "one", "1\n"] {
+        refused(
+            &format!("the value {value:?}"),
+            apply_to_pod(test, &bound, "here", number(value)),
+            &[words],
+        )?;
+    }
+    let alone = || with(json!({"netclaim.dev/retry": "1"}));
+    let words = "the netclaim agent of node node0 may only wake pods of that node";
+    refused("another node's pod", apply_to_pod(test, &bound, "elsewhere", alone()), &[words])?;
+    let words = "(token without a node)";
+    refused("a wake by an unbound token", apply_to_pod(test, &unbound, "here", number("1")), &[words])?;
+    // Nothing but the status subresource, where the API server keeps the spec as it is.
+    let image = json!([{"name": "shell", "image": "localhost/other:1"}]);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "here"}, "spec": {"containers": image}});
+    let apply = [
+        "-n",
+        test.namespace(),
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "-f",
+        "-",
+    ];
+    refused(
+        "a change of the image",
+        test.cluster.kubectl_as(&bound, &apply, &pod.to_string()),
+        &["cannot patch resource \"pods\""],
+    )
+}
+
 pub fn an_account_with_the_agents_name_in_another_namespace_is_not_limited(test: &Test<'_>) -> Result<()> {
     let (name, account) = (test.name("other"), "netclaim-agent");
     let mut pod = pod("other", &[]);
