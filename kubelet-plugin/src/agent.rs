@@ -24,11 +24,11 @@ use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
-use crate::owner::Journal;
+use crate::owner::{Journal, Plan};
 use crate::parent::STARTS;
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
-use crate::pods::NodePods;
+use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent, Turn};
 use crate::prepare::handover;
 use crate::prepare::leases::Leases;
@@ -44,6 +44,7 @@ use crate::runtime::readiness::{Readiness, update_gauges, watch_journal};
 use crate::runtime::sandboxes::Sandboxes;
 use crate::runtime::sweep::{Intervals, Sweep};
 use crate::status::{Events, StatusWriter, Update};
+use crate::waking::{self, Observed, Patcher, Waker, Waking};
 
 /// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,6 +66,9 @@ pub(crate) struct Agent {
     blocks: watch::Receiver<OwnBlocks>,
     turn: Arc<Turn>,
     leases: Arc<Leases>,
+    known_pods: Arc<KnownPods>,
+    waker: Waker,
+    waking: Option<waking::Events>,
     pub(crate) parts: Parts,
 }
 
@@ -93,13 +97,18 @@ impl Agent {
         Failpoint::TakenOver.reach();
         let attacher =
             Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
+        let known_pods = Arc::<KnownPods>::default();
+        let (waker, waking) = waking::channel();
         Ok(Self {
-            pods: Arc::new(NodePods::new(client.clone(), &args.node_name)),
+            pods: Arc::new(NodePods::new(client.clone(), &args.node_name, Arc::clone(&known_pods))),
             events: Events::new(client.clone(), &args.driver_name, &args.node_name),
             programs: (programs, all_current),
             blocks: watch::channel(OwnBlocks::default()).1,
             turn: Arc::default(),
             leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
+            known_pods,
+            waker,
+            waking: Some(waking).filter(|_| args.wake_pods),
             parts: Parts::default(),
             args,
             client,
@@ -194,6 +203,29 @@ impl Agent {
         self.parts.start("writing statuses", |_| writer.run(reported));
     }
 
+    /// Starts to follow the kubelet's pods, and to wake those that wait for its next look.
+    pub(crate) fn wake_pods(&mut self) {
+        let (changes, changed) = mpsc::unbounded_channel::<Change>();
+        let kubelet =
+            KubeletPods { socket: self.args.pods_socket(), known: Arc::clone(&self.known_pods), changes };
+        self.parts.start_until_cancelled("following the kubelet's pods", kubelet.follow());
+        let Some(events) = self.waking.take() else { return };
+        let attacher = Arc::clone(&self.attacher);
+        let waking = Waking {
+            pods: Arc::clone(&self.pods),
+            patcher: Patcher::new(self.client.clone(), &self.args.driver_name),
+            is_held: move |seen: &SeenPod| {
+                let is_its = |plan: &Plan| {
+                    let claim = &plan.owner.claim;
+                    claim.namespace == seen.pod.namespace && seen.claims.contains(&claim.name)
+                };
+                seen.waits && attacher.plans(is_its).contains(&true)
+            },
+            metrics: Arc::clone(&self.metrics),
+        };
+        self.parts.start_until_cancelled("waking pods", waking.run(events, changed));
+    }
+
     /// Starts to look for what no event reports.
     pub(crate) fn sweep(&mut self) {
         let sweep = Sweep {
@@ -232,6 +264,7 @@ impl Agent {
         let events = Arc::new(RuntimeEvents {
             attacher: Arc::clone(&self.attacher),
             pods: Arc::clone(&self.pods),
+            waker: self.waker.clone(),
             gate: Arc::clone(&self.gate),
             sandboxes: Arc::clone(&sandboxes),
             boot_id: self.boot_id.clone(),
@@ -271,6 +304,7 @@ impl Agent {
         let socket = self.args.agent_socket();
         let calls = listen(&socket);
         let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;
+        let node = Arc::new(Observed { node, waker: self.waker.clone() });
         self.parts.start_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health));
         Ok(())
     }

@@ -21,8 +21,9 @@
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
 //! | `runtime` | follows sandboxes and the connection to the runtime; sweeps what no event reports | NRI |
 //! | `status` | reports in the claim's status and in events | the API server |
+//! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //! | `process` | arguments, programs, metrics, sockets, memory | the process |
-//! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server knows them | the API server (reads pods) |
+//! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with the agent alive or dead.
@@ -45,6 +46,7 @@ mod process;
 mod run;
 mod runtime;
 mod status;
+mod waking;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,14 @@
 //!
 //! It lists pods by name, since a node may list its own pods at once. A node may get a pod only some time after the pod is
 //! bound, and for a pod that is gone the answer would be "forbidden", not "not found".
+//!
+//! From Kubernetes 1.37 the kubelet itself reports its pods ([`KubeletPods`]), which costs no request.
 
+mod kubelet;
+mod message;
+mod seen;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,6 +22,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams, ObjectList, PartialObjectMeta};
 use kube::{Client, Error, Resource as _};
 use serde::de::DeserializeOwned;
+
+pub use kubelet::{Change, KnownPods, KubeletPods};
+pub use seen::{RETRY, SeenPod};
 
 /// HTTP status of a request that is not allowed.
 const FORBIDDEN: u16 = 403;
@@ -29,12 +39,14 @@ pub struct NodePods {
     node: String,
     /// The API server does not let the agent act as its node (Kubernetes before 1.36) but lets it get pods.
     directly: AtomicBool,
+    /// What the kubelet says of them.
+    known: Arc<KnownPods>,
 }
 
 impl NodePods {
-    /// Finds pods of `node`.
-    pub fn new(client: Client, node: &str) -> Self {
-        Self { client, node: node.to_owned(), directly: AtomicBool::new(false) }
+    /// Finds pods of `node`, at first among those that are `known`.
+    pub fn new(client: Client, node: &str, known: Arc<KnownPods>) -> Self {
+        Self { client, node: node.to_owned(), directly: AtomicBool::new(false), known }
     }
 
     /// Returns the metadata of the pod with this UID: `Some(None)` when it is gone or another pod has its name, `None` when
@@ -44,12 +56,32 @@ impl NodePods {
         Some(with_uid(found.map(|found| found.metadata), uid))
     }
 
-    /// Whether containers of the pod with this UID may wait in a hook; `None` when the API server does not answer within
-    /// 0.5 s.
+    /// Whether containers of the pod with this UID may wait in a hook; `None` when the kubelet has not said so and the API
+    /// server does not answer within 0.5 s.
     pub async fn may_wait_in_hook(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
+        if let Some(known) = self.known.may_wait_in_hook(uid) {
+            return Some(known);
+        }
         let pod = tokio::time::timeout(SHORT_TIMEOUT, self.get(namespace, name)).await.ok()?.ok()??;
         with_uid(Some(pod.metadata), uid)?;
         Some(pod.spec.as_ref().is_none_or(may_wait_in_hook))
+    }
+
+    /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them
+    /// (Kubernetes before 1.36), or does not answer within 3 s.
+    pub async fn with_claims(&self) -> Option<Vec<SeenPod>> {
+        let of_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let mut listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
+        listed
+            .headers_mut()
+            .insert("Impersonate-User", format!("system:node:{}", self.node).try_into().ok()?);
+        match tokio::time::timeout(TIMEOUT, self.client.request::<ObjectList<Pod>>(listed)).await.ok()? {
+            Ok(found) => Some(found.items.iter().filter_map(SeenPod::of).collect()),
+            Err(error) => {
+                tracing::debug!(%error, "cannot list the pods of the node");
+                None
+            }
+        }
     }
 
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
@@ -131,7 +163,7 @@ mod tests {
 
     fn pods() -> (NodePods, Server) {
         let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-        (NodePods::new(Client::new(service, "default"), "node0"), server)
+        (NodePods::new(Client::new(service, "default"), "node0", Arc::default()), server)
     }
 
     /// Answers the next request; returns its user and its URI.

@@ -59,6 +59,7 @@ async fn run(args: Args) -> Result<()> {
     agent.keep_addresses(inventory.clone());
     agent.write_statuses(reported);
     agent.sweep();
+    agent.wake_pods();
     let (sandboxes, readiness) = agent.follow_runtime()?;
     agent.serve_kubelet(inventory, sandboxes, health)?;
     agent.serve_process(readiness);

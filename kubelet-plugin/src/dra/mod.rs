@@ -97,6 +97,9 @@ pub trait NodeResources: Send + Sync + 'static {
 
     /// Releases a claim. After an error the claim and the pod stay, and the kubelet retries.
     fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), CallFailure>> + Send;
+
+    /// Notes that the kubelet has registered the driver (again).
+    fn registered(&self) {}
 }
 
 /// Serves the DRA calls and the devices' health on `listener` until `cancel`.

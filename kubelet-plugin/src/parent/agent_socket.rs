@@ -35,6 +35,10 @@ async fn answer<N: NodeResources>(mut stream: UnixStream, node: Arc<N>, health: 
             let answer = tokio::spawn(async move { node.unprepare(claim).await }).await;
             write_line(&mut stream, &answer.unwrap_or_else(|_| Err(panicked()))).await
         }
+        Message::Registered => {
+            node.registered();
+            write_line(&mut stream, &()).await
+        }
         Message::WatchHealth => report_health(stream, health).await,
     }
 }

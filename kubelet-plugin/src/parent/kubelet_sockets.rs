@@ -89,6 +89,7 @@ impl KubeletSockets {
                 tracing::error!(%error, "registering with the kubelet failed");
             }
         });
+        tokio::spawn(tell_each_time(seen.clone(), self.relay.clone()));
         tokio::spawn(note_when(seen, self.started.clone()));
         Ok(())
     }
@@ -109,6 +110,15 @@ async fn note_when(mut registered: watch::Receiver<bool>, note: PathBuf) {
         && let Err(error) = write()
     {
         tracing::error!(path = %note.display(), %error, "cannot create the startup probe's file");
+    }
+}
+
+/// Tells the agent of each registration: a kubelet that restarts registers the driver again.
+async fn tell_each_time(mut registered: watch::Receiver<bool>, relay: Relay) {
+    while registered.changed().await.is_ok() {
+        if *registered.borrow_and_update() {
+            relay.tell_registered().await;
+        }
     }
 }
 

@@ -27,6 +27,8 @@ use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice, REFRESH, 
 const CALL_TIMEOUT: Duration = Duration::from_secs(43);
 /// Delay before a call is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(25);
+/// Delay before an agent is told of a registration again.
+const TELL_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Delay before an agent is asked for health again: the kubelet has time.
 const HEALTH_RETRY_DELAY: Duration = Duration::from_millis(500);
 
@@ -80,6 +82,19 @@ impl Relay {
         let mut stream = UnixStream::connect(&self.socket).await?;
         write_line(&mut stream, message).await?;
         read_line(&mut BufReader::new(stream)).await
+    }
+
+    /// Tells the agent that works that the kubelet has registered the driver, once there is one. An agent of an earlier
+    /// version does not understand it.
+    pub(super) async fn tell_registered(&self) {
+        let told = async {
+            while self.ask_once::<()>(&Message::Registered).await.is_err() {
+                tokio::time::sleep(TELL_RETRY_DELAY).await;
+            }
+        };
+        if timeout(CALL_TIMEOUT, told).await.is_err() {
+            tracing::debug!("no agent wants to know of the registration");
+        }
     }
 
     /// Keeps `reports` up to date with the reports of the agent that works; `None` while there is none.
@@ -137,6 +152,7 @@ mod tests {
     struct Fake {
         asked: AtomicU32,
         called: Notify,
+        registered: Notify,
     }
 
     impl NodeResources for Fake {
@@ -157,6 +173,10 @@ mod tests {
                 "good" => Ok(()),
                 _ => Err(CallFailure("not yet".into())),
             }
+        }
+
+        fn registered(&self) {
+            self.registered.notify_one();
         }
     }
 
@@ -214,6 +234,20 @@ mod tests {
         drop(dying);
         let (_node, _agent) = agent(&socket);
         assert_eq!(call.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn an_agent_hears_of_a_registration_that_an_earlier_one_did_not_understand() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agent.sock");
+        let relay = Relay::new(socket.clone());
+        let telling = tokio::spawn(async move { relay.tell_registered().await });
+        let earlier = listen(&socket).unwrap();
+        drop(earlier.accept().await.unwrap());
+        drop(earlier);
+        let (node, _agent) = agent(&socket);
+        node.registered.notified().await;
+        telling.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

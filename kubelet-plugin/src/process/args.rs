@@ -82,6 +82,10 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value = "600", value_parser = gone_after)]
     pub node_gone_after: Duration,
 
+    /// Whether the agent wakes pods that wait for the kubelet's next look, by an annotation of theirs
+    #[arg(long, env = "NETCLAIM_WAKE_PODS", default_value = "true", action = clap::ArgAction::Set)]
+    pub wake_pods: bool,
+
     /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI
     /// plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
@@ -198,6 +202,11 @@ impl Args {
     /// The socket by which parents reach the agent that has the journal.
     pub fn agent_socket(&self) -> PathBuf {
         self.run_dir.join("agent.sock")
+    }
+
+    /// The socket by which the kubelet reports its pods.
+    pub fn pods_socket(&self) -> PathBuf {
+        self.kubelet_dir.join("pods-api/pods-api.sock")
     }
 
     /// The driver's private directory under the kubelet's.

@@ -50,6 +50,38 @@ pub enum SweepResult {
     Skipped,
 }
 
+/// Why a pod is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum WakeCause {
+    /// The kubelet has registered the driver.
+    Registered,
+    /// A claim of the pod has been released by its earlier pod.
+    Released,
+    /// The kubelet has the pod, and asks for no claim of it.
+    NotPrepared,
+    /// The networks of the pod are there, after a container was refused for lack of them.
+    Attached,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum WakeResult {
+    /// The kubelet was told to look at the pod.
+    Ok,
+    /// The agent may not wake pods.
+    Forbidden,
+    /// The pod was gone.
+    Gone,
+    /// The API server did not answer.
+    Error,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WakeLabels {
+    cause: WakeCause,
+    result: WakeResult,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SweepLabels {
     sweep: SweepKind,
@@ -96,6 +128,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     calls: Family<CallLabels, Counter>,
     sweeps: Family<SweepLabels, Counter>,
+    woken: Family<WakeLabels, Counter>,
     networks: Family<NetworkLabels, Gauge>,
     addresses: Family<AddressLabels, Gauge>,
     attach: Histogram,
@@ -153,6 +186,12 @@ impl Default for Metrics {
             "sweeps",
             "Networks collected, attachments checked, claims of pods that are gone released",
             sweeps.clone(),
+        );
+        let woken = Family::<WakeLabels, Counter>::default();
+        registry.register(
+            "pods_woken",
+            "Pods that waited and that the kubelet was asked to look at again, by the reason",
+            woken.clone(),
         );
         let networks = Family::<NetworkLabels, Gauge>::default();
         registry.register(
@@ -227,6 +266,7 @@ impl Default for Metrics {
             registry: Mutex::new(registry),
             calls,
             sweeps,
+            woken,
             networks,
             addresses,
             attach,
@@ -256,6 +296,11 @@ impl Metrics {
     /// Counts the result of a sweep.
     pub fn sweep(&self, sweep: SweepKind, result: SweepResult) {
         self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
+    }
+
+    /// Counts a pod that was woken, or was to be woken.
+    pub fn woken(&self, cause: WakeCause, result: WakeResult) {
+        self.woken.get_or_create(&WakeLabels { cause, result }).inc();
     }
 
     /// Sets whether a Network can serve a pod; `None` when the Network is gone.

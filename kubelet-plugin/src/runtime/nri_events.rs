@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::owner::PodState;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
@@ -17,9 +17,11 @@ use tokio::task::AbortHandle;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
+use crate::owner::ObjectRef;
 use crate::pods::NodePods;
 use crate::process::metrics::Metrics;
 use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
+use crate::waking::Waker;
 
 /// How long a sandbox waits for its networks while no other pod attaches. The runtime calls its plugins under one lock, so
 /// a handler that waits blocks every pod of the node.
@@ -29,6 +31,8 @@ const HOLD: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_millis(25);
 /// How long a pod's task may take to process the event of its sandbox.
 const PROCESSED: Duration = Duration::from_secs(1);
+/// How soon the kubelet retries a refused container by itself, once and at the earliest.
+const RETRIED: Duration = Duration::from_millis(200);
 /// From one question to the API server to the next.
 const ASK_INTERVAL: Duration = Duration::from_secs(3);
 
@@ -38,6 +42,8 @@ pub struct RuntimeEvents<N> {
     pub attacher: Arc<Attacher<N, GateKeeper>>,
     /// Finds pods.
     pub pods: Arc<NodePods>,
+    /// Has pods woken whose containers were refused.
+    pub waker: Waker,
     /// The files that containers wait for.
     pub gate: Arc<GateKeeper>,
     /// The node's sandboxes.
@@ -59,9 +65,10 @@ fn is_attaching(state: &PodState) -> bool {
 impl<N: Attach> RuntimeEvents<N> {
     /// Lets the containers of a pod wait in a hook if attaching takes `long`, and if the kubelet would start them again.
     fn let_wait_in_hook(&self, sandbox: &PodSandbox, long: Duration) {
-        let (attacher, pods, gate) =
-            (Arc::clone(&self.attacher), Arc::clone(&self.pods), Arc::clone(&self.gate));
+        let (attacher, pods, gate, waker) =
+            (Arc::clone(&self.attacher), Arc::clone(&self.pods), Arc::clone(&self.gate), self.waker.clone());
         let PodSandbox { id, namespace, name, uid, .. } = sandbox.clone();
+        let begin = Instant::now();
         tokio::spawn(async move {
             let Some(mut state) = attacher.watch(&uid) else { return };
             let settled = |state: &PodState| state.gate(&id) != Gate::Wait;
@@ -74,7 +81,14 @@ impl<N: Attach> RuntimeEvents<N> {
                 |state: &PodState| !is_current(state) || state.closing || state.gate(&id) == Gate::Open;
             while !over(&state.borrow()) {
                 match pods.may_wait_in_hook(&namespace, &name, &uid).await {
-                    Some(false) => return,
+                    Some(false) => {
+                        let is_open =
+                            state.wait_for(over).await.is_ok_and(|state| state.gate(&id) == Gate::Open);
+                        if is_open && begin.elapsed() > RETRIED {
+                            waker.attached(ObjectRef { namespace, name, uid });
+                        }
+                        return;
+                    }
                     Some(true) => return gate.let_wait_in_hook(&uid),
                     None => {
                         if let Ok(Err(_)) = tokio::time::timeout(ASK_INTERVAL, state.wait_for(over)).await {

@@ -1,0 +1,70 @@
+//! What the agent needs to know of a pod, from the API server's object or from the kubelet's.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::may_wait_in_hook;
+use crate::owner::ObjectRef;
+
+/// The annotation whose change makes the kubelet look at a pod again.
+pub const RETRY: &str = "netclaim.dev/retry";
+/// The condition of a pod that has a sandbox with its networks.
+pub(super) const SANDBOX_READY: &str = "PodReadyToStartContainers";
+
+/// A pod with claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenPod {
+    /// Which pod.
+    pub pod: ObjectRef,
+    /// The names of its claims, of any driver.
+    pub claims: BTreeSet<String>,
+    /// Whether a hook that fails does not end it.
+    pub may_wait_in_hook: bool,
+    /// Whether the kubelet mounts volumes before it asks for the claims.
+    pub has_volumes: bool,
+    /// Whether it has no sandbox yet and is to get one.
+    pub waits: bool,
+    /// The number in [`RETRY`]; 0 without one.
+    pub retry: u16,
+}
+
+/// The number in a value of [`RETRY`].
+pub(super) fn number(value: Option<&String>) -> u16 {
+    value.and_then(|value| value.parse().ok()).unwrap_or_default()
+}
+
+impl SeenPod {
+    /// Reads an object of the API server; `None` for a pod without claims.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let (metadata, spec, status) = (&pod.metadata, pod.spec.as_ref()?, pod.status.as_ref());
+        let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+        let named =
+            spec.resource_claims.iter().flatten().filter_map(|claim| claim.resource_claim_name.clone());
+        let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();
+        let made = made.filter_map(|claim| claim.resource_claim_name.clone());
+        let extended = extended.map(|extended| extended.resource_claim_name.clone());
+        let claims: BTreeSet<String> = named.chain(made).chain(extended).collect();
+        if claims.is_empty() {
+            return None;
+        }
+        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let is_up =
+            conditions.any(|condition| condition.type_ == SANDBOX_READY && condition.status == "True");
+        Some(Self {
+            pod: ObjectRef {
+                namespace: metadata.namespace.clone()?,
+                name: metadata.name.clone()?,
+                uid: metadata.uid.clone()?,
+            },
+            claims,
+            may_wait_in_hook: may_wait_in_hook(spec),
+            has_volumes: spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()),
+            waits: !is_up
+                && !["Succeeded", "Failed"].contains(&phase)
+                && metadata.deletion_timestamp.is_none(),
+            retry: number(metadata.annotations.as_ref().and_then(|all| all.get(RETRY))),
+        })
+    }
+}
