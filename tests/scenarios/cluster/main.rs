@@ -25,6 +25,7 @@ mod rights;
 mod scheduling;
 mod sweep;
 mod updates;
+mod waking;
 
 use attaching::*;
 use availability::*;
@@ -43,6 +44,7 @@ use rights::*;
 use scheduling::*;
 use sweep::*;
 use updates::*;
+use waking::*;
 
 fn main() -> ExitCode {
     suite::run(scenarios![
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
             two_pods_of_a_claim_template_reach_each_other,
             a_claims_status_matches_the_pods_interface,
             a_claim_serves_the_pod_that_replaces_one_deleted_by_force,
+            a_pod_with_a_claim_of_an_earlier_name_starts_when_the_earlier_pod_has_ended,
             a_container_reads_its_metadata_when_it_starts,
             a_container_that_waited_in_the_hook_reads_its_metadata,
             a_pod_with_two_claims_has_two_interfaces,
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
             a_failing_plugin_is_quoted_and_the_pod_starts_when_it_is_fixed,
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails,
             a_pod_that_is_never_restarted_is_not_held_in_a_hook,
+            a_pod_that_is_never_restarted_starts_as_soon_as_its_network_is_there,
             a_plugin_that_prints_garbage_is_quoted_and_the_pod_starts_when_it_is_fixed,
             a_hanging_plugin_is_stopped_and_the_pod_starts_when_it_is_fixed,
             a_pod_does_not_start_if_one_of_its_networks_fails,
@@ -141,6 +145,10 @@ fn main() -> ExitCode {
             a_pod_that_waits_in_a_hook_survives_an_agent_that_is_stopped,
             pods_that_start_at_once_get_an_address_each,
             a_pod_waits_until_an_agent_runs,
+            a_pod_starts_as_soon_as_its_agent_and_parent_are_back,
+            pods_whose_claims_the_kubelet_may_not_read_yet_are_woken,
+            a_pod_that_cannot_be_prepared_is_woken_three_times_and_no_more,
+            without_the_right_to_wake_pods_they_start_by_the_kubelets_next_look,
             pods_that_are_deleted_leave_nothing,
             pods_that_are_deleted_by_force_without_an_agent_leave_nothing,
             pods_start_without_the_kubelets_retry_when_the_agent_dies,

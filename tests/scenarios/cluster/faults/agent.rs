@@ -89,7 +89,6 @@ pub fn a_pod_waits_until_an_agent_runs(test: &Test<'_>) -> Result<()> {
     test.event("p", &["FailedPrepareDynamicResources"])?;
     test.has_not_started("p")?;
     test.cluster.agent_back()?;
-    test.wake("p")?;
     test.runs_with("p", &["net1"])
 }
 
