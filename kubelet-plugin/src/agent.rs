@@ -304,7 +304,10 @@ impl Agent {
         let socket = self.args.agent_socket();
         let calls = listen(&socket);
         let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;
-        let node = Arc::new(Observed { node, waker: self.waker.clone() });
+        let attacher = Arc::clone(&self.attacher);
+        let holder =
+            move |claim: &str| attacher.plans_of(claim).into_iter().next().map(|plan| plan.owner.pod.uid);
+        let node = Arc::new(Observed { node, waker: self.waker.clone(), holder });
         self.parts.start_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health));
         Ok(())
     }

@@ -40,9 +40,17 @@ const KUBELET_PATIENCE: Duration = Duration::from_secs(5);
 enum Event {
     Asked(Vec<ClaimName>),
     Releasing(ClaimName),
-    Released(ClaimName),
+    Released(Released),
     Registered,
     Attached(ObjectRef),
+}
+
+/// A claim that has been released.
+#[derive(Debug, Clone)]
+struct Released {
+    claim: ClaimName,
+    /// UID of the pod that had it.
+    holder: Option<String>,
 }
 
 /// Tells what may be a reason to wake a pod.
@@ -76,7 +84,7 @@ enum Source {
     Unknown(Instant),
     /// The kubelet reports every change.
     Kubelet,
-    /// The API server is asked when there is a reason.
+    /// The API server is asked for the node's pods upon a registration, and for the claim upon its release.
     ApiServer,
 }
 
@@ -84,7 +92,7 @@ enum Source {
 #[derive(Default)]
 struct Pending {
     registered: bool,
-    released: Vec<ClaimName>,
+    released: Vec<Released>,
 }
 
 /// Wakes pods.
@@ -103,6 +111,7 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
         let mut source = Source::Unknown(Instant::now() + KUBELET_PATIENCE);
         let mut pending = Pending::default();
         let mut patches: JoinSet<(String, Outcome)> = JoinSet::new();
+        let mut lookups: JoinSet<Vec<ObjectRef>> = JoinSet::new();
         let patcher = Arc::new(self.patcher.clone());
         loop {
             let now = Instant::now();
@@ -121,7 +130,13 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
                 match source {
                     Source::Kubelet => pending.apply(&mut schedule, now),
                     Source::ApiServer => {
-                        if let Some(pods) = self.pods.with_claims().await {
+                        for Released { claim, holder } in pending.released.clone() {
+                            let patcher = Arc::clone(&patcher);
+                            lookups.spawn(async move { patcher.next_pods(&claim, holder.as_deref()).await });
+                        }
+                        if pending.registered
+                            && let Some(pods) = self.pods.with_claims().await
+                        {
                             schedule.replace(self.with_state(pods), Instant::now());
                         }
                         pending.apply(&mut schedule, Instant::now());
@@ -144,6 +159,11 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
                 Some(done) = patches.join_next() => {
                     if let Ok((uid, outcome)) = done && outcome.is_final() {
                         schedule.over(&uid);
+                    }
+                }
+                Some(found) = lookups.join_next() => {
+                    for pod in found.into_iter().flatten() {
+                        schedule.next_of_claim(pod, Instant::now());
                     }
                 }
                 () = sleep_until(next) => {
@@ -195,7 +215,7 @@ fn take(event: Event, schedule: &mut Schedule, pending: &mut Pending) {
     match event {
         Event::Asked(claims) => schedule.asked(claims, now),
         Event::Releasing(claim) => schedule.releasing(claim),
-        Event::Released(claim) => pending.released.push(claim),
+        Event::Released(released) => pending.released.push(released),
         Event::Registered => pending.registered = true,
         Event::Attached(pod) => schedule.attached(pod, now),
     }
@@ -211,7 +231,7 @@ impl Pending {
         if registered {
             schedule.registered(now);
         }
-        for claim in released {
+        for Released { claim, .. } in released {
             schedule.released(&claim, now);
         }
     }

@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Event, Waker};
+use super::{Event, Released, Waker};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 
 /// The agent's answers to the kubelet, of which the waker hears.
-pub(crate) struct Observed<N> {
+pub(crate) struct Observed<N, H> {
     pub(crate) node: Arc<N>,
     pub(crate) waker: Waker,
+    /// Returns the UID of the pod that has the claim with this UID.
+    pub(crate) holder: H,
 }
 
-impl<N: NodeResources> NodeResources for Observed<N> {
+impl<N: NodeResources, H: Fn(&str) -> Option<String> + Send + Sync + 'static> NodeResources
+    for Observed<N, H>
+{
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
         let names = claims.iter().map(|claim| (claim.namespace.clone(), claim.name.clone()));
         self.waker.tell(Event::Asked(names.collect()));
@@ -20,10 +24,11 @@ impl<N: NodeResources> NodeResources for Observed<N> {
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
         let name = (claim.namespace.clone(), claim.name.clone());
+        let holder = (self.holder)(&claim.uid);
         self.waker.tell(Event::Releasing(name.clone()));
         let result = self.node.unprepare(claim).await;
         if result.is_ok() {
-            self.waker.tell(Event::Released(name));
+            self.waker.tell(Event::Released(Released { claim: name, holder }));
         }
         result
     }

@@ -11,7 +11,8 @@ use kube::core::Request;
 use kube::{Api, Client, Error, Resource as _};
 use serde_json::json;
 
-use super::schedule::Wake;
+use super::schedule::{ClaimName, Wake};
+use crate::owner::ObjectRef;
 use crate::pods::RETRY;
 use crate::process::metrics::WakeResult;
 
@@ -127,6 +128,22 @@ impl Patcher {
         results.any(|device| device.driver == self.driver)
     }
 
+    /// Returns the pods for which a claim is reserved that `holder` had.
+    pub(super) async fn next_pods(
+        &self,
+        (namespace, name): &ClaimName,
+        holder: Option<&str>,
+    ) -> Vec<ObjectRef> {
+        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
+        let Ok(Ok(Some(claim))) = tokio::time::timeout(TIMEOUT, claims.get_opt(name)).await else {
+            return Vec::new();
+        };
+        let users = claim.status.and_then(|status| status.reserved_for).unwrap_or_default();
+        let next =
+            users.into_iter().filter(|user| user.resource == "pods" && Some(user.uid.as_str()) != holder);
+        next.map(|user| ObjectRef { namespace: namespace.clone(), name: user.name, uid: user.uid }).collect()
+    }
+
     async fn patch(&self, wake: &Wake) -> Outcome {
         let number = wake.number.unwrap_or_else(some_number).to_string();
         let change = json!({"metadata": {"uid": wake.pod.uid, "annotations": {RETRY: number}}});
@@ -165,7 +182,6 @@ mod tests {
     use tower_test::mock::{self, Handle};
 
     use super::*;
-    use crate::owner::ObjectRef;
     use crate::process::metrics::WakeCause;
 
     type Server = Handle<http::Request<Body>, Response<Body>>;
@@ -236,6 +252,19 @@ mod tests {
             let wake = wake(&["a"], None);
             let (outcome, _) = tokio::join!(patcher.wake(&wake), answer(&mut server, code, other));
             assert_eq!((outcome, outcome.is_final()), (expected, expected == Outcome::NotOurs), "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_next_pod_of_a_claim_is_any_but_the_one_that_had_it() {
+        for (holder, expected) in [(None, 1), (Some("another"), 1), (Some("u"), 0)] {
+            let (patcher, mut server) = patcher();
+            let name = ("ns".to_owned(), "c".to_owned());
+            let (pods, _) = tokio::join!(
+                patcher.next_pods(&name, holder),
+                answer(&mut server, 200, claim("netclaim.dev", "u"))
+            );
+            assert_eq!(pods.len(), expected, "{holder:?}");
         }
     }
 

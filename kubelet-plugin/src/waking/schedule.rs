@@ -172,6 +172,11 @@ impl Schedule {
         }
     }
 
+    /// Notes that a claim that has been released is that of a pod which nobody reports.
+    pub(super) fn next_of_claim(&mut self, pod: ObjectRef, now: Instant) {
+        self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Released, now + FORGOTTEN));
+    }
+
     /// Notes that the networks of a pod are there whose container the runtime has refused before.
     pub(super) fn attached(&mut self, pod: ObjectRef, now: Instant) {
         self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Attached, now));
