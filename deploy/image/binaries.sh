@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 profile=${NETCLAIM_PROFILE:-release}
 target=$(uname -m)-unknown-linux-gnu
 packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth)
-programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
+programs=(netclaim-parent netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
 
 # The C library too: an image without one, and a hook that runs on any host.
 # --target keeps the flag away from build scripts and procedural macros, which cannot be static.

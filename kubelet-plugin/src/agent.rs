@@ -271,9 +271,10 @@ impl Agent {
             metrics: Arc::clone(&self.metrics),
             inspecting: Default::default(),
         });
-        let nri_socket = self.args.nri_socket.clone();
+        // The parent's end, which is connected to the runtime itself.
+        let socket = self.args.runtime_socket();
         self.parts
-            .start("following the runtime", |cancel| nri::run(nri_socket, events, connected_sender, cancel));
+            .start("following the runtime", |cancel| nri::run(socket, events, connected_sender, cancel));
         Ok((sandboxes, Readiness { journal: self.journal.health(), connected, not_connected }))
     }
 

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | `run` | takes over from the last agent, starts the parts in order, ends them | everything |
 //! | `agent` | what the parts share, and how each is started | everything |
-//! | `parent` | another process: restarts the agent when it dies, and serves the kubelet for the agent that has the journal | the kubelet's sockets, the agent's process |
+//! | `parent` | another program: restarts the agent when it dies, serves the kubelet for the agent that has the journal, and passes the runtime's events on | the kubelet's sockets, NRI, the agent's process |
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim, AddressLeases), `driver::attach` |
 //! | `inventory` | what the node has: links, Networks, policies | netlink, watches |
@@ -48,20 +48,33 @@ mod runtime;
 mod status;
 mod waking;
 
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
+
+use anyhow::Context as _;
 
 pub use process::args::Args;
 
-/// Runs the agent, or its parent when it has none.
+/// Runs the agent. Without a parent, the process becomes the agent's parent.
 ///
 /// # Errors
 /// What could not be set up, or which part of the agent ended.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub fn run_agent(args: Args) -> anyhow::Result<ExitCode> {
+    if std::env::var_os(parent::STARTS).is_some() {
+        return run::start(args);
+    }
+    let program = std::env::current_exe()?.with_file_name("netclaim-parent");
+    let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    Err(error).with_context(|| format!("cannot become the agent's parent {}", program.display()))
+}
+
+/// Runs the agent's parent, or reports whether it has registered with the kubelet.
+///
+/// # Errors
+/// What could not be set up.
+pub fn run_parent(args: &Args) -> anyhow::Result<ExitCode> {
     if args.is_started {
         return Ok(if args.started_note().exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    match std::env::var_os(parent::STARTS) {
-        Some(_) => run::start(args),
-        None => parent::start(&args),
-    }
+    parent::start(args)
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use netclaim_kubelet_plugin::{Args, run};
+use netclaim_kubelet_plugin::{Args, run_agent};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     } else {
         log.with_ansi(false).init()
     }
-    run(args).unwrap_or_else(|error| {
+    run_agent(args).unwrap_or_else(|error| {
         tracing::error!("{error:#}");
         ExitCode::FAILURE
     })

@@ -37,11 +37,14 @@ impl Node {
 
     /// Starts a parent by a shell, which runs `before` first and becomes the parent.
     fn start(&self, before: &str) -> Parent {
+        self.start_program(before, env!("CARGO_BIN_EXE_netclaim-parent"))
+    }
+
+    fn start_program(&self, before: &str, program: &str) -> Parent {
         let words = format!(
-            "{before} exec {} --node-name n --kubeconfig $PWD/kubeconfig --kubelet-dir $PWD/kubelet --cdi-dir $PWD/cdi \
+            "{before} exec {program} --node-name n --kubeconfig $PWD/kubeconfig --kubelet-dir $PWD/kubelet --cdi-dir $PWD/cdi \
              --state-dir $PWD/state --run-dir $PWD/run --hook $PWD/hook --nri-socket $PWD/nri.sock \
-             --metrics-address 127.0.0.1:0",
-            env!("CARGO_BIN_EXE_netclaim-kubelet-plugin")
+             --metrics-address 127.0.0.1:0"
         );
         let log = File::create(self.path("log")).unwrap();
         let mut command = Command::new("sh");
@@ -190,4 +193,22 @@ fn an_agent_that_takes_over_ends_the_plugins_of_one_that_was_killed_with_its_par
     assert_eq!(with_variable(&mark), [0; 0]);
     assert!(node.lock().try_lock().is_err(), "the agent works without the lock");
     plugin.wait().unwrap();
+}
+
+#[test]
+fn an_agent_without_a_parent_becomes_one_and_the_runtimes_events_have_a_socket() {
+    let node = Node::new();
+    let parent = node.start_program("", env!("CARGO_BIN_EXE_netclaim-kubelet-plugin"));
+    let program = |pid: u32| {
+        let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    node.eventually("an agent that works", || node.log().contains("netclaim agent started"));
+    assert_eq!(program(parent.pid()), "netclaim-parent");
+    let agents: Vec<String> = children(parent.pid()).into_iter().map(program).collect();
+    assert_eq!(agents, ["netclaim-kubelet-plugin"]);
+    node.eventually("a parent that connects to the runtime for its agent", || {
+        node.log().contains("cannot connect to the container runtime")
+            && node.path("run/runtime-agent.sock").exists()
+    });
 }

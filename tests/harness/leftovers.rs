@@ -155,7 +155,9 @@ impl Node {
         let of_node = mounts(self.pid());
         for pid in pids()? {
             let words = command_line(pid).replace('\0', " ");
-            if agent.is_some() && cgroup(pid) == agent && !words.contains("netclaim-kubelet-plugin") {
+            let is_own =
+                ["netclaim-parent", "netclaim-kubelet-plugin"].iter().any(|name| words.contains(name));
+            if agent.is_some() && cgroup(pid) == agent && !is_own {
                 let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap_or_default();
                 let sandbox = environment.split('\0').find_map(|line| line.strip_prefix("CNI_CONTAINERID="));
                 // A process without a command line has ended.

@@ -12,6 +12,8 @@ const TICKS: u64 = 100;
 pub struct Usage {
     /// Resident memory in KiB.
     pub rss: u64,
+    /// Anonymous memory in KiB: what is resident without a file behind it.
+    pub anonymous: u64,
     /// Peak of the resident memory in KiB.
     pub peak: u64,
     /// Open descriptors.
@@ -40,6 +42,7 @@ impl Usage {
         let millis = |ticks: u64| ticks * 1000 / TICKS;
         Ok(Self {
             rss: kib("VmRSS:")?,
+            anonymous: kib("RssAnon:")?,
             peak: kib("VmHWM:")?,
             fds,
             cpu: millis(user + system),

@@ -149,6 +149,15 @@ impl<O: Owner> Journal<O> {
         self.read(|name| name.starts_with(&prefix))
     }
 
+    /// Whether there is a record of the pod, readable or not. Reads only the names of files.
+    ///
+    /// # Errors
+    /// When the directory itself cannot be read.
+    pub fn has_pod(&self, pod_uid: &str) -> Result<bool, Error> {
+        let prefix = format!("{pod_uid}_");
+        Ok(!self.files(|name| name.starts_with(&prefix))?.is_empty())
+    }
+
     fn files(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Error> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(io_error("read", &self.dir))? {
@@ -295,6 +304,18 @@ mod tests {
         journal.remove(&a).expect("removes");
         journal.remove(&a).expect("removes again");
         assert_eq!(journal.load().expect("loads").records, [b]);
+    }
+
+    #[test]
+    fn a_pod_is_in_the_journal_as_long_as_it_has_a_record() {
+        let (_dir, journal) = journal();
+        let record = Record::new(plan("a", 0));
+        assert!(!journal.has_pod("pod-uid").expect("reads"));
+        journal.write(&record).expect("writes");
+        assert!(journal.has_pod("pod-uid").expect("reads"));
+        assert!(!journal.has_pod("pod").expect("reads"), "another pod");
+        journal.remove(&record).expect("removes");
+        assert!(!journal.has_pod("pod-uid").expect("reads"));
     }
 
     #[test]

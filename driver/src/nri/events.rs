@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use prost::bytes::Bytes;
@@ -23,6 +23,9 @@ const ANSWER: u32 = 70;
 
 /// What runtimes grant by default; those before NRI 0.8 do not say.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Full name of the plugin's service.
+pub(super) const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 
 /// Longest text of an error, in bytes: far below the 1 MiB at which the runtime's end of the connection may overflow.
 const MAX_TEXT: usize = 16 << 10;
@@ -119,18 +122,26 @@ impl<H: Handler> Events<H> {
                 return Ok(Vec::new());
             }
         };
-        let (handler, budget) = (Arc::clone(&self.handler), deadline.budget);
         let call = subject.to_string();
+        let begin = Instant::now();
+        let answer = self.handle(&call, subject, deadline).await;
+        let took_us = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        tracing::debug!(%call, took_us, "the container runtime has its answer");
+        answer
+    }
+
+    async fn handle(&self, call: &str, subject: Subject, deadline: Deadline) -> Result<Vec<u8>, Status> {
+        let (handler, budget) = (Arc::clone(&self.handler), deadline.budget);
         match subject {
             Subject::Run(sandbox) => {
                 let work = async move { handler.run_pod_sandbox(sandbox, budget).await };
-                if let Ok(Err(text)) = in_time(&call, deadline, work).await {
+                if let Ok(Err(text)) = in_time(call, deadline, work).await {
                     return Err(refusal(text.0));
                 }
             }
             Subject::Create(sandbox, container) => {
                 let work = async move { handler.create_container(sandbox, container, budget).await };
-                return match in_time(&call, deadline, work).await {
+                return match in_time(call, deadline, work).await {
                     Ok(Ok(adjustment)) => Ok(adjustment.encode()),
                     Ok(Err(text)) => Err(refusal(text.0)),
                     Err(Unanswered::Late) => Err(refusal(format!(
@@ -144,11 +155,11 @@ impl<H: Handler> Events<H> {
             }
             Subject::Stop(sandbox) => {
                 let work = async move { handler.stop_pod_sandbox(sandbox, budget).await };
-                let _ = in_time(&call, deadline, work).await;
+                let _ = in_time(call, deadline, work).await;
             }
             Subject::Remove(sandbox) => {
                 let work = async move { handler.remove_pod_sandbox(sandbox, budget).await };
-                let _ = in_time(&call, deadline, work).await;
+                let _ = in_time(call, deadline, work).await;
             }
         }
         Ok(Vec::new())
@@ -156,7 +167,7 @@ impl<H: Handler> Events<H> {
 }
 
 impl<H: Handler> Service for Events<H> {
-    const NAME: &'static str = "nri.pkg.api.v1alpha1.Plugin";
+    const NAME: &'static str = PLUGIN_SERVICE;
 
     async fn call(&self, method: &str, payload: Bytes, granted: Option<Duration>) -> Result<Vec<u8>, Status> {
         let request_timeout = self.request_timeout.get().copied().unwrap_or(DEFAULT_REQUEST_TIMEOUT);
@@ -277,6 +288,13 @@ fn decode<M: prost::Message + Default>(payload: Bytes) -> Result<M, Status> {
 }
 
 impl Adjustment {
+    /// Decodes a plugin's answer to CreateContainer.
+    pub(super) fn decode(answer: Bytes) -> Result<Self, prost::DecodeError> {
+        let adjust = proto::CreateContainerResponse::decode(answer)?.adjust;
+        let hooks = adjust.and_then(|adjust| adjust.hooks).map(|hooks| hooks.create_runtime);
+        Ok(Self { create_runtime: hooks.into_iter().flatten().map(Hook::from).collect() })
+    }
+
     fn encode(self) -> Vec<u8> {
         if self.create_runtime.is_empty() {
             return Vec::new();
@@ -293,5 +311,12 @@ impl From<Hook> for proto::Hook {
         let seconds = hook.timeout.as_secs() + u64::from(hook.timeout.subsec_nanos() > 0);
         let value = seconds.clamp(1, i64::MAX as u64) as i64;
         Self { path: hook.path, args: hook.args, env: hook.env, timeout: Some(proto::OptionalInt { value }) }
+    }
+}
+
+impl From<proto::Hook> for Hook {
+    fn from(hook: proto::Hook) -> Self {
+        let seconds = hook.timeout.and_then(|seconds| seconds.value.try_into().ok()).unwrap_or_default();
+        Self { path: hook.path, args: hook.args, env: hook.env, timeout: Duration::from_secs(seconds) }
     }
 }

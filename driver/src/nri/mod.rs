@@ -15,9 +15,12 @@
 //! * A container is created only after the handler has agreed: an error, a panic or a missing answer refuses it. For all
 //!   other events a late handler counts as success, because the runtime does not repeat them.
 //!
+//! [`ConnectedPlugin`] is the other end: it passes the events that a handler gets on to a plugin in another process.
+//!
 //! Events are hints. The runtime drops those that occur while no plugin is connected, and some others: containerd does
 //! not report the end of sandboxes that are older than its own process.
 
+mod connected_plugin;
 mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -31,6 +34,7 @@ mod session;
 mod tests;
 mod ttrpc;
 
+pub use connected_plugin::{ConnectedPlugin, Event, RelayError};
 pub use handler::{Adjustment, Denial, Handler, Hook, RuntimeInfo};
 pub use plugin::{DEFAULT_SOCKET, run};
 pub use sandbox::{Container, Sandbox, SandboxNetwork};

@@ -114,6 +114,40 @@ impl Sandbox {
     }
 }
 
+impl From<&Sandbox> for proto::PodSandbox {
+    /// Encodes a sandbox so that it is the same again after [`Sandbox::parse`], except at the sandbox's end: there only a
+    /// path is known.
+    fn from(sandbox: &Sandbox) -> Self {
+        let namespace = |kind: &str, path: String| proto::LinuxNamespace { r#type: kind.to_owned(), path };
+        let namespaces = match &sandbox.network {
+            SandboxNetwork::Namespace(path) => {
+                vec![namespace("network", path.to_string_lossy().into_owned())]
+            }
+            SandboxNetwork::Host => vec![namespace("pid", String::new())],
+            SandboxNetwork::Unknown => Vec::new(),
+        };
+        Self {
+            id: sandbox.id.clone(),
+            name: sandbox.name.clone(),
+            uid: sandbox.uid.clone(),
+            namespace: sandbox.namespace.clone(),
+            linux: Some(proto::LinuxPodSandbox { namespaces }),
+            ips: Vec::new(),
+        }
+    }
+}
+
+impl From<&Container> for proto::Container {
+    fn from(container: &Container) -> Self {
+        let device = |name: &String| proto::CdiDevice { name: name.clone() };
+        Self {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            cdi_devices: container.cdi_devices.iter().map(device).collect(),
+        }
+    }
+}
+
 impl SandboxNetwork {
     /// A pod on the node's network has namespaces, but none of type `network`. The same is true of any sandbox after it
     /// has stopped. Only the latter can have a `uts` namespace or an address.
@@ -217,6 +251,19 @@ mod tests {
             assert_eq!(network(pod(&[]), moment), SandboxNetwork::Unknown);
             let none = proto::PodSandbox { linux: None, ..pod(&[]) };
             assert_eq!(network(none, moment), SandboxNetwork::Unknown);
+        }
+    }
+
+    #[test]
+    fn a_sandbox_that_is_passed_on_is_the_same() {
+        let networks =
+            [SandboxNetwork::Namespace("/run/netns/a".into()), SandboxNetwork::Host, SandboxNetwork::Unknown];
+        for network in networks {
+            for moment in [Moment::Run, Moment::Later] {
+                let mut sandbox = Sandbox::parse(Some(pod(&[])), moment).unwrap().unwrap();
+                sandbox.network = network.clone();
+                assert_eq!(Sandbox::parse(Some((&sandbox).into()), moment), Ok(Some(sandbox)));
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use super::mux::{self, Connection, Demultiplexer};
 use super::{proto, ttrpc};
 
 /// Full name of the runtime's service.
-const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+pub(super) const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
 /// The plugin's name, and its place among the node's plugins: runtimes call them in this order, and skip those after one
 /// that answers with an error.
@@ -31,10 +31,10 @@ const INDEX: &str = "00";
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many answers may wait for the socket. The runtime makes its calls one by one and never needs as many.
-const OUTBOX: usize = 16;
+pub(super) const OUTBOX: usize = 16;
 
 /// How much is read from the socket at once. An event fits; a synchronization comes in pieces.
-const READ: usize = 16 << 10;
+pub(super) const READ: usize = 16 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +160,7 @@ async fn answer<H: Handler>(call: ttrpc::Message, events: Arc<Events<H>>, outbox
     let _ = outbox.send(mux::frames(Connection::Plugin, &response)).await;
 }
 
-async fn write(
+pub(super) async fn write(
     mut trunk: OwnedWriteHalf,
     mut outgoing: mpsc::Receiver<Vec<u8>>,
 ) -> Result<Infallible, SessionEnd> {

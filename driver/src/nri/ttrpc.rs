@@ -59,6 +59,11 @@ impl Status {
         Self { code: code as i32, message: message.into() }
     }
 
+    /// The text of the error.
+    pub(super) fn into_message(self) -> String {
+        self.message
+    }
+
     #[cfg(test)]
     pub(super) fn is(&self, code: Code) -> bool {
         self.code == code as i32
@@ -100,6 +105,11 @@ pub(super) struct Message {
 impl Message {
     pub(super) fn is_request(&self) -> bool {
         self.kind == KIND_REQUEST
+    }
+
+    /// The number that a request and its answer have in common.
+    pub(super) fn stream(&self) -> u32 {
+        self.stream
     }
 }
 

@@ -3,7 +3,7 @@
 use std::env;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result};
@@ -16,6 +16,8 @@ use tokio::net::unix::pipe;
 
 /// The environment variable with the number of earlier starts. An agent has a parent if it is set.
 pub(crate) const STARTS: &str = "NETCLAIM_STARTS";
+/// The agent's program, in the same folder as the parent's.
+const AGENT: &str = "netclaim-kubelet-plugin";
 /// What an agent prints when it can take over, so that its parent can register with the kubelet.
 pub(crate) const FIT: &[u8] = b"fit\n";
 
@@ -29,16 +31,14 @@ pub(super) struct AgentProcess {
 impl AgentProcess {
     /// Starts an agent. Its standard input is the file by whose lock agents take turns.
     pub(super) fn start(starts: u32, lock: File) -> Result<Self> {
-        let mut args = env::args_os();
-        let name = args.next().unwrap_or_else(|| "netclaim-kubelet-plugin".into());
-        let mut child = Command::new("/proc/self/exe")
-            .arg0(name)
-            .args(args)
+        let program = env::current_exe().context("cannot find the agent's program")?.with_file_name(AGENT);
+        let mut child = Command::new(&program)
+            .args(env::args_os().skip(1))
             .env(STARTS, starts.to_string())
             .stdin(lock)
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start the agent")?;
+            .with_context(|| format!("cannot start the agent {}", program.display()))?;
         let output = child.stdout.take().map(|output| pipe::Receiver::from_owned_fd(OwnedFd::from(output)));
         let output = output.transpose().context("cannot read the agent's output")?;
         Ok(Self { pid: Pid::from_raw(i32::try_from(child.id()).context("the agent's process id")?), output })

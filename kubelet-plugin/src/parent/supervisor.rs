@@ -12,6 +12,7 @@ use super::agent_process::AgentProcess;
 use super::kubelet_sockets::KubeletSockets;
 use super::leftovers::end_children;
 use super::restarts::{GIVE_UP, Restarts};
+use super::runtime_relay::RuntimeRelay;
 use crate::process::args::Args;
 use netclaim_process::Stop;
 
@@ -28,6 +29,7 @@ pub(crate) fn start(args: &Args) -> Result<ExitCode> {
 async fn run(args: &Args) -> Result<ExitCode> {
     let mut stop = Stop::new()?;
     let mut children = signal(SignalKind::child()).context("cannot watch for the agent's end")?;
+    let runtime = RuntimeRelay::start(args)?;
     let mut sockets = KubeletSockets::new(args)?;
     let mut restarts = Restarts::default();
     for starts in 0.. {
@@ -51,9 +53,13 @@ async fn run(args: &Args) -> Result<ExitCode> {
             }
         };
         end_children().await;
+        let delay = restarts.delay_after(born.elapsed(), status).filter(|_| !is_stopping);
+        if delay.is_none() {
+            // Before another agent can have the journal, whose parent connects then.
+            runtime.close();
+        }
         drop(lock);
-        let delay = restarts.delay_after(born.elapsed(), status);
-        let Some(delay) = delay.filter(|_| !is_stopping) else {
+        let Some(delay) = delay else {
             if !is_stopping {
                 tracing::error!(%status, "the agent ended {GIVE_UP} times in a row");
             }
@@ -64,6 +70,7 @@ async fn run(args: &Args) -> Result<ExitCode> {
         tokio::select! {
             biased;
             () = stop.requested() => {
+                runtime.close();
                 sockets.withdraw().await;
                 return Ok(ExitCode::SUCCESS);
             }

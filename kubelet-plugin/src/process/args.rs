@@ -209,6 +209,16 @@ impl Args {
         self.kubelet_dir.join("pods-api/pods-api.sock")
     }
 
+    /// The socket by which the parent of this instance passes the runtime's events on to its agent.
+    pub fn runtime_socket(&self) -> PathBuf {
+        self.run_dir.join(format!("runtime-{}.sock", self.instance.as_deref().unwrap_or("agent")))
+    }
+
+    /// Whether `name` is that of the [`runtime_socket`](Self::runtime_socket) of any instance.
+    pub fn is_runtime_socket(name: &str) -> bool {
+        name.starts_with("runtime-") && name.ends_with(".sock")
+    }
+
     /// The driver's private directory under the kubelet's.
     pub fn plugin_dir(&self) -> PathBuf {
         self.kubelet_dir.join("plugins").join(&self.driver_name)
@@ -283,10 +293,12 @@ mod tests {
         let of = |instance: &str| {
             let args = ["netclaim-kubelet-plugin", "--node-name", "n", "--instance", instance];
             let args = Args::parse_from(args);
-            [args.calls_socket(), args.registration_socket(), args.started_note()]
+            [args.calls_socket(), args.registration_socket(), args.started_note(), args.runtime_socket()]
         };
         assert!(of("a").iter().all(|path| !of("b").contains(path)));
-        let [calls, registration, _] = of("a").map(|path| path.file_name().map(|name| name.to_owned()));
+        let [calls, registration, _, runtime] =
+            of("a").map(|path| path.file_name().map(|name| name.to_owned()));
+        assert!(runtime.is_some_and(|name| Args::is_runtime_socket(&name.to_string_lossy())));
         assert!(calls.is_some_and(|name| Args::is_calls_socket(&name.to_string_lossy())));
         assert!(
             registration.is_some_and(|name| Registration::is_of("netclaim.dev", &name.to_string_lossy()))

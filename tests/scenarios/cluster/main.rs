@@ -32,7 +32,10 @@ use availability::*;
 use bandwidth::*;
 use churn::*;
 use endpoints::*;
-use faults::{agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, state_directory::*};
+use faults::{
+    agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, runtime_connection::*,
+    state_directory::*,
+};
 use links::*;
 use metadata::*;
 use moved_links::*;
@@ -140,6 +143,9 @@ fn main() -> ExitCode {
             a_plugin_can_use_the_programs_of_the_node,
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
             a_pod_waits_for_an_agent_that_does_not_answer,
+            an_agent_that_starts_again_beside_a_slow_stop_delays_no_pod,
+            the_runtime_is_answered_at_once_while_an_add_takes_long,
+            the_parent_needs_little_memory,
             an_add_is_repeated_after_the_agent_is_killed,
             a_killed_agents_plugin_does_not_interfere_with_the_next_agents,
             a_pod_that_waits_in_a_hook_survives_an_agent_that_is_stopped,

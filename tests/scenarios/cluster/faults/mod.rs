@@ -6,4 +6,5 @@ pub mod failpoints;
 pub mod node;
 pub mod plugins;
 pub mod reboot;
+pub mod runtime_connection;
 pub mod state_directory;
