@@ -3,15 +3,16 @@
 //! Every device has every attribute of the driver's domain. If one does not apply, it is empty, `0` or `false`: a CEL
 //! selector that reads a missing attribute stops the scheduling of its pods. Attributes of other domains
 //! (`resource.kubernetes.io/…`) are left out if they do not apply.
+//!
+//! The scheduler makes a map of all attributes of a device each time that it looks at one. There are eight, because a map of
+//! eight keys is cheap.
 
 /// The Network's name; empty for uplinks.
 pub const NETWORK: &str = "network";
-/// The uplink's interface name; empty for Networks without an uplink.
+/// The interface name of the link on the node; empty for Networks without an uplink.
 pub const UPLINK: &str = "uplink";
 /// How pods use the device's link: `nic`, `macvlan`, `ipvlan`, or the type of a Network's first plugin.
 pub const MODE: &str = "mode";
-/// Interface name of the link on the node; the same as [`UPLINK`] for uplink devices, empty for Networks.
-pub const IF_NAME: &str = "ifName";
 /// MAC address of the link.
 pub const MAC: &str = "mac";
 /// MTU of the uplink in bytes.
@@ -23,10 +24,6 @@ pub const DRIVER: &str = "driver";
 /// Interface name of the physical function of an SR-IOV virtual function. While the physical function is in a pod, its PCI
 /// address. Empty for other links.
 pub const PHYSICAL_FUNCTION: &str = "physicalFunction";
-/// `up`, `down` or `unknown`.
-pub const LINK_STATE: &str = "linkState";
-/// The Network's plugin types in order, joined by `,`; empty for uplinks.
-pub const PLUGIN_TYPES: &str = "pluginTypes";
 
 /// PCI root complex, shared with other drivers' devices (KEP-4381).
 pub const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
@@ -54,19 +51,22 @@ pub fn id_of_segment(capacity: &str) -> Option<u32> {
     capacity.strip_prefix("segment")?.parse().ok()
 }
 
-/// All attributes and capacities in the driver's domain. They cannot be declared.
+/// Attributes of earlier versions. Claims that were prepared with them still have them, so nobody may declare them.
+pub const RETIRED: [&str; 3] = ["ifName", "linkState", "pluginTypes"];
+
+/// All attributes and capacities in the driver's domain, and those of earlier versions. They cannot be declared.
 pub const OURS: [&str; 15] = [
     NETWORK,
     UPLINK,
     MODE,
-    IF_NAME,
+    RETIRED[0],
     MAC,
     MTU,
     SPEED,
     DRIVER,
     PHYSICAL_FUNCTION,
-    LINK_STATE,
-    PLUGIN_TYPES,
+    RETIRED[1],
+    RETIRED[2],
     BANDWIDTH,
     ADDRESSES,
     INTERFACES,

@@ -72,10 +72,29 @@ pub fn link_label(link: &IfName) -> String {
     format!("{}-{hash}", spelled.trim_matches('-')).trim_start_matches('-').to_owned()
 }
 
+/// How the names of the controller's pools begin.
+const OF_CLUSTER: &str = "networks";
+
+/// Longest name of a pool (`PoolNameMaxLength`).
+const MAX_POOL: usize = 253;
+
 /// Returns the name of the pool in which the controller publishes a Network of scope `Cluster`. A node's pool has the
 /// node's name, which never contains `/`.
 pub fn cluster_pool(network: &NetworkName) -> String {
-    format!("networks/{network}")
+    format!("{OF_CLUSTER}/{network}")
+}
+
+/// Returns the name of the pool of one link, in which a node publishes devices that exclude each other. `None` where the
+/// node's name leaves no room for it, or would make it a pool of the controller.
+pub fn link_pool(node: &str, link: &IfName) -> Option<String> {
+    let name = format!("{node}/{}", link_label(link));
+    (node != OF_CLUSTER && name.len() <= MAX_POOL).then_some(name)
+}
+
+/// Whether a node publishes in this pool: its own, or that of a link.
+pub fn is_pool_of(pool: &str, node: &str) -> bool {
+    let is_of_link = || pool.strip_prefix(node).is_some_and(|rest| rest.starts_with('/'));
+    pool == node || (node != OF_CLUSTER && is_of_link())
 }
 
 #[cfg(test)]
@@ -99,6 +118,23 @@ mod tests {
             assert!(is_dns_label(name), "{name}");
             assert!(!names[..i].contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_nodes_pools_are_its_own_and_those_of_its_links() {
+        let link: IfName = "eth1.100".parse().expect("a link name");
+        let pool = link_pool("n1.example", &link).expect("a name");
+        assert!(pool.starts_with("n1.example/eth1-100-"), "{pool}");
+        for own in ["n1.example", pool.as_str()] {
+            assert!(is_pool_of(own, "n1.example"), "{own}");
+        }
+        for other in ["n1.example2", "n1.example2/eth1", "networks/lab", "n1", ""] {
+            assert!(!is_pool_of(other, "n1.example"), "{other}");
+        }
+        // A node of this name cannot publish a Network of the cluster.
+        assert!(!is_pool_of("networks/eth1", "networks") && is_pool_of("networks", "networks"));
+        assert_eq!(link_pool("networks", &link), None);
+        assert_eq!(link_pool(&"n".repeat(240), &link), None, "too long");
     }
 
     #[test]

@@ -22,14 +22,11 @@ pub struct Facts {
     pub network: String,
     pub uplink: String,
     pub mode: String,
-    pub if_name: String,
     pub mac: String,
     pub mtu: u32,
     pub speed: u64,
     pub driver: String,
     pub physical_function: String,
-    pub link_state: String,
-    pub plugin_types: String,
     pub pcie_root: Option<String>,
     pub pci_bus_id: Option<String>,
     pub numa_node: Option<i64>,
@@ -81,14 +78,11 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         network,
         uplink,
         mode,
-        if_name,
         mac,
         mtu,
         speed,
         driver,
         physical_function,
-        link_state,
-        plugin_types,
         pcie_root,
         pci_bus_id,
         numa_node,
@@ -99,12 +93,9 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         (attributes::NETWORK, network),
         (attributes::UPLINK, uplink),
         (attributes::MODE, mode),
-        (attributes::IF_NAME, if_name),
         (attributes::MAC, mac),
         (attributes::DRIVER, driver),
         (attributes::PHYSICAL_FUNCTION, physical_function),
-        (attributes::LINK_STATE, link_state),
-        (attributes::PLUGIN_TYPES, plugin_types),
     ];
     let numbers =
         [(attributes::MTU, i64::from(mtu)), (attributes::SPEED, i64::try_from(speed).unwrap_or(i64::MAX))];
@@ -146,6 +137,22 @@ fn capacity(amount: Quantity, least: u64, shared: bool) -> DeviceCapacity {
         valid_values: None,
     };
     DeviceCapacity { value: quantity(amount), request_policy: (shared && amount >= least).then_some(policy) }
+}
+
+/// More interfaces than the pods of a node can have.
+const INTERFACES_OF_A_NODE: u64 = 4096;
+
+/// Gives a shared device that counts nothing a capacity of which every claim takes one, so that the scheduler has a record of
+/// its claims.
+pub fn record_claims(device: &mut Device) {
+    let counted = [attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS];
+    let is_counted =
+        |key: &String| counted.contains(&key.as_str()) || attributes::id_of_segment(key).is_some();
+    let capacities = device.capacity.get_or_insert_default();
+    if !capacities.keys().any(is_counted) {
+        let interfaces = capacity(Quantity::new(INTERFACES_OF_A_NODE), 1, true);
+        capacities.insert(attributes::INTERFACES.to_owned(), interfaces);
+    }
 }
 
 /// A claim takes one id.
@@ -212,6 +219,8 @@ mod tests {
             attributes.map(|(key, _)| key.clone()).filter(|key| !key.contains('/')).collect::<Vec<_>>()
         };
         assert_eq!(ours(&bare), ours(&full));
+        // Go's maps hold eight keys in one group, and the scheduler makes such a map for each device that it looks at.
+        assert!(ours(&bare).len() <= 8, "{:?}", ours(&bare));
         let network = full
             .attributes
             .iter()
@@ -233,6 +242,22 @@ mod tests {
         let attributes = device.attributes.iter().flatten().count();
         assert!(attributes + device.capacity.iter().flatten().count() <= 32);
         assert!(device.attributes.iter().flatten().any(|(key, _)| key == "a00"));
+    }
+
+    #[test]
+    fn claims_are_recorded_by_one_capacity_of_each_device() {
+        let one = Some(Quantity::new(1));
+        let recorded = |amounts: Amounts| {
+            let mut device = device("a".into(), Facts::default(), amounts, true);
+            record_claims(&mut device);
+            let keys = device.capacity.iter().flatten().map(|(key, _)| key.as_str());
+            keys.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(recorded(Amounts::default()), "interfaces");
+        assert_eq!(recorded(Amounts { bandwidth: one, ..Amounts::default() }), "bandwidth interfaces");
+        assert_eq!(recorded(Amounts { addresses: one, ..Amounts::default() }), "addresses");
+        let segments = Some(Segments::Listed(vec![7]));
+        assert_eq!(recorded(Amounts { segments, ..Amounts::default() }), "segment7");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! | key | reason |
 //! |---|---|
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
-//! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's |
+//! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's, or a pod does in one that is offered no more |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no longer an uplink, while claims hold the device |
-//! | `netclaim.dev/withdrawn` | the Network is gone, or no longer accepted, while claims hold the device |
+//! | `netclaim.dev/withdrawn` | the Network is gone or no longer accepted, or the link is no longer offered so, while claims hold the device |
 //! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the Network on the node |
 //! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |

@@ -59,7 +59,6 @@ fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
     let facts = Facts {
         network: name.to_string(),
         mode: types.first().copied().unwrap_or_default().to_owned(),
-        plugin_types: types.join(","),
         declared: spec.attributes.clone(),
         ..Facts::default()
     };
@@ -106,10 +105,7 @@ mod tests {
         assert_eq!(device.name, "net-backbone");
         assert_eq!((device.allow_multiple_allocations, device.binds_to_node), (Some(true), Some(true)));
         let text = |key: &str| device.attributes.as_ref().unwrap()[key].string.clone().unwrap();
-        assert_eq!(
-            ["network", "mode", "pluginTypes", "uplink"].map(text),
-            ["backbone", "macvlan", "macvlan,tuning", ""]
-        );
+        assert_eq!(["network", "mode", "uplink"].map(text), ["backbone", "macvlan", ""]);
         let capacity = device.capacity.iter().flatten().map(|(key, c)| (key.as_str(), c.value.0.as_str()));
         assert_eq!(capacity.collect::<Vec<_>>(), [("bandwidth", "10G"), ("interfaces", "64")]);
         assert_eq!(validate(&pool, &netclaim_slices::Scope::Cluster), []);

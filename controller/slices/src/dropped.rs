@@ -87,6 +87,7 @@ impl DroppedField {
 pub struct ServerFeatures {
     dropped: BTreeSet<DroppedField>,
     without_counters: Option<KubernetesVersion>,
+    walks_shares: bool,
 }
 
 impl ServerFeatures {
@@ -101,6 +102,7 @@ impl ServerFeatures {
     pub fn of(mut self, version: KubernetesVersion) -> Self {
         let is_old = version < KubernetesVersion::FIRST_TO_COUNT;
         self.without_counters = (is_old && self.stores(DroppedField::ConsumesCounters)).then_some(version);
+        self.walks_shares = !is_old && version < KubernetesVersion::FIRST_TO_LOOK_UP_SHARES;
         self
     }
 
@@ -119,6 +121,13 @@ impl ServerFeatures {
             && self.without_counters.is_none()
     }
 
+    /// Whether the scheduler walks over all shares of the cluster for each shared device without a record of consumed
+    /// capacity.
+    #[must_use]
+    pub fn walks_shares(&self) -> bool {
+        self.walks_shares
+    }
+
     /// Returns the fields that are not stored.
     pub fn dropped(&self) -> impl Iterator<Item = DroppedField> {
         self.dropped.iter().copied()
@@ -128,7 +137,7 @@ impl ServerFeatures {
 impl FromIterator<DroppedField> for ServerFeatures {
     /// Makes the features of a server that drops these fields.
     fn from_iter<T: IntoIterator<Item = DroppedField>>(dropped: T) -> Self {
-        Self { dropped: dropped.into_iter().collect(), without_counters: None }
+        Self { dropped: dropped.into_iter().collect(), ..Self::default() }
     }
 }
 
@@ -351,7 +360,13 @@ mod tests {
     #[test]
     fn a_version_shows_whether_the_scheduler_handles_counters() {
         let mut adopted = Adopted::default();
-        assert!(adopted.features().counts());
+        assert!(adopted.features().counts() && !adopted.features().walks_shares());
+        for (version, walks) in [("v1.36.6", false), ("v1.37.0", true), ("v1.37.9", true), ("v1.38.0", false)]
+        {
+            adopted.set_version(version.parse().ok());
+            assert_eq!(adopted.features().walks_shares(), walks, "{version}");
+        }
+        adopted.set_version(None);
         for old in ["v1.36.0", "v1.36.2", "v1.36.99"].map(|text| text.parse().unwrap()) {
             adopted.set_version(Some(old));
             let features = adopted.features();
@@ -361,7 +376,8 @@ mod tests {
         assert_eq!(adopted.features().without_counters(), None, "counters are not stored anyway");
         adopted.record("s", &spec(full()), &answer(full()));
         adopted.set_version("v1.37.0".parse().ok());
-        assert_eq!(adopted.features(), ServerFeatures::default(), "upgraded");
+        let features = adopted.features();
+        assert_eq!((features.counts(), features.without_counters()), (true, None), "upgraded");
     }
 
     #[test]

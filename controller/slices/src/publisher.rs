@@ -347,7 +347,10 @@ impl Worker {
         for pool in desired.pools() {
             by_name.entry(&pool.name).or_default().push(pool);
         }
-        for (name, pools) in by_name {
+        // A device that moves to another pool must not be in both. Pools that are withdrawn come first, the others by name.
+        let (withdrawn, kept): (Vec<_>, Vec<_>) =
+            by_name.into_iter().partition(|(_, pools)| pools.is_empty());
+        for (name, pools) in withdrawn.into_iter().chain(kept) {
             let result = match pools[..] {
                 [] => self.reconcile_pool(name, None, &mut again).await,
                 [pool] => self.reconcile_pool(name, Some(pool), &mut again).await,

@@ -1,7 +1,8 @@
 //! What claims hold on the node, and what that means for its devices.
 //!
-//! * A device that the node no longer makes stays published, or the scheduler would stop charging its link. It looks as it did when the claim was prepared, and is tainted. A link that is in a pod
-//!   has no taint, because no other pod could get it.
+//! * A device that the node no longer makes or offers stays published, or the scheduler would stop charging its link. It
+//!   looks as it did when the claim was prepared, and is tainted. A link that is in a pod has no taint, because no other pod
+//!   could get it.
 //! * A Network stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
 //!   attachment is left and the Network can move.
 //! * A VLAN id stays taken until the attachment is gone, even if its Network is deleted.
@@ -13,7 +14,7 @@ use crate::owner::{Plan, Segment, link_of};
 use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{link_use_of, vlan_of};
-use netclaim_api::device::DeviceName;
+use netclaim_api::device::{DeviceName, is_pool_of};
 use netclaim_api::network::UplinkSelector;
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
@@ -25,8 +26,10 @@ use crate::inventory::Inventory;
 /// What devices need to know of one attachment that a claim holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Held {
-    /// The device in the node's pool; `None` where it is one of the cluster.
+    /// The device in a pool of the node; `None` where it is one of the cluster.
     pub device: Option<String>,
+    /// The pool of a link that it is in; `None` where it is in the node's.
+    pub link_pool: Option<String>,
     /// Its Network; `None` for a device of the uplink itself.
     pub network: Option<NetworkName>,
     /// Name of the CNI network, under which IPAMs keep their leases.
@@ -58,7 +61,8 @@ impl Held {
             Err(_) => (None, None),
         };
         Self {
-            device: (device.pool == node).then(|| device.device.clone()),
+            device: is_pool_of(&device.pool, node).then(|| device.device.clone()),
+            link_pool: Some(&device.pool).filter(|pool| *pool != node && is_pool_of(pool, node)).cloned(),
             network,
             list: Some(plan.spec.conflist.name().to_string()),
             attributes: plan.owner.attributes.clone(),
@@ -158,17 +162,16 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
 }
 
 fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
-    // Attributes that no longer decode are left out.
+    // Attributes that no longer decode are left out, and those that an earlier version published.
     let decoded = held.attributes.iter().filter_map(|(key, value)| {
-        Some((key.clone(), serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?))
+        let value = serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?;
+        (!attributes::RETIRED.contains(&key.as_str())).then(|| (key.clone(), value))
     });
     let published: BTreeMap<String, DeviceAttribute> = decoded.collect();
     let text = |key: &str| held.text(key).unwrap_or_default();
-    let link_use = match name.parse() {
-        Ok(DeviceName::Link(link_use, _)) => Some(link_use),
-        _ => text(attributes::PLUGIN_TYPES).split(',').find_map(LinkUse::of_plugin),
-    };
-    let in_pod = link_use == Some(LinkUse::Nic);
+    let link = held.link(inventory);
+    let is_there = inventory.uplinks.iter().any(|uplink| Some(&uplink.name) == link.as_ref());
+    let is_whole = held.link_use == Some(LinkUse::Nic);
     let unhealthy = match &held.network {
         Some(network) if !inventory.networks.contains_key(network) => Unhealthy::new(
             Reason::Withdrawn,
@@ -176,6 +179,13 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
                 "Network {network} is gone, or is not for this node any more: see `kubectl get network {network}`"
             ),
         ),
+        None if is_there => {
+            let message = format!(
+                "device {name} is no longer offered: without an UplinkPolicy that lists modes, pods use a link with Networks only \
+                 through them, and another link in one way"
+            );
+            Unhealthy::new(Reason::Withdrawn, message)
+        }
         _ => {
             let uplink = text(attributes::UPLINK);
             Unhealthy::new(Reason::LinkMissing, format!("uplink {uplink} is gone, or is no uplink any more"))
@@ -185,13 +195,14 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         device: Device {
             name: name.to_owned(),
             attributes: Some(published),
-            allow_multiple_allocations: (!in_pod).then_some(true),
+            allow_multiple_allocations: (!is_whole).then_some(true),
             ..Device::default()
         },
-        link: held.link(inventory),
-        link_use,
+        link,
+        link_use: held.link_use,
         vlan: held.vlan,
-        unhealthy: if in_pod { Vec::new() } else { vec![unhealthy] },
-        is_seen: !in_pod,
+        // A link that is in its pod is not missing.
+        unhealthy: if is_whole && !is_there { Vec::new() } else { vec![unhealthy] },
+        is_seen: !is_whole,
     }
 }

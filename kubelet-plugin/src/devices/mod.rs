@@ -2,7 +2,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `pool` | makes the devices of the inventory; pure, as are the modules down to `server_features` |
+//! | `pool` | makes the pools of the inventory; pure, as are the modules down to `server_features` |
+//! | `offer` | says in which ways a link is offered by itself |
+//! | `places` | says which pool a device is in, and which devices of a link are offered together |
 //! | `counters` | tells the scheduler which devices exclude each other on one link |
 //! | `bandwidth` | divides an uplink's bandwidth among its devices |
 //! | `segments` | assigns the segmentation ids of this node to its Networks |
@@ -13,7 +15,7 @@
 //! | `availability` | finds Networks whose plugins cannot serve an ADD |
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |
 //!
-//! A device is published while its link is there or a claim holds it: the scheduler does not charge a device that is not
+//! A device is published while it is offered or a claim holds it: the scheduler does not charge a device that is not
 //! published. A device that cannot serve new pods is tainted.
 
 pub mod addresses;
@@ -24,6 +26,8 @@ mod counters;
 mod held;
 mod leases;
 mod moved_links;
+mod offer;
+mod places;
 mod pool;
 pub mod publish;
 mod report;

@@ -1,4 +1,4 @@
-//! The devices of the node and their health. Pure.
+//! The pools of the node, their devices, and the health of these. Pure.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use serde_json::{Map, Value};
 use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
 use super::held::{self, Held, settled};
+use super::places::{Place, places};
 use super::segments::segments;
-use super::{bandwidth, counters};
+use super::{bandwidth, offer};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, Uplink, selects};
 
-/// What the pool is made from.
+/// What the pools are made from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// The Node object's name.
@@ -30,20 +31,23 @@ pub(super) struct Sources<'a> {
     pub(super) unavailable: &'a Unavailable,
     /// What claims hold.
     pub(super) held: &'a [Held],
+    /// Whether the scheduler keeps devices apart by counters.
+    pub(super) counts: bool,
 }
 
-/// Returns the pool of a node, without an owner, and the health of its devices. `addresses` returns how many attachments a
+/// Returns the pools of a node, without an owner, and the health of its devices. `addresses` returns how many attachments a
 /// Network's IPAM has addresses for.
-pub(super) fn pool(
+///
+/// Networks come first: the scheduler looks at the devices in this order, and most claims are for Networks.
+pub(super) fn pools(
     from: Sources<'_>,
     addresses: impl Fn(&NetworkName, &NetworkSpec) -> Option<u64>,
-) -> (Pool, Vec<DeviceHealth>) {
-    let Sources { node, inventory: wanted, unavailable, held } = from;
+) -> (Vec<Pool>, Vec<DeviceHealth>) {
+    let Sources { node, inventory: wanted, unavailable, held, counts } = from;
     let inventory = &*settled(wanted, held);
     let bandwidth = bandwidth::shares(inventory, held);
     let segments = segments(inventory, held);
-    let mut candidates: Vec<Candidate> =
-        inventory.uplinks.iter().flat_map(|uplink| uplink_devices(uplink, inventory, &bandwidth)).collect();
+    let mut candidates: Vec<Candidate> = Vec::new();
     for (name, spec) in networks(inventory) {
         let amounts = Amounts {
             bandwidth: bandwidth.of_network(name).or(spec.capacity.bandwidth),
@@ -81,23 +85,32 @@ pub(super) fn pool(
         }));
         candidates.push(candidate);
     }
+    for uplink in &inventory.uplinks {
+        let offered = offer::offered(uplink, [inventory, wanted]);
+        candidates.extend(offered.into_iter().map(|link_use| uplink_device(uplink, link_use, &bandwidth)));
+    }
     held::keep(&mut candidates, held, inventory);
-    let counters = counters::consume(&mut candidates);
-    let health = candidates.iter().filter(|candidate| candidate.is_seen).map(|candidate| DeviceHealth {
-        pool: node.to_owned(),
-        device: candidate.device.name.clone(),
-        unhealthy: candidate.unhealthy.first().map(ToString::to_string),
-    });
-    let health = health.collect();
-    let devices = candidates.into_iter().map(|mut candidate| {
-        published::taint(&mut candidate.device, &candidate.unhealthy);
-        candidate.device
-    });
-    let (name, placement) = (node.to_owned(), Placement::Node(node.to_owned()));
-    (Pool { name, placement, owner: None, devices: devices.collect(), counters }, health)
+    let (mut pools, mut health) = (Vec::new(), Vec::new());
+    for Place { link_pool, candidates, counters } in places(candidates, node, held, inventory, counts) {
+        let name = link_pool.unwrap_or_else(|| node.to_owned());
+        health.extend(candidates.iter().filter(|candidate| candidate.is_seen).map(|candidate| {
+            DeviceHealth {
+                pool: name.clone(),
+                device: candidate.device.name.clone(),
+                unhealthy: candidate.unhealthy.first().map(ToString::to_string),
+            }
+        }));
+        let devices = candidates.into_iter().map(|mut candidate| {
+            published::taint(&mut candidate.device, &candidate.unhealthy);
+            candidate.device
+        });
+        let placement = Placement::Node(node.to_owned());
+        pools.push(Pool { name, placement, owner: None, devices: devices.collect(), counters });
+    }
+    (pools, health)
 }
 
-/// Returns the published attributes of a device; none when the node does not have it.
+/// Returns the attributes of a device that pods may use, published or not; none when the node does not have it.
 pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
     let candidates: Vec<Candidate> = match name.parse() {
         Ok(DeviceName::Network(network)) => {
@@ -109,7 +122,12 @@ pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
         }
         _ => {
             let shares = bandwidth::Shares::default();
-            inventory.uplinks.iter().flat_map(|uplink| uplink_devices(uplink, inventory, &shares)).collect()
+            let devices = |uplink| {
+                offer::allowed(uplink, inventory)
+                    .map(|link_use| uplink_device(uplink, link_use, &shares))
+                    .collect::<Vec<_>>()
+            };
+            inventory.uplinks.iter().flat_map(devices).collect()
         }
     };
     let device = candidates.into_iter().map(|candidate| candidate.device).find(|device| device.name == name);
@@ -119,27 +137,18 @@ pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
     }
 }
 
-fn uplink_devices(uplink: &Uplink, inventory: &Inventory, shares: &bandwidth::Shares) -> Vec<Candidate> {
-    let name = &uplink.name;
-    let can = |link_use: &LinkUse| match link_use {
-        LinkUse::Nic => true,
-        LinkUse::Macvlan => inventory.macvlan,
-        LinkUse::Ipvlan => inventory.ipvlan,
-    };
-    let candidate = |link_use: LinkUse| {
-        let device = DeviceName::of_link(link_use, name);
-        let facts = Facts { mode: link_use.to_string(), if_name: name.to_string(), ..link_facts(uplink) };
-        let amounts = Amounts { bandwidth: shares.of_mode(uplink, link_use), ..Amounts::default() };
-        Candidate {
-            device: published::device(device.to_string(), facts, amounts, link_use != LinkUse::Nic),
-            link: Some(name.clone()),
-            link_use: Some(link_use),
-            vlan: None,
-            unhealthy: link_unhealthy(uplink, Some(link_use)).collect(),
-            is_seen: true,
-        }
-    };
-    uplink.modes.iter().copied().filter(can).map(candidate).collect()
+fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &bandwidth::Shares) -> Candidate {
+    let device = DeviceName::of_link(link_use, &uplink.name);
+    let facts = Facts { mode: link_use.to_string(), ..link_facts(uplink) };
+    let amounts = Amounts { bandwidth: shares.of_mode(uplink, link_use), ..Amounts::default() };
+    Candidate {
+        device: published::device(device.to_string(), facts, amounts, link_use != LinkUse::Nic),
+        link: Some(uplink.name.clone()),
+        link_use: Some(link_use),
+        vlan: None,
+        unhealthy: link_unhealthy(uplink, Some(link_use)).collect(),
+        is_seen: true,
+    }
 }
 
 fn link_facts(uplink: &Uplink) -> Facts {
@@ -151,7 +160,6 @@ fn link_facts(uplink: &Uplink) -> Facts {
         speed: link.speed.unwrap_or_default(),
         driver: link.driver.clone().or_else(|| link.kind.clone()).unwrap_or_default(),
         physical_function: link.physical_function.clone().unwrap_or_default(),
-        link_state: if link.is_up() { "up" } else { "down" }.to_owned(),
         pcie_root: link.pcie_root.clone(),
         pci_bus_id: link.pci_bus_id.clone(),
         numa_node: link.numa_node,
@@ -192,7 +200,6 @@ fn network_device(
     let facts = Facts {
         network: name.to_string(),
         mode: types.first().copied().unwrap_or_default().to_owned(),
-        plugin_types: types.join(","),
         declared,
         ..uplink.map(link_facts).unwrap_or_default()
     };
@@ -232,18 +239,48 @@ mod tests {
         .expect("a network")
     }
 
-    /// The pool of a node whose claims hold `held`.
-    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
+    fn pools_and_health(inventory: &Inventory, held: &[Held]) -> (Vec<Pool>, Vec<DeviceHealth>) {
         let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-        let from = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held };
-        pool(from, |_, _| None)
+        let from =
+            Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
+        pools(from, |_, _| None)
+    }
+
+    fn pools_of(inventory: &Inventory, held: &[Held]) -> Vec<Pool> {
+        pools_and_health(inventory, held).0
+    }
+
+    /// All pools as one.
+    fn merged(pools: Vec<Pool>) -> Pool {
+        let merge = |mut one: Pool, other: Pool| {
+            one.devices.extend(other.devices);
+            one.counters.extend(other.counters);
+            one
+        };
+        pools.into_iter().reduce(merge).expect("a pool")
+    }
+
+    /// The devices of a node whose claims hold `held`.
+    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
+        let (pools, health) = pools_and_health(inventory, held);
+        (merged(pools), health)
+    }
+
+    /// What each pool has: `POOL: DEVICE DEVICE! …`, with `!` for a taint, and `+` after the pool's name for counters.
+    fn shown(pools: &[Pool]) -> Vec<String> {
+        let device =
+            |device: &Device| format!(" {}{}", device.name, if device.taints.is_some() { "!" } else { "" });
+        let pool = |pool: &Pool| {
+            let counters = if pool.counters.is_empty() { "" } else { "+" };
+            format!("{}{counters}:{}", pool.name, pool.devices.iter().map(device).collect::<String>())
+        };
+        pools.iter().map(pool).collect()
     }
 
     fn pool_of(inventory: &Inventory) -> Pool {
         made(inventory, &[]).0
     }
 
-    /// A device that a claim holds which was prepared with this inventory.
     /// What a claim holds that was prepared with this inventory.
     fn held(device: &str, with: &Inventory) -> Held {
         let network = match device.parse() {
@@ -252,6 +289,9 @@ mod tests {
         };
         let mut plan = record("c", Phase::Planned).plan;
         device.clone_into(&mut plan.owner.device.device);
+        let has_it = |pool: &&Pool| pool.devices.iter().any(|other| other.name == device);
+        plan.owner.device.pool =
+            pools_of(with, &[]).iter().find(has_it).map_or("n", |pool| pool.name.as_str()).to_owned();
         if let Some(spec) = network {
             plan.spec.conflist = conflist(spec.cni["plugins"].clone());
         }
@@ -275,12 +315,16 @@ mod tests {
     fn an_exhausted_network_is_tainted_and_can_be_published() {
         let inventory = Arc::new(inventory(&[("m", "macvlan"), ("n", "macvlan")]));
         let unavailable = BTreeMap::new();
-        let from = Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[] };
-        let (pool, _) = pool(from, |name, _| Some(u64::from(name.as_str() == "n")));
+        let from =
+            Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[], counts: true };
+        let (pools, _) = pools(from, |name, _| Some(u64::from(name.as_str() == "n")));
+        for pool in &pools {
+            assert_eq!(netclaim_slices::validate(pool, &netclaim_slices::Scope::Node("n".into())), []);
+        }
+        let pool = merged(pools);
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
         assert_eq!(taints(device("net-m")), ["netclaim.dev/exhausted"]);
         assert!(taints(device("net-n")).is_empty());
-        assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
     }
 
     #[test]
@@ -470,7 +514,7 @@ mod tests {
             let tainted = pool_of(inventory).devices.into_iter().filter(|device| device.taints.is_some());
             tainted.map(|device| device.name).collect::<Vec<_>>()
         };
-        assert_eq!(tainted(&inventory), ["macvlan-eth1", "ipvlan-eth1", "net-m"]);
+        assert_eq!(tainted(&inventory), ["net-m", "macvlan-eth1", "ipvlan-eth1"]);
         inventory.uplinks[0].link.admin_up = true;
         inventory.uplinks[0].link.carrier = false;
         assert_eq!(tainted(&inventory).len(), 4);
@@ -498,14 +542,16 @@ mod tests {
         let inventory = inventory(&[("m", "macvlan")]);
         let unhealthy = Unhealthy::new(Reason::NotReady, "plugin macvlan: the daemon is away");
         let unavailable = BTreeMap::from([("m".parse().expect("a name"), unhealthy.clone())]);
+        let inventory = Arc::new(inventory);
         let from =
-            Sources { node: "n", inventory: &Arc::new(inventory), unavailable: &unavailable, held: &[] };
-        let (pool, health) = pool(from, |_, _| None);
+            Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[], counts: true };
+        let (pools, health) = pools(from, |_, _| None);
+        let pool = merged(pools);
         let tainted: Vec<_> =
             pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| &d.name).collect();
         assert_eq!(tainted, ["net-m"]);
         assert!(health.contains(&DeviceHealth {
-            pool: "n".into(),
+            pool: "n/eth1".into(),
             device: "net-m".into(),
             unhealthy: Some(unhealthy.message)
         }));
@@ -521,6 +567,79 @@ mod tests {
         assert_eq!(functions(&inventory), Some(BTreeSet::from([String::new()])));
         inventory.uplinks[0].link.physical_function = Some("ens1f0".into());
         assert_eq!(functions(&inventory), Some(BTreeSet::from(["ens1f0".into()])));
+    }
+
+    /// A node without UplinkPolicies.
+    fn by_default(networks: &[(&str, &str)]) -> Inventory {
+        let mut inventory = inventory(networks);
+        inventory.uplinks = ["eth1", "eth2"].map(|name| Uplink { is_listed: false, ..uplink(name) }).into();
+        inventory
+    }
+
+    #[test]
+    fn without_policies_a_link_is_offered_by_its_networks_or_whole() {
+        let networks = [("b", "macvlan"), ("a", "vlan")];
+        assert_eq!(shown(&pools_of(&by_default(&[]), &[])), ["n: nic-eth1 nic-eth2"]);
+        assert_eq!(shown(&pools_of(&by_default(&networks), &[])), ["n: net-a net-b nic-eth2"]);
+    }
+
+    #[test]
+    fn a_link_with_exclusive_uses_has_a_pool_of_its_own() {
+        let mut inventory = by_default(&[("m", "macvlan")]);
+        inventory.uplinks[0].is_listed = true;
+        let listed = ["n: nic-eth2", "n/eth1+: net-m nic-eth1 macvlan-eth1 ipvlan-eth1"];
+        assert_eq!(shown(&pools_of(&inventory, &[])), listed);
+        let both = by_default(&[("i", "ipvlan"), ("m", "macvlan")]);
+        assert_eq!(shown(&pools_of(&both, &[])), ["n: nic-eth2", "n/eth1+: net-i net-m"]);
+    }
+
+    #[test]
+    fn a_use_that_is_offered_no_more_stays_while_a_claim_holds_it() {
+        let before = by_default(&[]);
+        let after = by_default(&[("m", "macvlan")]);
+        let held = [held("nic-eth1", &before)];
+        let pools = pools_of(&after, &held);
+        assert_eq!(shown(&pools), ["n: net-m! nic-eth2 nic-eth1!"]);
+        let device =
+            |name: &str| pools[0].devices.iter().find(|device| device.name == name).expect("published");
+        assert_eq!(taints(device("net-m")), ["netclaim.dev/link-in-use"]);
+        assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"]);
+        // In its pod.
+        let moved = Inventory { uplinks: after.uplinks[1..].to_vec(), ..after.clone() };
+        assert_eq!(shown(&pools_of(&moved, &held)), ["n: nic-eth2 nic-eth1"]);
+        assert_eq!(shown(&pools_of(&after, &[])), ["n: net-m nic-eth2"]);
+    }
+
+    #[test]
+    fn a_link_changes_its_pool_when_no_claim_holds_it() {
+        let shared = by_default(&[("m", "macvlan")]);
+        let mut listed = shared.clone();
+        listed.uplinks[0].is_listed = true;
+        let in_node = [held("net-m", &shared)];
+        let stays = ["n: net-m macvlan-eth1 nic-eth2"];
+        assert_eq!(shown(&pools_of(&listed, &in_node)), stays, "nobody could have the others");
+        let in_link = [held("net-m", &listed)];
+        assert_eq!(in_link[0].link_pool.as_deref(), Some("n/eth1"));
+        assert_eq!(shown(&pools_of(&shared, &in_link)), ["n: nic-eth2", "n/eth1: net-m"]);
+        // Allocated before the link changed its pool, and prepared after it.
+        let both = [in_node, in_link].concat();
+        let pools = pools_of(&listed, &both);
+        assert_eq!(shown(&pools), ["n: nic-eth2", "n/eth1: net-m macvlan-eth1"]);
+    }
+
+    #[test]
+    fn a_scheduler_that_does_not_count_sees_uses_that_do_not_exclude_each_other() {
+        let mut inventory = by_default(&[("m", "macvlan"), ("v", "vlan"), ("i", "ipvlan")]);
+        inventory.uplinks[0].is_listed = true;
+        let shown = |inventory: &Inventory, held: &[Held]| {
+            let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
+            let from =
+                Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: false };
+            shown(&pools(from, |_, _| None).0)
+        };
+        assert_eq!(shown(&inventory, &[]), ["n: net-i net-v ipvlan-eth1 nic-eth2"]);
+        let held = [Held { link_pool: None, ..held("net-m", &inventory) }];
+        assert_eq!(shown(&inventory, &held), ["n: net-i! net-m net-v macvlan-eth1 nic-eth2"]);
     }
 
     #[test]

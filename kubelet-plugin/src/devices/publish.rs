@@ -19,7 +19,7 @@ use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::leases::Leases;
 use super::moved_links::{self, MovedLink};
-use super::pool::{Sources, pool};
+use super::pool::{Sources, pools};
 use super::report::PublishReporter;
 use super::{Held, server_features};
 use crate::dra::{DeviceHealth, Report};
@@ -51,7 +51,7 @@ pub struct Devices {
     pub client: Client,
     /// The driver's name.
     pub driver: String,
-    /// The Node object's name, and the pool's.
+    /// The Node object's name, which is the pool's.
     pub node: String,
     /// The node's links.
     pub links: Links,
@@ -89,7 +89,7 @@ impl Devices {
             node_uid: inputs.node_uid.clone(),
         };
         let mut reporting = pin!(reporter.report_left_out(publisher.status()));
-        let mut features = None;
+        let mut features: Option<ServerFeatures> = None;
         let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -103,13 +103,22 @@ impl Devices {
                 // Watched before the look, so that no later change is missed.
                 leases.watch(&now);
                 let now = foreign.add_to(&now);
-                let Some((pool, now_health)) = self.look(now, unavailable, &attacher).await else { return };
+                let counts = features.counts();
+                let Some((pools, now_health)) = self.look(now, unavailable, &attacher, counts).await else {
+                    return;
+                };
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
-                let pools = owner
-                    .map(|owner| Pool { owner: Some(owner), ..pool.fitted(features, server_features::rank) });
-                publisher.publish(pools.into_iter().collect());
+                if let Some(owner) = owner {
+                    let fitted = pools.into_iter().map(|pool| Pool {
+                        owner: Some(owner.clone()),
+                        ..pool.fitted(features, server_features::rank)
+                    });
+                    publisher.publish(fitted.collect());
+                } else {
+                    publisher.publish(Vec::new());
+                }
             }
             tokio::select! {
                 changed = inputs.inventory.changed() => if changed.is_err() {
@@ -172,25 +181,27 @@ impl Devices {
         }
     }
 
-    /// Returns the pool as it is now; `None` when the agent ends.
+    /// Returns the pools as they are now; `None` when the agent ends.
     async fn look<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         inventory: Arc<Inventory>,
         unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
-    ) -> Option<(Pool, Vec<DeviceHealth>)> {
+        counts: bool,
+    ) -> Option<(Vec<Pool>, Vec<DeviceHealth>)> {
         let (node, ours) = (self.node.clone(), attacher.sandbox_ids());
         let held = attacher.plans(|plan| Held::of(plan, &node));
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
         // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
-            let from = Sources { node: &node, inventory: &inventory, unavailable: &unavailable, held: &held };
+            let (inventory, unavailable) = (&inventory, &unavailable);
+            let from = Sources { node: &node, inventory, unavailable, held: &held, counts };
             let (networks, leased) = (&inventory.networks, &inventory.addresses);
             let users = Users { networks, ours: &ours, leased, held: &held };
-            let (mut pool, health) = pool(from, |name, spec| addresses::of(name, spec, users));
-            moved_links::taint(&mut pool, &moved, &inventory);
-            (pool, health)
+            let (mut pools, health) = pools(from, |name, spec| addresses::of(name, spec, users));
+            moved_links::taint(&mut pools, &moved, inventory);
+            (pools, health)
         });
         made.await.ok()
     }

@@ -23,12 +23,13 @@ pub(crate) fn link(name: &str) -> Link {
     }
 }
 
-/// The same as an uplink in all modes.
+/// The same as an uplink of which a policy lists all modes.
 pub(crate) fn uplink(name: &str) -> Uplink {
     let link = link(name);
     Uplink {
         name: name.parse().expect("a name"),
         modes: [LinkUse::Nic, LinkUse::Macvlan, LinkUse::Ipvlan].into(),
+        is_listed: true,
         when_named: None,
         carries: None,
         stacked: Vec::new(),

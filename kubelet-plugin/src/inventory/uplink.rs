@@ -24,8 +24,10 @@ pub struct Uplink {
     pub link: Link,
     /// Its name as a CNI interface name.
     pub name: IfName,
-    /// The ways in which pods may use it through devices of its own.
+    /// The ways in which pods may use it.
     pub modes: BTreeSet<LinkUse>,
+    /// Whether an UplinkPolicy lists these ways.
+    pub is_listed: bool,
     /// The ways in which Networks may use a link that they must name; `None` where they need not.
     pub when_named: Option<BTreeSet<LinkUse>>,
     /// The node's own traffic that is on it.

@@ -2,13 +2,15 @@
 //!
 //! | a link that | becomes, without a policy | and with one |
 //! |---|---|---|
-//! | leads out of the node | an uplink in all modes | in the policy's modes; nothing with `Never` |
+//! | leads out of the node | an uplink; Networks may use it in all modes | in the policy's modes; nothing with `Never` |
 //! | has virtual functions | the same, but not whole | also whole with `Always` |
 //! | is a port of a bridge | an uplink for Networks of that bridge | the same |
 //! | is of another kind | nothing | an uplink with `Always` |
 //! | carries the node's own traffic | an uplink for Networks that name it, to share | an uplink to share, or a port, with `shareNodeLinks` |
 //! | does so, but for no default route and no address of the Node | the same | also whole with `Always` |
 //! | is a loopback device, or another port | nothing | nothing |
+//!
+//! What of this is offered without a Network is up to `devices::offer`.
 //!
 //! An admin who names a link with the node's own traffic in a Network allows pods to share it; the agent writes a warning.
 
@@ -42,7 +44,7 @@ pub fn uplinks(
         let own: Vec<&UplinkPolicySpec> =
             policies.iter().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
-        let Offer { modes, when_named, carries } = offer(link, class, bridge.is_some(), &own)?;
+        let Offer { modes, is_listed, when_named, carries } = offer(link, class, bridge.is_some(), &own)?;
         let stacked = snapshot.stacked_on(link.index).map(Stacked::of).collect();
         let provided = provided.get(&name).cloned().unwrap_or_default();
         let mut declared = first_values(own.iter().copied());
@@ -56,6 +58,7 @@ pub fn uplinks(
             link: link.clone(),
             name,
             modes,
+            is_listed,
             when_named,
             carries,
             stacked,
@@ -71,6 +74,7 @@ pub fn uplinks(
 #[derive(Default)]
 struct Offer {
     modes: BTreeSet<LinkUse>,
+    is_listed: bool,
     when_named: Option<BTreeSet<LinkUse>>,
     carries: Option<NodeTraffic>,
 }
@@ -119,6 +123,7 @@ fn offer(
         Err(_) => return None,
     };
     if let Some(policy) = policies.iter().find(|policy| !policy.modes.is_empty()) {
+        offer.is_listed = true;
         for modes in std::iter::once(&mut offer.modes).chain(&mut offer.when_named) {
             modes.retain(|mode| policy.modes.contains(mode));
         }
@@ -211,6 +216,15 @@ mod tests {
     #[test]
     fn without_a_policy_external_links_are_uplinks_and_ports_serve_their_bridge() {
         assert_eq!(names(json!([])), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
+    }
+
+    #[test]
+    fn a_policy_that_lists_modes_is_told_from_one_that_does_not() {
+        let listed =
+            |policies| found(policies).into_iter().map(|uplink| uplink.is_listed).collect::<Vec<_>>();
+        let with_modes = json!({"links": {"names": ["eth1"]}, "modes": ["nic", "macvlan", "ipvlan"]});
+        assert_eq!(listed(json!([with_modes])), [false, true, false]);
+        assert_eq!(listed(json!([{"links": {"names": ["eth1"]}, "publish": "Always"}])), [false; 3]);
     }
 
     #[test]

@@ -293,7 +293,8 @@ struct Offer<'a> {
 fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
     let (pool, base, uplink) = base(&allocated.device, node)?;
     let (device, node_name) = (&allocated.device, node.name.to_owned());
-    if allocated.pool != pool {
+    // A link's devices change between the pools of the node.
+    if allocated.pool != pool && !(pool == node.name && device::is_pool_of(&allocated.pool, node.name)) {
         let (device, found) = (device.clone(), allocated.pool.clone());
         return Err(DeviceError::OtherPool { device, found, node: node_name, pool });
     }
@@ -576,6 +577,12 @@ mod tests {
                 );
                 assert!(error.contains(&expected), "{error}");
             }
+        }
+        for pool in ["node0", "node0/eth1"] {
+            let mut claim = claim(&[("nic-eth1", None)]);
+            pool.clone_into(&mut claim.devices[0].device.pool);
+            plans(&claim, node(&inventory), &Taken::default())
+                .expect("a link changes between the node's pools");
         }
         let mut claim = claim(&[("net-storage", None)]);
         let term =

@@ -70,6 +70,7 @@ pub fn granted_bandwidth_limits_a_pod_in_both_directions(test: &Test<'_>) -> Res
 pub fn granted_bandwidth_limits_a_pod_without_a_network(test: &Test<'_>) -> Result<()> {
     // Its own link: other scenarios' Networks may use all of eth1's bandwidth.
     let _link = Plugged::new(test, "eth91")?;
+    test.modes(&["eth91"], &["macvlan"])?;
     let class = test.class_of_links("macvlan", &["eth91"])?;
     test.pod_with_capacity("p", &class, "bandwidth", "8M")?;
     test.runs_with("p", &["net1"])?;

@@ -18,6 +18,7 @@ mod links;
 mod metadata;
 mod moved_links;
 mod networks;
+mod offers;
 mod policies;
 mod publishing;
 mod refusals;
@@ -40,6 +41,7 @@ use links::*;
 use metadata::*;
 use moved_links::*;
 use networks::*;
+use offers::*;
 use policies::*;
 use publishing::*;
 use refusals::*;
@@ -71,6 +73,9 @@ fn main() -> ExitCode {
             granted_bandwidth_limits_a_pod_in_both_directions,
             granted_bandwidth_limits_a_pod_without_a_network,
             a_cluster_wide_network_counts_its_interfaces,
+            a_link_with_a_network_is_offered_only_through_it,
+            a_mode_that_is_offered_no_more_stays_while_a_pod_has_it,
+            a_link_gets_a_pool_of_its_own_when_no_pod_uses_it,
             devices_follow_a_link_that_is_added_changed_and_removed,
             a_pod_waits_while_the_link_of_its_network_is_down,
             a_nic_in_a_pod_stays_published_and_exclusive,
@@ -135,6 +140,7 @@ fn main() -> ExitCode {
             a_burst_of_pods_has_no_claim_refused,
             a_thousand_flaps_of_a_link_cause_few_writes,
             more_devices_than_fit_into_one_slice_are_published,
+            a_network_waits_for_the_link_that_a_pod_has_whole,
             a_node_where_nothing_changes_writes_no_slices,
             a_network_deleted_after_scheduling_is_named,
             a_network_gets_no_pods_while_its_uplink_is_down,

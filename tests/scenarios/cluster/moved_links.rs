@@ -17,7 +17,10 @@ const UNSET: [&str; 2] = ["ip address flush dev eth2 scope global", "ip link set
 pub fn a_returned_nic_has_its_old_settings(test: &Test<'_>) -> Result<()> {
     // A link with the node's addresses is published only if a policy says so.
     let always = test.name("always");
-    test.create([policy(&always, json!({"links": {"names": ["eth2"]}, "publish": "Always"}))])?;
+    test.create([policy(
+        &always,
+        json!({"links": {"names": ["eth2"]}, "publish": "Always", "modes": ["nic"]}),
+    )])?;
     let set = |commands: &[&str]| test.cluster.on_node(&["sh", "-c", &commands.join(" && ")]).map(drop);
     set(&SET)?;
     let result = every_way_back(test);

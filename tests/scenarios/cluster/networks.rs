@@ -100,6 +100,7 @@ pub fn a_network_serves_only_the_namespaces_that_it_selects(test: &Test<'_>) -> 
 
 pub fn networks_of_one_uplink_share_its_bandwidth(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth80")?;
+    test.modes(&["eth80"], &["macvlan"])?;
     let with = |bandwidth: &'static str| {
         move |network: &mut Value| network["spec"]["capacity"] = json!({"bandwidth": bandwidth})
     };

@@ -112,13 +112,14 @@ pub fn a_link_with_the_nodes_traffic_is_shared_by_name_and_whole_by_policy(test:
     test.delete_pod("p")?;
     // A route makes it a link of the node, too.
     test.cluster.on_node(&["ip", "address", "del", "10.86.0.1/24", "dev", "eth86"])?;
-    test.is_published("nic-eth86", |_| true)?;
+    let whole = format!("net-{none}");
+    test.is_published(&whole, |_| true)?;
     test.cluster.on_node(&["ip", "route", "add", "10.87.0.0/16", "dev", "eth86"])?;
-    test.is_not_published("nic-eth86")?;
+    test.is_not_published(&whole)?;
     let always = test.name("always");
     test.create([policy(&always, json!({"links": {"names": ["eth86"]}, "publish": "Always"}))])?;
-    test.is_published("nic-eth86", |_| true)?;
-    test.is_published(&format!("net-{none}"), |_| true)?;
+    test.is_published(&whole, |_| true)?;
+    ensure!(test.cluster.device("nic-eth86")?.is_none(), "a link with Networks is offered beside them");
     test.cluster.kubectl(&["delete", "uplinkpolicy", &always])?;
-    test.is_not_published("nic-eth86")
+    test.is_not_published(&whole)
 }

@@ -6,26 +6,29 @@ use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
 pub fn a_nic_and_macvlan_on_it_exclude_each_other(test: &Test<'_>) -> Result<()> {
-    let nic = test.class_of_links("nic", &["eth2"])?;
-    let macvlan = test.network_on("eth2", "m", |_| {})?;
-    let before = test.cluster.node().links()?;
-    ensure!(before.contains("eth2"), "the node has no eth2: {before:?}");
+    let _link = Plugged::new(test, "eth96")?;
+    test.modes(&["eth96"], &["nic", "macvlan"])?;
+    let nic = test.class_of_links("nic", &["eth96"])?;
+    let macvlan = test.network_on("eth96", "m", |_| {})?;
+    test.is_in_pool(&format!("net-{macvlan}"), "node0/eth96")?;
+    test.is_in_pool("nic-eth96", "node0/eth96")?;
 
     test.start_pod("first", &macvlan)?;
     test.pod("nic", &nic)?;
     test.is_unschedulable("nic")?;
     test.delete_pod("first")?;
     test.runs_with("nic", &["net1"])?;
-    ensure!(!test.cluster.node().links()?.contains("eth2"), "the NIC is in the pod and on the node");
+    ensure!(!test.cluster.node().links()?.contains("eth96"), "the NIC is in the pod and on the node");
 
     test.pod("second", &macvlan)?;
     test.is_unschedulable("second")?;
     test.delete_pod("nic")?;
     test.runs_with("second", &["net1"])?;
     eventually(5, "the NIC is back on the node", || {
-        ensure!(test.cluster.node().links()?.contains("eth2"), "it is not");
+        ensure!(test.cluster.node().links()?.contains("eth96"), "it is not");
         Ok(())
-    })
+    })?;
+    test.delete_pod("second")
 }
 
 pub fn macvlan_and_ipvlan_on_one_uplink_exclude_each_other(test: &Test<'_>) -> Result<()> {
@@ -33,17 +36,22 @@ pub fn macvlan_and_ipvlan_on_one_uplink_exclude_each_other(test: &Test<'_>) -> R
         return test.skip("this kernel has no ipvlan");
     }
     test.cluster.on_node(&["ip", "link", "del", "probe0"])?;
-    let macvlan = test.class_of_links("macvlan", &["eth2"])?;
-    let ipvlan = test.class_of_links("ipvlan", &["eth2"])?;
+    let _link = Plugged::new(test, "eth97")?;
+    test.modes(&["eth97"], &["macvlan", "ipvlan"])?;
+    test.is_in_pool("ipvlan-eth97", "node0/eth97")?;
+    let macvlan = test.class_of_links("macvlan", &["eth97"])?;
+    let ipvlan = test.class_of_links("ipvlan", &["eth97"])?;
     test.start_pod("first", &macvlan)?;
     test.pod("second", &ipvlan)?;
     test.is_unschedulable("second")?;
     test.delete_pod("first")?;
-    test.runs_with("second", &["net1"])
+    test.runs_with("second", &["net1"])?;
+    test.delete_pod("second")
 }
 
 pub fn vlans_with_the_same_id_on_one_uplink_exclude_each_other(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth85")?;
+    test.modes(&["eth85"], &["nic"])?;
     let vlan = |name: &str, id: u32| {
         test.network_on("eth85", name, |network| {
             network["spec"]["cni"]["plugins"][0] = json!({

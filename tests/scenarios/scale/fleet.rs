@@ -57,7 +57,6 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
         mtu: 1500,
         speed: 25_000_000_000,
         driver: "mlx5_core".to_owned(),
-        link_state: "up".to_owned(),
         pcie_root: Some("pci0000:17".to_owned()),
         pci_bus_id: Some("0000:17:00.0".to_owned()),
         numa_node: Some(0),
@@ -70,14 +69,12 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
             continue;
         }
         let amounts = Amounts { bandwidth, ..Amounts::default() };
-        let facts = Facts { if_name: link.to_string(), ..facts(link_use.as_str()) };
-        devices.push(device(named(link_use), facts, amounts, link_use != LinkUse::Nic));
+        devices.push(device(named(link_use), facts(link_use.as_str()), amounts, link_use != LinkUse::Nic));
     }
     for n in 0..NETWORKS {
         let network = network(link.as_str(), n);
         let amounts = Amounts { bandwidth, addresses: Some(Quantity::new(200)), ..Amounts::default() };
-        let plugin_types = "macvlan".to_owned();
-        let facts = Facts { network: network.clone(), plugin_types, ..facts("macvlan") };
+        let facts = Facts { network: network.clone(), ..facts("macvlan") };
         devices.push(device(
             DeviceName::Network(network.parse().map_err(Error::msg)?).to_string(),
             facts,

@@ -73,11 +73,16 @@ fn version(cluster: &Cluster) -> Result<KubernetesVersion> {
     Ok(version["serverVersion"]["gitVersion"].as_str().context("the API server has no version")?.parse()?)
 }
 
-/// Reads the slices of the node's pool, which must be complete.
+/// Reads the slices of the node's own pool, which must be complete.
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
+    slices_of(test, "node0")
+}
+
+/// Reads the slices of a pool, which must be complete.
+fn slices_of(test: &Test<'_>, pool: &str) -> Result<Vec<Value>> {
     let mut slices = test.cluster.slices()?;
-    slices.retain(|slice| slice["spec"]["pool"]["name"] == "node0");
-    let first = slices.first().context("the node has no slices")?;
+    slices.retain(|slice| slice["spec"]["pool"]["name"] == pool);
+    let first = slices.first().context("the pool has no slices")?;
     for slice in &slices {
         let (pool, expected) = (&slice["spec"]["pool"], &first["spec"]["pool"]);
         ensure!(pool == expected, "the slices disagree on the pool: {pool}, {expected}");
@@ -103,17 +108,31 @@ fn slices_are_complete_and_an_idle_agent_writes_nothing(test: &Test<'_>) -> Resu
         Ok(slices)
     })?;
     let found = devices(&slices);
-    for (device, here) in [
-        // Without counters, devices that exclude the Network on eth1 are left out.
-        ("macvlan-eth1", true),
-        ("nic-eth1", counts),
-        ("nic-eth2", true),
-        ("macvlan-eth2", counts),
-    ] {
+    for (device, here) in
+        [("macvlan-eth1", false), ("nic-eth1", false), ("nic-eth2", true), ("macvlan-eth2", false)]
+    {
         ensure!(found.contains(device) == here, "{device}: {found:?}");
     }
-    let counted = slices.iter().any(|slice| slice["spec"]["sharedCounters"].is_array());
-    ensure!(counted == counts, "{slices:?}");
+    let has_counters = |slice: &Value| slice["spec"]["sharedCounters"].is_array();
+    ensure!(!slices.iter().any(has_counters), "{slices:?}");
+    // Devices that exclude each other have a pool with counters, or only one of them is published.
+    let policy = test.modes(&["eth2"], &["nic", "macvlan"])?;
+    eventually(10, "the policy is in force", || {
+        if counts {
+            let of_link = slices_of(test, "node0/eth2")?;
+            ensure!(devices(&of_link).len() == 2 && of_link.iter().any(has_counters), "{of_link:?}");
+        } else {
+            let found = devices(&self::slices(test)?);
+            ensure!(found.contains("nic-eth2") && !found.contains("macvlan-eth2"), "{found:?}");
+        }
+        Ok(())
+    })?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;
+    let slices = eventually(10, "the node's pool is as before", || {
+        let now = self::slices(test)?;
+        ensure!(devices(&now) == found, "{:?}", devices(&now));
+        Ok(now)
+    })?;
 
     let log = AuditLog::from_now(test.cluster)?;
     sleep(IDLE);
@@ -181,6 +200,7 @@ fn pods_share_a_network_or_wait_for_each_other(test: &Test<'_>) -> Result<()> {
 }
 
 fn a_nic_and_macvlan_on_it_are_never_in_use_together(test: &Test<'_>) -> Result<()> {
+    test.modes(&["eth2"], &["nic", "macvlan"])?;
     let nic = test.class_of_links("nic", &["eth2"])?;
     let macvlan = test.network_on("eth2", "m", |_| {})?;
     test.start_pod("macvlan", &macvlan)?;
@@ -188,7 +208,7 @@ fn a_nic_and_macvlan_on_it_are_never_in_use_together(test: &Test<'_>) -> Result<
     test.is_unschedulable("nic")?;
     test.delete_pod("macvlan")?;
     if !counts(test.cluster)? {
-        // Without counters a link with a Network is published for the Network only.
+        // Without counters a link with a Network is published for uses that do not exclude it.
         test.kubectl(&["delete", "network", &macvlan])?;
     }
     test.runs_with("nic", &["net1"])?;
@@ -214,6 +234,7 @@ fn a_cluster_wide_network_serves_a_pod(test: &Test<'_>) -> Result<()> {
 }
 
 fn the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count(test: &Test<'_>) -> Result<()> {
+    test.modes(&["eth2"], &["nic", "macvlan"])?;
     let nic = test.class_of_links("nic", &["eth2"])?;
     let macvlan = test.network_on("eth2", "m", |network| network["spec"]["scope"] = json!("Cluster"))?;
     test.start_pod("macvlan", &macvlan)?;

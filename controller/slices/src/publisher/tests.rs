@@ -255,6 +255,11 @@ async fn processed(handle: &PublisherHandle, done: impl FnMut(&PublishStatus) ->
     wait.await.expect("the status does not arrive").unwrap().clone()
 }
 
+/// What the fake server has by default.
+fn all_features() -> ServerFeatures {
+    ServerFeatures::default().of("v1.37.1".parse().unwrap())
+}
+
 /// Lets a second pass, in which the publisher does all that is due.
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -338,6 +343,20 @@ async fn omitted_pools_are_withdrawn_unless_another_publisher_has_them() {
     assert!(status.pools.is_empty());
     settle().await;
     assert_eq!(server.state().slices.keys().collect::<Vec<_>>(), ["foreign-d0007"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_leaves_its_old_pool_before_it_is_in_the_new_one() {
+    let server = Server::default();
+    let handle = start(&server);
+    let named = |name: &str| Pool { name: name.to_owned(), ..nets(1) };
+    published(&handle, vec![named("n1"), named("n1/eth1")]).await;
+    server.take_writes();
+    published(&handle, vec![named("n1")]).await;
+    published(&handle, vec![Pool { name: "n1".to_owned(), ..pool([]) }, named("n1/eth1")]).await;
+    assert_eq!(server.take_writes(), "DELETE d0000 PUT d0000 POST d0000");
+    published(&handle, vec![named("n1")]).await;
+    assert_eq!(server.take_writes(), "DELETE d0000 PUT d0000", "the other way");
 }
 
 #[tokio::test(start_paused = true)]
@@ -493,7 +512,7 @@ async fn a_dropped_field_is_reported_and_not_sent_again() {
     server.state().drops_taints = false;
     tainted.devices.pop();
     let status = published(&handle, vec![tainted]).await;
-    assert_eq!(status.server, Some(ServerFeatures::default()), "the gate is on again");
+    assert_eq!(status.server, Some(all_features()), "the gate is on again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -560,7 +579,7 @@ async fn the_server_is_probed_again_after_a_failed_watch() {
     });
     settle().await;
     server.edit(|state| state.refuses_watches = false);
-    let all = Some(ServerFeatures::default());
+    let all = Some(all_features());
     processed(&handle, |status| status.server == all).await;
 }
 
@@ -578,7 +597,7 @@ async fn an_old_version_is_reported_until_the_server_is_upgraded() {
     });
     settle().await;
     server.edit(|state| state.refuses_watches = false);
-    processed(&handle, |status| status.server == Some(ServerFeatures::default())).await;
+    processed(&handle, |status| status.server == Some(all_features())).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,108 @@
+//! What is offered of a link: its Networks, or the link in one way, or what a policy lists.
+
+use anyhow::{Result, ensure};
+use netclaim_tests::{Plugged, Test};
+use serde_json::Value;
+
+/// Whether any slice has counters of the link.
+fn has_counters(test: &Test<'_>, link: &str) -> Result<bool> {
+    let slices = test.cluster.slices()?;
+    let counts = |slice: &Value| slice["spec"]["sharedCounters"].to_string().contains(&format!("{link:?}"));
+    Ok(slices.iter().any(counts))
+}
+
+fn taint(key: &'static str) -> impl Fn(&Value) -> bool {
+    move |device| device["taints"][0]["key"] == format!("netclaim.dev/{key}")
+}
+
+pub fn a_link_with_a_network_is_offered_only_through_it(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth41")?;
+    test.is_in_pool("nic-eth41", "node0")?;
+    ensure!(test.cluster.device("macvlan-eth41")?.is_none(), "a link is offered in one way by default");
+    ensure!(!has_counters(test, "eth41")?, "one way needs no counters");
+    let network = test.network_on("eth41", "a", |_| {})?;
+    test.is_in_pool(&format!("net-{network}"), "node0")?;
+    test.is_not_published("nic-eth41")?;
+    ensure!(!has_counters(test, "eth41")?, "a Network needs no counters");
+    // A class of any NIC does not get it.
+    let nic = test.class_of_links("nic", &["eth41"])?;
+    test.pod("whole", &nic)?;
+    test.is_unschedulable("whole")?;
+    test.start_pod("p", &network)?;
+    test.cluster.kubectl(&["delete", "network", &network])?;
+    test.is_published(&format!("net-{network}"), taint("withdrawn"))?;
+    ensure!(test.cluster.device("nic-eth41")?.is_none(), "the link is offered whole while a pod has it");
+    test.delete_pod("p")?;
+    test.runs_with("whole", &["net1"])?;
+    test.is_not_published(&format!("net-{network}"))?;
+    test.delete_pod("whole")
+}
+
+pub fn a_mode_that_is_offered_no_more_stays_while_a_pod_has_it(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth42")?;
+    let policy = test.modes(&["eth42"], &["macvlan"])?;
+    test.is_in_pool("macvlan-eth42", "node0")?;
+    let macvlan = test.class_of_links("macvlan", &["eth42"])?;
+    test.start_pod("first", &macvlan)?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;
+    test.is_published("macvlan-eth42", taint("withdrawn"))?;
+    ensure!(test.cluster.device("nic-eth42")?.is_none(), "the link is offered whole while a pod has it");
+    test.pod("second", &macvlan)?;
+    test.is_unschedulable("second")?;
+    test.delete_pod("first")?;
+    test.is_not_published("macvlan-eth42")?;
+    test.is_in_pool("nic-eth42", "node0")
+}
+
+pub fn a_link_gets_a_pool_of_its_own_when_no_pod_uses_it(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth43")?;
+    let network = test.network_on("eth43", "a", |_| {})?;
+    let (device, nic) = (format!("net-{network}"), test.class_of_links("nic", &["eth43"])?);
+    test.start_pod("first", &network)?;
+    let policy = test.modes(&["eth43"], &["nic", "macvlan"])?;
+    // What a pod has is charged to the pool that it is of.
+    test.is_in_pool("macvlan-eth43", "node0")?;
+    test.is_in_pool(&device, "node0")?;
+    ensure!(test.cluster.device("nic-eth43")?.is_none(), "the link is offered whole while a pod has it");
+    test.pod("whole", &nic)?;
+    test.is_unschedulable("whole")?;
+    test.delete_pod("first")?;
+    test.runs_with("whole", &["net1"])?;
+    let devices = test.claim_is_ready("whole")?;
+    ensure!(devices.iter().all(|device| device["pool"] == "node0/eth43"), "{devices:?}");
+    ensure!(has_counters(test, "eth43")?, "the uses are not kept apart");
+    test.pod("second", &network)?;
+    test.is_unschedulable("second")?;
+    test.delete_pod("whole")?;
+    test.runs_with("second", &["net1"])?;
+    test.is_in_pool(&device, "node0/eth43")?;
+    // The way back is the same.
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;
+    test.is_not_published("nic-eth43")?;
+    test.is_in_pool(&device, "node0/eth43")?;
+    test.delete_pod("second")?;
+    test.is_in_pool(&device, "node0")?;
+    test.start_pod("third", &network)?;
+    test.delete_pod("third")
+}
+
+pub fn a_network_waits_for_the_link_that_a_pod_has_whole(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth44")?;
+    let nic = test.class_of_links("nic", &["eth44"])?;
+    test.start_pod("whole", &nic)?;
+    let network = test.network_on("eth44", "a", |_| {})?;
+    test.pod("p", &network)?;
+    test.is_unschedulable("p")?;
+    test.is_in_pool("nic-eth44", "node0")?;
+    test.pod("another", &nic)?;
+    test.is_unschedulable("another")?;
+    test.cluster.kill_agent()?;
+    test.cluster.agent_ready()?;
+    test.is_in_pool("nic-eth44", "node0")?;
+    ensure!(test.cluster.device(&format!("net-{network}"))?.is_none(), "the link is in a pod");
+    test.delete_pod("whole")?;
+    test.runs_with("p", &["net1"])?;
+    test.is_not_published("nic-eth44")?;
+    test.is_unschedulable("another")?;
+    test.delete_pod("p")
+}
