@@ -70,12 +70,13 @@ pub fn a_link_gets_a_pool_of_its_own_when_no_pod_uses_it(test: &Test<'_>) -> Res
     test.runs_with("whole", &["net1"])?;
     let devices = test.claim_is_ready("whole")?;
     ensure!(devices.iter().all(|device| device["pool"] == "node0/eth43"), "{devices:?}");
-    ensure!(has_counters(test, "eth43")?, "the uses are not kept apart");
     test.pod("second", &network)?;
     test.is_unschedulable("second")?;
     test.delete_pod("whole")?;
     test.runs_with("second", &["net1"])?;
     test.is_in_pool(&device, "node0/eth43")?;
+    test.is_in_pool("nic-eth43", "node0/eth43")?;
+    ensure!(has_counters(test, "eth43")?, "the uses are not kept apart");
     // The way back is the same.
     test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;
     test.is_not_published("nic-eth43")?;

@@ -60,6 +60,9 @@ pub fn vlans_with_the_same_id_on_one_uplink_exclude_each_other(test: &Test<'_>) 
         })
     };
     let (one, same, other) = (vlan("a", 100)?, vlan("b", 100)?, vlan("c", 101)?);
+    for network in [&one, &same, &other] {
+        test.is_in_pool(&format!("net-{network}"), "node0/eth85")?;
+    }
     // On a kernel without VLANs the pods are scheduled as well, but do not start.
     let is_allocated = |claim: &str| {
         eventually(60, "the claim is allocated", || {
