@@ -3,18 +3,17 @@
 //! A Network is read as JSON first. One that this version cannot decode gets a status like all others, instead of
 //! stopping the watch.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
 use netclaim_api::network::{ADDRESSES_AVAILABLE, EXHAUSTED, NetworkSpec, NetworkStatus, Scope};
-use netclaim_api::{Invalid, NetworkName, Quantity};
+use netclaim_api::{Invalid, NetworkName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::catalog::Judgement;
 use crate::leasing::Supply;
-use crate::nodes::NetworkNodes;
+use crate::network_nodes::NetworkNodes;
 use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
 
 /// Type of the condition that says where a Network can be used now.
@@ -34,27 +33,40 @@ pub(crate) struct Addresses<'a> {
 pub(crate) struct Acceptance {
     /// Name and spec, or everything that is wrong with them.
     pub(crate) result: Result<(NetworkName, NetworkSpec), Vec<Invalid>>,
-    /// What an accepted Network may not mean as written.
-    pub(crate) warnings: Vec<Invalid>,
+    /// What an accepted Network may not mean as written, whatever else there is.
+    warnings: Vec<Invalid>,
     generation: Option<i64>,
     /// The status in the API server.
     before: NetworkStatus,
 }
 
-impl Acceptance {
-    /// Validates a Network as the API server stores it.
-    pub(crate) fn of(network: &DynamicObject) -> Self {
+impl Judgement for Acceptance {
+    fn of(network: &DynamicObject) -> Self {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
-        let status = network.data.get("status").unwrap_or(&Value::Null);
         let name = network.name_any();
         let result = validate(&name, spec);
         Self {
             warnings: result.as_ref().map(|(_, spec)| spec.warnings(&name)).unwrap_or_default(),
             result,
             generation: network.metadata.generation,
-            // The controller did not write a status that cannot be decoded; it is overwritten.
-            before: serde_json::from_value(status.clone()).unwrap_or_default(),
+            before: stored_status(network),
         }
+    }
+
+    fn stored(&mut self, network: &DynamicObject) {
+        self.before = stored_status(network);
+    }
+}
+
+/// Returns the status of an object. The controller did not write one that cannot be decoded; it is overwritten.
+pub(crate) fn stored_status<T: DeserializeOwned + Default>(object: &DynamicObject) -> T {
+    object.data.get("status").and_then(|status| T::deserialize(status).ok()).unwrap_or_default()
+}
+
+impl Acceptance {
+    /// Notes that this status was written.
+    pub(crate) fn wrote(&mut self, status: NetworkStatus) {
+        self.before = status;
     }
 
     /// Whether `status` changes more than the nodes that the Network is on.
@@ -70,17 +82,20 @@ impl Acceptance {
     }
 
     /// Returns the status that the Network should have, or `None` if it has it. `nodes` publish the Network. What is not known
-    /// of the addresses stays as it was.
+    /// of the addresses stays as it was. `others` are the warnings that follow from other objects.
     pub(crate) fn status(
         &self,
         nodes: &NetworkNodes,
         addresses: Addresses<'_>,
+        others: Vec<Invalid>,
         now: &Time,
     ) -> Option<NetworkStatus> {
+        let mut warnings = self.warnings.clone();
+        warnings.extend(others);
         let accepted = match &self.result {
-            Ok(_) if self.warnings.is_empty() => Finding::new(true, ACCEPTED, "pods can claim the network"),
+            Ok(_) if warnings.is_empty() => Finding::new(true, ACCEPTED, "pods can claim the network"),
             Ok(_) => {
-                let warnings = Invalid::list(&self.warnings);
+                let warnings = Invalid::list(&warnings);
                 let message = format!("pods can claim the network, but look at {warnings}");
                 Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
             }
@@ -89,10 +104,8 @@ impl Acceptance {
         let mut conditions = vec![self.condition(ACCEPTED, accepted, now)];
         // A device of the cluster is on no node, so nodes do not say where it can be used.
         let of_cluster = matches!(&self.result, Ok((_, spec)) if spec.scope == Scope::Cluster);
-        if let Ok((_, spec)) = &self.result
-            && !of_cluster
-        {
-            conditions.push(self.condition(AVAILABLE, availability(spec, nodes), now));
+        if self.result.is_ok() && !of_cluster {
+            conditions.push(self.condition(AVAILABLE, availability(nodes), now));
         }
         let draws = self.result.as_ref().ok().and_then(|(_, spec)| spec.addresses.as_ref());
         if draws.is_some() {
@@ -128,16 +141,14 @@ impl Acceptance {
 }
 
 /// Says where an accepted Network can be used now.
-fn availability(spec: &NetworkSpec, nodes: &NetworkNodes) -> Finding {
-    let all = nodes.bandwidth.len() + nodes.missing.len();
-    let tainted: BTreeSet<&str> = nodes.tainted.values().flatten().map(String::as_str).collect();
-    let why = nodes.tainted.iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
-    let missing = (!nodes.missing.is_empty()).then(|| {
-        format!("not on {} (no uplink for it, or see the node's events)", named(nodes.missing.iter()))
-    });
+fn availability(nodes: &NetworkNodes) -> Finding {
+    let (all, missing) = (nodes.all(), nodes.missing());
+    let why = nodes.tainted().iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
+    let missing = (!missing.is_empty())
+        .then(|| format!("not on {} (no uplink for it, or see the node's events)", named(missing.iter())));
     let why = why.chain(missing).collect::<Vec<_>>().join(", ");
-    let mut finding = match tainted.len() + nodes.missing.len() {
-        _ if nodes.bandwidth.is_empty() => {
+    let mut finding = match nodes.unusable() {
+        _ if nodes.count() == 0 => {
             Finding::new(false, "NoNode", "none of the nodes that it selects has its uplink")
         }
         0 => Finding::new(true, "Everywhere", format!("on {all} nodes")),
@@ -146,12 +157,8 @@ fn availability(spec: &NetworkSpec, nodes: &NetworkNodes) -> Finding {
         }
         _ => Finding::new(false, "Nowhere", format!("on none of {all} nodes: {why}")),
     };
-    let less =
-        |bandwidth: &Option<Quantity>| spec.capacity.bandwidth.is_some_and(|asked| *bandwidth < Some(asked));
-    let reduced: Vec<&String> =
-        nodes.bandwidth.iter().filter(|(_, bandwidth)| less(bandwidth)).map(|(node, _)| node).collect();
-    if !reduced.is_empty() {
-        let nodes = named(reduced.into_iter());
+    if !nodes.reduced().is_empty() {
+        let nodes = named(nodes.reduced().iter());
         finding.message +=
             &format!("; the uplink has less bandwidth left than spec.capacity.bandwidth on {nodes}");
     }
@@ -205,6 +212,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::network_nodes::{NodeNow, OnNode};
 
     fn network(change: impl FnOnce(&mut Value)) -> Acceptance {
         let mut network = json!({
@@ -218,8 +226,21 @@ mod tests {
 
     /// `count` nodes with 10G each.
     fn on(count: usize) -> NetworkNodes {
-        let bandwidth = (1..=count).map(|n| (format!("n{n}"), Some("10G".parse().unwrap())));
-        NetworkNodes { bandwidth: bandwidth.collect(), ..NetworkNodes::default() }
+        on_asking(count, "10G")
+    }
+
+    /// `count` nodes with 10G each for a Network that asks for `bandwidth`.
+    fn on_asking(count: usize, bandwidth: &str) -> NetworkNodes {
+        let mut nodes = NetworkNodes::asking(Some(bandwidth.parse().unwrap()));
+        (1..=count).for_each(|n| publishes(&mut nodes, n, &[]));
+        nodes
+    }
+
+    /// Has a node publish the Network with 10G and these taints.
+    fn publishes(nodes: &mut NetworkNodes, n: usize, taints: &[&str]) {
+        let taints = taints.iter().map(ToString::to_string).collect();
+        let published = Some(OnNode { bandwidth: Some("10G".parse().unwrap()), taints });
+        nodes.set(&format!("n{n}"), NodeNow { published, is_selected: true, has_agent: true });
     }
 
     fn at(second: i64) -> Time {
@@ -234,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_good_network_is_accepted() {
-        let status = network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap();
+        let status = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
         assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
         assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
@@ -246,7 +267,7 @@ mod tests {
             network["metadata"]["name"] = json!("a.b");
             network["spec"]["capacity"] = json!({"interfaces": 0});
         });
-        let status = acceptance.status(&on(0), Addresses::default(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
         assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
@@ -262,7 +283,7 @@ mod tests {
                 {"type": "tuning", "mtu": "1400"},
             ]);
         });
-        let status = acceptance.status(&on(0), Addresses::default(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
         assert_eq!(
             accepted(&status),
             (
@@ -284,7 +305,7 @@ mod tests {
             network["spec"]["allow"] = json!({"mac": true});
         });
         assert!(acceptance.result.is_ok());
-        let status = acceptance.status(&on(0), Addresses::default(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
         let warning = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
@@ -303,7 +324,7 @@ mod tests {
             (Value::Null, "spec: invalid type: null"),
         ] {
             let status = network(|network| network["spec"] = spec)
-                .status(&on(0), Addresses::default(), &at(0))
+                .status(&on(0), Addresses::default(), Vec::new(), &at(0))
                 .unwrap();
             let (status, reason, message) = accepted(&status);
             assert_eq!((status, reason), ("False", "Invalid"));
@@ -313,40 +334,50 @@ mod tests {
 
     #[test]
     fn a_correct_status_is_not_written_again() {
-        let written = network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
         let again = |status: Value| network(|network| network["status"] = status);
         let as_written = serde_json::to_value(&written).unwrap();
-        assert_eq!(again(as_written.clone()).status(&on(2), Addresses::default(), &at(60)), None);
-        assert_eq!(again(as_written).status(&on(3), Addresses::default(), &at(60)).unwrap().nodes, Some(3));
+        assert_eq!(again(as_written.clone()).status(&on(2), Addresses::default(), Vec::new(), &at(60)), None);
         assert_eq!(
-            again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), &at(0)),
+            again(as_written).status(&on(3), Addresses::default(), Vec::new(), &at(60)).unwrap().nodes,
+            Some(3)
+        );
+        assert_eq!(
+            again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), Vec::new(), &at(0)),
             Some(written)
         );
     }
 
     #[test]
     fn conditions_of_others_do_not_matter() {
-        let written = network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
         let mut status = serde_json::to_value(&written).unwrap();
         let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         status["conditions"].as_array_mut().unwrap().insert(0, other);
         assert_eq!(
-            network(|network| network["status"] = status).status(&on(2), Addresses::default(), &at(60)),
+            network(|network| network["status"] = status).status(
+                &on(2),
+                Addresses::default(),
+                Vec::new(),
+                &at(60)
+            ),
             None
         );
     }
 
     #[test]
     fn the_time_of_transition_changes_with_the_status_only() {
-        let written =
-            serde_json::to_value(network(|_| {}).status(&on(2), Addresses::default(), &at(0)).unwrap())
-                .unwrap();
+        let written = serde_json::to_value(
+            network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap(),
+        )
+        .unwrap();
         let newer = network(|network| {
             network["status"] = written.clone();
             network["metadata"]["generation"] = json!(4);
         });
         assert_eq!(
-            newer.status(&on(2), Addresses::default(), &at(60)).unwrap().conditions[0].last_transition_time,
+            newer.status(&on(2), Addresses::default(), Vec::new(), &at(60)).unwrap().conditions[0]
+                .last_transition_time,
             at(0)
         );
         let invalid = network(|network| {
@@ -354,7 +385,8 @@ mod tests {
             network["spec"]["cni"] = json!({});
         });
         assert_eq!(
-            invalid.status(&on(2), Addresses::default(), &at(60)).unwrap().conditions[0].last_transition_time,
+            invalid.status(&on(2), Addresses::default(), Vec::new(), &at(60)).unwrap().conditions[0]
+                .last_transition_time,
             at(60)
         );
     }
@@ -362,36 +394,35 @@ mod tests {
     #[test]
     fn a_network_of_the_cluster_counts_no_nodes() {
         let status = network(|network| network["spec"]["scope"] = json!("Cluster"))
-            .status(&on(0), Addresses::default(), &at(0))
+            .status(&on(0), Addresses::default(), Vec::new(), &at(0))
             .unwrap();
         assert_eq!(status.nodes, None);
     }
 
     #[test]
     fn the_available_condition_names_the_nodes_without_the_network() {
-        let available = |nodes: &NetworkNodes, bandwidth: &str| {
-            let acceptance = network(|network| network["spec"]["capacity"] = json!({"bandwidth": bandwidth}));
-            let condition =
-                acceptance.status(nodes, Addresses::default(), &at(0)).unwrap().conditions.remove(1);
+        let available = |nodes: &NetworkNodes| {
+            let status = network(|_| {}).status(nodes, Addresses::default(), Vec::new(), &at(0));
+            let condition = status.unwrap().conditions.remove(1);
             assert_eq!(condition.type_, AVAILABLE);
             (condition.status, condition.reason, condition.message)
         };
         let says = |status: &str, reason: &str, message: &str| (status.into(), reason.into(), message.into());
         let mut nodes = on(7);
-        assert_eq!(available(&nodes, "10G"), says("True", "Everywhere", "on 7 nodes"));
-        let down = |count| (1..=count).map(|n| format!("n{n}")).collect();
-        nodes.tainted.insert("netclaim.dev/link-down".into(), down(1));
+        assert_eq!(available(&nodes), says("True", "Everywhere", "on 7 nodes"));
+        publishes(&mut nodes, 1, &["netclaim.dev/link-down"]);
         let message = "on 6 of 7 nodes: netclaim.dev/link-down on n1";
-        assert_eq!(available(&nodes, "10G"), says("True", "NotEverywhere", message));
-        nodes.tainted.insert("netclaim.dev/link-down".into(), down(7));
+        assert_eq!(available(&nodes), says("True", "NotEverywhere", message));
+        (2..=7).for_each(|n| publishes(&mut nodes, n, &["netclaim.dev/link-down"]));
         let message = "on none of 7 nodes: netclaim.dev/link-down on n1 n2 n3 n4 n5 and 2 more";
-        assert_eq!(available(&nodes, "10G"), says("False", "Nowhere", message));
-        assert_eq!(available(&on(0), "10G").1, "NoNode");
-        let some = NetworkNodes { missing: BTreeSet::from(["n8".into()]), ..on(2) };
+        assert_eq!(available(&nodes), says("False", "Nowhere", message));
+        assert_eq!(available(&on(0)).1, "NoNode");
+        let mut some = on(2);
+        some.set("n8", NodeNow { published: None, is_selected: true, has_agent: true });
         let message = "on 2 of 3 nodes: not on n8 (no uplink for it, or see the node's events)";
-        assert_eq!(available(&some, "10G"), says("True", "NotEverywhere", message));
+        assert_eq!(available(&some), says("True", "NotEverywhere", message));
         let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
-        assert_eq!(available(&on(1), "20G"), says("True", "Everywhere", message));
+        assert_eq!(available(&on_asking(1, "20G")), says("True", "Everywhere", message));
     }
 
     #[test]
@@ -403,7 +434,7 @@ mod tests {
         let nodes = (0..7).map(|n| format!("n{n}")).collect();
         let supply = Supply::Exhausted(nodes);
         let addresses = Addresses { totals, supply: Some(&supply) };
-        let status = network(drawing).status(&on(1), addresses, &at(0)).unwrap();
+        let status = network(drawing).status(&on(1), addresses, Vec::new(), &at(0)).unwrap();
         assert_eq!(status.addresses, totals);
         let Some(condition) = find(&status.conditions, ADDRESSES_AVAILABLE) else { panic!("{status:?}") };
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Exhausted"));
@@ -415,14 +446,14 @@ mod tests {
             drawing(network);
             network["status"] = written.clone();
         });
-        assert_eq!(again.status(&on(1), addresses, &at(60)), None);
+        assert_eq!(again.status(&on(1), addresses, Vec::new(), &at(60)), None);
         assert_eq!(
-            again.status(&on(1), Addresses::default(), &at(60)),
+            again.status(&on(1), Addresses::default(), Vec::new(), &at(60)),
             None,
             "a new leader does not know them yet"
         );
         let without = network(|network| network["status"] = written);
-        let status = without.status(&on(1), Addresses::default(), &at(60)).unwrap();
+        let status = without.status(&on(1), Addresses::default(), Vec::new(), &at(60)).unwrap();
         assert_eq!((status.addresses, find(&status.conditions, ADDRESSES_AVAILABLE)), (None, None));
     }
 
@@ -431,7 +462,7 @@ mod tests {
         let acceptance = network(|network| network["spec"]["addresses"] = json!({"pool": "lan"}));
         let supply = Supply::PoolMissing("lan".into());
         let addresses = Addresses { totals: Some(AddressTotals::default()), supply: Some(&supply) };
-        let status = acceptance.status(&on(1), addresses, &at(0)).unwrap();
+        let status = acceptance.status(&on(1), addresses, Vec::new(), &at(0)).unwrap();
         assert_eq!(status.addresses, None);
         let reason = find(&status.conditions, ADDRESSES_AVAILABLE).map(|condition| condition.reason.as_str());
         assert_eq!(reason, Some("PoolMissing"));

@@ -8,8 +8,9 @@ use netclaim_api::Invalid;
 use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
 use serde_json::Value;
 
-use crate::acceptance::decode_spec;
-use crate::node_objects::Nodes;
+use crate::acceptance::{decode_spec, stored_status};
+use crate::catalog::Judgement;
+use crate::node_objects::{NodeFacts, Nodes};
 use crate::spans::{merge, within};
 use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
 
@@ -19,26 +20,31 @@ pub(crate) struct PoolAcceptance {
     pub(crate) name: String,
     /// Its spec, or everything that is wrong with it.
     pub(crate) result: Result<AddressPoolSpec, Vec<Invalid>>,
-    /// What an accepted pool may not mean as written.
-    pub(crate) warnings: Vec<Invalid>,
     generation: Option<i64>,
     /// The status in the API server.
     before: AddressPoolStatus,
 }
 
-impl PoolAcceptance {
-    /// Validates an AddressPool as the API server stores it.
-    pub(crate) fn of(pool: &DynamicObject) -> Self {
+impl Judgement for PoolAcceptance {
+    fn of(pool: &DynamicObject) -> Self {
         let spec = pool.data.get("spec").unwrap_or(&Value::Null);
-        let before = pool.data.get("status").cloned().unwrap_or_default();
         Self {
             name: pool.name_any(),
             result: validate(spec),
-            warnings: Vec::new(),
             generation: pool.metadata.generation,
-            // The controller did not write a status that cannot be decoded; it is overwritten.
-            before: serde_json::from_value(before).unwrap_or_default(),
+            before: stored_status(pool),
         }
+    }
+
+    fn stored(&mut self, pool: &DynamicObject) {
+        self.before = stored_status(pool);
+    }
+}
+
+impl PoolAcceptance {
+    /// Notes that this status was written.
+    pub(crate) fn wrote(&mut self, status: AddressPoolStatus) {
+        self.before = status;
     }
 
     /// Whether `status` changes more than the totals.
@@ -47,12 +53,18 @@ impl PoolAcceptance {
             || self.before.observed_generation != status.observed_generation
     }
 
-    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of before stay.
-    pub(crate) fn status(&self, totals: Option<AddressTotals>, now: &Time) -> Option<AddressPoolStatus> {
+    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of before stay. `warnings`
+    /// are what an accepted pool may not mean as written.
+    pub(crate) fn status(
+        &self,
+        totals: Option<AddressTotals>,
+        warnings: &[Invalid],
+        now: &Time,
+    ) -> Option<AddressPoolStatus> {
         let finding = match &self.result {
-            Ok(_) if self.warnings.is_empty() => Finding::new(true, ACCEPTED, "Networks can use the pool"),
+            Ok(_) if warnings.is_empty() => Finding::new(true, ACCEPTED, "Networks can use the pool"),
             Ok(_) => {
-                let warnings = Invalid::list(&self.warnings);
+                let warnings = Invalid::list(warnings);
                 let message = format!("Networks can use the pool, but look at {warnings}");
                 Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
             }
@@ -85,28 +97,58 @@ fn validate(spec: &Value) -> Result<AddressPoolSpec, Vec<Invalid>> {
     }
 }
 
-/// Returns a warning for a pool that hands out addresses of nodes or of their pods in the cluster's network. `field` has the
-/// ranges.
-pub(crate) fn of_nodes(pool: &AddressPoolSpec, nodes: &Nodes, field: &str) -> Vec<Invalid> {
-    let spans = merge(pool.usable().into_iter().chain(pool.reserved.iter().copied()).collect());
-    let common = |own: Span| within(&spans, own).next();
-    let mut of_node: BTreeMap<&String, Span> = BTreeMap::new();
-    let mut of_pods: BTreeMap<&String, Span> = BTreeMap::new();
-    for (node, facts) in nodes {
-        let own = facts.addresses.iter().find_map(|ip| common(Span::of_address(*ip)));
-        let pods = facts.pod_cidrs.iter().find_map(|cidr| common(Span::of_net(*cidr)));
-        of_node.extend(own.map(|common| (node, common)));
-        of_pods.extend(pods.map(|common| (node, common)));
+/// The nodes whose own addresses, or those of their pods in the cluster's network, a pool hands out. Each change of a node is
+/// compared once.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct NodeOverlaps {
+    /// What the pool hands out or reserves: sorted and disjoint.
+    spans: Vec<Span>,
+    /// An address of the pool by the node that has it.
+    of_node: BTreeMap<String, Span>,
+    of_pods: BTreeMap<String, Span>,
+}
+
+impl NodeOverlaps {
+    /// Compares a pool with all nodes.
+    pub(crate) fn of(pool: &AddressPoolSpec, nodes: &Nodes) -> Self {
+        let spans = merge(pool.usable().into_iter().chain(pool.reserved.iter().copied()).collect());
+        let mut overlaps = Self { spans, ..Self::default() };
+        for (node, facts) in nodes {
+            overlaps.update(node, Some(facts));
+        }
+        overlaps
     }
-    let warning = |found: BTreeMap<&String, Span>, what: &str| {
-        let (_, example) = found.first_key_value()?;
-        let nodes = named(found.keys().copied());
-        Some(Invalid::new(
-            field,
-            format!("pods may get addresses of {what} {nodes}, such as {example}: exclude them"),
-        ))
-    };
-    warning(of_node, "nodes").into_iter().chain(warning(of_pods, "the spec.podCIDRs of nodes")).collect()
+
+    /// Takes in a node; `None` if it is gone. Returns whether that changes the warnings.
+    pub(crate) fn update(&mut self, node: &str, facts: Option<&NodeFacts>) -> bool {
+        let common = |own: Span| within(&self.spans, own).next();
+        let own = facts.and_then(|facts| facts.addresses.iter().find_map(|ip| common(Span::of_address(*ip))));
+        let pods =
+            facts.and_then(|facts| facts.pod_cidrs.iter().find_map(|cidr| common(Span::of_net(*cidr))));
+        replace(&mut self.of_node, node, own) | replace(&mut self.of_pods, node, pods)
+    }
+
+    /// Returns the warnings. `field` has the ranges.
+    pub(crate) fn warnings(&self, field: &str) -> Vec<Invalid> {
+        let warning = |found: &BTreeMap<String, Span>, what: &str| {
+            let (_, example) = found.first_key_value()?;
+            let nodes = named(found.keys());
+            Some(Invalid::new(
+                field,
+                format!("pods may get addresses of {what} {nodes}, such as {example}: exclude them"),
+            ))
+        };
+        let of_pods = warning(&self.of_pods, "the spec.podCIDRs of nodes");
+        warning(&self.of_node, "nodes").into_iter().chain(of_pods).collect()
+    }
+}
+
+/// Sets or removes the span of a node. Returns whether that is new.
+fn replace(spans: &mut BTreeMap<String, Span>, node: &str, now: Option<Span>) -> bool {
+    match now {
+        Some(span) => spans.insert(node.to_owned(), span) != Some(span),
+        None => spans.remove(node).is_some(),
+    }
 }
 
 #[cfg(test)]
@@ -115,7 +157,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::node_objects::NodeFacts;
 
     fn pool(spec: Value, status: Value) -> PoolAcceptance {
         let pool = json!({
@@ -131,15 +172,16 @@ mod tests {
 
     #[test]
     fn a_pool_is_accepted_or_its_status_has_every_problem() {
-        let status =
-            pool(json!({"ranges": [{"subnet": "10.0.0.0/24"}]}), Value::Null).status(None, &at(0)).unwrap();
+        let status = pool(json!({"ranges": [{"subnet": "10.0.0.0/24"}]}), Value::Null)
+            .status(None, &[], &at(0))
+            .unwrap();
         assert_eq!(status.conditions[0].message, "Networks can use the pool");
         let bad = json!({"ranges": [{"subnet": "10.0.0.1/24"}], "reserved": ["10.9.0.0/24"]});
-        let message = pool(bad, Value::Null).status(None, &at(0)).unwrap().conditions.remove(0).message;
+        let message = pool(bad, Value::Null).status(None, &[], &at(0)).unwrap().conditions.remove(0).message;
         assert!(message.starts_with("spec.ranges[0].subnet: 10.0.0.1/24 has host bits set"), "{message}");
         assert!(message.contains("; spec.reserved[0]: "), "{message}");
         let message = pool(json!({"rangs": []}), Value::Null)
-            .status(None, &at(0))
+            .status(None, &[], &at(0))
             .unwrap()
             .conditions
             .remove(0)
@@ -151,11 +193,11 @@ mod tests {
     fn a_correct_status_is_not_written_again() {
         let spec = json!({"ranges": [{"subnet": "10.0.0.0/24"}]});
         let totals = AddressTotals { size: 253, ..AddressTotals::default() };
-        let written = pool(spec.clone(), Value::Null).status(Some(totals), &at(0)).unwrap();
+        let written = pool(spec.clone(), Value::Null).status(Some(totals), &[], &at(0)).unwrap();
         let again = pool(spec, serde_json::to_value(&written).unwrap());
-        assert_eq!(again.status(Some(totals), &at(60)), None);
-        assert_eq!(again.status(None, &at(60)), None, "what is not known yet stays");
-        let more = again.status(Some(AddressTotals { used: 1, ..totals }), &at(60)).unwrap();
+        assert_eq!(again.status(Some(totals), &[], &at(60)), None);
+        assert_eq!(again.status(None, &[], &at(60)), None, "what is not known yet stays");
+        let more = again.status(Some(AddressTotals { used: 1, ..totals }), &[], &at(60)).unwrap();
         assert!(!again.changes_with(&more), "only the totals");
     }
 
@@ -172,7 +214,11 @@ mod tests {
         ]);
         let found = |spec: Value| {
             let pool: AddressPoolSpec = serde_json::from_value(spec).unwrap();
-            of_nodes(&pool, &nodes, "spec.ranges").iter().map(Invalid::to_string).collect::<Vec<_>>()
+            NodeOverlaps::of(&pool, &nodes)
+                .warnings("spec.ranges")
+                .iter()
+                .map(Invalid::to_string)
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             found(json!({"ranges": [{"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.64"}]})),
@@ -189,5 +235,12 @@ mod tests {
                 "spec.ranges: pods may get addresses of the spec.podCIDRs of nodes b, such as 10.244.1.9-10.244.1.255: exclude them"
             ]
         );
+        let all: AddressPoolSpec =
+            serde_json::from_value(json!({"ranges": [{"subnet": "192.0.2.0/24"}]})).unwrap();
+        let mut kept = NodeOverlaps::of(&all, &nodes);
+        let fewer = Nodes::from([("b".to_owned(), facts("192.0.2.9", "10.244.1.0/24"))]);
+        assert!(kept.update("a", None) && kept.update("b", fewer.get("b")));
+        assert!(!kept.update("b", fewer.get("b")), "nothing new");
+        assert_eq!(kept, NodeOverlaps::of(&all, &fewer));
     }
 }

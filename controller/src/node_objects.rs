@@ -1,6 +1,6 @@
 //! The Nodes of the cluster, as far as the controller reads them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,8 +9,6 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
-use netclaim_api::labels::has_all;
-use netclaim_api::network::NetworkSpec;
 use serde::Deserialize;
 
 /// A Node with little of its spec and status, because kubelets write much into it.
@@ -61,6 +59,8 @@ pub(crate) struct NodeObjects {
     known: Arc<Nodes>,
     /// The list in progress.
     listing: Nodes,
+    /// Nodes that have changed since the last look.
+    changed: BTreeSet<String>,
 }
 
 /// Returns the API's name of [`NodeObject`].
@@ -82,34 +82,43 @@ impl NodeObjects {
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listing);
-                *self.known != listed && {
-                    self.known = Arc::new(listed);
-                    true
+                let differs = |name: &&String| self.known.get(*name) != listed.get(*name);
+                let changed: Vec<String> =
+                    self.known.keys().chain(listed.keys()).filter(differs).cloned().collect();
+                if changed.is_empty() {
+                    return false;
                 }
+                self.changed.extend(changed);
+                self.known = Arc::new(listed);
+                true
             }
             watcher::Event::Apply(node) => {
                 let (name, facts) = facts(&node);
                 self.known.get(&name) != Some(&facts) && {
+                    self.changed.insert(name.clone());
                     Arc::make_mut(&mut self.known).insert(name, facts);
                     true
                 }
             }
             watcher::Event::Delete(node) => {
                 let name = node.name_any();
-                self.known.contains_key(&name) && Arc::make_mut(&mut self.known).remove(&name).is_some()
+                self.known.contains_key(&name) && {
+                    Arc::make_mut(&mut self.known).remove(&name);
+                    self.changed.insert(name);
+                    true
+                }
             }
         }
+    }
+
+    /// Returns the names of the nodes that have changed since the last call, and of those that are gone.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Returns the nodes as they are now.
     pub(crate) fn all(&self) -> &Arc<Nodes> {
         &self.known
-    }
-
-    /// Returns the nodes that the Network selects.
-    pub(crate) fn selected<'a>(&'a self, spec: &'a NetworkSpec) -> impl Iterator<Item = &'a String> {
-        let fits = |(_, facts): &(&String, &NodeFacts)| has_all(&spec.node_selector, &facts.labels);
-        self.known.iter().filter(fits).map(|(name, _)| name)
     }
 }
 
@@ -146,15 +155,14 @@ mod tests {
             }))
             .unwrap()
         };
-        let network = json!({"nodeSelector": {"rack": "7"}, "cni": {}});
-        let network: NetworkSpec = serde_json::from_value(network).unwrap();
         let mut nodes = NodeObjects::default();
         let seen = [Init, InitApply(node("n1", "7")), InitApply(node("n2", "8")), InitDone];
         assert_eq!(seen.map(|event| nodes.apply(event)), [false, false, false, true]);
-        assert_eq!(nodes.selected(&network).collect::<Vec<_>>(), ["n1"]);
+        assert_eq!(nodes.take_changed().into_iter().collect::<Vec<_>>(), ["n1", "n2"]);
         assert!(!nodes.apply(Apply(node("n1", "7"))), "a heartbeat");
         assert!(nodes.apply(Apply(node("n2", "7"))) && nodes.apply(Delete(node("n1", "7"))));
-        assert_eq!(nodes.selected(&network).collect::<Vec<_>>(), ["n2"]);
+        assert_eq!(nodes.take_changed().into_iter().collect::<Vec<_>>(), ["n1", "n2"]);
+        assert_eq!(nodes.take_changed().len(), 0);
         let facts = &nodes.all()["n2"];
         assert_eq!(facts.addresses, ["192.0.2.7".parse::<IpAddr>().unwrap()]);
         assert_eq!(facts.pod_cidrs, ["10.244.0.0/24".parse::<IpNet>().unwrap()]);

@@ -1,18 +1,25 @@
 //! The nodes that each Network is on, and what they have for it, from the agents' ResourceSlices. Pure.
+//!
+//! A change of a slice or a Node touches that node of the Networks that the slice has or had, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
+use kube::runtime::watcher::Event;
 use netclaim_api::device::DeviceName;
+use netclaim_api::labels::has_all;
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
+
+use crate::network_nodes::{Change, NetworkNodes, NodeNow, OnNode};
+use crate::node_objects::Nodes;
 
 /// A ResourceSlice with little of its spec, because a cluster may have hundreds of thousands of devices.
 pub(crate) type DevicesOfSlice = Object<Devices, NotUsed>;
 
-/// The part of a ResourceSlice's spec that is kept.
+/// The part of a ResourceSlice's spec that is read.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Devices {
@@ -50,52 +57,199 @@ pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<ResourceSlice>(&())
 }
 
-/// Removes what the controller does not read.
-pub(crate) fn strip(slice: &mut DevicesOfSlice) {
-    slice.metadata.managed_fields = None;
-    slice.spec.devices.retain(|device| matches!(device.name.parse(), Ok(DeviceName::Network(_))));
-    slice.spec.devices.shrink_to_fit();
-}
-
-/// The nodes that publish one Network.
+/// What one slice of a node offers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct NetworkNodes {
-    /// All of them, each with its bandwidth for the Network.
-    pub(crate) bandwidth: BTreeMap<String, Option<Quantity>>,
-    /// Nodes that take no new pods, by the taint that says why.
-    pub(crate) tainted: BTreeMap<String, BTreeSet<String>>,
-    /// Nodes that the Network selects and that have an agent, but do not publish it.
-    pub(crate) missing: BTreeSet<String>,
+struct Offer {
+    node: String,
+    networks: BTreeMap<NetworkName, OnNode>,
 }
 
-impl NetworkNodes {
-    /// Returns how many nodes publish it.
-    pub(crate) fn count(&self) -> i64 {
-        i64::try_from(self.bandwidth.len()).unwrap_or(i64::MAX)
-    }
-}
-
-/// Returns the nodes whose agents publish anything.
-pub(crate) fn with_agent(slices: &[Arc<DevicesOfSlice>]) -> BTreeSet<&str> {
-    slices.iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect()
-}
-
-/// Returns the nodes of each Network that a node publishes.
-pub(crate) fn by_network(slices: &[Arc<DevicesOfSlice>]) -> BTreeMap<NetworkName, NetworkNodes> {
-    let mut networks: BTreeMap<NetworkName, NetworkNodes> = BTreeMap::new();
-    for Devices { node_name, devices } in slices.iter().map(|slice| &slice.spec) {
-        let Some(node) = node_name else { continue };
+impl Offer {
+    /// Returns the offer of a slice; `None` where it belongs to no node.
+    fn of(slice: DevicesOfSlice) -> Option<Self> {
+        let Devices { node_name, devices } = slice.spec;
+        let mut networks: BTreeMap<NetworkName, OnNode> = BTreeMap::new();
         for device in devices {
             let Ok(DeviceName::Network(network)) = device.name.parse() else { continue };
-            let nodes = networks.entry(network).or_default();
-            let bandwidth = device.capacity.bandwidth.as_ref();
-            nodes.bandwidth.insert(node.clone(), bandwidth.and_then(|amount| amount.value.parse().ok()));
-            for taint in &device.taints {
-                nodes.tainted.entry(taint.key.clone()).or_default().insert(node.clone());
+            let on = networks.entry(network).or_default();
+            on.bandwidth = device.capacity.bandwidth.and_then(|amount| amount.value.parse().ok());
+            on.taints.extend(device.taints.into_iter().map(|taint| taint.key));
+        }
+        Some(Self { node: node_name?, networks })
+    }
+}
+
+/// What an accepted Network asks of nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Labels that a node must have.
+    pub(crate) node_selector: BTreeMap<String, String>,
+    pub(crate) bandwidth: Option<Quantity>,
+}
+
+/// What has changed since the last look.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Networks whose status may have changed.
+    pub(crate) networks: BTreeSet<NetworkName>,
+    /// Some Network is on other nodes, or selects others.
+    pub(crate) places: bool,
+}
+
+/// What agents publish, and the nodes of each Network.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    /// Offers by the name of the slice.
+    slices: BTreeMap<String, Offer>,
+    /// Names of the slices of each node.
+    agents: BTreeMap<String, BTreeSet<String>>,
+    /// What the accepted Networks ask for.
+    wanted: BTreeMap<NetworkName, Wanted>,
+    networks: BTreeMap<NetworkName, NetworkNodes>,
+    /// The list in progress.
+    listing: BTreeMap<String, Offer>,
+    changes: Changes,
+}
+
+impl Published {
+    /// Takes in an event of the watch of slices. Returns whether anything changed.
+    pub(crate) fn apply(&mut self, event: Event<DevicesOfSlice>) -> bool {
+        match event {
+            Event::Init => {
+                self.listing.clear();
+                false
             }
+            Event::InitApply(slice) => {
+                let name = slice.name_any();
+                self.listing.extend(Offer::of(slice).map(|offer| (name, offer)));
+                false
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listing);
+                let gone: Vec<String> =
+                    self.slices.keys().filter(|name| !listed.contains_key(*name)).cloned().collect();
+                let gone = gone.into_iter().map(|name| (name, None));
+                let all: Vec<_> =
+                    gone.chain(listed.into_iter().map(|(name, offer)| (name, Some(offer)))).collect();
+                all.into_iter().fold(false, |changed, (name, offer)| self.replace(name, offer) | changed)
+            }
+            Event::Apply(slice) => {
+                let name = slice.name_any();
+                self.replace(name, Offer::of(slice))
+            }
+            Event::Delete(slice) => self.replace(slice.name_any(), None),
         }
     }
-    networks
+
+    /// Replaces what a slice offers. Returns whether that is new.
+    fn replace(&mut self, slice: String, now: Option<Offer>) -> bool {
+        let before = match now.clone() {
+            Some(offer) => self.slices.insert(slice.clone(), offer),
+            None => self.slices.remove(&slice),
+        };
+        if before == now {
+            return false;
+        }
+        let nodes: BTreeSet<&String> =
+            [&before, &now].into_iter().flatten().map(|offer| &offer.node).collect();
+        for node in nodes {
+            let had_agent = self.agents.contains_key(node);
+            if now.as_ref().is_some_and(|offer| offer.node == *node) {
+                self.agents.entry(node.clone()).or_default().insert(slice.clone());
+            } else if let Some(slices) = self.agents.get_mut(node) {
+                slices.remove(&slice);
+                if slices.is_empty() {
+                    self.agents.remove(node);
+                }
+            }
+            let offers = [&before, &now].into_iter().flatten().filter(|offer| offer.node == *node);
+            let mut touched: BTreeSet<NetworkName> =
+                offers.flat_map(|offer| offer.networks.keys()).cloned().collect();
+            if had_agent != self.agents.contains_key(node) {
+                // It lacks Networks from now on, or does not any more.
+                touched.extend(self.wanted.keys().cloned());
+            }
+            for network in touched {
+                let is_selected = self.of(&network).is_some_and(|nodes| nodes.selects(node));
+                self.refresh(network, node, is_selected);
+            }
+        }
+        true
+    }
+
+    /// Takes in what the accepted Networks ask for, of nodes with these labels.
+    pub(crate) fn want(&mut self, wanted: BTreeMap<NetworkName, Wanted>, nodes: &Nodes) {
+        let before = std::mem::replace(&mut self.wanted, wanted);
+        let names: BTreeSet<NetworkName> = before.keys().chain(self.wanted.keys()).cloned().collect();
+        for network in names {
+            let now = self.wanted.get(&network).cloned();
+            if before.get(&network) == now.as_ref() {
+                continue;
+            }
+            let asked = now.as_ref().and_then(|wanted| wanted.bandwidth);
+            let seen = self.networks.insert(network.clone(), NetworkNodes::asking(asked));
+            let seen = seen.iter().flat_map(NetworkNodes::publishing).cloned();
+            let all: BTreeSet<String> = seen.chain(nodes.keys().cloned()).collect();
+            for node in all {
+                let selects = |wanted: &Wanted| {
+                    nodes.get(&node).is_some_and(|facts| has_all(&wanted.node_selector, &facts.labels))
+                };
+                let is_selected = now.as_ref().is_some_and(selects);
+                self.refresh(network.clone(), &node, is_selected);
+            }
+            self.changes.networks.insert(network);
+            self.changes.places = true;
+        }
+    }
+
+    /// Takes in the labels of a Node; `None` if it is gone.
+    pub(crate) fn label(&mut self, node: &str, labels: Option<&BTreeMap<String, String>>) {
+        let selects = |wanted: &Wanted| labels.is_some_and(|labels| has_all(&wanted.node_selector, labels));
+        let now: Vec<(NetworkName, bool)> =
+            self.wanted.iter().map(|(network, wanted)| (network.clone(), selects(wanted))).collect();
+        for (network, is_selected) in now {
+            self.refresh(network, node, is_selected);
+        }
+    }
+
+    /// Derives anew what a node is to a Network.
+    fn refresh(&mut self, network: NetworkName, node: &str, is_selected: bool) {
+        let slices = self.agents.get(node);
+        let mut published: Option<OnNode> = None;
+        for name in slices.into_iter().flatten() {
+            let Some(on) = self.slices.get(name).and_then(|offer| offer.networks.get(&network)) else {
+                continue;
+            };
+            let all = published.get_or_insert_default();
+            all.bandwidth = on.bandwidth;
+            all.taints.extend(on.taints.iter().cloned());
+        }
+        let now = NodeNow { published, is_selected, has_agent: slices.is_some() };
+        let nodes = self.networks.entry(network.clone()).or_default();
+        let Change { status, places } = nodes.set(node, now);
+        if nodes.is_empty() && !self.wanted.contains_key(&network) {
+            self.networks.remove(&network);
+        }
+        self.changes.places |= places;
+        if status {
+            self.changes.networks.insert(network);
+        }
+    }
+
+    /// Returns the nodes of a Network, if any is known.
+    pub(crate) fn of(&self, network: &NetworkName) -> Option<&NetworkNodes> {
+        self.networks.get(network)
+    }
+
+    /// Whether the node's agent publishes anything.
+    pub(crate) fn has_agent(&self, node: &str) -> bool {
+        self.agents.contains_key(node)
+    }
+
+    /// Returns what has changed since the last call.
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
 }
 
 #[cfg(test)]
@@ -103,50 +257,200 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::node_objects::NodeFacts;
 
-    fn slice(node: Option<&str>, devices: &[Value]) -> Arc<DevicesOfSlice> {
-        let mut slice: DevicesOfSlice = serde_json::from_value(json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"},
+    fn slice(name: &str, node: Option<&str>, devices: &[Value]) -> DevicesOfSlice {
+        serde_json::from_value(json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
             "spec": {"driver": "netclaim.dev", "pool": {"name": "p"}, "nodeName": node, "devices": devices}
         }))
-        .unwrap();
-        strip(&mut slice);
-        Arc::new(slice)
+        .unwrap()
     }
 
     fn named(names: &[&str]) -> Vec<Value> {
         names.iter().map(|name| json!({"name": name, "capacity": {}})).collect()
     }
 
+    fn name(name: &str) -> NetworkName {
+        name.parse().unwrap()
+    }
+
     #[test]
     fn a_node_counts_once_however_many_slices_it_has() {
-        let slices = [
-            slice(Some("n1"), &named(&["nic-eth1", "net-a"])),
-            slice(Some("n1"), &named(&["net-a", "net-b"])),
-            slice(Some("n2"), &named(&["net-a"])),
-        ];
-        let counts: Vec<_> =
-            by_network(&slices).into_iter().map(|(name, on)| (name.to_string(), on.count())).collect();
-        assert_eq!(counts, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
+        let mut published = Published::default();
+        for slice in [
+            slice("s1", Some("n1"), &named(&["nic-eth1", "net-a"])),
+            slice("s2", Some("n1"), &named(&["net-a", "net-b"])),
+            slice("s3", Some("n2"), &named(&["net-a"])),
+        ] {
+            published.apply(Event::Apply(slice));
+        }
+        let count = |published: &Published, of: &str| published.of(&name(of)).map(NetworkNodes::count);
+        assert_eq!((count(&published, "a"), count(&published, "b")), (Some(2), Some(1)));
+        published.apply(Event::Delete(slice("s1", Some("n1"), &[])));
+        assert_eq!(count(&published, "a"), Some(2));
+        published.apply(Event::Delete(slice("s2", Some("n1"), &[])));
+        assert_eq!((count(&published, "a"), count(&published, "b")), (Some(1), None));
     }
 
     #[test]
     fn a_pool_of_the_cluster_is_on_no_node() {
-        assert_eq!(by_network(&[slice(None, &named(&["net-a"]))]), BTreeMap::new());
+        let mut published = Published::default();
+        assert!(!published.apply(Event::Apply(slice("s1", None, &named(&["net-a"])))));
+        assert_eq!(published.of(&name("a")), None);
+    }
+
+    #[test]
+    fn a_slice_that_is_written_again_without_a_change_changes_nothing() {
+        let mut published = Published::default();
+        assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
+        let changes = published.take_changes();
+        assert_eq!(changes, Changes { networks: [name("a")].into(), places: true });
+        assert!(!published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
+        assert_eq!(published.take_changes(), Changes::default());
+        // Nobody needs other addresses because a link is down.
+        let down = json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down"}]});
+        assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &[down]))));
+        assert_eq!(published.take_changes(), Changes { networks: [name("a")].into(), places: false });
     }
 
     #[test]
     fn taints_and_bandwidth_are_collected_by_node() {
+        let wanted = Wanted { bandwidth: Some("10G".parse().unwrap()), ..Wanted::default() };
+        let mut published = Published::default();
+        published.want([(name("a"), wanted)].into(), &Nodes::default());
         let healthy = json!({"name": "net-a", "capacity": {"bandwidth": {"value": "10G"}}});
         let down =
             json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]});
-        let nodes = by_network(&[slice(Some("n1"), &[healthy]), slice(Some("n2"), &[down])])
-            .remove(&"a".parse().unwrap())
-            .unwrap();
-        assert_eq!(nodes.bandwidth["n1"], Some("10G".parse().unwrap()));
+        published.apply(Event::Apply(slice("s1", Some("n1"), &[healthy])));
+        published.apply(Event::Apply(slice("s2", Some("n2"), &[down])));
+        let nodes = published.of(&name("a")).unwrap();
+        assert_eq!(nodes.reduced(), &BTreeSet::from(["n2".to_owned()]));
         assert_eq!(
-            nodes.tainted,
-            BTreeMap::from([("netclaim.dev/link-down".into(), BTreeSet::from(["n2".into()]))])
+            nodes.tainted(),
+            &BTreeMap::from([("netclaim.dev/link-down".into(), BTreeSet::from(["n2".into()]))])
         );
+        assert_eq!((nodes.all(), nodes.unusable()), (2, 1));
+    }
+
+    /// What has been applied, from which everything can be derived at once.
+    #[derive(Default)]
+    struct World {
+        slices: BTreeMap<String, DevicesOfSlice>,
+        nodes: Nodes,
+        wanted: BTreeMap<NetworkName, Wanted>,
+    }
+
+    impl World {
+        /// Derives the nodes of a Network from everything.
+        fn nodes_of(&self, network: &NetworkName) -> NetworkNodes {
+            let offers: BTreeMap<&String, Offer> = self
+                .slices
+                .iter()
+                .filter_map(|(name, slice)| Some((name, Offer::of(slice.clone())?)))
+                .collect();
+            let wanted = self.wanted.get(network);
+            let mut all = NetworkNodes::asking(wanted.and_then(|wanted| wanted.bandwidth));
+            let names: BTreeSet<&String> =
+                offers.values().map(|offer| &offer.node).chain(self.nodes.keys()).collect();
+            for node in names {
+                let of_node: Vec<&Offer> = offers.values().filter(|offer| offer.node == *node).collect();
+                let on: Vec<&OnNode> =
+                    of_node.iter().filter_map(|offer| offer.networks.get(network)).collect();
+                let published = on.last().map(|last| OnNode {
+                    bandwidth: last.bandwidth,
+                    taints: on.iter().flat_map(|on| on.taints.clone()).collect(),
+                });
+                let labels = self.nodes.get(node).map(|facts| &facts.labels);
+                let is_selected =
+                    wanted.zip(labels).is_some_and(|(wanted, labels)| has_all(&wanted.node_selector, labels));
+                all.set(node, NodeNow { published, is_selected, has_agent: !of_node.is_empty() });
+            }
+            all
+        }
+    }
+
+    /// A small generator of numbers (xorshift).
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % limit
+        }
+    }
+
+    #[test]
+    fn what_follows_from_events_is_what_follows_from_everything() {
+        for seed in 1..=40 {
+            let mut random = Random(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
+            let (mut published, mut world) = (Published::default(), World::default());
+            for step in 0..250 {
+                let (node, network) = (format!("n{}", random.below(5)), format!("{}", random.below(4)));
+                match random.below(12) {
+                    0..6 => {
+                        let of: Vec<Value> = (0..random.below(4))
+                            .map(|_| {
+                                let taints: Vec<Value> =
+                                    (0..random.below(3)).map(|n| json!({"key": format!("t{n}")})).collect();
+                                let bandwidth = format!("{}G", random.below(3));
+                                json!({"name": format!("net-{}", random.below(4)), "taints": taints,
+                                    "capacity": {"bandwidth": {"value": bandwidth}}})
+                            })
+                            .collect();
+                        let name = format!("s{}", random.below(8));
+                        let node = (random.below(10) > 0).then_some(node.as_str());
+                        let slice = slice(&name, node, &of);
+                        published.apply(Event::Apply(slice.clone()));
+                        world.slices.insert(name, slice);
+                    }
+                    6..8 => {
+                        let name = format!("s{}", random.below(8));
+                        published.apply(Event::Delete(slice(&name, None, &[])));
+                        world.slices.remove(&name);
+                    }
+                    8 => {
+                        let labels = BTreeMap::from([("rack".to_owned(), random.below(2).to_string())]);
+                        published.label(&node, Some(&labels));
+                        world.nodes.insert(node, NodeFacts { labels, ..NodeFacts::default() });
+                    }
+                    9 => {
+                        published.label(&node, None);
+                        world.nodes.remove(&node);
+                    }
+                    10 => {
+                        let node_selector = match random.below(3) {
+                            0 => BTreeMap::new(),
+                            rack => BTreeMap::from([("rack".to_owned(), (rack - 1).to_string())]),
+                        };
+                        let bandwidth = (random.below(2) > 0).then(|| "1G".parse().unwrap());
+                        if random.below(4) == 0 {
+                            world.wanted.remove(&name(&network));
+                        } else {
+                            world.wanted.insert(name(&network), Wanted { node_selector, bandwidth });
+                        }
+                        published.want(world.wanted.clone(), &world.nodes);
+                    }
+                    _ => {
+                        // The watch begins anew, and has missed some events.
+                        let gone = format!("s{}", random.below(8));
+                        world.slices.remove(&gone);
+                        published.apply(Event::Init);
+                        for slice in world.slices.values() {
+                            published.apply(Event::InitApply(slice.clone()));
+                        }
+                        published.apply(Event::InitDone);
+                    }
+                }
+                published.take_changes();
+                for network in 0..4 {
+                    let network = name(&network.to_string());
+                    let known = published.of(&network).cloned().unwrap_or_default();
+                    assert_eq!(known, world.nodes_of(&network), "seed {seed}, step {step}");
+                }
+            }
+        }
     }
 }

@@ -1,70 +1,112 @@
 //! Warnings that more than one object gives rise to. Pure.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use kube::api::DynamicObject;
-use netclaim_api::addresses::NetworkAddresses;
+use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses};
+use netclaim_api::network::NetworkSpec;
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{Invalid, NetworkName};
 
 use crate::acceptance::Acceptance;
-use crate::address_pools::{PoolAcceptance, of_nodes};
+use crate::address_pools::{NodeOverlaps, PoolAcceptance};
 use crate::blocks::Leased;
+use crate::catalog::Catalog;
 use crate::leasing::Leaving;
-use crate::node_objects::Nodes;
-use crate::nodes::NetworkNodes;
+use crate::network_nodes::NetworkNodes;
+use crate::node_objects::{NodeFacts, Nodes};
 
 /// A condition names this many blocks that go.
 const NAMED_BLOCKS: usize = 5;
 
-/// Adds to each accepted Network and AddressPool what others make a likely mistake of it.
-pub(crate) fn add(
-    networks: &mut [(&Arc<DynamicObject>, Acceptance)],
-    pools: &mut [(&Arc<DynamicObject>, PoolAcceptance)],
-    on: &BTreeMap<NetworkName, NetworkNodes>,
-    nodes: &Nodes,
-    leased: &Leased,
-) {
-    let mut overlapping = overlapping(networks, pools);
-    for (_, acceptance) in networks.iter_mut() {
-        let Ok((name, spec)) = &acceptance.result else { continue };
-        let mut warnings = overlapping.remove(name).unwrap_or_default();
-        let is_on_several = on.get(name).is_some_and(|nodes| nodes.bandwidth.len() + nodes.missing.len() > 1);
-        warnings.extend(spec.repeated_addresses().filter(|_| is_on_several));
-        if let Some(pool) = spec.addresses.as_ref().and_then(NetworkAddresses::inline) {
-            warnings.extend(of_nodes(&pool, nodes, "spec.addresses.ranges"));
-        }
-        warnings.extend(leaving("spec.addresses", leased, |block| block.network == *name));
-        acceptance.warnings.extend(warnings);
-    }
-    let is_known = |network: &NetworkName| {
-        networks
-            .iter()
-            .any(|(_, acceptance)| acceptance.result.as_ref().is_ok_and(|(name, _)| name == network))
-    };
-    for (_, acceptance) in pools {
-        let Ok(spec) = &acceptance.result else { continue };
-        let mut warnings = of_nodes(spec, nodes, "spec.ranges");
-        let of_pool =
-            |block: &Leaving| block.pool.as_ref() == Some(&acceptance.name) && !is_known(&block.network);
-        warnings.extend(leaving("spec.ranges", leased, of_pool));
-        acceptance.warnings.extend(warnings);
-    }
+/// What accepted Networks and AddressPools have in common with each other and with nodes, kept until it changes.
+#[derive(Debug, Default)]
+pub(crate) struct Overlaps {
+    /// Networks that hand out the same addresses as others.
+    networks: BTreeMap<NetworkName, Vec<Invalid>>,
+    /// Networks with ranges of their own that nodes have.
+    own_ranges: BTreeMap<NetworkName, NodeOverlaps>,
+    pools: BTreeMap<String, NodeOverlaps>,
 }
 
-/// Returns the warnings of accepted Networks that hand out the same addresses as others.
-fn overlapping(
-    networks: &[(&Arc<DynamicObject>, Acceptance)],
-    pools: &[(&Arc<DynamicObject>, PoolAcceptance)],
-) -> BTreeMap<NetworkName, Vec<Invalid>> {
-    let accepted = networks.iter().filter_map(|(_, acceptance)| acceptance.result.as_ref().ok());
-    let pools = pools.iter().filter_map(|(_, pool)| Some((pool.name.clone(), pool.result.clone().ok()?)));
-    let mut found: BTreeMap<NetworkName, Vec<Invalid>> = BTreeMap::new();
-    for (name, warning) in overlaps(accepted.map(|(name, spec)| (name, spec)), &pools.collect()) {
-        found.entry(name.clone()).or_default().push(warning);
+/// Names of objects whose warnings have changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangedWarnings {
+    pub(crate) networks: Vec<String>,
+    pub(crate) pools: Vec<String>,
+}
+
+impl Overlaps {
+    /// Compares all objects, because one of them has changed.
+    pub(crate) fn of(networks: &Catalog<Acceptance>, pools: &Catalog<PoolAcceptance>, nodes: &Nodes) -> Self {
+        let accepted =
+            || networks.all().filter_map(|judged| judged.judgement.result.as_ref().ok().map(|(n, s)| (n, s)));
+        let good_pools: BTreeMap<String, AddressPoolSpec> = pools
+            .all()
+            .filter_map(|pool| Some((pool.judgement.name.clone(), pool.judgement.result.clone().ok()?)))
+            .collect();
+        let mut found: BTreeMap<NetworkName, Vec<Invalid>> = BTreeMap::new();
+        for (name, warning) in overlaps(accepted(), &good_pools) {
+            found.entry(name.clone()).or_default().push(warning);
+        }
+        let own_ranges = accepted().filter_map(|(name, spec)| {
+            let pool = spec.addresses.as_ref().and_then(NetworkAddresses::inline)?;
+            Some((name.clone(), NodeOverlaps::of(&pool, nodes)))
+        });
+        Self {
+            networks: found,
+            own_ranges: own_ranges.collect(),
+            pools: good_pools
+                .iter()
+                .map(|(name, pool)| (name.clone(), NodeOverlaps::of(pool, nodes)))
+                .collect(),
+        }
     }
-    found
+
+    /// Takes in a node; `None` if it is gone.
+    pub(crate) fn node(&mut self, node: &str, facts: Option<&NodeFacts>) -> ChangedWarnings {
+        let networks = self
+            .own_ranges
+            .iter_mut()
+            .filter_map(|(name, overlaps)| overlaps.update(node, facts).then(|| name.to_string()));
+        let pools = self
+            .pools
+            .iter_mut()
+            .filter_map(|(name, overlaps)| overlaps.update(node, facts).then(|| name.clone()));
+        ChangedWarnings { networks: networks.collect(), pools: pools.collect() }
+    }
+
+    /// Returns what others make a likely mistake of in an accepted Network.
+    pub(crate) fn of_network(
+        &self,
+        (name, spec): &(NetworkName, NetworkSpec),
+        nodes: &NetworkNodes,
+        leased: &Leased,
+    ) -> Vec<Invalid> {
+        let mut warnings = self.networks.get(name).cloned().unwrap_or_default();
+        let is_on_several = nodes.all() > 1;
+        warnings.extend(spec.repeated_addresses().filter(|_| is_on_several));
+        let ranges = self.own_ranges.get(name);
+        warnings.extend(ranges.map(|ranges| ranges.warnings("spec.addresses.ranges")).unwrap_or_default());
+        warnings.extend(leaving("spec.addresses", leased, |block| block.network == *name));
+        warnings
+    }
+
+    /// Returns what others make a likely mistake of in an accepted AddressPool.
+    pub(crate) fn of_pool(
+        &self,
+        pool: &PoolAcceptance,
+        networks: &Catalog<Acceptance>,
+        leased: &Leased,
+    ) -> Vec<Invalid> {
+        let overlaps = self.pools.get(&pool.name);
+        let mut warnings = overlaps.map(|pool| pool.warnings("spec.ranges")).unwrap_or_default();
+        let is_known = |network: &NetworkName| {
+            networks.get(network.as_ref()).is_some_and(|judged| judged.judgement.result.is_ok())
+        };
+        let of_pool = |block: &Leaving| block.pool.as_ref() == Some(&pool.name) && !is_known(&block.network);
+        warnings.extend(leaving("spec.ranges", leased, of_pool));
+        warnings
+    }
 }
 
 /// Returns a warning for the blocks that go when their last pod goes.
@@ -81,23 +123,62 @@ fn leaving(field: &str, leased: &Leased, of: impl Fn(&Leaving) -> bool) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use kube::api::DynamicObject;
     use serde_json::json;
 
     use super::*;
+    use crate::network_nodes::{NodeNow, OnNode};
 
     fn network(spec: serde_json::Value) -> Arc<DynamicObject> {
         let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "storage"}, "spec": spec});
         Arc::new(serde_json::from_value(network).unwrap())
     }
 
-    fn warnings(network: &Arc<DynamicObject>, nodes: usize, leased: &Leased) -> Vec<String> {
-        let mut acceptances = [(network, Acceptance::of(network))];
-        assert!(acceptances[0].1.result.is_ok(), "{:?}", acceptances[0].1.result);
-        let bandwidth = (0..nodes).map(|node| (format!("n{node}"), None)).collect();
-        let on = NetworkNodes { bandwidth, ..NetworkNodes::default() };
-        let on = BTreeMap::from([("storage".parse().unwrap(), on)]);
-        add(&mut acceptances, &mut [], &on, &Nodes::new(), leased);
-        acceptances[0].1.warnings.iter().map(Invalid::to_string).collect()
+    fn warnings(network: &Arc<DynamicObject>, count: usize, leased: &Leased) -> Vec<String> {
+        let mut networks = Catalog::<Acceptance>::default();
+        networks.update(vec![Arc::clone(network)]);
+        let accepted = networks.get("storage").unwrap().judgement.result.as_ref().unwrap();
+        let mut nodes = NetworkNodes::default();
+        for node in 0..count {
+            let published = Some(OnNode::default());
+            nodes.set(&format!("n{node}"), NodeNow { published, is_selected: true, has_agent: true });
+        }
+        let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
+        overlaps.of_network(accepted, &nodes, leased).iter().map(Invalid::to_string).collect()
+    }
+
+    #[test]
+    fn networks_with_the_same_addresses_warn_of_each_other() {
+        let ipam = json!({"type": "host-local", "subnet": "10.30.0.0/24"});
+        let plugins = json!([{"type": "bridge", "bridge": "br0", "ipam": ipam}]);
+        let one = network(json!({"cni": {"cniVersion": "1.1.0", "plugins": plugins}}));
+        let mut other = DynamicObject::clone(&one);
+        other.metadata.name = Some("backup".to_owned());
+        let mut networks = Catalog::<Acceptance>::default();
+        networks.update(vec![one, Arc::new(other)]);
+        let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
+        for (judged, other) in networks.all().zip(["Network storage ", "Network backup "]) {
+            let accepted = judged.judgement.result.as_ref().unwrap();
+            let found = overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default());
+            assert!(found.len() == 1 && found[0].to_string().contains(other), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_changes_the_warnings_of_ranges_that_have_its_addresses() {
+        let network = network(
+            json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+        );
+        let mut networks = Catalog::<Acceptance>::default();
+        networks.update(vec![network]);
+        let mut overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
+        let facts = |ip: &str| NodeFacts { addresses: vec![ip.parse().unwrap()], ..NodeFacts::default() };
+        assert_eq!(overlaps.node("a", Some(&facts("192.0.2.7"))), ChangedWarnings::default());
+        assert_eq!(overlaps.node("b", Some(&facts("10.20.0.7"))).networks, ["storage"]);
+        assert_eq!(overlaps.node("b", None).networks, ["storage"]);
     }
 
     #[test]

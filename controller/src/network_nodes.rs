@@ -1,0 +1,145 @@
+//! The nodes of one Network: which publish it, which of these take no new pods, and which lack it. Pure.
+//!
+//! Each set follows the change of one node, so that a change costs the same with a hundred and with thousands of nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netclaim_api::Quantity;
+
+/// What a node publishes for a Network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OnNode {
+    pub(crate) bandwidth: Option<Quantity>,
+    /// Keys of the taints that keep new pods away.
+    pub(crate) taints: BTreeSet<String>,
+}
+
+/// One node, as seen by one Network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeNow {
+    pub(crate) published: Option<OnNode>,
+    /// Whether the Network is accepted, and meant for the node.
+    pub(crate) is_selected: bool,
+    /// Whether the node's agent publishes anything.
+    pub(crate) has_agent: bool,
+}
+
+/// What the change of a node means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The status of the Network may have changed.
+    pub(crate) status: bool,
+    /// Other nodes publish the Network, or are selected by it.
+    pub(crate) places: bool,
+}
+
+/// The nodes of one Network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NetworkNodes {
+    /// The bandwidth that each node should have.
+    asked: Option<Quantity>,
+    publishing: BTreeMap<String, OnNode>,
+    selected: BTreeSet<String>,
+    /// Nodes by the key of a taint.
+    tainted: BTreeMap<String, BTreeSet<String>>,
+    /// Nodes with any taint.
+    closed: BTreeSet<String>,
+    /// Nodes with less bandwidth than `asked`.
+    reduced: BTreeSet<String>,
+    missing: BTreeSet<String>,
+}
+
+impl NetworkNodes {
+    /// Returns no nodes, of a Network that asks for this bandwidth on each.
+    pub(crate) fn asking(asked: Option<Quantity>) -> Self {
+        Self { asked, ..Self::default() }
+    }
+
+    /// Takes in what a node is now.
+    pub(crate) fn set(&mut self, node: &str, now: NodeNow) -> Change {
+        let NodeNow { published, is_selected, has_agent } = now;
+        let mut change = Change::default();
+        change.places |= toggle(&mut self.selected, node, is_selected);
+        change.places |= published.is_some() != self.publishing.contains_key(node);
+        change.status |= toggle(&mut self.missing, node, is_selected && has_agent && published.is_none());
+        change.places |= change.status;
+        if published.as_ref() == self.publishing.get(node) {
+            return change;
+        }
+        let is_reduced =
+            |on: &OnNode| self.asked.is_some_and(|asked| on.bandwidth.is_none_or(|has| has < asked));
+        toggle(&mut self.reduced, node, published.as_ref().is_some_and(is_reduced));
+        toggle(&mut self.closed, node, published.as_ref().is_some_and(|on| !on.taints.is_empty()));
+        for taint in self.publishing.get(node).iter().flat_map(|on| &on.taints) {
+            if let Some(nodes) = self.tainted.get_mut(taint) {
+                nodes.remove(node);
+                if nodes.is_empty() {
+                    self.tainted.remove(taint);
+                }
+            }
+        }
+        for taint in published.iter().flat_map(|on| &on.taints) {
+            self.tainted.entry(taint.clone()).or_default().insert(node.to_owned());
+        }
+        match published {
+            Some(on) => self.publishing.insert(node.to_owned(), on),
+            None => self.publishing.remove(node),
+        };
+        Change { status: true, ..change }
+    }
+
+    /// Returns how many nodes publish the Network.
+    pub(crate) fn count(&self) -> i64 {
+        i64::try_from(self.publishing.len()).unwrap_or(i64::MAX)
+    }
+
+    /// Returns how many nodes publish the Network or should.
+    pub(crate) fn all(&self) -> usize {
+        self.publishing.len() + self.missing.len()
+    }
+
+    /// Returns how many of [`Self::all`] take no new pods.
+    pub(crate) fn unusable(&self) -> usize {
+        self.closed.len() + self.missing.len()
+    }
+
+    /// Returns the nodes that take no new pods, by the taint that says why.
+    pub(crate) fn tainted(&self) -> &BTreeMap<String, BTreeSet<String>> {
+        &self.tainted
+    }
+
+    /// Returns the nodes that the Network selects and that have an agent, but do not publish it.
+    pub(crate) fn missing(&self) -> &BTreeSet<String> {
+        &self.missing
+    }
+
+    /// Returns the nodes with less bandwidth than the Network asks for.
+    pub(crate) fn reduced(&self) -> &BTreeSet<String> {
+        &self.reduced
+    }
+
+    /// Returns the nodes that publish the Network.
+    pub(crate) fn publishing(&self) -> impl Iterator<Item = &String> {
+        self.publishing.keys()
+    }
+
+    /// Returns the nodes that the Network selects.
+    pub(crate) fn selected(&self) -> &BTreeSet<String> {
+        &self.selected
+    }
+
+    /// Whether the node is selected.
+    pub(crate) fn selects(&self, node: &str) -> bool {
+        self.selected.contains(node)
+    }
+
+    /// Whether nothing is known of any node.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.publishing.is_empty() && self.selected.is_empty()
+    }
+}
+
+/// Has `set` contain the node or not. Returns whether that is new.
+fn toggle(set: &mut BTreeSet<String>, node: &str, is_in: bool) -> bool {
+    if is_in { !set.contains(node) && set.insert(node.to_owned()) } else { set.remove(node) }
+}
