@@ -79,7 +79,7 @@ test-versions: tools ## Publishing and scheduling on each supported version of K
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
-test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, controller, scheduler, addresses (root; 30 minutes)
+test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; an hour)
 	tests/node/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.

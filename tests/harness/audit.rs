@@ -68,6 +68,17 @@ impl AuditLog {
             .collect())
     }
 
+    /// Returns when each successful write of a resource was answered, by the object's name and the API server's clock since
+    /// midnight.
+    pub fn write_times_by_name(&self, resource: &str) -> Result<BTreeMap<String, Vec<Duration>>> {
+        let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
+        for event in self.requests()?.filter(|event| is_write(event, resource, false)) {
+            let at = time_of_day(&event["stageTimestamp"]).context("a request without a time")?;
+            times.entry(text(&event["objectRef"]["name"])).or_default().push(at);
+        }
+        Ok(times)
+    }
+
     fn count(&self, resource: &str, dry_run: bool) -> Result<usize> {
         Ok(self.requests()?.filter(|event| is_write(event, resource, dry_run)).count())
     }

@@ -71,6 +71,11 @@ impl Cluster {
         })
     }
 
+    /// A program of Kubernetes, of the cluster's version.
+    pub fn kubernetes_program(&self, name: &str) -> PathBuf {
+        self.kubectl.with_file_name(name)
+    }
+
     /// Ends the cluster in `dir`, if there is one. Its logs stay.
     pub fn stop(dir: &Path) -> Result<()> {
         script("down.sh", dir, &[]).map(drop)

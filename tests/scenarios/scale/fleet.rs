@@ -1,6 +1,4 @@
-//! Nodes that are only objects, and the devices that an agent on each of them would publish: two uplinks, each usable in
-//! three modes, and Networks on both. Counters are the agent's: macvlan is the most frequent use of a link, so the whole
-//! link and ipvlan have a counter each. With a policy that allows only macvlan there are none.
+//! Nodes that are only objects, and the devices that an agent on each of them would publish.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use netclaim_api::device::{DeviceName, link_label};
-use netclaim_api::published::{Amounts, Facts, device};
+use netclaim_api::published::{Amounts, Facts, device, taint};
+use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
 use netclaim_slices::{Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
 use serde_json::json;
@@ -21,19 +20,50 @@ use tokio_util::sync::CancellationToken;
 
 /// Uplinks of a node.
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
-/// Networks on each of them.
-pub const NETWORKS: usize = 22;
-/// Devices of a node whose links can be used in every mode.
-pub const DEVICES: usize = LINKS.len() * (NETWORKS + 3);
+/// Devices of a node without Networks.
+pub const EXCLUSIVE: usize = 8;
+/// Attributes of a Network's device that nobody selects by: with the others there would be more than eight.
+const LEFT_OUT: [&str; 3] = ["ifName", "linkState", "pluginTypes"];
 
 /// How the links of the nodes can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
-    /// By macvlan, by ipvlan, or whole; counters make these exclusive.
+    /// By macvlan, by ipvlan, or whole, and 22 Networks on each link. Macvlan is the most frequent use, so the whole link and
+    /// ipvlan have a counter each.
     All,
-    /// Only by macvlan, as with `modes: [macvlan]` of an UplinkPolicy.
+    /// Only by macvlan, as with `modes: [macvlan]` of an UplinkPolicy: no counters.
     Macvlan,
+    /// Only through Networks, three on each link, as most users have it: no counters, at most eight attributes, one capacity.
+    Networks,
+    /// As a whole: eight plain exclusive devices, to compare with.
+    Exclusive,
 }
+
+impl Uses {
+    /// Networks on each link.
+    pub const fn networks(self) -> usize {
+        match self {
+            Self::All | Self::Macvlan => 22,
+            Self::Networks => 3,
+            Self::Exclusive => 0,
+        }
+    }
+
+    /// Devices of a node.
+    pub const fn devices(self) -> usize {
+        match self {
+            Self::All => LINKS.len() * (self.networks() + 3),
+            Self::Macvlan => LINKS.len() * (self.networks() + 1),
+            Self::Networks => LINKS.len() * self.networks(),
+            Self::Exclusive => EXCLUSIVE,
+        }
+    }
+
+    fn has(self, link_use: LinkUse) -> bool {
+        self == Self::All || self == Self::Macvlan && link_use == LinkUse::Macvlan
+    }
+}
+
 /// The amount of a counter: more than a link has devices.
 const K: u64 = 1024;
 /// Requests, or publishers that start, at the same time: as in a quick rollout of a DaemonSet.
@@ -65,14 +95,15 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     let bandwidth = Some(Quantity::new(25_000_000_000));
     let mut devices = Vec::new();
     for link_use in LinkUse::ALL {
-        if uses == Uses::Macvlan && link_use != LinkUse::Macvlan {
+        if !uses.has(link_use) {
             continue;
         }
         let amounts = Amounts { bandwidth, ..Amounts::default() };
         devices.push(device(named(link_use), facts(link_use.as_str()), amounts, link_use != LinkUse::Nic));
     }
-    for n in 0..NETWORKS {
+    for n in 0..uses.networks() {
         let network = network(link.as_str(), n);
+        let bandwidth = bandwidth.filter(|_| uses != Uses::Networks);
         let amounts = Amounts { bandwidth, addresses: Some(Quantity::new(200)), ..Amounts::default() };
         let facts = Facts { network: network.clone(), ..facts("macvlan") };
         devices.push(device(
@@ -82,7 +113,12 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
             true,
         ));
     }
-    if uses == Uses::Macvlan {
+    if uses == Uses::Networks {
+        for attributes in devices.iter_mut().filter_map(|device| device.attributes.as_mut()) {
+            attributes.retain(|key, _| !LEFT_OUT.contains(&key.as_str()));
+        }
+    }
+    if uses != Uses::All {
         return Ok((devices, None));
     }
     let owners = [LinkUse::Nic, LinkUse::Ipvlan].map(named);
@@ -99,8 +135,17 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     Ok((devices, Some(CounterSet { name: set, counters })))
 }
 
+/// Returns the exclusive devices of a node.
+fn exclusive_devices() -> Vec<Device> {
+    let facts = |n: usize| Facts { uplink: format!("eth{n}"), mode: "nic".to_owned(), ..Facts::default() };
+    (0..EXCLUSIVE).map(|n| device(format!("nic-eth{n}"), facts(n), Amounts::default(), false)).collect()
+}
+
 fn pool(node: &str, number: usize, uses: Uses) -> Result<Pool> {
     let (mut devices, mut counters) = (Vec::new(), Vec::new());
+    if uses == Uses::Exclusive {
+        devices = exclusive_devices();
+    }
     for link in LINKS {
         let (more, set) = devices_of(&link.parse().map_err(Error::msg)?, number, uses)?;
         devices.extend(more);
@@ -132,7 +177,7 @@ pub async fn nodes(client: &Client, count: usize) -> Result<Vec<Node>> {
 /// The publishers of all nodes, each with its watch.
 pub struct Fleet {
     cancel: CancellationToken,
-    _handles: Vec<PublisherHandle>,
+    nodes: Vec<(PublisherHandle, Pool)>,
 }
 
 impl Fleet {
@@ -154,19 +199,36 @@ impl Fleet {
                 let config = PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?;
                 let (handle, _task) = Publisher::spawn(client, config, cancel);
                 let pool = Pool { owner: Some(owner), ..pool(&name, number, uses)? };
-                let revision = handle.publish(vec![pool]);
-                handle
-                    .status()
-                    .wait_for(|status| status.is_published(revision))
-                    .await
-                    .context("a publisher has ended")?;
-                Ok::<_, anyhow::Error>(handle)
+                published(&handle, pool.clone()).await?;
+                Ok::<_, anyhow::Error>((handle, pool))
             }
         };
         let starting: Vec<_> = nodes.iter().enumerate().map(start).collect();
-        let handles = stream::iter(starting).buffer_unordered(AT_ONCE).try_collect().await?;
-        Ok(Self { cancel, _handles: handles })
+        let nodes = stream::iter(starting).buffered(AT_ONCE).try_collect().await?;
+        Ok(Self { cancel, nodes })
     }
+
+    /// Publishes that a link of a node is up or down, and waits until that is written.
+    pub async fn set_link(&self, node: usize, link: &str, is_up: bool) -> Result<()> {
+        let (handle, pool) = self.nodes.get(node).context("no such node")?;
+        let mut pool = pool.clone();
+        let down = Unhealthy { reason: Reason::LinkDown, message: String::new() };
+        for device in &mut pool.devices {
+            let uplink = device.attributes.as_ref().and_then(|all| all.get("uplink")?.string.as_deref());
+            if uplink == Some(link) && !is_up {
+                taint(device, std::slice::from_ref(&down));
+            }
+        }
+        published(handle, pool).await
+    }
+}
+
+/// Publishes a pool, and waits until it is written.
+async fn published(handle: &PublisherHandle, pool: Pool) -> Result<()> {
+    let revision = handle.publish(vec![pool]);
+    let mut status = handle.status();
+    let written = status.wait_for(|status| status.is_published(revision)).await;
+    written.context("a publisher has ended").map(drop)
 }
 
 impl Drop for Fleet {

@@ -6,10 +6,13 @@
 //! |---|---|---|
 //! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory | `make bench` |
 //! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code | `make test-scale` |
+//! | [`flapping`] | a link of one of them that flaps: writes of status, events, the controller's CPU | `make test-scale` |
+//! | [`users`] | the scheduler on nodes as users have them | `make test-scale` |
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
 //! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
 //! | [`whereabouts`] | a model of whereabouts' requests | |
-//! | [`fleet`] | what such a node publishes | |
+//! | [`fleet`], [`networks`] | what such a node publishes, and the Networks of it | |
+//! | [`scheduling`] | pods, claims and the scheduler | |
 //! | [`cluster`] | the API server and the controller that these nodes share | |
 
 use std::process::ExitCode;
@@ -20,10 +23,14 @@ use netclaim_tests::{scenarios, suite};
 mod addresses;
 mod agents;
 mod cluster;
+mod flapping;
 mod fleet;
 mod latency;
+mod networks;
 mod report;
+mod scheduling;
 mod simulated;
+mod users;
 mod whereabouts;
 mod workload;
 
@@ -39,6 +46,12 @@ fn main() -> ExitCode {
             "simulated::nodes_are_published_counted_and_scheduled",
             simulated::nodes_are_published_counted_and_scheduled,
         ),
+        trial("simulated::a_flapping_link_is_written_rarely", flapping::a_flapping_link_is_written_rarely),
+        trial(
+            "simulated::networks_are_scheduled_beside_many_claims",
+            users::networks_are_scheduled_beside_many_claims,
+        ),
+        trial("simulated::exclusive_devices_are_scheduled", users::exclusive_devices_are_scheduled),
         trial("addresses::blocks_are_leased_ahead_of_pods", addresses::blocks_are_leased_ahead_of_pods),
     ];
     // A filter selects some of all.

@@ -1,0 +1,88 @@
+//! The Networks of simulated nodes, and the class of each.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::{Api, Client};
+use netclaim_api::network::Network;
+use netclaim_tests::{Cluster, objects};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::{self, PATIENCE};
+use crate::fleet::{self, LINKS, Uses};
+
+/// The Networks, which every node has.
+pub struct Networks {
+    api: Api<DynamicObject>,
+    count: usize,
+}
+
+impl Networks {
+    /// Creates the Networks of such nodes, each with a class.
+    pub fn create(cluster: &Cluster, client: &Client, uses: Uses) -> Result<Self> {
+        cluster::create_crds(cluster)?;
+        // Without a controller manager nobody else creates it.
+        cluster.kubectl(&["create", "serviceaccount", "default"])?;
+        let count = uses.networks();
+        let all: Vec<(usize, &str, usize)> = (LINKS.into_iter().enumerate())
+            .flat_map(|(place, link)| (0..count).map(move |n| (place, link, n)))
+            .collect();
+        let each = all.iter().map(|(place, link, n)| {
+            objects::network(&fleet::network(link, *n), "macvlan", link, &format!("10.{place}.{n}.0/24"))
+        });
+        let classes = all.iter().map(|(_, link, n)| {
+            let network = fleet::network(link, *n);
+            objects::class_of_network(&class(&network), &network)
+        });
+        let list: Vec<Value> = each.chain(classes).collect();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": list}).to_string();
+        cluster.kubectl_with(&["create", "-f", "-"], &list)?;
+        let api = Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()));
+        Ok(Self { api, count: all.len() })
+    }
+
+    /// Waits until each status counts so many nodes.
+    pub async fn are_on(&self, nodes: usize) -> Result<()> {
+        let wanted = json!(nodes);
+        let is_right = |network: &DynamicObject| network.data["status"]["nodes"] == wanted;
+        self.all(is_right).await.with_context(|| format!("the Networks do not get to {nodes} nodes"))
+    }
+
+    /// Waits until each status says that the Network is available everywhere.
+    pub async fn are_everywhere(&self) -> Result<()> {
+        let is_everywhere = |network: &DynamicObject| {
+            objects::list(&network.data["status"]["conditions"])
+                .any(|condition| condition["type"] == "Available" && condition["reason"] == "Everywhere")
+        };
+        self.all(is_everywhere).await.context("the Networks do not get available everywhere")
+    }
+
+    async fn all(&self, is_right: impl Fn(&DynamicObject) -> bool) -> Result<()> {
+        let right = async {
+            loop {
+                let networks = self.api.list(&ListParams::default()).await?;
+                if networks.items.len() == self.count && networks.items.iter().all(&is_right) {
+                    return Ok(());
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(PATIENCE, right).await.context("too late")?
+    }
+
+    /// Makes one status wrong, so that a controller is done only after it has read all slices.
+    pub fn falsify(&self, cluster: &Cluster) -> Result<()> {
+        let name = fleet::network(LINKS[0], 0);
+        let patch = r#"{"status": {"nodes": 1}}"#;
+        cluster
+            .kubectl(&["patch", "network", &name, "--subresource=status", "--type=merge", "-p", patch])
+            .map(drop)
+    }
+}
+
+/// The class of a Network.
+pub fn class(network: &str) -> String {
+    format!("net-{network}")
+}

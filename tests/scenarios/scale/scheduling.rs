@@ -1,0 +1,213 @@
+//! The scheduler with thousands of nodes: how fast it binds pods, and the CPU time that it takes for each.
+//!
+//! There is no kubelet: pods and claims only get their nodes.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use netclaim_api::DRIVER_NAME;
+use netclaim_tests::{Cluster, Usage, objects};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::cluster::PATIENCE;
+use crate::fleet::{self, AT_ONCE, LINKS, Uses};
+use crate::networks::class;
+use crate::report::{Report, mib};
+
+/// Pods of each measurement.
+const PODS: usize = 300;
+/// How long pods are scheduled at most; the rate is known by then.
+const SCHEDULING: Duration = Duration::from_secs(120);
+
+/// A cluster whose scheduler is started for each measurement.
+pub struct Scheduling<'a> {
+    cluster: &'a Cluster,
+    client: &'a Client,
+}
+
+/// How the scheduler is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    Default,
+    /// `percentageOfNodesToScore`: it stops at so many percent of the nodes, but at 100 at the earliest.
+    Percent(u8),
+    /// Without score plugins: it stops at the first node that fits.
+    Unscored,
+}
+
+impl<'a> Scheduling<'a> {
+    /// Has the cluster use the scheduler `$NETCLAIM_SCHEDULER`, or its own, with this profile.
+    pub fn new(cluster: &'a Cluster, client: &'a Client, profile: Profile) -> Result<Self> {
+        let program = match std::env::var("NETCLAIM_SCHEDULER") {
+            Ok(program) => program,
+            // It is beside kubectl.
+            Err(_) => cluster.kubernetes_program("kube-scheduler").display().to_string(),
+        };
+        let config = cluster.dir().join("scheduler.json");
+        let mut scheduler = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": false},
+            // The default of 50 requests per second would be the limit that one measures.
+            "clientConnection": {"kubeconfig": cluster.dir().join("pki/scheduler.conf"), "qps": 1000, "burst": 2000},
+        });
+        match profile {
+            Profile::Default => {}
+            Profile::Percent(percent) => scheduler["percentageOfNodesToScore"] = json!(percent),
+            Profile::Unscored => {
+                let plugins = json!({"score": {"disabled": [{"name": "*"}]}});
+                scheduler["profiles"] = json!([{"schedulerName": "default-scheduler", "plugins": plugins}]);
+            }
+        }
+        std::fs::write(&config, scheduler.to_string())?;
+        let command = format!("#!/bin/bash\nexec {program} --config {} --secure-port 0\n", config.display());
+        std::fs::write(cluster.dir().join("cmd/scheduler"), command)?;
+        Ok(Self { cluster, client })
+    }
+
+    /// Creates pods named `kind`, each with a claim of `class`, if any, starts the scheduler, and reports how fast it binds
+    /// them. Returns its CPU time for each, in milliseconds.
+    pub async fn measure(
+        &self,
+        title: &str,
+        kind: &str,
+        class: Option<&str>,
+        report: &mut Report,
+    ) -> Result<f64> {
+        create_pods(self.client, kind, class).await?;
+        let begin = Instant::now();
+        self.cluster.service("start", "scheduler")?;
+        let pid = self.cluster.service_pid("scheduler")?;
+        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let of_kind = watcher::Config::default().labels(&format!("kind={kind}"));
+        let mut pods = std::pin::pin!(watcher(api, of_kind).default_backoff().applied_objects());
+        let mut names = BTreeSet::new();
+        let mut bound: Vec<Instant> = Vec::new();
+        let mut first = None;
+        let mut end = begin + PATIENCE;
+        while bound.len() < PODS {
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(Some(pod)) = timeout(left, pods.next()).await else { break };
+            let pod = pod?;
+            if pod.spec.is_some_and(|spec| spec.node_name.is_some()) && names.insert(pod.metadata.name) {
+                bound.push(Instant::now());
+                if first.is_none() {
+                    first = Some(Usage::of(pid)?);
+                    end = Instant::now() + SCHEDULING;
+                }
+            }
+        }
+        let last = Usage::of(pid)?;
+        self.cluster.service("stop", "scheduler")?;
+        let first = first.with_context(|| format!("the scheduler binds none of the pods {kind}-*"))?;
+        ensure!(bound.len() > 1, "the scheduler binds one of the pods {kind}-* only");
+        let span = bound[bound.len() - 1] - bound[0];
+        let rate = (bound.len() - 1) as f64 / span.as_secs_f64();
+        report.seconds(format!("{title}: start of the scheduler to the first bound"), bound[0] - begin)?;
+        report.row(format!("{title}: bound, of {PODS}"), bound.len() as f64, "")?;
+        report.row(format!("{title}: bound per second"), rate, "1/s")?;
+        let each = (last.cpu - first.cpu) as f64 / (bound.len() - 1) as f64;
+        report.row(format!("{title}: CPU of the scheduler for each"), each, "ms")?;
+        report.row(format!("{title}: memory of the scheduler"), mib(last.rss), "MiB")?;
+        let since = bound.iter().map(|at| format!("{:.3}", (*at - bound[0]).as_secs_f64()));
+        report.raw(&format!("bound-{kind}.csv"), "seconds", since)?;
+        // What did not get a node must not be in the way of the next ones.
+        let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let of_kind = ListParams::default().labels(&format!("kind={kind}"));
+        pods.delete_collection(&DeleteParams::default().grace_period(0), &of_kind).await?;
+        Ok(each)
+    }
+
+    /// Creates claims with these numbers that are allocated, as by the scheduler, spread over the nodes.
+    pub async fn allocate(
+        &self,
+        nodes: &[Node],
+        others: &Others,
+        numbers: Range<usize>,
+        report: &mut Report,
+    ) -> Result<()> {
+        let (begin, all) = (Instant::now(), numbers.end);
+        let claims: Api<ResourceClaim> = Api::default_namespaced(self.client.clone());
+        let allocate = |n: usize| {
+            let (claims, node) = (claims.clone(), nodes[n % nodes.len()].name_any());
+            async move {
+                let name = format!("other-{n}");
+                let claim = serde_json::from_value(objects::claim(&name, &others.class))?;
+                let mut claim = claims.create(&PostParams::default(), &claim).await?;
+                let terms =
+                    json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]);
+                let result = (others.result)(&node, n, n / nodes.len());
+                let allocation = json!({"allocation": {"devices": {"results": [result]},
+                    "nodeSelector": {"nodeSelectorTerms": terms}}});
+                claim.status = serde_json::from_value(allocation)?;
+                claims.replace_status(&name, &PostParams::default(), &claim).await?;
+                Ok::<_, anyhow::Error>(())
+            }
+        };
+        stream::iter(numbers).map(allocate).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        report.seconds(format!("{all} claims allocated to others"), begin.elapsed())
+    }
+}
+
+/// Claims of others.
+pub struct Others {
+    class: String,
+    /// Returns the result of a claim by its node, its number, and its number on the node.
+    result: Box<dyn Fn(&str, usize, usize) -> Value>,
+}
+
+impl Others {
+    /// Claims of the last Network of the last link but one, which share its device.
+    pub fn on_last_network(uses: Uses) -> Self {
+        let network = fleet::network(LINKS[0], uses.networks() - 1);
+        let (class, has_bandwidth) = (class(&network), uses != Uses::Networks);
+        let result = move |node: &str, n: usize, _: usize| {
+            let mut consumed = json!({"addresses": "1"});
+            if has_bandwidth {
+                consumed["bandwidth"] = json!("0");
+            }
+            json!({
+                "request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("net-{network}"),
+                "shareID": format!("00000000-0000-4000-8000-{n:012x}"), "consumedCapacity": consumed,
+            })
+        };
+        Self { class, result: Box::new(result) }
+    }
+
+    /// Claims of whole devices, the first ones of each node.
+    pub fn of_devices(class: &str) -> Self {
+        let result = |node: &str, _: usize, n: usize| json!({"request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("nic-eth{n}")});
+        Self { class: class.to_owned(), result: Box::new(result) }
+    }
+}
+
+async fn create_pods(client: &Client, kind: &str, class: Option<&str>) -> Result<()> {
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let claims: Api<ResourceClaim> = Api::default_namespaced(client.clone());
+    let create = |n: usize| {
+        let (pods, claims) = (pods.clone(), claims.clone());
+        async move {
+            let name = format!("{kind}-{n}");
+            let of_pod: Vec<&str> = class.map(|_| name.as_str()).into_iter().collect();
+            let mut pod = objects::pod(&name, &of_pod);
+            pod["metadata"]["labels"] = json!({"kind": kind});
+            // No kubelet renews the nodes' leases.
+            pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+            if let Some(class) = class {
+                let claim = serde_json::from_value(objects::claim(&name, class))?;
+                claims.create(&PostParams::default(), &claim).await?;
+            }
+            pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+            Ok::<_, anyhow::Error>(())
+        }
+    };
+    stream::iter(0..PODS).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}

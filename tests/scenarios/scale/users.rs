@@ -1,0 +1,95 @@
+//! The scheduler on a fleet as users have it: two uplinks, six Networks, and many claims of others; beside it, nodes with plain
+//! exclusive devices.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `NETCLAIM_SCALE_CLAIMS` | claims of others, one measurement each: `20000,100000`; by default 20,000 |
+//! | `NETCLAIM_SCHEDULER` | another scheduler, such as one with the patches of `tests/bench/scheduler` |
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use netclaim_tests::{Cluster, objects};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::cluster::{PUBLISHING, admin, client, on_cluster};
+use crate::fleet::{self, EXCLUSIVE, Fleet, LINKS, Uses};
+use crate::networks::{Networks, class};
+use crate::report::Report;
+use crate::scheduling::{Others, Profile, Scheduling};
+
+/// Claims of others, unless `$NETCLAIM_SCALE_CLAIMS` says otherwise.
+const CLAIMS: &str = "20000";
+
+/// Measures Networks in the first and in the last place, beside claims of others.
+pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
+    on_cluster("users", async |cluster, count| {
+        let mut report = Report::new("users")?;
+        let client = client(&admin(cluster)).await?;
+        Networks::create(cluster, &client, Uses::Networks)?;
+        let nodes = published(&client, count, Uses::Networks, &mut report).await?;
+        of_networks(cluster, &client, &nodes, &mut report).await
+    })
+}
+
+async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report: &mut Report) -> Result<()> {
+    let last = Uses::Networks.networks() - 1;
+    let places = [("first", fleet::network(LINKS[0], 0)), ("last", fleet::network(LINKS[1], last))];
+    let default = Scheduling::new(cluster, client, Profile::Default)?;
+    default.measure("pods without claims", "plain", None, report).await?;
+    let claims = std::env::var("NETCLAIM_SCALE_CLAIMS").unwrap_or_else(|_| CLAIMS.to_owned());
+    let (others, mut before) = (Others::on_last_network(Uses::Networks), 0);
+    for claims in claims.split(',') {
+        let claims: usize =
+            claims.parse().with_context(|| format!("NETCLAIM_SCALE_CLAIMS has {claims:?}"))?;
+        Scheduling::new(cluster, client, Profile::Default)?
+            .allocate(nodes, &others, before..claims, report)
+            .await?;
+        before = claims;
+        let profiles = [
+            ("", Profile::Default),
+            (", 2 % of nodes", Profile::Percent(2)),
+            (", no scores", Profile::Unscored),
+        ];
+        for (number, (title, profile)) in profiles.into_iter().enumerate() {
+            let scheduling = Scheduling::new(cluster, client, profile)?;
+            for (place, network) in &places {
+                let title = format!("{place} Network beside {claims}{title}");
+                let kind = format!("{place}-{claims}-{number}");
+                scheduling.measure(&title, &kind, Some(&class(network)), report).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Measures nodes with plain exclusive devices, of which half are in use.
+pub fn exclusive_devices_are_scheduled() -> Result<()> {
+    on_cluster("exclusive", async |cluster, count| {
+        let mut report = Report::new("exclusive")?;
+        let client = client(&admin(cluster)).await?;
+        // Without a controller manager nobody else creates it.
+        cluster.kubectl(&["create", "serviceaccount", "default"])?;
+        let class = objects::class("nic", "device.attributes[\"netclaim.dev\"].mode == \"nic\"");
+        cluster.kubectl_with(&["create", "-f", "-"], &json!(class).to_string())?;
+        let nodes = published(&client, count, Uses::Exclusive, &mut report).await?;
+        let scheduling = Scheduling::new(cluster, &client, Profile::Default)?;
+        let others = Others::of_devices("nic");
+        scheduling.allocate(&nodes, &others, 0..nodes.len() * EXCLUSIVE / 2, &mut report).await?;
+        let title = format!("one of {EXCLUSIVE} exclusive devices, half in use");
+        scheduling.measure(&title, "exclusive", Some("nic"), &mut report).await.map(drop)
+    })
+}
+
+/// Creates nodes, and publishes their devices. Nothing changes after that, so that the publishers may end.
+async fn published(client: &Client, count: usize, uses: Uses, report: &mut Report) -> Result<Vec<Node>> {
+    let nodes = fleet::nodes(client, count).await?;
+    report.row("nodes", count as f64, "")?;
+    report.row("devices of each", uses.devices() as f64, "")?;
+    let deadline: Duration = PUBLISHING;
+    timeout(deadline, Fleet::publish(client, &nodes, uses)).await.context("not published in time")??;
+    Ok(nodes)
+}
