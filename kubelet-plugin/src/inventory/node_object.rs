@@ -32,6 +32,7 @@ pub(super) struct NodeObject {
     listed: Option<String>,
 }
 
+#[derive(PartialEq)]
 pub(super) struct NodeFacts {
     pub(super) labels: BTreeMap<String, String>,
     /// Internal and external IP addresses.
@@ -40,26 +41,37 @@ pub(super) struct NodeFacts {
 }
 
 impl NodeObject {
-    /// Takes an event of the watch.
-    pub(super) fn update(&mut self, event: Event<OwnNode>) {
+    /// Takes an event of the watch. Returns whether anything has changed that is read: kubelets write their Node all the time.
+    pub(super) fn update(&mut self, event: Event<OwnNode>) -> bool {
         match event {
-            Event::Init => self.listed = None,
+            Event::Init => {
+                self.listed = None;
+                false
+            }
             Event::InitApply(node) => {
-                self.last = Some(NodeFacts::of(&node));
-                self.listed = node.metadata.uid;
+                self.listed.clone_from(&node.metadata.uid);
+                self.take(&node)
             }
             Event::InitDone => {
                 if self.listed.is_none() {
                     tracing::warn!("there is no Node object: devices are published when there is one");
                 }
-                self.uid = self.listed.take();
+                let listed = self.listed.take();
+                std::mem::replace(&mut self.uid, listed) != self.uid
             }
             Event::Apply(node) => {
-                self.last = Some(NodeFacts::of(&node));
-                self.uid = node.metadata.uid;
+                let uid = node.metadata.uid.clone();
+                (std::mem::replace(&mut self.uid, uid) != self.uid) | self.take(&node)
             }
-            Event::Delete(_) => self.uid = None,
+            Event::Delete(_) => self.uid.take().is_some(),
         }
+    }
+
+    fn take(&mut self, node: &OwnNode) -> bool {
+        let now = Some(NodeFacts::of(node));
+        let is_new = self.last != now;
+        self.last = now;
+        is_new
     }
 }
 
@@ -92,7 +104,8 @@ mod tests {
         }))
         .expect("a Node");
         let mut object = NodeObject::default();
-        object.update(Event::Apply(node));
+        assert!(object.update(Event::Apply(node.clone())));
+        assert!(!object.update(Event::Apply(node)), "a heartbeat");
         let node = object.last.expect("seen");
         let addresses: Vec<String> = node.addresses.iter().map(IpAddr::to_string).collect();
         assert_eq!(addresses, ["10.0.0.1", "192.0.2.1", "fd00::1"]);

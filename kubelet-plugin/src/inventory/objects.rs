@@ -1,4 +1,6 @@
 //! The objects of one kind by name, as a watch reports them. Pure.
+//!
+//! An update says whether anything has changed that was read, so that a status that somebody writes costs a node nothing more.
 
 use std::collections::BTreeMap;
 
@@ -20,34 +22,53 @@ impl<T> Default for Objects<T> {
     }
 }
 
-impl<T> Objects<T> {
+impl<T: PartialEq> Objects<T> {
     /// Takes an event of the watch. `read` gets an object and its last known value, and returns `None` to leave it out.
+    /// Returns whether the known objects are others now.
     pub(super) fn update(
         &mut self,
         event: Event<DynamicObject>,
         read: impl Fn(DynamicObject, Option<&T>) -> Option<T>,
-    ) {
+    ) -> bool {
         match event {
-            Event::Init => self.listing.clear(),
+            Event::Init => {
+                self.listing.clear();
+                false
+            }
             Event::InitApply(object) => {
                 let name = object.name_any();
                 let before = self.known.as_ref().and_then(|known| known.get(&name));
                 self.listing.extend(read(object, before).map(|now| (name, now)));
+                false
             }
-            Event::InitDone => self.known = Some(std::mem::take(&mut self.listing)),
+            Event::InitDone => {
+                let listed = Some(std::mem::take(&mut self.listing));
+                let is_new = self.known != listed;
+                self.known = listed;
+                is_new
+            }
             Event::Apply(object) => {
-                let (name, known) = (object.name_any(), self.known.get_or_insert_default());
-                match read(object, known.get(&name)) {
+                let (name, is_first) = (object.name_any(), self.known.is_none());
+                let known = self.known.get_or_insert_default();
+                let now = read(object, known.get(&name));
+                if !is_first && known.get(&name) == now.as_ref() {
+                    return false;
+                }
+                match now {
                     Some(now) => known.insert(name, now),
                     None => known.remove(&name),
                 };
+                true
             }
             Event::Delete(object) => {
-                self.known.get_or_insert_default().remove(&object.name_any());
+                let is_first = self.known.is_none();
+                self.known.get_or_insert_default().remove(&object.name_any()).is_some() || is_first
             }
         }
     }
+}
 
+impl<T> Objects<T> {
     /// Returns all objects by name; `None` until the first list is complete.
     pub(super) fn known(&self) -> Option<&BTreeMap<String, T>> {
         self.known.as_ref()

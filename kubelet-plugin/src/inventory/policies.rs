@@ -23,6 +23,8 @@ struct InForce {
     spec: UplinkPolicySpec,
     /// `false` where it replaces an invalid one.
     is_valid: bool,
+    /// The version that was read, valid or not.
+    generation: Option<i64>,
 }
 
 /// The policies by name.
@@ -30,9 +32,9 @@ struct InForce {
 pub(super) struct Policies(Objects<InForce>);
 
 impl Policies {
-    /// Takes an event of the watch.
-    pub(super) fn update(&mut self, event: Event<DynamicObject>) {
-        self.0.update(event, |policy, before| in_force(&policy, before));
+    /// Takes an event of the watch. Returns whether other versions are in force now.
+    pub(super) fn update(&mut self, event: Event<DynamicObject>) -> bool {
+        self.0.update(event, |policy, before| in_force(&policy, before))
     }
 
     /// Returns the policies for a node with these labels, ordered by name; `None` before all are known.
@@ -44,24 +46,28 @@ impl Policies {
 
 /// Returns the version of a policy that is in force after `before`.
 fn in_force(policy: &DynamicObject, before: Option<&InForce>) -> Option<InForce> {
-    let (name, uid) = (policy.name_any(), policy.uid());
+    let (name, uid, generation) = (policy.name_any(), policy.uid(), policy.metadata.generation);
+    let is_same = |before: &&InForce| before.uid == uid && before.generation == generation;
+    if let Some(before) = before.filter(is_same).filter(|_| generation.is_some()) {
+        return Some(before.clone());
+    }
     let spec = policy.data.get("spec").unwrap_or(&Value::Null);
     let problems = match UplinkPolicySpec::read(spec) {
         Ok(stored) => {
             if !stored.unknown.is_empty() {
                 tracing::warn!(policy = name, fields = ?stored.unknown, "a policy of a newer version has unknown fields, ignoring them");
             }
-            return Some(InForce { uid, spec: stored.value, is_valid: true });
+            return Some(InForce { uid, spec: stored.value, is_valid: true, generation });
         }
         Err(problems) => Invalid::list(&problems),
     };
     if let Some(before) = before.filter(|before| before.is_valid && before.uid == uid) {
         tracing::warn!(policy = name, problems, "a policy is invalid, its last valid version stays in force");
-        return Some(before.clone());
+        return Some(InForce { generation, ..before.clone() });
     }
     let instead = UplinkPolicySpec::instead_of(spec);
     tracing::warn!(policy = name, problems, never = ?instead.as_ref().map(|spec| &spec.links), "a policy is invalid, withholding what it selects");
-    Some(InForce { uid, spec: instead?, is_valid: false })
+    Some(InForce { uid, spec: instead?, is_valid: false, generation })
 }
 
 #[cfg(test)]

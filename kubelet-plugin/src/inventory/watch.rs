@@ -70,10 +70,9 @@ impl NodeWatch {
         let mut links = LinkWatch::new(self.links.clone());
         let (macvlan, ipvlan) =
             (kernel_has(&self.links, "macvlan").await, kernel_has(&self.links, "ipvlan").await);
-        let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<Network>::default());
-        let (mut known_policies, mut known_pools) =
-            (Policies::default(), Objects::<AddressPoolSpec>::default());
-        let (mut warned, no_pools) = (BTreeMap::new(), BTreeMap::new());
+        let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<KnownNetwork>::default());
+        let (mut known_policies, mut known_pools) = (Policies::default(), Objects::<KnownPool>::default());
+        let mut warned = BTreeMap::new();
         let (mut patience, mut waited) = (pin!(tokio::time::sleep(ADDRESSES)), false);
         loop {
             let snapshot = links.snapshot().await;
@@ -88,8 +87,7 @@ impl NodeWatch {
                 let labels = node.labels.clone();
                 let blocks = self.blocks.borrow_and_update().clone();
                 let scarce = scarce(all_networks);
-                let pools = known_pools.known().unwrap_or(&no_pools);
-                let addresses = addresses(&networks, &scarce, pools, &blocks);
+                let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
                 let now = Inventory { labels, uplinks, macvlan, ipvlan, networks, addresses };
                 for warning in new_warnings(&mut warned, now.node_link_warnings()) {
                     tracing::warn!("{warning}");
@@ -104,29 +102,38 @@ impl NodeWatch {
                     inventory.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
                 }
             }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = &mut patience, if !waited => waited = true,
-                () = links.changed() => {}
-                () = self.providers.changed() => {}
-                event = nodes.next() => match event {
-                    Some(event) => own_node.update(event),
-                    None => return,
-                },
-                event = networks.next() => match event {
-                    Some(event) => known_networks.update(event, |object, _| decoded(object)),
-                    None => return,
-                },
-                // Its sender ends with this agent.
-                Ok(()) = self.blocks.changed() => {}
-                event = pools.next() => match event {
-                    Some(event) => known_pools.update(event, |object, _| valid_pool(object)),
-                    None => return,
-                },
-                event = policies.next() => match event {
-                    Some(event) => known_policies.update(event),
-                    None => return,
-                },
+            // Until something has changed: the status of each Network comes to every node, again and again.
+            loop {
+                let is_new = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    () = &mut patience, if !waited => {
+                        waited = true;
+                        true
+                    }
+                    () = links.changed() => true,
+                    () = self.providers.changed() => true,
+                    event = nodes.next() => match event {
+                        Some(event) => own_node.update(event),
+                        None => return,
+                    },
+                    event = networks.next() => match event {
+                        Some(event) => known_networks.update(event, KnownNetwork::read),
+                        None => return,
+                    },
+                    // Its sender ends with this agent.
+                    Ok(()) = self.blocks.changed() => true,
+                    event = pools.next() => match event {
+                        Some(event) => known_pools.update(event, KnownPool::read),
+                        None => return,
+                    },
+                    event = policies.next() => match event {
+                        Some(event) => known_policies.update(event),
+                        None => return,
+                    },
+                };
+                if is_new {
+                    break;
+                }
             }
         }
     }
@@ -189,40 +196,159 @@ fn decoded<K: Resource<DynamicType = ()> + DeserializeOwned>(object: DynamicObje
     object.try_parse::<K>().inspect_err(log).ok()
 }
 
-/// Decodes an AddressPool; one that is invalid is left out.
-fn valid_pool(object: DynamicObject) -> Option<AddressPoolSpec> {
-    decoded::<AddressPool>(object).map(|pool| pool.spec).filter(|pool| pool.problems().is_empty())
+/// What an agent reads of an AddressPool.
+#[derive(Debug, Clone, PartialEq)]
+struct KnownPool {
+    version: Version,
+    /// Its spec; `None` if it is invalid.
+    valid: Option<AddressPoolSpec>,
+}
+
+impl KnownPool {
+    /// Reads an AddressPool. One whose spec was read before is not decoded and validated again.
+    fn read(object: DynamicObject, before: Option<&Self>) -> Option<Self> {
+        let version = Version::of(&object);
+        if let Some(before) = before.filter(|before| before.version.is_of_spec(&version)) {
+            return Some(before.clone());
+        }
+        let valid =
+            decoded::<AddressPool>(object).map(|pool| pool.spec).filter(|spec| spec.problems().is_empty());
+        Some(Self { version, valid })
+    }
+}
+
+/// Returns the valid AddressPools.
+fn valid_pools(pools: Option<&BTreeMap<String, KnownPool>>) -> BTreeMap<String, AddressPoolSpec> {
+    let valid = |(name, pool): (&String, &KnownPool)| Some((name.clone(), pool.valid.clone()?));
+    pools.into_iter().flatten().filter_map(valid).collect()
+}
+
+/// The version of an object's spec.
+#[derive(Debug, Clone, PartialEq)]
+struct Version {
+    uid: Option<String>,
+    generation: Option<i64>,
+}
+
+impl Version {
+    fn of(object: &DynamicObject) -> Self {
+        Self { uid: object.metadata.uid.clone(), generation: object.metadata.generation }
+    }
+
+    /// Whether both are of one spec, which the API server counts.
+    fn is_of_spec(&self, other: &Self) -> bool {
+        self.generation.is_some() && self == other
+    }
+}
+
+/// What an agent reads of a Network.
+#[derive(Debug, Clone, PartialEq)]
+struct KnownNetwork {
+    version: Version,
+    /// Name and spec; `None` if they are invalid.
+    valid: Option<(NetworkName, NetworkSpec)>,
+    /// No block of addresses is free for a node that needs one, as the controller says.
+    is_scarce: bool,
+}
+
+impl KnownNetwork {
+    /// Reads a Network. One whose spec was read before is not decoded and validated again.
+    fn read(object: DynamicObject, before: Option<&Self>) -> Option<Self> {
+        let (version, is_scarce) = (Version::of(&object), is_scarce(&object));
+        if let Some(before) = before.filter(|before| before.version.is_of_spec(&version)) {
+            return Some(Self { is_scarce, ..before.clone() });
+        }
+        let name = object.name_any();
+        let spec = decoded::<Network>(object)?.spec;
+        let is_valid = spec.problems(&name).is_empty();
+        let valid = name.parse().ok().filter(|_| is_valid).map(|name| (name, spec));
+        Some(Self { version, valid, is_scarce })
+    }
 }
 
 /// Returns the valid Networks that are meant for a node with these labels.
 fn networks_for(
-    networks: &BTreeMap<String, Network>,
+    networks: &BTreeMap<String, KnownNetwork>,
     labels: &BTreeMap<String, String>,
 ) -> BTreeMap<NetworkName, NetworkSpec> {
-    let valid = |(name, network): (&String, &Network)| {
-        let fits = has_all(&network.spec.node_selector, labels) && network.spec.problems(name).is_empty();
-        Some((name.parse().ok().filter(|_| fits)?, network.spec.clone()))
-    };
-    networks.iter().filter_map(valid).collect()
+    let valid = networks.values().filter_map(|network| network.valid.clone());
+    valid.filter(|(_, spec)| has_all(&spec.node_selector, labels)).collect()
 }
 
-/// Returns the Networks of which no block of addresses is free for a node that needs one, as the controller says.
-fn scarce(networks: &BTreeMap<String, Network>) -> BTreeSet<NetworkName> {
-    let is_scarce = |network: &Network| {
-        let conditions = network.status.iter().flat_map(|status| &status.conditions);
-        conditions.into_iter().any(|condition| {
-            condition.type_ == ADDRESSES_AVAILABLE
-                && condition.status == "False"
-                && condition.reason == EXHAUSTED
-        })
-    };
-    let scarce = networks.iter().filter(|(_, network)| is_scarce(network));
+/// Returns the Networks of which no block of addresses is free for a node that needs one.
+fn scarce(networks: &BTreeMap<String, KnownNetwork>) -> BTreeSet<NetworkName> {
+    let scarce = networks.iter().filter(|(_, network)| network.is_scarce);
     scarce.filter_map(|(name, _)| name.parse().ok()).collect()
+}
+
+/// Whether the controller says that no block of addresses is free for a node that needs one.
+fn is_scarce(network: &DynamicObject) -> bool {
+    let conditions = network.data["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|condition| {
+        condition["type"] == ADDRESSES_AVAILABLE
+            && condition["status"] == "False"
+            && condition["reason"] == EXHAUSTED
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
     use super::*;
+
+    fn network(generation: i64, spec: Value, status: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": "storage", "uid": "u", "generation": generation}, "spec": spec, "status": status,
+        }))
+        .expect("an object")
+    }
+
+    #[test]
+    fn the_status_of_a_network_is_no_news_and_its_spec_is() {
+        let spec = |kind: &str| {
+            json!({"uplink": {"interfaces": ["eth1"]},
+                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": kind, "master": "${uplink.ifName}"}]}})
+        };
+        let condition = |kind: &str, status: &str, reason: &str| {
+            json!({"type": kind, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let nodes = |count: i64| json!({"nodes": count, "conditions": [condition("Available", "True", "Everywhere")]});
+        let mut known = Objects::<KnownNetwork>::default();
+        let mut update = |event| known.update(event, KnownNetwork::read);
+        assert!(!update(Event::Init));
+        assert!(!update(Event::InitApply(network(1, spec("ipvlan"), Value::Null))));
+        assert!(update(Event::InitDone));
+        for count in 0..100 {
+            assert!(!update(Event::Apply(network(1, spec("ipvlan"), nodes(count)))), "{count}");
+        }
+        assert!(update(Event::Apply(network(2, spec("macvlan"), nodes(7)))));
+        let exhausted = json!({"conditions": [condition(ADDRESSES_AVAILABLE, "False", EXHAUSTED)]});
+        assert!(update(Event::Apply(network(2, spec("macvlan"), exhausted.clone()))));
+        assert!(!update(Event::Apply(network(2, spec("macvlan"), exhausted))));
+        // The watch begins anew.
+        assert!(!update(Event::Init));
+        assert!(!update(Event::InitApply(network(2, spec("macvlan"), nodes(9)))));
+        assert!(update(Event::InitDone), "there are addresses again");
+        let known = known.known().expect("a list");
+        assert_eq!((networks_for(known, &BTreeMap::new()).len(), scarce(known).len()), (1, 0));
+    }
+
+    #[test]
+    fn a_spec_that_was_read_is_not_read_again() {
+        let bad = json!({"cni": "not a conflist"});
+        let version = Version { uid: Some("u".into()), generation: Some(1) };
+        let known = |valid| KnownNetwork { version: version.clone(), valid, is_scarce: false };
+        // It would be left out if it was decoded.
+        assert_eq!(
+            KnownNetwork::read(network(1, bad.clone(), Value::Null), Some(&known(None))),
+            Some(known(None))
+        );
+        assert_eq!(KnownNetwork::read(network(2, bad, Value::Null), Some(&known(None))), None);
+    }
 
     #[test]
     fn a_warning_is_reported_once_and_again_when_it_changes() {
