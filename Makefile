@@ -87,7 +87,7 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 	cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
-test-density test-scale bench: export NETCLAIM_PROFILE := release
+test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
 test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions ## make test, and then what takes longer (root)
@@ -101,6 +101,17 @@ bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link
 	@tests/bench/bench.sh
 	tests/node/build.sh
 	cargo test --release --package netclaim-tests --test scale --locked -- latency
+
+.PHONY: bench-starts
+bench-starts: tools ## How fast pods start beside plain ones, one by one and at once, beside slow plugins (root; 10 minutes)
+	tests/node/build.sh
+	cargo test --package netclaim-tests --test starts --locked -- own::
+
+.PHONY: bench-peers
+bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in turns (root; 15 minutes; NETCLAIM_BENCH_ROUNDS=3)
+	tests/node/build.sh
+	tests/bench/peers/build.sh >/dev/null
+	cargo test --package netclaim-tests --test starts --locked -- peers::
 
 .PHONY: lint
 lint: tools deny

@@ -28,8 +28,8 @@ impl AuditLog {
         Ok(Self { path, from })
     }
 
-    /// Requests that have been answered.
-    fn requests(&self) -> Result<impl Iterator<Item = Value>> {
+    /// Requests that have been answered, as the audit log has them.
+    pub fn requests(&self) -> Result<impl Iterator<Item = Value>> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.from))?;
         // The last line may be incomplete.
@@ -64,7 +64,7 @@ impl AuditLog {
     pub fn write_times(&self, resource: &str) -> Result<Vec<(Duration, String)>> {
         let written = self.requests()?.filter(|event| is_write(event, resource, false));
         Ok(written
-            .filter_map(|event| Some((time_of_day(&event["stageTimestamp"])?, text(&event["verb"]))))
+            .filter_map(|event| Some((time_of_day(event["stageTimestamp"].as_str()?)?, text(&event["verb"]))))
             .collect())
     }
 
@@ -93,9 +93,9 @@ fn is_write(event: &Value, resource: &str, dry_run: bool) -> bool {
 }
 
 /// The time of day of a timestamp such as `2026-01-01T12:00:00.123456Z`.
-fn time_of_day(timestamp: &Value) -> Option<Duration> {
-    let (_, time) = timestamp.as_str()?.trim_end_matches('Z').split_once('T')?;
+pub fn time_of_day(timestamp: &str) -> Option<Duration> {
+    let (_, time) = timestamp.trim_end_matches('Z').split_once('T')?;
     let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
     let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
-    Some(Duration::from_secs_f64(hours * 3600.0 + minutes * 60.0 + seconds))
+    Duration::try_from_secs_f64(hours * 3600.0 + minutes * 60.0 + seconds).ok()
 }

@@ -33,7 +33,7 @@ mod watch;
 pub use netclaim_driver::failpoint::Failpoint;
 
 pub use agent::{AGENT, AGENT_PODS, AGENT_USER, CONTROLLER};
-pub use audit::AuditLog;
+pub use audit::{AuditLog, time_of_day};
 pub use cluster::{Cluster, SYSTEM};
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};

@@ -1,6 +1,6 @@
 //! Processes. The node's are the machine's: it has no process namespace of its own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result};
@@ -49,6 +49,17 @@ impl Running {
         let mut running = Self(child.with_context(|| format!("cannot run {command:?}"))?);
         let stdout = running.0.stdout.take().context("the child has no pipe")?;
         Ok((running, stdout))
+    }
+
+    /// Starts `command` with its output in a file.
+    pub fn logged(command: &mut Command, log: File) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
+        Ok(Self(child.with_context(|| format!("cannot run {command:?}"))?))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Result<i32> {
+        Ok(self.0.id().try_into()?)
     }
 }
 

@@ -345,6 +345,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         match self.write(&record).await {
             Ok(()) => {
                 Failpoint::AddNoted.reach();
+                tracing::debug!(pod.uid = %self.uid, attachment = %key, "added");
                 self.retries.succeeded(key);
                 self.replace(record);
                 self.publish().await;

@@ -1,0 +1,45 @@
+//! How fast pods start: netclaim's beside plain pods, and beside those of Multus and DRANET, on one real node.
+//!
+//! Pods are created and watched by this program, and timed from the request that creates them to the phase `Running`. The
+//! kubelet has its default sync period. Numbers go to `target/starts/TIME-*` and `target/peers/TIME-*` as `samples.csv`,
+//! the tables of docs/benchmarks.md as `table.md`, the picture as `starts.svg`.
+//!
+//! | module | what it has | run by |
+//! |---|---|---|
+//! | [`own`] | netclaim beside plain pods; slow plugins, and an agent that is away | `make bench-starts` |
+//! | [`peers`] | plain pods, Multus, DRANET and netclaim in turns | `make bench-peers` |
+//! | [`contestants`], [`multus`], [`dranet`], [`daemon`] | who takes part | |
+//! | [`measure`] | what is measured of each | |
+//! | [`pods`], [`timeline`] | when a pod starts, and where the time goes | |
+//! | [`samples`], [`picture`] | numbers, tables and the picture | |
+
+use std::process::ExitCode;
+
+use netclaim_tests::{scenarios, suite};
+
+mod contestants;
+mod daemon;
+mod dranet;
+mod measure;
+mod multus;
+mod own;
+mod peers;
+mod picture;
+mod pods;
+mod samples;
+mod timeline;
+
+use own::*;
+use peers::*;
+
+fn main() -> ExitCode {
+    suite::run(scenarios![
+        alone:
+            pods_with_a_claim_start_beside_plain_pods,
+            plain_pods_start_beside_a_slow_add,
+            pods_that_never_restart_wait_for_a_slow_add,
+            pods_start_when_the_agent_is_back,
+            the_peers_start_pods_in_turns,
+            the_peers_come_back_after_a_pod_was_created;
+    ])
+}

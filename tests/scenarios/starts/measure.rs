@@ -1,0 +1,210 @@
+//! What is measured of each contestant: starts one by one and at once, ends, and what they cost.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::pod;
+use netclaim_tests::{Test, Usage};
+use serde_json::{Value, json};
+
+use crate::contestants::Contestant;
+use crate::picture::sample;
+use crate::pods::{Pods, Started};
+use crate::samples::Samples;
+use crate::timeline::Logs;
+
+/// Starts one after another, of pods with the volume of a service account's token, the default.
+pub const ONE_TOKENS: &str = "one by one, token volumes";
+/// Starts one after another, of pods without volumes.
+pub const ONE_BARE: &str = "one by one, no volumes";
+/// Starts at once, of pods with such volumes.
+pub const TOKENS: &str = "at once, token volumes";
+/// Starts at once, of pods without volumes.
+pub const NO_VOLUMES: &str = "at once, no volumes";
+/// The ends of pods that are deleted at once.
+pub const GONE: &str = "deleted at once: gone ms";
+/// Longer than the kubelet takes for its next look at a pod by itself, 60 to 90 s.
+pub const PATIENCE: Duration = Duration::from_secs(150);
+/// The user that creates and deletes the pods.
+const OURSELVES: &str = "admin";
+/// What every contestant makes work.
+const CONTROL_PLANE: [&str; 4] = ["etcd", "apiserver", "kcm", "scheduler"];
+
+/// A number from the environment.
+pub fn setting(name: &str, default: usize) -> Result<usize> {
+    match std::env::var(name) {
+        Ok(value) => value.parse().with_context(|| format!("{name} is {value:?}")),
+        Err(_) => Ok(default),
+    }
+}
+
+/// One contestant's turn.
+pub struct Turn<'a> {
+    pub test: &'a Test<'a>,
+    pub pods: &'a Pods,
+    pub samples: &'a mut Samples,
+    pub who: &'a dyn Contestant,
+    pub round: usize,
+}
+
+impl Turn<'_> {
+    fn add(&mut self, what: &str, of: &str, value: f64) {
+        self.samples.add(self.round, self.who.name(), what, of, value);
+    }
+
+    /// New pods of this turn.
+    fn new_pods(&self, label: &str, count: usize, tokens: bool) -> Vec<Value> {
+        let pod = |n: usize| {
+            let mut pod = pod(&format!("{}-{label}-{}-{n}", self.who.name(), self.round), &[]);
+            pod["spec"]["automountServiceAccountToken"] = json!(tokens);
+            self.who.dress(&mut pod);
+            pod
+        };
+        (0..count).map(pod).collect()
+    }
+
+    /// Makes sure that pods have what they asked for.
+    fn have_networks(&self, started: &[Started]) -> Result<()> {
+        for pod in started {
+            let there = self.test.interfaces(&pod.name)?.contains_key("net1");
+            ensure!(there == self.who.attaches(), "net1 in {}: {there}", pod.name);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, kind: &str, logs: &Logs, started: &[Started]) -> Result<()> {
+        for (pod, marks) in logs.marks(self.test, started)? {
+            for (mark, millis) in marks {
+                self.add(&sample(kind, mark), &pod, millis);
+            }
+        }
+        for pod in started {
+            self.add(&format!("{kind} ms"), &pod.name, pod.took());
+        }
+        self.have_networks(started)
+    }
+
+    fn end(&mut self, started: &[Started]) -> Result<()> {
+        let names: Vec<String> = started.iter().map(|pod| pod.name.clone()).collect();
+        for (pod, millis) in self.pods.delete(&names)? {
+            self.add(GONE, &pod, millis);
+        }
+        Ok(())
+    }
+
+    /// Starts and ends pods that do not count: caches fill.
+    fn warm_up(&mut self) -> Result<()> {
+        let started = self.pods.start(&self.new_pods("warm", 2, true), PATIENCE)?;
+        self.have_networks(&started)?;
+        self.pods.delete(&started.into_iter().map(|pod| pod.name).collect::<Vec<_>>()).map(drop)
+    }
+
+    /// Starts pods one after another, and ends them at once.
+    fn one_by_one(&mut self, count: usize, tokens: bool) -> Result<()> {
+        let (label, kind) = if tokens { ("one-tokens", ONE_TOKENS) } else { ("one-bare", ONE_BARE) };
+        let logs = Logs::from_now(self.test)?;
+        let mut started = Vec::new();
+        for pod in self.new_pods(label, count, tokens) {
+            started.extend(self.pods.start(&[pod], PATIENCE)?);
+            // The kubelet still writes what became of this one.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.note(kind, &logs, &started)?;
+        self.end(&started)
+    }
+
+    /// Starts pods at once, and ends them at once.
+    fn at_once(&mut self, count: usize, tokens: bool) -> Result<()> {
+        let (label, kind) = if tokens { ("tokens", TOKENS) } else { ("bare", NO_VOLUMES) };
+        let logs = Logs::from_now(self.test)?;
+        let started = self.pods.start(&self.new_pods(label, count, tokens), PATIENCE)?;
+        self.note(kind, &logs, &started)?;
+        self.add(
+            &format!("{kind}: slowest ms"),
+            "burst",
+            started.iter().map(Started::took).fold(0.0, f64::max),
+        );
+        self.end(&started)
+    }
+
+    /// Starts and ends pods in every way, and adds what that costs.
+    pub fn everything(&mut self, count: usize) -> Result<()> {
+        self.warm_up()?;
+        self.with_costs(4 * count, |turn| {
+            for tokens in [false, true] {
+                turn.one_by_one(count, tokens)?;
+                turn.at_once(count, tokens)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds what `work` costs for each of the `lives` of pods in it, and the memory before and after.
+    fn with_costs(&mut self, lives: usize, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = Costs::now(self)?;
+        let logs = Logs::from_now(self.test)?;
+        work(self)?;
+        let after = Costs::now(self)?;
+        let each = |of: OfCosts| of(&after).saturating_sub(of(&before)) as f64 / lives as f64;
+        let times: [(&str, OfCosts); 5] = [
+            ("CPU of its processes ms", |costs| costs.own),
+            ("CPU of plugins ms", |costs| costs.programs),
+            ("CPU of containerd and its plugins ms", |costs| costs.runtime),
+            ("CPU of the kubelet ms", |costs| costs.kubelet),
+            ("CPU of the control plane ms", |costs| costs.control_plane),
+        ];
+        for (what, of) in times {
+            self.add(what, "pod", each(of));
+        }
+        for (when, costs) in [("before", &before), ("after", &after)] {
+            self.add(&format!("memory {when} MiB"), "all", costs.rss as f64 / 1024.0);
+            self.add(&format!("of it anonymous {when} MiB"), "all", costs.anonymous as f64 / 1024.0);
+        }
+        let (mut own, mut all) = (0, 0);
+        for event in logs.audit().requests()?.filter(|event| event["user"]["username"] != OURSELVES) {
+            all += 1;
+            own += usize::from(self.who.user().is_some_and(|user| event["user"]["username"] == user));
+        }
+        self.add("requests of its own", "pod", own as f64 / lives as f64);
+        self.add("requests of all", "pod", all as f64 / lives as f64);
+        Ok(())
+    }
+}
+
+/// One of the CPU times.
+type OfCosts = fn(&Costs) -> u64;
+
+/// CPU time in milliseconds and memory in KiB.
+#[derive(Default)]
+struct Costs {
+    own: u64,
+    programs: u64,
+    rss: u64,
+    anonymous: u64,
+    runtime: u64,
+    kubelet: u64,
+    control_plane: u64,
+}
+
+impl Costs {
+    fn now(turn: &Turn<'_>) -> Result<Self> {
+        let mut costs = Self::default();
+        let daemons = turn.who.daemons()?;
+        for pid in &daemons {
+            let usage = Usage::of(*pid)?;
+            costs.own += usage.cpu;
+            costs.rss += usage.rss;
+            costs.anonymous += usage.anonymous;
+            // netclaim's agent is a child of its parent, and counts once.
+            costs.programs += usage.programs;
+        }
+        let of_service = |name: &str| Usage::of(turn.test.cluster.service_pid(name)?);
+        let runtime = of_service("runtime")?;
+        costs.runtime = runtime.cpu + runtime.programs;
+        costs.kubelet = of_service("kubelet")?.cpu;
+        for name in CONTROL_PLANE {
+            costs.control_plane += of_service(name)?.cpu;
+        }
+        Ok(costs)
+    }
+}
