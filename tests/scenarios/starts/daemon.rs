@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 /// Where a pod finds its service account's token.
 const IDENTITY: &str = "/run/secrets/kubernetes.io/serviceaccount";
 const NAMESPACE: &str = "kube-system";
+/// The peers' folders in `tests/bench/peers`, and their modules.
+const MULTUS: (&str, &str) = ("multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4");
+const DRANET: (&str, &str) = ("dranet", "sigs.k8s.io/dranet");
 
 /// The programs, built from pinned Go modules.
 pub struct Programs(PathBuf);
@@ -29,6 +32,17 @@ impl Programs {
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
+}
+
+/// The peers' names and versions, as their `go.mod` files pin them.
+pub fn versions() -> Result<Vec<String>> {
+    let version = |(peer, module): (&str, &str)| {
+        let path = format!("{}/bench/peers/{peer}/go.mod", env!("CARGO_MANIFEST_DIR"));
+        let text = fs::read_to_string(&path)?;
+        let version = text.lines().find_map(|line| line.trim().strip_prefix(module)?.strip_prefix(' '));
+        Ok(format!("{peer} {}", version.with_context(|| format!("no version of {module} in {path}"))?))
+    };
+    [MULTUS, DRANET].into_iter().map(version).collect()
 }
 
 /// The rights of a service account, while this value lives.

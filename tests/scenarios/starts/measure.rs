@@ -30,6 +30,11 @@ const OURSELVES: &str = "admin";
 /// What every contestant makes work.
 const CONTROL_PLANE: [&str; 4] = ["etcd", "apiserver", "kcm", "scheduler"];
 
+/// The slowest pod of each burst of a kind.
+pub fn slowest_of(kind: &str) -> String {
+    format!("{kind}: slowest ms")
+}
+
 /// A number from the environment.
 pub fn setting(name: &str, default: usize) -> Result<usize> {
     match std::env::var(name) {
@@ -119,11 +124,7 @@ impl Turn<'_> {
         let logs = Logs::from_now(self.test)?;
         let started = self.pods.start(&self.new_pods(label, count, tokens), PATIENCE)?;
         self.note(kind, &logs, &started)?;
-        self.add(
-            &format!("{kind}: slowest ms"),
-            "burst",
-            started.iter().map(Started::took).fold(0.0, f64::max),
-        );
+        self.add(&slowest_of(kind), "burst", started.iter().map(Started::took).fold(0.0, f64::max));
         self.end(&started)
     }
 

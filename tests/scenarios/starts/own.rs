@@ -1,14 +1,15 @@
 //! netclaim's pods beside plain ones on the same node, in turns; and what slow plugins and an absent agent cost them.
 
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use netclaim_tests::Test;
-use netclaim_tests::objects::pod;
+use netclaim_tests::objects::{pod, text};
 use serde_json::{Value, json};
 
 use crate::contestants::{Contestant, Netclaim, Plain, claim_from_template};
-use crate::measure::{GONE, NO_VOLUMES, ONE_BARE, ONE_TOKENS, PATIENCE, TOKENS, Turn, setting};
+use crate::measure::{GONE, NO_VOLUMES, ONE_BARE, ONE_TOKENS, PATIENCE, TOKENS, Turn, setting, slowest_of};
 use crate::picture::{self, Panel};
 use crate::pods::{Pods, Started};
 use crate::samples::{Samples, table};
@@ -46,11 +47,49 @@ pub fn pods_with_a_claim_start_beside_plain_pods(test: &Test<'_>) -> Result<()> 
             samples.save()?;
         }
     }
-    summarize(&samples, &["plain", "netclaim"])
+    summarize(test, &samples, &["plain", "netclaim"], &[])
 }
 
-/// Writes the tables and the picture.
-pub fn summarize(samples: &Samples, who: &[&str]) -> Result<()> {
+/// Milliseconds by which the slowest pod of a burst may be later than the slowest plain one.
+const LATE: f64 = 500.0;
+
+/// Counts the bursts with a claim whose slowest pod was not late, and says so.
+fn bursts_in_time(samples: &Samples) -> String {
+    let of_kind = |kind: &str| {
+        let slowest = |who: &str| samples.by_round(who, &slowest_of(kind));
+        let (plain, with) = (slowest("plain"), slowest("netclaim"));
+        let pairs = with.iter().filter_map(|(round, with)| Some((with, plain.get(round)?)));
+        let in_time = pairs.filter(|(with, plain)| **with <= **plain + LATE).count();
+        format!("{kind}: {in_time} of {}", with.len())
+    };
+    let kinds = [NO_VOLUMES, TOKENS].map(of_kind).join("; ");
+    format!(
+        "\nBursts whose slowest netclaim pod started at most {LATE} ms after the slowest plain one: {kinds}\n"
+    )
+}
+
+/// What was measured, on what and when.
+fn conditions(test: &Test<'_>, pods: usize, others: &[String]) -> Result<String> {
+    let info = test.cluster.get(&["node", "node0"])?["status"]["nodeInfo"].clone();
+    let date = Command::new("date").args(["-u", "+%F"]).output()?;
+    let revision = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output()?;
+    let said = |output: Output| String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let processors = std::thread::available_parallelism()?;
+    let mut facts = vec![
+        said(date),
+        format!("netclaim {}", said(revision)),
+        format!("Kubernetes {}", text(&info["kubeletVersion"])),
+        text(&info["containerRuntimeVersion"]).replace("://", " "),
+        format!("Linux {}", text(&info["kernelVersion"])),
+        format!("{processors} processors"),
+    ];
+    facts.extend(others.iter().cloned());
+    facts.push(format!("p50 / p90 / p99 of {pods} pods for each kind of start"));
+    Ok(facts.join(", "))
+}
+
+/// Writes the tables and the picture; `others` are the versions of the peers.
+pub fn summarize(test: &Test<'_>, samples: &Samples, who: &[&str], others: &[String]) -> Result<()> {
     let head: Vec<&str> = std::iter::once("").chain(who.iter().copied()).collect();
     let row = |title: &str, cell: &dyn Fn(&str) -> String| {
         std::iter::once(title.to_owned()).chain(who.iter().map(|who| cell(who))).collect::<Vec<String>>()
@@ -63,7 +102,7 @@ pub fn summarize(samples: &Samples, who: &[&str]) -> Result<()> {
         }));
     }
     for kind in [NO_VOLUMES, TOKENS] {
-        let what = format!("{kind}: slowest ms");
+        let what = slowest_of(kind);
         rows.push(row(&format!("{kind}: slowest pod of a burst, ms"), &|who| samples.cell(who, &what)));
     }
     rows.push(row("deleted at once: gone, ms", &|who| samples.cell(who, GONE)));
@@ -85,17 +124,18 @@ pub fn summarize(samples: &Samples, who: &[&str]) -> Result<()> {
     ] {
         rows.push(row(title, &|who| samples.medians(who, whats)));
     }
-    let mut text = format!("p50 / p90 / p99, n = {number} for each start\n\n{}", table(&head, rows));
+    let mut page = format!("{}\n\n{}", conditions(test, number, others)?, table(&head, rows));
+    page += &bursts_in_time(samples);
     for kind in [ONE_BARE, NO_VOLUMES] {
-        text += &format!("\n{kind}: median of each mark, ms after the request\n\n");
-        text += &table(&head, picture::rows(samples, kind, who));
+        page += &format!("\n{kind}: median of each mark, ms after the request\n\n");
+        page += &table(&head, picture::rows(samples, kind, who));
     }
     let panels = [
         Panel { title: "One by one, pods without volumes", kind: ONE_BARE },
         Panel { title: "All at once, pods without volumes", kind: NO_VOLUMES },
     ];
     std::fs::write(samples.dir().join("starts.svg"), picture::svg(samples, &panels, who))?;
-    samples.publish("table.md", &text)
+    samples.publish("table.md", &page)
 }
 
 /// A Network whose ADD takes so long, and the template of its claims; returns the template's name.

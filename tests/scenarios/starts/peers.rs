@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use netclaim_tests::Test;
 
 use crate::contestants::{Contestant, Netclaim, Plain};
-use crate::daemon::Programs;
+use crate::daemon::{Programs, versions};
 use crate::dranet::Dranet;
 use crate::measure::Turn;
 use crate::multus::Multus;
@@ -52,13 +52,13 @@ pub fn the_peers_start_pods_in_turns(test: &Test<'_>) -> Result<()> {
     let mut samples = Samples::new("peers", "starts")?;
     let pods = Pods::of(test)?;
     let count = count()?;
-    for _ in 0..rounds(3)? {
+    for _ in 0..rounds(2)? {
         let round = samples.next_round();
         in_turns(test, &mut samples, round, &ALL, |samples, who| {
             Turn { test, pods: &pods, samples, who, round }.everything(count)
         })?;
     }
-    summarize(&samples, &ALL)
+    summarize(test, &samples, &ALL, &versions()?)
 }
 
 pub fn the_peers_come_back_after_a_pod_was_created(test: &Test<'_>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The numbers of all measurements: one file for programs, tables for people.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -91,6 +92,12 @@ impl Samples {
         let mut values: Vec<f64> = of_kind.map(|sample| sample.value).collect();
         values.sort_unstable_by(f64::total_cmp);
         values
+    }
+
+    /// The number of each round, of a kind that has one in a round.
+    pub fn by_round(&self, who: &str, what: &str) -> BTreeMap<usize, f64> {
+        let of_kind = self.all.iter().filter(|sample| sample.who == who && sample.what == what);
+        of_kind.map(|sample| (sample.round, sample.value)).collect()
     }
 
     /// The median of one kind.
