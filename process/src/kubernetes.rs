@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kube::Config;
+use kube::api::Patch;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use serde_json::{Value, json};
 
 /// Why the API server cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +57,26 @@ pub async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube
     answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(NoAnswer))))
 }
 
+/// Returns a JSON patch that removes the value at `path`, if each of `tests` is the value at its path. The API server answers
+/// 422 if one is not.
+///
+/// # Errors
+/// A path is no JSON pointer.
+pub fn removal(path: &str, tests: &[(&str, &str)]) -> kube::Result<Patch<()>> {
+    let tests = tests.iter().map(|(path, value)| json!({"op": "test", "path": path, "value": value}));
+    let operations: Value = tests.chain([json!({"op": "remove", "path": path})]).collect();
+    serde_json::from_value(operations).map(Patch::Json).map_err(kube::Error::SerdeError)
+}
+
+/// Returns a JSON patch that removes a finalizer, which is the one at `index`, of the object with this UID.
+///
+/// # Errors
+/// None: its paths are JSON pointers.
+pub fn finalizer_removal(uid: &str, finalizer: &str, index: usize) -> kube::Result<Patch<()>> {
+    let path = format!("/metadata/finalizers/{index}");
+    removal(&path, &[("/metadata/uid", uid), (&path, finalizer)])
+}
+
 #[cfg(test)]
 mod tests {
     use kube::Client;
@@ -65,6 +87,19 @@ mod tests {
     async fn a_client_finds_its_tls_provider_without_help() {
         let config = Config::new("https://127.0.0.1:1".parse().unwrap());
         assert!(Client::try_from(config).is_ok());
+    }
+
+    #[test]
+    fn a_finalizer_is_removed_from_the_object_that_was_seen() {
+        let Patch::Json(patch) = finalizer_removal("uid", "netclaim.dev/block", 1).unwrap() else {
+            panic!("another kind of patch")
+        };
+        let expected = json!([
+            {"op": "test", "path": "/metadata/uid", "value": "uid"},
+            {"op": "test", "path": "/metadata/finalizers/1", "value": "netclaim.dev/block"},
+            {"op": "remove", "path": "/metadata/finalizers/1"},
+        ]);
+        assert_eq!(serde_json::to_value(patch).unwrap(), expected);
     }
 
     #[tokio::test]

@@ -407,13 +407,13 @@ impl AddressPoolSpec {
         self.host_local(&self.usable())
     }
 
-    /// Returns the `ipam` object by which `static` gives an attachment the reserved addresses that its claim asks for.
+    /// Returns the `ipam` object by which `static` gives an attachment the addresses that [`asked`](Self::asked) has returned.
     ///
     /// # Errors
-    /// An address is not reserved, or a family has none or two.
-    pub fn fixed(&self, asked: &[IpRequest]) -> Result<Value, Invalid> {
+    /// An address is in no range.
+    pub fn fixed(&self, asked: &[IpAddr]) -> Result<Value, Invalid> {
         let mut addresses = Vec::new();
-        for (i, ip) in self.asked(asked)?.into_iter().enumerate() {
+        for (i, &ip) in asked.iter().enumerate() {
             let range = self.range_of(ip).ok_or_else(|| self.not_reserved(i, ip))?;
             let net = format!("{ip}/{}", range.subnet.prefix_len());
             addresses.push(json!({"address": net, "gateway": range.gateway()}));
@@ -652,7 +652,7 @@ mod tests {
         let fixed = |ips: &[&str]| {
             let ips: Vec<IpRequest> =
                 ips.iter().map(|ip| IpRequest::try_from((*ip).to_owned()).expect("an address")).collect();
-            pool.fixed(&ips).map_err(|error| error.to_string())
+            pool.asked(&ips).and_then(|asked| pool.fixed(&asked)).map_err(|error| error.to_string())
         };
         let ipam = fixed(&["10.20.0.200", "fd00::f01/64"]).expect("reserved");
         assert_eq!(ipam["addresses"][0], json!({"address": "10.20.0.200/24", "gateway": "10.20.0.1"}));

@@ -192,6 +192,11 @@ impl HostLocal {
     }
 }
 
+/// The directory with the reservations of a network whose configuration has no `dataDir`.
+pub fn default_reservations_dir(network: &str) -> PathBuf {
+    Path::new(DEFAULT_DATA_DIR).join(network)
+}
+
 /// The reservations in a network's directory, sorted. There are none if the directory does not exist.
 ///
 /// Taken without the plugin's lock. A reservation that comes or goes meanwhile may be in the list or not.

@@ -12,6 +12,7 @@ use netclaim_api::addresses::{
     Holder, HolderKind, PoolKey,
 };
 use netclaim_api::network::Network;
+use netclaim_process::kubernetes::finalizer_removal;
 use serde_json::json;
 
 use crate::leasing::Removal;
@@ -118,15 +119,8 @@ impl Writes {
         let Some(index) = finalizers.iter().position(|finalizer| finalizer == BLOCK_FINALIZER) else {
             return Ok(Done::Yes);
         };
-        let path = format!("/metadata/finalizers/{index}");
-        let patch = json!([
-            {"op": "test", "path": "/metadata/uid", "value": block.uid},
-            {"op": "test", "path": path, "value": BLOCK_FINALIZER},
-            {"op": "remove", "path": path},
-        ]);
-        let Ok(patch) = serde_json::from_value(patch) else { return Ok(Done::Overtaken) };
-        let patched =
-            self.blocks.patch(&block.name, &PatchParams::default(), &Patch::Json::<()>(patch)).await;
+        let patch = finalizer_removal(&block.uid, BLOCK_FINALIZER, index)?;
+        let patched = self.blocks.patch(&block.name, &PatchParams::default(), &patch).await;
         overtaken(&[404, 409, 422], patched)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use netclaim_api::addresses::{
 };
 use netclaim_api::network::conflist_name;
 use netclaim_cni::error_chain;
-use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, reservations};
+use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, default_reservations_dir, reservations};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
-use netclaim_process::kubernetes::answered;
+use netclaim_process::kubernetes::{answered, finalizer_removal};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -325,22 +325,12 @@ impl BlockKeeper {
     }
 
     async fn remove_finalizer(&self, name: &str, block: &OwnBlock, index: usize) -> bool {
-        let path = format!("/metadata/finalizers/{index}");
-        let patch = json!([
-            {"op": "test", "path": "/metadata/uid", "value": block.uid},
-            {"op": "test", "path": path, "value": BLOCK_FINALIZER},
-            {"op": "remove", "path": path},
-        ]);
-        let patch = match serde_json::from_value(patch) {
-            Ok(patch) => Patch::<()>::Json(patch),
-            Err(error) => {
-                tracing::error!(%error, "cannot form a patch");
-                return false;
-            }
-        };
         tracing::info!(block = name, "letting go of a block of addresses");
-        let patched = answered(self.api().patch(name, &PatchParams::default(), &patch)).await;
-        succeeded(patched.map(drop), name, "let go of an AddressBlock")
+        let patched = async {
+            let patch = finalizer_removal(&block.uid, BLOCK_FINALIZER, index)?;
+            answered(self.api().patch(name, &PatchParams::default(), &patch)).await.map(drop)
+        };
+        succeeded(patched.await, name, "let go of an AddressBlock")
     }
 
     fn api(&self) -> Api<AddressBlock> {
@@ -412,7 +402,7 @@ async fn reservation_in(lists: BTreeSet<String>, block: IpNet) -> Option<PathBuf
     let all = Span::of_net(block);
     let read = tokio::task::spawn_blocking(move || {
         lists.iter().find_map(|list| {
-            let dir = Path::new(DEFAULT_DATA_DIR).join(list);
+            let dir = default_reservations_dir(list);
             match reservations(&dir) {
                 Ok(found) => {
                     let inside = found.into_iter().find(|reservation| all.contains(reservation.ip));

@@ -14,7 +14,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::Family;
 use netclaim_api::network::{NetworkSpec, Scope};
 use netclaim_cni::ListName;
-use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, HostLocal, reservations};
+use netclaim_cni::ipam::host_local::{HostLocal, default_reservations_dir, reservations};
 use serde_json::Value;
 
 use crate::devices::Held;
@@ -75,7 +75,7 @@ pub fn foreign(name: &NetworkName, spec: &NetworkSpec, ours: &BTreeSet<String>) 
 /// Returns the directory in which `host-local` keeps the leases of a Network with `addresses`.
 pub fn leases_dir(name: &NetworkName, spec: &NetworkSpec) -> Option<PathBuf> {
     let list = ListName::try_from(spec.list_name(name)).ok()?;
-    spec.addresses.is_some().then(|| Path::new(DEFAULT_DATA_DIR).join(list.as_str()))
+    spec.addresses.is_some().then(|| default_reservations_dir(list.as_str()))
 }
 
 /// Returns the Networks that share addresses with this one, itself included, and how many attachments each has. A Network

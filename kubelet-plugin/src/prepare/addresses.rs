@@ -82,8 +82,8 @@ pub(super) fn ipam<'a>(
     });
     let asked = merged.asked.of_pod(pod)?;
     if !asked.is_empty() {
-        let ipam = pool.fixed(&asked).map_err(|error| of(network, error))?;
         let asked = pool.asked(&asked).map_err(|error| of(network, error))?;
+        let ipam = pool.fixed(&asked).map_err(|error| of(network, error))?;
         let pool = match &of_node.key {
             PoolKey::Pool(pool) => Some(pool.clone()),
             PoolKey::Network(_) => None,

@@ -16,7 +16,7 @@ use netclaim_api::addresses::{
 };
 use netclaim_cni::error_chain;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
-use netclaim_process::kubernetes::answered;
+use netclaim_process::kubernetes::{answered, removal};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -170,19 +170,12 @@ impl Leases {
 
     /// Clears the node of a lease, if it is still this one. Returns whether there is nothing left to clear.
     async fn clear_node(&self, lease: &str) -> bool {
-        let patch = json!([
-            {"op": "test", "path": "/status/node", "value": self.node},
-            {"op": "remove", "path": "/status/node"},
-        ]);
-        let patch = match serde_json::from_value(patch) {
-            Ok(patch) => Patch::<()>::Json(patch),
-            Err(error) => {
-                tracing::error!(%error, "cannot form a patch");
-                return false;
-            }
+        let cleared = async {
+            let patch = removal("/status/node", &[("/status/node", &self.node)])?;
+            answered(self.api.patch_status(lease, &PatchParams::default(), &patch)).await.map(drop)
         };
-        match answered(self.api.patch_status(lease, &PatchParams::default(), &patch)).await {
-            Ok(_) => true,
+        match cleared.await {
+            Ok(()) => true,
             // It is gone, or another node's.
             Err(kube::Error::Api(status)) if [403, 404, 409, 422].contains(&status.code) => true,
             Err(error) => {
