@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::dir_changes::{Watches, watch};
+use super::dir_changes::{Coverage, Watches, watch};
 use super::launcher::Launcher;
 
 /// A subscription to changes in the directories that are searched for plugins, where the plugins run: see
@@ -26,13 +26,14 @@ impl BinChanges {
     /// # Errors
     /// When the directories cannot be watched any more: subscribe and look again.
     pub async fn tick(&mut self) -> io::Result<()> {
-        self.watches.tick().await?;
-        self.watches = watches(&self.launcher, &self.dirs)?;
+        if self.watches.tick().await? == Coverage::Partial {
+            self.watches = watches(&self.launcher, &self.dirs)?;
+        }
         Ok(())
     }
 }
 
 fn watches(launcher: &Launcher, dirs: &[PathBuf]) -> io::Result<Watches> {
     let dirs = dirs.to_vec();
-    Watches::new(launcher.look(move || watch(&dirs))?)
+    Watches::start(launcher.look(move || watch(&dirs))?)
 }

@@ -28,7 +28,7 @@ impl DirChanges {
     /// # Errors
     /// When the kernel has no inotify instance or watch left; `fs.inotify` limits them.
     pub fn subscribe(dirs: Vec<PathBuf>) -> io::Result<Self> {
-        let watches = Watches::new(watch(&dirs)?)?;
+        let watches = Watches::start(watch(&dirs)?)?;
         Ok(Self { dirs, watches })
     }
 
@@ -42,16 +42,30 @@ impl DirChanges {
     /// # Errors
     /// When the directories cannot be watched any more: subscribe and look again.
     pub async fn tick(&mut self) -> io::Result<()> {
-        self.watches.tick().await?;
-        // The set of directories may have changed. New watches report everything from here on.
-        self.watches = Watches::new(watch(&self.dirs)?)?;
+        if self.watches.tick().await? == Coverage::Partial {
+            // The new watches report everything from here on.
+            self.watches = Watches::start(watch(&self.dirs)?)?;
+        }
         Ok(())
     }
 }
 
+/// Whether watches report every later change. Those that do are kept: to close an inotify descriptor, a thread waits for
+/// milliseconds in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    /// Every directory is there, and watched itself.
+    Whole,
+    /// A directory is missing, has come or is gone, or events were lost: watch again.
+    Partial,
+}
+
 /// Watches that can be waited for.
 #[derive(Debug)]
-pub(crate) struct Watches(AsyncFd<Descriptor>);
+pub(crate) struct Watches {
+    descriptor: AsyncFd<Descriptor>,
+    coverage: Coverage,
+}
 
 #[derive(Debug)]
 struct Descriptor(Inotify);
@@ -63,30 +77,66 @@ impl AsRawFd for Descriptor {
 }
 
 impl Watches {
-    pub(crate) fn new(watches: Inotify) -> io::Result<Self> {
+    /// Has this runtime wait for new watches.
+    pub(crate) fn start((watches, coverage): (Inotify, Coverage)) -> io::Result<Self> {
         #[expect(
             deprecated,
             reason = "its successor is unsafe, for types whose descriptor changes; ours does not"
         )]
-        AsyncFd::new(Descriptor(watches)).map(Self)
+        let descriptor = AsyncFd::new(Descriptor(watches))?;
+        Ok(Self { descriptor, coverage })
     }
 
-    /// Waits until something has changed. Then it is used up.
-    pub(crate) async fn tick(&self) -> io::Result<()> {
-        self.0.readable().await?.retain_ready();
-        Ok(())
+    /// Waits until something has changed. Cancel safe.
+    pub(crate) async fn tick(&self) -> io::Result<Coverage> {
+        loop {
+            let mut ready = self.descriptor.readable().await?;
+            let changes = changes(&ready.get_inner().0)?;
+            ready.clear_ready();
+            if let Some(coverage) = changes {
+                return Ok(if self.coverage == Coverage::Whole { coverage } else { Coverage::Partial });
+            }
+        }
+    }
+}
+
+/// Takes all events that wait. Returns whether the watches are as they were; `None` if there is no event.
+fn changes(inotify: &Inotify) -> io::Result<Option<Coverage>> {
+    let of_itself = AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF
+        | AddWatchFlags::IN_IGNORED
+        | AddWatchFlags::IN_UNMOUNT
+        | AddWatchFlags::IN_Q_OVERFLOW;
+    let mut found = None;
+    loop {
+        match inotify.read_events() {
+            Ok(events) if events.iter().any(|event| event.mask.intersects(of_itself)) => {
+                found = Some(Coverage::Partial);
+            }
+            Ok(_) => {
+                found.get_or_insert(Coverage::Whole);
+            }
+            Err(Errno::EAGAIN) => return Ok(found),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
 /// Watches for `dirs`, as the calling thread sees them.
-pub(crate) fn watch(dirs: &[PathBuf]) -> io::Result<Inotify> {
+pub(crate) fn watch(dirs: &[PathBuf]) -> io::Result<(Inotify, Coverage)> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    dirs.iter().try_for_each(|dir| watch_nearest(&inotify, dir))?;
-    Ok(inotify)
+    let mut coverage = Coverage::Whole;
+    for dir in dirs {
+        if watch_nearest(&inotify, dir)? == Coverage::Partial {
+            coverage = Coverage::Partial;
+        }
+    }
+    Ok((inotify, coverage))
 }
 
 /// Watches `dir`, or what is above it until it is there.
-fn watch_nearest(inotify: &Inotify, dir: &Path) -> io::Result<()> {
+fn watch_nearest(inotify: &Inotify, dir: &Path) -> io::Result<Coverage> {
     let mut missing = None;
     for there in dir.ancestors() {
         if !add(inotify, there)? {
@@ -96,10 +146,11 @@ fn watch_nearest(inotify: &Inotify, dir: &Path) -> io::Result<()> {
         return match missing {
             // It may have come before its parent was watched.
             Some(missing) if add(inotify, missing)? => watch_nearest(inotify, dir),
-            _ => Ok(()),
+            Some(_) => Ok(Coverage::Partial),
+            None => Ok(Coverage::Whole),
         };
     }
-    Ok(())
+    Ok(Coverage::Partial)
 }
 
 /// Watches one directory; whether it is there.
