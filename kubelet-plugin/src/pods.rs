@@ -10,6 +10,7 @@
 
 mod kubelet;
 mod message;
+mod object;
 mod seen;
 
 use std::sync::Arc;
@@ -17,21 +18,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Request;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, ListParams, ObjectList, PartialObjectMeta};
+use kube::api::{GetParams, ListParams, PartialObjectMeta};
 use kube::{Client, Error, Resource as _};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 pub use kubelet::{Change, KnownPods, KubeletPods};
+use object::{PodObject, PodSpec};
 pub use seen::{RETRY, SeenPod};
 
 /// HTTP status of a request that is not allowed.
 const FORBIDDEN: u16 = 403;
+/// HTTP status of an object that does not exist.
+const NOT_FOUND: u16 = 404;
 /// How long the API server may take to return a pod.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The same, for a pod whose container is about to be created.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The objects of a list. With the type fields of kube's own list, each object would be decoded twice.
+#[derive(Deserialize)]
+struct Items<T> {
+    items: Vec<T>,
+}
 
 /// Finds pods of one node.
 pub struct NodePods {
@@ -64,7 +75,7 @@ impl NodePods {
         }
         let pod = tokio::time::timeout(SHORT_TIMEOUT, self.get(namespace, name)).await.ok()?.ok()??;
         with_uid(Some(pod.metadata), uid)?;
-        Some(pod.spec.as_ref().is_none_or(may_wait_in_hook))
+        Some(pod.spec.as_ref().is_none_or(PodSpec::may_wait_in_hook))
     }
 
     /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them
@@ -75,7 +86,7 @@ impl NodePods {
         listed
             .headers_mut()
             .insert("Impersonate-User", format!("system:node:{}", self.node).try_into().ok()?);
-        match tokio::time::timeout(TIMEOUT, self.client.request::<ObjectList<Pod>>(listed)).await.ok()? {
+        match tokio::time::timeout(TIMEOUT, self.client.request::<Items<PodObject>>(listed)).await.ok()? {
             Ok(found) => Some(found.items.iter().filter_map(SeenPod::of).collect()),
             Err(error) => {
                 tracing::debug!(%error, "cannot list the pods of the node");
@@ -84,10 +95,10 @@ impl NodePods {
         }
     }
 
-    async fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
+    async fn get(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, Error> {
         let listed = request(namespace).list(&self.only(name));
-        let get = |pods: Api<Pod>| async move { pods.get_opt(name).await };
-        self.find(namespace, listed, get).await
+        let direct = request(namespace).get(name, &GetParams::default());
+        self.find(listed, direct).await
     }
 
     async fn get_metadata(
@@ -96,35 +107,34 @@ impl NodePods {
         name: &str,
     ) -> Result<Option<PartialObjectMeta<Pod>>, Error> {
         let listed = request(namespace).list_metadata(&self.only(name));
-        let get = |pods: Api<Pod>| async move { pods.get_metadata_opt(name).await };
-        self.find(namespace, listed, get).await
+        let direct = request(namespace).get_metadata(name, &GetParams::default());
+        self.find(listed, direct).await
     }
 
     fn only(&self, name: &str) -> ListParams {
         ListParams::default().fields(&format!("metadata.name={name},spec.nodeName={}", self.node))
     }
 
-    async fn find<T, F>(
+    /// Sends the request `listed` as the node, or else `direct` as the agent.
+    async fn find<T: DeserializeOwned>(
         &self,
-        namespace: &str,
         listed: Result<Request<Vec<u8>>, kube::core::request::Error>,
-        get: impl FnOnce(Api<Pod>) -> F,
-    ) -> Result<Option<T>, Error>
-    where
-        T: Clone + DeserializeOwned,
-        F: Future<Output = Result<Option<T>, Error>>,
-    {
+        direct: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Option<T>, Error> {
         if !self.directly.load(Ordering::Relaxed) {
             let mut listed = listed.map_err(Error::BuildRequest)?;
             let node = format!("system:node:{}", self.node).try_into();
             let node = node.map_err(|error| Error::HttpError(http::Error::from(error)))?;
             listed.headers_mut().insert("Impersonate-User", node);
-            match self.client.request::<ObjectList<T>>(listed).await {
+            match self.client.request::<Items<T>>(listed).await {
                 Err(Error::Api(status)) if status.code == FORBIDDEN => {}
                 found => return Ok(found?.items.into_iter().next()),
             }
         }
-        let found = get(Api::namespaced(self.client.clone(), namespace)).await?;
+        let found = match self.client.request(direct.map_err(Error::BuildRequest)?).await {
+            Err(Error::Api(status)) if status.code == NOT_FOUND => None,
+            found => Some(found?),
+        };
         if !self.directly.swap(true, Ordering::Relaxed) {
             tracing::info!(
                 "the API server does not let the agent list pods as its node: the agent gets them directly"
@@ -141,13 +151,6 @@ fn request(namespace: &str) -> kube::core::Request {
 /// Returns `found` if it is of the pod with this UID.
 fn with_uid(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
     found.filter(|metadata| metadata.uid.as_deref() == Some(uid))
-}
-
-/// Whether a hook that fails does not end the pod. It does where the pod, or a container, has `restartPolicy: Never`.
-fn may_wait_in_hook(spec: &PodSpec) -> bool {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let mut policies = containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
-    policies.all(|policy| policy.as_deref() != Some("Never"))
 }
 
 #[cfg(test)]
@@ -230,7 +233,7 @@ mod tests {
 
     #[test]
     fn one_container_that_is_never_restarted_keeps_its_pod_out_of_the_hook() {
-        let may_wait = |spec| may_wait_in_hook(&serde_json::from_value(spec).unwrap());
+        let may_wait = |spec| serde_json::from_value::<PodSpec>(spec).unwrap().may_wait_in_hook();
         let container = |policy: Option<&str>| json!({"name": "c", "restartPolicy": policy});
         let never = Some("Never");
         assert!(!may_wait(json!({"restartPolicy": "Never", "containers": [container(None)]})));

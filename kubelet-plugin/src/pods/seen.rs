@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
-
-use super::may_wait_in_hook;
+use super::object::PodObject;
 use crate::owner::ObjectRef;
 
 /// The annotation whose change makes the kubelet look at a pod again.
@@ -36,22 +34,20 @@ pub(super) fn number(value: Option<&String>) -> u16 {
 
 impl SeenPod {
     /// Reads an object of the API server; `None` for a pod without claims.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn of(pod: &PodObject) -> Option<Self> {
         let (metadata, spec, status) = (&pod.metadata, pod.spec.as_ref()?, pod.status.as_ref());
-        let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
-        let named =
-            spec.resource_claims.iter().flatten().filter_map(|claim| claim.resource_claim_name.clone());
         let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();
-        let made = made.filter_map(|claim| claim.resource_claim_name.clone());
-        let extended = extended.map(|extended| extended.resource_claim_name.clone());
-        let claims: BTreeSet<String> = named.chain(made).chain(extended).collect();
+        let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+        let claims = spec.resource_claims.iter().flatten().chain(made).chain(extended);
+        let claims: BTreeSet<String> =
+            claims.filter_map(|claim| claim.resource_claim_name.clone()).collect();
         if claims.is_empty() {
             return None;
         }
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
         let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
         let is_up =
-            conditions.any(|condition| condition.type_ == SANDBOX_READY && condition.status == "True");
+            conditions.any(|condition| condition.r#type == SANDBOX_READY && condition.status == "True");
         Some(Self {
             pod: ObjectRef {
                 namespace: metadata.namespace.clone()?,
@@ -59,7 +55,7 @@ impl SeenPod {
                 uid: metadata.uid.clone()?,
             },
             claims,
-            may_wait_in_hook: may_wait_in_hook(spec),
+            may_wait_in_hook: spec.may_wait_in_hook(),
             has_volumes: spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()),
             waits: !is_up
                 && !["Succeeded", "Failed"].contains(&phase)

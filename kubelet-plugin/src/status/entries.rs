@@ -1,7 +1,7 @@
 //! The entries of a claim's `status.devices`, and the patch that writes them. Pure.
 
 use crate::owner::{DeviceRef, ObjectRef, Plan, Record};
-use k8s_openapi::api::resource::v1::ResourceClaimStatus;
+use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use netclaim_api::shorten;
 use netclaim_cni::CniResult;
 use netclaim_driver::attach::{Interface, Phase, Sandbox};
@@ -84,9 +84,8 @@ pub(super) fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value
     })
 }
 
-/// Returns whether a claim's status has exactly these entries of ours.
-pub(super) fn has_entries(status: Option<ResourceClaimStatus>, driver: &str, entries: &[Entry]) -> bool {
-    let devices = status.and_then(|status| status.devices).unwrap_or_default();
+/// Returns whether the `devices` of a claim's status have exactly these entries of ours.
+pub(super) fn has_entries(devices: &[AllocatedDeviceStatus], driver: &str, entries: &[Entry]) -> bool {
     let found = devices.iter().filter(|device| device.driver == driver);
     let found: Vec<Value> =
         found.filter_map(|device| serde_json::to_value(device).ok()).map(without_times).collect();
@@ -182,13 +181,15 @@ mod tests {
         let ours = device_status("netclaim.dev", &now, "2026-01-01T00:00:00Z");
         let mut others = ours.clone();
         others["driver"] = json!("other.dev");
-        let status = |devices: Value| serde_json::from_value(json!({"devices": devices})).unwrap();
-        let has = |status, entries: &[Entry]| has_entries(status, "netclaim.dev", entries);
-        assert!(has(status(json!([others, ours])), std::slice::from_ref(&now)));
-        assert!(!has(status(json!([others, ours])), &[ready("10.20.0.3/24")]), "another address");
-        assert!(!has(status(json!([others])), std::slice::from_ref(&now)), "no entry of ours");
-        assert!(!has(status(json!([ours, ours])), std::slice::from_ref(&now)), "one too many");
-        assert!(!has(None, &[now]));
+        let has = |devices: Value, entry: &Entry| {
+            let devices: Vec<AllocatedDeviceStatus> = serde_json::from_value(devices).unwrap();
+            has_entries(&devices, "netclaim.dev", std::slice::from_ref(entry))
+        };
+        assert!(has(json!([others, ours]), &now));
+        assert!(!has(json!([others, ours]), &ready("10.20.0.3/24")), "another address");
+        assert!(!has(json!([others]), &now), "no entry of ours");
+        assert!(!has(json!([ours, ours]), &now), "one too many");
+        assert!(!has(json!([]), &now));
     }
 
     #[test]

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use crate::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{Api, Patch, PatchParams};
+use http::header::{ACCEPT, HeaderValue};
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use kube::Resource as _;
+use kube::api::{GetParams, Patch, PatchParams, Request};
 use netclaim_cni::error_chain;
 use netclaim_driver::failpoint::Failpoint;
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,6 +23,9 @@ use super::events::Events;
 /// Backoff after failed writes of one status.
 const RETRY: ExponentialBuilder =
     ExponentialBuilder::new().with_min_delay(Duration::from_millis(500)).without_max_times();
+/// Makes the API server answer with the metadata of an object.
+const METADATA_ONLY: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 /// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Conflicts and refusals that are retried. A conflict that stays is a new claim with the old one's name; a status that
@@ -204,7 +211,7 @@ impl StatusWriter {
             }
             Failpoint::StatusDue.reach();
             self.busy.insert(uid.clone());
-            let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &desired.claim.namespace);
+            let claims = Claims { client: self.client.clone(), namespace: desired.claim.namespace.clone() };
             let patch = Patch::Apply(patch(&self.driver, &desired.claim, &desired.entries));
             let (uid, name, entries, driver, inherited) = (
                 uid.clone(),
@@ -216,15 +223,15 @@ impl StatusWriter {
             writes.spawn(async move {
                 // A claim that cannot be read is written.
                 if inherited
-                    && let Ok(Ok(claim)) = tokio::time::timeout(WRITE_TIMEOUT, api.get(&name)).await
-                    && has_entries(claim.status, &driver, &entries)
+                    && let Ok(Ok(claim)) = tokio::time::timeout(WRITE_TIMEOUT, claims.get(&name)).await
+                    && has_entries(&claim.status.devices, &driver, &entries)
                 {
                     return (uid, entries, Ok(()));
                 }
                 let params = PatchParams::apply(&driver).force();
-                let write = api.patch_status(&name, &params, &patch);
+                let write = claims.patch_status(&name, &params, &patch);
                 let result = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
-                    Ok(result) => result.map(drop).map_err(WriteError::Api),
+                    Ok(result) => result.map_err(WriteError::Api),
                     Err(_) => Err(WriteError::Timeout),
                 };
                 (uid, entries, result)
@@ -258,6 +265,43 @@ impl StatusWriter {
             _ if !known => drop(self.desired.remove(uid)),
             _ => {}
         }
+    }
+}
+
+/// The claims of one namespace. What the agent does not need of them is not decoded.
+struct Claims {
+    client: kube::Client,
+    namespace: String,
+}
+
+#[derive(Deserialize)]
+struct WrittenClaim {
+    #[serde(default)]
+    status: WrittenStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct WrittenStatus {
+    #[serde(default)]
+    devices: Vec<AllocatedDeviceStatus>,
+}
+
+impl Claims {
+    fn request(&self) -> Request {
+        Request::new(ResourceClaim::url_path(&(), Some(&self.namespace)))
+    }
+
+    async fn get(&self, name: &str) -> kube::Result<WrittenClaim> {
+        let request = self.request().get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+        self.client.request(request).await
+    }
+
+    async fn patch_status(&self, name: &str, params: &PatchParams, patch: &Patch<Value>) -> kube::Result<()> {
+        let request = self.request().patch_subresource("status", name, params, patch);
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        // Of the answer only the outcome counts.
+        request.headers_mut().insert(ACCEPT, METADATA_ONLY);
+        self.client.request_text(request).await.map(drop)
     }
 }
 
