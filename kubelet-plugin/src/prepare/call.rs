@@ -635,7 +635,11 @@ impl<N: Plugins> NodeAgent<N> {
     /// # Errors
     /// When the plans exclude each other.
     fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, Excluded> {
-        let others = self.attacher.plans(Plan::clone);
+        // A node has hundreds of plans, and few that exclude another one.
+        let excludes =
+            |other: &Plan| plans.iter().any(|plan| exclusion::obstacle(plan, [other].into_iter()).is_some());
+        let others = self.attacher.plans(|other| excludes(other).then(|| other.clone()));
+        let others: Vec<Plan> = others.into_iter().flatten().collect();
         // Of the claim itself only what comes before: the other way round it would be said twice.
         let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
             let others = others.iter().filter(|other| other.owner.claim.uid != plan.owner.claim.uid);
