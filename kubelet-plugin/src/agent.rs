@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::Client;
+use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::{Attacher, CniPlugins};
 use netclaim_driver::failpoint::Failpoint;
@@ -69,6 +70,7 @@ pub(crate) struct Agent {
     known_pods: Arc<KnownPods>,
     waker: Waker,
     waking: Option<waking::Events>,
+    reservations: Reservations,
     pub(crate) parts: Parts,
 }
 
@@ -109,6 +111,7 @@ impl Agent {
             known_pods,
             waker,
             waking: Some(waking).filter(|_| args.wake_pods),
+            reservations: Reservations::default(),
             parts: Parts::default(),
             args,
             client,
@@ -156,6 +159,7 @@ impl Agent {
             inventory,
             turn: Arc::clone(&self.turn),
             metrics: Arc::clone(&self.metrics),
+            reservations: self.reservations.clone(),
         };
         let attacher = Arc::clone(&self.attacher);
         self.parts.start_until_cancelled("keeping blocks of addresses", keeper.run(attacher));
@@ -190,6 +194,7 @@ impl Agent {
             links: Links::new("/sys"),
             metrics: Arc::clone(&self.metrics),
             events: self.events.clone(),
+            reservations: self.reservations.clone(),
         };
         let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
         self.parts
@@ -300,6 +305,7 @@ impl Agent {
             leases: Arc::clone(&self.leases),
             calls: Calls::default(),
             metrics: Arc::clone(&self.metrics),
+            reservations: self.reservations.clone(),
         });
         self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
         let socket = self.args.agent_socket();

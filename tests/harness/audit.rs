@@ -73,7 +73,8 @@ impl AuditLog {
     pub fn write_times_by_name(&self, resource: &str) -> Result<BTreeMap<String, Vec<Duration>>> {
         let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
         for event in self.requests()?.filter(|event| is_write(event, resource, false)) {
-            let at = time_of_day(&event["stageTimestamp"]).context("a request without a time")?;
+            let at = event["stageTimestamp"].as_str().and_then(time_of_day);
+            let at = at.context("a request without a time")?;
             times.entry(text(&event["objectRef"]["name"])).or_default().push(at);
         }
         Ok(times)

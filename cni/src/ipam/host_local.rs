@@ -3,11 +3,13 @@
 //! The plugin gives each attachment one address of every *range set*, so the set with the fewest addresses decides.
 //! The rules here are those of the plugin, version 1.9.1 (`backend/allocator`, `backend/disk`); no STATUS tells them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -204,25 +206,78 @@ pub fn default_reservations_dir(network: &str) -> PathBuf {
 /// # Errors
 /// The directory or a file in it cannot be read.
 pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name();
-        let Some(ip) = name.to_str().and_then(|name| name.parse::<IpAddr>().ok()) else {
-            continue; // The lock and the notes on the last address are kept in the same place.
+    Reservations::default().read(dir)
+}
+
+/// Reads [`reservations`] again and again, each file once as long as it is the same. Clones share what they know.
+#[derive(Clone, Debug, Default)]
+pub struct Reservations(Arc<Mutex<HashMap<PathBuf, HashMap<IpAddr, Known>>>>);
+
+/// What a file has said.
+#[derive(Clone, Debug)]
+struct Known {
+    version: FileVersion,
+    reservation: Reservation,
+}
+
+/// A file in a state: it is read again when one of these differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileVersion {
+    inode: u64,
+    size: u64,
+    /// Seconds and nanoseconds of the last change. The plugin writes a file once, as soon as it has created it.
+    changed: (i64, i64),
+}
+
+impl Reservations {
+    /// Returns the reservations in a network's directory, as [`reservations`] does.
+    ///
+    /// # Errors
+    /// The directory or a file in it cannot be read.
+    pub fn read(&self, dir: &Path) -> io::Result<Vec<Reservation>> {
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.lock().remove(dir);
+                return Ok(Vec::new());
+            }
+            entries => entries?,
         };
-        let mut text = Vec::new();
-        match File::open(dir.join(&name)).and_then(|file| file.take(MAX_RESERVATION).read_to_end(&mut text)) {
-            Ok(_) => found.push(reservation(ip, &String::from_utf8_lossy(&text))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        let mut before = self.lock().remove(dir).unwrap_or_default();
+        let mut now = HashMap::new();
+        for entry in entries {
+            let entry = entry?;
+            let Some(ip) = entry.file_name().to_str().and_then(|name| name.parse::<IpAddr>().ok()) else {
+                continue; // The lock and the notes on the last address are kept in the same place.
+            };
+            match read(&dir.join(entry.file_name()), ip, before.remove(&ip)) {
+                Ok(known) => now.insert(ip, known),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
         }
+        let mut found: Vec<Reservation> = now.values().map(|known| known.reservation.clone()).collect();
+        found.sort();
+        self.lock().insert(dir.to_owned(), now);
+        Ok(found)
     }
-    found.sort();
-    Ok(found)
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, HashMap<IpAddr, Known>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads a file, unless it is in the state in which it was `before`.
+fn read(path: &Path, ip: IpAddr, before: Option<Known>) -> io::Result<Known> {
+    let metadata = fs::metadata(path)?;
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    // Taken before the content: a file that changes meanwhile is read again.
+    let version = FileVersion { inode: metadata.ino(), size: metadata.size(), changed };
+    if let Some(same) = before.filter(|before| before.version == version) {
+        return Ok(same);
+    }
+    let mut text = Vec::new();
+    File::open(path)?.take(MAX_RESERVATION).read_to_end(&mut text)?;
+    Ok(Known { version, reservation: reservation(ip, &String::from_utf8_lossy(&text)) })
 }
 
 pub(crate) fn reservation(ip: IpAddr, text: &str) -> Reservation {
@@ -411,6 +466,31 @@ mod tests {
             ]
         );
         assert_eq!(reservations(&dir.path().join("none")).unwrap(), []);
+    }
+
+    #[test]
+    fn a_reservation_is_read_again_when_its_file_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("10.0.0.2");
+        let (known, others) = (Reservations::default(), Reservations::default());
+        let holders = |reservations: &Reservations| -> Vec<String> {
+            reservations.read(dir.path()).unwrap().into_iter().map(|found| found.container_id).collect()
+        };
+        // Only created, or written by half.
+        fs::write(&file, "").unwrap();
+        assert_eq!(holders(&known), [""]);
+        fs::write(&file, "c1").unwrap();
+        assert_eq!(
+            (holders(&known), holders(&known.clone())),
+            (vec!["c1".to_owned()], vec!["c1".to_owned()])
+        );
+        fs::remove_file(&file).unwrap();
+        assert_eq!(holders(&known), [""; 0]);
+        // The same address again, in a file of the same size.
+        fs::write(&file, "c2").unwrap();
+        assert_eq!(holders(&known), ["c2"]);
+        fs::remove_dir_all(dir.path()).unwrap();
+        assert_eq!((holders(&known), holders(&others)), (vec![], vec![]));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use netclaim_api::addresses::{
 };
 use netclaim_api::network::conflist_name;
 use netclaim_cni::error_chain;
-use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, default_reservations_dir, reservations};
+use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, Reservations, default_reservations_dir};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_process::kubernetes::{answered, finalizer_removal};
 use serde_json::json;
@@ -54,6 +54,8 @@ pub struct BlockKeeper {
     pub turn: Arc<Turn>,
     /// The gauges of addresses.
     pub metrics: Arc<Metrics>,
+    /// What `host-local` has handed out.
+    pub reservations: Reservations,
 }
 
 /// What attachments have of one block.
@@ -164,7 +166,7 @@ impl BlockKeeper {
             }
             is_there
         });
-        let foreign = foreign_addresses(inventory, attacher.sandbox_ids()).await;
+        let foreign = foreign_addresses(inventory, attacher.sandbox_ids(), self.reservations.clone()).await;
         let none = BTreeSet::new();
         for (network, leased) in &inventory.addresses {
             let Some(pool) = &leased.pool else { continue };
@@ -261,7 +263,7 @@ impl BlockKeeper {
             let of_spec = of_spec.map(|spec| spec.list_name(&block.spec.network));
             let of_plans = held.into_iter().filter(|held| held.network == network).map(|held| held.list);
             let lists = of_plans.chain(of_spec).chain([conflist_name(network)]).collect();
-            match reservation_in(lists, block.spec.cidr).await {
+            match reservation_in(lists, block.spec.cidr, self.reservations.clone()).await {
                 Some(path) => {
                     // It is the lease of another program, or GC removes it.
                     let pods = BTreeSet::from([format!("unknown, see {}", path.display())]);
@@ -381,6 +383,7 @@ fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
 async fn foreign_addresses(
     inventory: &Arc<Inventory>,
     ours: BTreeSet<String>,
+    reservations: Reservations,
 ) -> BTreeMap<NetworkName, BTreeSet<IpAddr>> {
     if inventory.addresses.is_empty() {
         return BTreeMap::new();
@@ -388,22 +391,27 @@ async fn foreign_addresses(
     let inventory = Arc::clone(inventory);
     // It reads files.
     let read = tokio::task::spawn_blocking(move || {
-        let leased = inventory.addresses.keys();
-        leased
-            .filter_map(|name| Some((name.clone(), foreign(name, inventory.networks.get(name)?, &ours))))
-            .collect()
+        let foreign = |name: &NetworkName| {
+            let spec = inventory.networks.get(name)?;
+            Some((name.clone(), foreign(name, spec, &ours, &reservations)))
+        };
+        inventory.addresses.keys().filter_map(foreign).collect()
     });
     read.await.unwrap_or_default()
 }
 
 /// Returns a file by which `host-local` has handed out an address of the block under one of these names, and that is still
 /// there. A directory that cannot be read may have some.
-async fn reservation_in(lists: BTreeSet<String>, block: IpNet) -> Option<PathBuf> {
+async fn reservation_in(
+    lists: BTreeSet<String>,
+    block: IpNet,
+    reservations: Reservations,
+) -> Option<PathBuf> {
     let all = Span::of_net(block);
     let read = tokio::task::spawn_blocking(move || {
         lists.iter().find_map(|list| {
             let dir = default_reservations_dir(list);
-            match reservations(&dir) {
+            match reservations.read(&dir) {
                 Ok(found) => {
                     let inside = found.into_iter().find(|reservation| all.contains(reservation.ip));
                     inside.map(|reservation| dir.join(reservation.ip.to_string()))

@@ -14,7 +14,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::Family;
 use netclaim_api::network::{NetworkSpec, Scope};
 use netclaim_cni::ListName;
-use netclaim_cni::ipam::host_local::{HostLocal, default_reservations_dir, reservations};
+use netclaim_cni::ipam::host_local::{HostLocal, Reservations, default_reservations_dir};
 use serde_json::Value;
 
 use crate::devices::Held;
@@ -31,6 +31,8 @@ pub struct Users<'a> {
     pub leased: &'a BTreeMap<NetworkName, NodeAddresses>,
     /// What claims hold.
     pub held: &'a [Held],
+    /// What `host-local` has handed out.
+    pub reservations: &'a Reservations,
 }
 
 /// Returns how many addresses the ranges of a `host-local` IPAM have for this Network's attachments; the smallest number of
@@ -41,7 +43,7 @@ pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u6
     }
     let left = host_locals(name, spec).filter_map(|(ipam, dir)| {
         // Without a directory no address is taken.
-        let taken = reservations(&dir).unwrap_or_default();
+        let taken = users.reservations.read(&dir).unwrap_or_default();
         let foreign: Vec<IpAddr> =
             taken.iter().filter(|r| !users.ours.contains(&r.container_id)).map(|r| r.ip).collect();
         let left = u64::try_from(ipam.left(&foreign)).ok()?;
@@ -54,7 +56,7 @@ pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u6
 fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
     let held: Vec<&Held> = users.held.iter().filter(|held| held.network.as_ref() == Some(name)).collect();
     let Some(pool) = &leased.pool else { return held.len() as u128 };
-    let foreign = foreign(name, spec, users.ours);
+    let foreign = foreign(name, spec, users.ours, users.reservations);
     let of_family = |family: Family| {
         let blocks: Vec<&Block> = leased.blocks.iter().filter(|block| block.family() == family).collect();
         let is_inside = |held: &&&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
@@ -66,9 +68,14 @@ fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, use
 }
 
 /// Returns the addresses that others than the sandboxes `ours` hold under a Network's name. Reads files.
-pub fn foreign(name: &NetworkName, spec: &NetworkSpec, ours: &BTreeSet<String>) -> BTreeSet<IpAddr> {
+pub fn foreign(
+    name: &NetworkName,
+    spec: &NetworkSpec,
+    ours: &BTreeSet<String>,
+    reservations: &Reservations,
+) -> BTreeSet<IpAddr> {
     // Without a directory no address is taken.
-    let taken = leases_dir(name, spec).and_then(|dir| reservations(&dir).ok()).unwrap_or_default();
+    let taken = leases_dir(name, spec).and_then(|dir| reservations.read(&dir).ok()).unwrap_or_default();
     taken.into_iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
 }
 
@@ -177,8 +184,14 @@ mod tests {
                 ..Held::default()
             });
             let (held, ours) = (held.collect::<Vec<_>>(), BTreeSet::new());
-            let none = BTreeMap::new();
-            let users = Users { networks: &networks, ours: &ours, leased: &none, held: &held };
+            let (none, reservations) = (BTreeMap::new(), Reservations::default());
+            let users = Users {
+                networks: &networks,
+                ours: &ours,
+                leased: &none,
+                held: &held,
+                reservations: &reservations,
+            };
             networks.iter().map(|(name, spec)| of(name, spec, users)).collect::<Option<Vec<_>>>()
         };
         assert_eq!(all(&[]), Some(vec![5, 5, 2, 10]));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use netclaim_cni::error_chain;
+use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_driver::links::Links;
 use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
@@ -59,6 +60,8 @@ pub struct Devices {
     pub metrics: Arc<Metrics>,
     /// Events on the Node.
     pub events: Events,
+    /// What `host-local` has handed out.
+    pub reservations: Reservations,
 }
 
 impl Devices {
@@ -189,7 +192,8 @@ impl Devices {
         attacher: &Attacher<A, O>,
         counts: bool,
     ) -> Option<(Vec<Pool>, Vec<DeviceHealth>)> {
-        let (node, ours) = (self.node.clone(), attacher.sandbox_ids());
+        let (node, ours, reservations) =
+            (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
         let held = attacher.plans(|plan| Held::of(plan, &node));
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
@@ -198,7 +202,7 @@ impl Devices {
             let (inventory, unavailable) = (&inventory, &unavailable);
             let from = Sources { node: &node, inventory, unavailable, held: &held, counts };
             let (networks, leased) = (&inventory.networks, &inventory.addresses);
-            let users = Users { networks, ours: &ours, leased, held: &held };
+            let users = Users { networks, ours: &ours, leased, held: &held, reservations: &reservations };
             let (mut pools, health) = pools(from, |name, spec| addresses::of(name, spec, users));
             moved_links::taint(&mut pools, &moved, inventory);
             (pools, health)

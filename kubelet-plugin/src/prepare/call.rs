@@ -14,6 +14,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
 use netclaim_api::NetworkName;
 use netclaim_cni::NetworkList;
+use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -160,6 +161,8 @@ pub struct NodeAgent<N> {
     pub calls: Calls,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What `host-local` has handed out.
+    pub reservations: Reservations,
 }
 
 /// Held while it is looked at what others have, until it is journalled; with the UIDs of blocks of addresses that the node has
@@ -544,12 +547,13 @@ impl<N: Plugins> NodeAgent<N> {
         if leased.is_empty() {
             return BTreeMap::new();
         }
-        let (inventory, ours) = (Arc::clone(inventory), self.attacher.sandbox_ids());
+        let (inventory, ours, reservations) =
+            (Arc::clone(inventory), self.attacher.sandbox_ids(), self.reservations.clone());
         // It reads files.
         let read = tokio::task::spawn_blocking(move || {
             let of = |name: NetworkName| {
                 let spec = inventory.networks.get(&name)?;
-                let foreign = devices::addresses::foreign(&name, spec, &ours);
+                let foreign = devices::addresses::foreign(&name, spec, &ours, &reservations);
                 Some((name, foreign))
             };
             leased.into_iter().filter_map(of).collect()
@@ -825,6 +829,7 @@ mod tests {
                 turn: Arc::default(),
                 leases: Arc::new(Leases::new(api_server(Arc::clone(&claims)), "node0")),
                 calls: Calls::default(),
+                reservations: Reservations::default(),
                 metrics: Arc::default(),
             };
             Self { node, claims, reported, inventory, _dir: dir }
