@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{CounterSet, Device};
-use netclaim_api::published;
 use netclaim_api::quantity::billionths;
 
 use crate::{
@@ -19,8 +18,6 @@ impl Pool {
     ///   those with the lowest `rank` stay, and of equals the first.
     /// * Without taints: a device with a taint that repels pods is left out.
     /// * Without sharing: a device is for one claim at a time, and its capacities have no policies.
-    /// * Where the scheduler walks over shares, a shared device that counts nothing gets a capacity of interfaces that nobody
-    ///   exhausts: the record of what claims take of it saves the walk.
     #[must_use]
     pub fn fitted<R: Ord>(mut self, server: &ServerFeatures, rank: impl Fn(&Device) -> R) -> Self {
         if !server.stores(DroppedField::Taints) {
@@ -51,9 +48,6 @@ impl Pool {
             }
             if !server.stores(DroppedField::BindsToNode) {
                 device.binds_to_node = None;
-            }
-            if server.walks_shares() && device.allow_multiple_allocations == Some(true) {
-                published::record_claims(device);
             }
         }
         self
@@ -161,22 +155,6 @@ mod tests {
             assert_eq!(device.allow_multiple_allocations, None);
             assert!(device.capacity.unwrap().values().all(|capacity| capacity.request_policy.is_none()));
         }
-    }
-
-    #[test]
-    fn a_shared_device_has_one_counted_capacity_where_the_scheduler_walks_over_shares() {
-        let on = |version: &str| {
-            let mut pool = pool();
-            pool.devices.truncate(2);
-            pool.devices[1].allow_multiple_allocations = None;
-            let server = ServerFeatures::default().of(version.parse().unwrap());
-            let devices = pool.fitted(&server, |_| 0).devices;
-            let keys =
-                devices.iter().map(|device| device.capacity.iter().flatten().map(|(key, _)| key.as_str()));
-            keys.map(|keys| keys.collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
-        };
-        assert_eq!(on("v1.37.1"), ["interfaces x", "x"]);
-        assert_eq!(on("v1.38.0"), ["x", "x"]);
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Devices {
                 if let Some(owner) = owner {
                     let fitted = pools.into_iter().map(|pool| Pool {
                         owner: Some(owner.clone()),
-                        ..pool.fitted(features, server_features::rank)
+                        ..server_features::fitted(pool, features)
                     });
                     publisher.publish(fitted.collect());
                 } else {

@@ -6,12 +6,25 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::Device;
-use netclaim_api::attributes;
-use netclaim_slices::{DroppedField, KubernetesVersion, ServerFeatures};
+use netclaim_api::{attributes, published};
+use netclaim_slices::{DroppedField, KubernetesVersion, Pool, ServerFeatures};
+
+/// Returns the pool as this server and its scheduler can handle it.
+///
+/// The scheduler of 1.37 walks over all shares of the cluster for each free shared device, unless there is a record of consumed
+/// capacity. A device that counts nothing gets a capacity for that.
+pub(super) fn fitted(pool: Pool, server: &ServerFeatures) -> Pool {
+    let mut pool = pool.fitted(server, rank);
+    let is_shared = |device: &&mut Device| device.allow_multiple_allocations == Some(true);
+    if server.walks_shares() {
+        pool.devices.iter_mut().filter(is_shared).for_each(published::record_claims);
+    }
+    pool
+}
 
 /// Ranks devices that exclude each other where the scheduler cannot know it, so that only the first is published:
 /// Networks, which an admin has defined, before bare links.
-pub(super) fn rank(device: &Device) -> impl Ord + use<> {
+fn rank(device: &Device) -> impl Ord + use<> {
     let network = device.attributes.as_ref().and_then(|attributes| attributes.get(attributes::NETWORK));
     network.and_then(|network| network.string.as_deref()).is_none_or(str::is_empty)
 }
@@ -87,6 +100,26 @@ mod tests {
         for part in ["scheduler of Kubernetes 1.36.6", "issue 138917", "upgrade to 1.37.0"] {
             assert!(note.contains(part), "{note}");
         }
+    }
+
+    #[test]
+    fn a_shared_device_has_a_counted_capacity_where_the_scheduler_walks_over_shares() {
+        let devices = [("macvlan-eth1", true), ("nic-eth2", false)].map(|(name, is_shared)| {
+            device(name.to_owned(), Facts::default(), Amounts::default(), is_shared)
+        });
+        let pool = Pool {
+            name: "n".into(),
+            placement: netclaim_slices::Placement::Node("n".into()),
+            owner: None,
+            devices: devices.into(),
+            counters: Vec::new(),
+        };
+        let on = |version: &str| {
+            let server = ServerFeatures::default().of(version.parse().expect("a version"));
+            let devices = fitted(pool.clone(), &server).devices.into_iter();
+            devices.map(|device| device.capacity.iter().flatten().count()).collect::<Vec<_>>()
+        };
+        assert_eq!([on("v1.36.6"), on("v1.37.1"), on("v1.38.0")], [[0, 0], [1, 0], [0, 0]]);
     }
 
     #[test]
