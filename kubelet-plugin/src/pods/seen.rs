@@ -39,8 +39,7 @@ impl SeenPod {
         let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();
         let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
         let claims = spec.resource_claims.iter().flatten().chain(made).chain(extended);
-        let claims: BTreeSet<String> =
-            claims.filter_map(|claim| claim.resource_claim_name.clone()).collect();
+        let claims: BTreeSet<String> = claims.filter_map(|claim| claim.resource_claim_name.clone()).collect();
         if claims.is_empty() {
             return None;
         }
