@@ -98,7 +98,7 @@ impl Turn<'_> {
     }
 
     /// Starts and ends pods that do not count: caches fill.
-    fn warm_up(&mut self) -> Result<()> {
+    pub fn warm_up(&mut self) -> Result<()> {
         let started = self.pods.start(&self.new_pods("warm", 2, true), PATIENCE)?;
         self.have_networks(&started)?;
         self.pods.delete(&started.into_iter().map(|pod| pod.name).collect::<Vec<_>>()).map(drop)

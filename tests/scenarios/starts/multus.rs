@@ -19,10 +19,6 @@ const SHIM: &str = "/opt/cni/bin/multus-shim";
 const CONFIG: &str = "/run/multus/daemon-config.json";
 const CONFLIST: &str = "/etc/cni/net.d/00-multus.conf";
 const CACHE: &str = "/var/lib/cni/multus";
-/// The runtime's own network, as `tests/node/up.sh` configures it, and a folder for it as a single plugin: of a list, Multus
-/// 4.2.4 forgets at DEL what it does not know, and the DEL of the first network fails.
-const PRIMARY: &str = "/etc/cni/net.d/10-pods.conflist";
-const PRIMARY_DIR: &str = "/run/multus/net.d";
 
 /// Multus' daemon on the node, with a macvlan network.
 pub struct Multus<'a> {
@@ -43,20 +39,14 @@ impl<'a> Multus<'a> {
         let account = Account::new(test, "multus", &rules)?;
         create_network(test)?;
         let node = test.cluster.node();
-        for dir in ["/run/multus", PRIMARY_DIR, CACHE] {
+        for dir in ["/run/multus", CACHE] {
             fs::create_dir_all(node.path(dir))?;
         }
-        let list: Value = serde_json::from_str(&fs::read_to_string(node.path(PRIMARY))?)?;
-        let mut primary = list["plugins"][0].clone();
-        for field in ["cniVersion", "name"] {
-            primary[field] = list[field].clone();
-        }
-        fs::write(node.path(PRIMARY_DIR).join("10-pods.conf"), primary.to_string())?;
         fs::copy(programs.path("multus-shim"), node.path(SHIM))?;
         // The settings of its manifest, but for the paths of a container and fewer lines in the log.
         let config = json!({
             "cniVersion": "0.3.1", "logLevel": "error", "logToStderr": true, "socketDir": "/run/multus/",
-            "cniConfigDir": "/etc/cni/net.d", "multusAutoconfigDir": PRIMARY_DIR, "multusConfigFile": "auto",
+            "cniConfigDir": "/etc/cni/net.d", "multusAutoconfigDir": "/etc/cni/net.d", "multusConfigFile": "auto",
             "binDir": "/opt/cni/bin", "cniDir": CACHE,
         });
         fs::write(node.path(CONFIG), config.to_string())?;

@@ -67,6 +67,7 @@ pub fn the_peers_come_back_after_a_pod_was_created(test: &Test<'_>) -> Result<()
     for _ in 0..rounds(1)? {
         let round = samples.next_round();
         in_turns(test, &mut samples, round, &ALL[1..], |samples, who| {
+            Turn { test, pods: &pods, samples, who, round }.warm_up()?;
             away(test, &pods, who, samples, round)
         })?;
     }
