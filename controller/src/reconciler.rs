@@ -888,45 +888,6 @@ mod tests {
         }
     }
 
-    /// Returns the shortest time in which a reconciler that knows so many nodes takes in the change of one.
-    async fn time_of_a_change(nodes: usize) -> Duration {
-        let (mut reconciler, _requests) = reconciler();
-        let mut writer = Writer::new(ApiResource::erase::<Network>(&()));
-        for name in ["storage", "backup", "lan", "dmz", "voice", "lab"] {
-            let mut network = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
-            network["metadata"]["name"] = json!(name);
-            writer.apply_watcher_event(&watcher::Event::Apply(serde_json::from_value(network).unwrap()));
-        }
-        let (networks, pools) = (writer.as_reader(), address_pools());
-        for node in 0..nodes {
-            reconciler.known.published.apply(slice_of(&format!("n{node:04}"), false));
-        }
-        reconciler.take_in(&networks, &pools);
-        // Written a moment ago, so that nothing is sent.
-        assert_eq!(reconciler.networks.take_due(Instant::now()).len(), 6);
-        for name in reconciler.known.networks.names() {
-            reconciler.networks.wrote(name, Instant::now());
-        }
-        let mut times = Vec::new();
-        for round in 0..200 {
-            let begin = std::time::Instant::now();
-            reconciler.known.published.apply(slice_of("n0042", round % 2 == 0));
-            reconciler.take_in(&networks, &pools);
-            assert!(reconciler.write_networks().await);
-            for judged in reconciler.known.networks.all() {
-                assert!(reconciler.known.status_of(&judged.object.name_any(), &judged.judgement).is_some());
-            }
-            times.push(begin.elapsed());
-        }
-        times.into_iter().min().unwrap()
-    }
-
-    #[tokio::test]
-    async fn the_change_of_a_node_costs_the_same_among_a_hundred_and_among_five_thousand() {
-        let (few, many) = (time_of_a_change(100).await, time_of_a_change(5000).await);
-        assert!(many < few * 4, "{few:?} among 100 nodes, {many:?} among 5,000");
-    }
-
     #[tokio::test]
     async fn a_failed_write_is_retried_unless_the_network_is_gone() {
         for (code, expected) in [(404, true), (500, false)] {

