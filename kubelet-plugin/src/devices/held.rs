@@ -2,7 +2,7 @@
 //!
 //! * A device that the node no longer makes or offers stays published, or the scheduler would stop charging its link. It
 //!   looks as it did when the claim was prepared, and is tainted. A link that is in a pod has no taint, because no other pod
-//!   could get it.
+//!   could get it, unless a Network waits for the link: the next pod would take it away once more.
 //! * A Network stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
 //!   attachment is left and the Network can move.
 //! * A VLAN id stays taken until the attachment is gone, even if its Network is deleted.
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{link_use_of, vlan_of};
 use netclaim_api::device::{DeviceName, is_pool_of};
-use netclaim_api::network::UplinkSelector;
+use netclaim_api::network::{NetworkSpec, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use serde_json::{Map, Value};
@@ -173,22 +173,30 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     let is_there = inventory.uplinks.iter().any(|uplink| Some(&uplink.name) == link.as_ref());
     let is_whole = held.link_use == Some(LinkUse::Nic);
     let unhealthy = match &held.network {
-        Some(network) if !inventory.networks.contains_key(network) => Unhealthy::new(
-            Reason::Withdrawn,
-            format!(
+        // A link that is in its pod is not missing.
+        _ if is_whole && !is_there => {
+            link.as_ref().and_then(|link| waiting_network(link, inventory)).map(|network| {
+                let message = format!("Network {network} waits for uplink {}", text(attributes::UPLINK));
+                Unhealthy::new(Reason::Withdrawn, message)
+            })
+        }
+        Some(network) if !inventory.networks.contains_key(network) => {
+            let message = format!(
                 "Network {network} is gone, or is not for this node any more: see `kubectl get network {network}`"
-            ),
-        ),
+            );
+            Some(Unhealthy::new(Reason::Withdrawn, message))
+        }
         None if is_there => {
             let message = format!(
                 "device {name} is no longer offered: without an UplinkPolicy that lists modes, pods use a link with Networks only \
                  through them, and another link in one way"
             );
-            Unhealthy::new(Reason::Withdrawn, message)
+            Some(Unhealthy::new(Reason::Withdrawn, message))
         }
         _ => {
             let uplink = text(attributes::UPLINK);
-            Unhealthy::new(Reason::LinkMissing, format!("uplink {uplink} is gone, or is no uplink any more"))
+            let message = format!("uplink {uplink} is gone, or is no uplink any more");
+            Some(Unhealthy::new(Reason::LinkMissing, message))
         }
     };
     Candidate {
@@ -201,8 +209,15 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         link,
         link_use: held.link_use,
         vlan: held.vlan,
-        // A link that is in its pod is not missing.
-        unhealthy: if is_whole && !is_there { Vec::new() } else { vec![unhealthy] },
+        unhealthy: unhealthy.into_iter().collect(),
         is_seen: !is_whole,
     }
+}
+
+/// Returns a Network that names this link and has no other one. Of a link that is away nothing but its name can be selected.
+fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a NetworkName> {
+    let names =
+        |spec: &NetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.interfaces.contains(link));
+    let waits = |spec: &NetworkSpec| names(spec) && inventory.uplink_of(spec).is_none();
+    inventory.networks.iter().find(|(_, spec)| waits(spec)).map(|(name, _)| name)
 }

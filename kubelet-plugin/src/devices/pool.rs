@@ -501,7 +501,11 @@ mod tests {
         );
         assert!(!fits(&pool, &[device("nic-eth1"), device("net-m")]));
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
-        assert!(taints(device("nic-eth1")).is_empty(), "it is in a pod");
+        assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"], "net-m waits for it");
+        let nobody = Inventory { networks: BTreeMap::new(), ..without.clone() };
+        let (pool, _) = made(&nobody, &held);
+        let nic = pool.devices.iter().find(|device| device.name == "nic-eth1").expect("published");
+        assert!(taints(nic).is_empty(), "it is in a pod");
         assert!(health.iter().all(|health| health.device != "nic-eth1"));
         assert_eq!(health.iter().filter(|health| health.unhealthy.is_some()).count(), 1);
     }
@@ -606,7 +610,9 @@ mod tests {
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"]);
         // In its pod.
         let moved = Inventory { uplinks: after.uplinks[1..].to_vec(), ..after.clone() };
-        assert_eq!(shown(&pools_of(&moved, &held)), ["n: nic-eth2 nic-eth1"]);
+        assert_eq!(shown(&pools_of(&moved, &held)), ["n: nic-eth2 nic-eth1!"], "the Network is the next");
+        let unnamed = Inventory { networks: BTreeMap::new(), ..moved };
+        assert_eq!(shown(&pools_of(&unnamed, &held)), ["n: nic-eth2 nic-eth1"]);
         assert_eq!(shown(&pools_of(&after, &[])), ["n: net-m nic-eth2"]);
     }
 

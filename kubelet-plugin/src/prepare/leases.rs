@@ -42,8 +42,8 @@ pub enum LeaseError {
     )]
     Taken { address: String, holder: Holder, lease: String },
     #[error(
-        "{address} may still be in use on node {node} (AddressLease {lease}): it is free when the pod there has ended, or when the \
-         Node object is deleted"
+        "{address} may still be in use on node {node} (AddressLease {lease}): it is free when the pod there has ended, or \
+         some time after the Node object is deleted (--node-gone-after of the controller)"
     )]
     OnOtherNode { address: String, node: String, lease: String },
     #[error(
