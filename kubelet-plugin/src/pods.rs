@@ -41,7 +41,8 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The objects of a list. With the type fields of kube's own list, each object would be decoded twice.
 #[derive(Deserialize)]
 struct Items<T> {
-    items: Vec<T>,
+    /// `null` where there are none.
+    items: Option<Vec<T>>,
 }
 
 /// Finds pods of one node.
@@ -87,7 +88,7 @@ impl NodePods {
             .headers_mut()
             .insert("Impersonate-User", format!("system:node:{}", self.node).try_into().ok()?);
         match tokio::time::timeout(TIMEOUT, self.client.request::<Items<PodObject>>(listed)).await.ok()? {
-            Ok(found) => Some(found.items.iter().filter_map(SeenPod::of).collect()),
+            Ok(found) => Some(found.items.iter().flatten().filter_map(SeenPod::of).collect()),
             Err(error) => {
                 tracing::debug!(%error, "cannot list the pods of the node");
                 None
@@ -128,7 +129,7 @@ impl NodePods {
             listed.headers_mut().insert("Impersonate-User", node);
             match self.client.request::<Items<T>>(listed).await {
                 Err(Error::Api(status)) if status.code == FORBIDDEN => {}
-                found => return Ok(found?.items.into_iter().next()),
+                found => return Ok(found?.items.into_iter().flatten().next()),
             }
         }
         let found = match self.client.request(direct.map_err(Error::BuildRequest)?).await {
@@ -198,7 +199,8 @@ mod tests {
             uri,
             "/api/v1/namespaces/ns/pods?&fieldSelector=metadata.name%3Dp%2Cspec.nodeName%3Dnode0"
         );
-        let (gone, _) = tokio::join!(pods.get_metadata("ns", "p"), answer(&mut server, 200, list(json!([]))));
+        let (gone, _) =
+            tokio::join!(pods.get_metadata("ns", "p"), answer(&mut server, 200, list(Value::Null)));
         assert!(gone.expect("an answer").is_none());
     }
 

@@ -16,8 +16,7 @@ pub struct PodObject {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodSpec {
     restart_policy: Option<String>,
-    #[serde(default)]
-    containers: Vec<Container>,
+    containers: Option<Vec<Container>>,
     init_containers: Option<Vec<Container>>,
     pub(super) volumes: Option<Vec<Anything>>,
     pub(super) resource_claims: Option<Vec<ClaimRef>>,
@@ -58,7 +57,7 @@ pub(super) struct PodCondition {
 impl PodSpec {
     /// Whether a hook that fails does not end the pod. It does where the pod, or a container, has `restartPolicy: Never`.
     pub(super) fn may_wait_in_hook(&self) -> bool {
-        let containers = self.containers.iter().chain(self.init_containers.iter().flatten());
+        let containers = self.containers.iter().chain(&self.init_containers).flatten();
         let mut policies =
             containers.map(|container| &container.restart_policy).chain([&self.restart_policy]);
         policies.all(|policy| policy.as_deref() != Some("Never"))
