@@ -22,8 +22,6 @@ use tokio_util::sync::CancellationToken;
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
 /// Devices of a node without Networks.
 pub const EXCLUSIVE: usize = 8;
-/// Attributes of a Network's device that nobody selects by: with the others there would be more than eight.
-const LEFT_OUT: [&str; 3] = ["ifName", "linkState", "pluginTypes"];
 
 /// How the links of the nodes can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,11 +110,6 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
             amounts,
             true,
         ));
-    }
-    if uses == Uses::Networks {
-        for attributes in devices.iter_mut().filter_map(|device| device.attributes.as_mut()) {
-            attributes.retain(|key, _| !LEFT_OUT.contains(&key.as_str()));
-        }
     }
     if uses != Uses::All {
         return Ok((devices, None));

@@ -157,11 +157,13 @@ impl<'a> Scheduling<'a> {
     }
 }
 
+/// Returns the result of a claim by its node, its number, and its number on the node.
+type ResultOf = Box<dyn Fn(&str, usize, usize) -> Value>;
+
 /// Claims of others.
 pub struct Others {
     class: String,
-    /// Returns the result of a claim by its node, its number, and its number on the node.
-    result: Box<dyn Fn(&str, usize, usize) -> Value>,
+    result: ResultOf,
 }
 
 impl Others {
