@@ -116,15 +116,17 @@ impl Pod {
         self.metadata.as_ref().map(|metadata| metadata.uid.as_str())
     }
 
-    /// What the agent needs of it; `None` for a pod without claims.
+    /// What the agent needs of it; `None` for a pod without claims. The kubelet's own status, which it reports once it has
+    /// one, lacks the names of claims that were made from templates.
     pub(super) fn into_seen(self) -> Option<SeenPod> {
         let (metadata, spec) = (self.metadata?, self.spec?);
         let status = self.status.unwrap_or_default();
+        let has_claims = !spec.resource_claims.is_empty() || status.extended_resource_claim_status.is_some();
         let named = spec.resource_claims.into_iter().filter_map(|claim| claim.resource_claim_name);
         let made = status.resource_claim_statuses.into_iter().chain(status.extended_resource_claim_status);
         let claims: std::collections::BTreeSet<String> =
             named.chain(made.filter_map(|claim| claim.resource_claim_name)).collect();
-        if claims.is_empty() {
+        if !has_claims {
             return None;
         }
         let containers = spec.containers.iter().chain(&spec.init_containers);
@@ -194,6 +196,11 @@ mod tests {
         assert_eq!((seen.pod.to_string(), seen.pod.uid.as_str(), seen.retry), ("ns/p".to_owned(), "u", 7));
         assert!(seen.has_volumes && seen.may_wait_in_hook && seen.waits);
         assert_eq!(Pod::default().into_seen(), None);
+        let unnamed = self::seen(|_, spec, status| {
+            spec.resource_claims[0].resource_claim_name = None;
+            *status = PodStatus::default();
+        });
+        assert!(unnamed.claims.is_empty() && unnamed.may_wait_in_hook, "the names are known from before");
     }
 
     #[test]

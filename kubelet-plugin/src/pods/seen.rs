@@ -15,7 +15,7 @@ pub(super) const SANDBOX_READY: &str = "PodReadyToStartContainers";
 pub struct SeenPod {
     /// Which pod.
     pub pod: ObjectRef,
-    /// The names of its claims, of any driver.
+    /// The names of its claims, of any driver, as far as they are known.
     pub claims: BTreeSet<String>,
     /// Whether a hook that fails does not end it.
     pub may_wait_in_hook: bool,

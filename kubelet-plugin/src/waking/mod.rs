@@ -128,8 +128,9 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             }
             if pending.is_there() {
                 match source {
-                    Source::Kubelet => pending.apply(&mut schedule, now),
-                    Source::ApiServer => {
+                    Source::Kubelet if !pending.registered => pending.apply(&mut schedule, now),
+                    // Of a pod that was there before this agent, the kubelet does not report the names of all claims.
+                    Source::Kubelet | Source::ApiServer => {
                         for Released { claim, holder } in pending.released.clone() {
                             let patcher = Arc::clone(&patcher);
                             lookups.spawn(async move { patcher.next_pods(&claim, holder.as_deref()).await });

@@ -118,6 +118,10 @@ impl Schedule {
             // The kubelet reports a pod when its status changes, with the annotations of an earlier time.
             seen.retry = earlier.seen.retry;
         }
+        if let Some(earlier) = self.known.get(&uid) {
+            // A pod's claims do not change, and the kubelet does not always know their names.
+            seen.claims.extend(earlier.seen.claims.iter().cloned());
+        }
         let earlier = self.known.get(&uid).filter(|known| known.seen.waits == seen.waits);
         let since = earlier.map_or(now, |known| known.since);
         self.known.insert(uid, Known { seen, is_held, since });
@@ -148,9 +152,9 @@ impl Schedule {
     /// Notes that the kubelet knows the driver (again).
     pub(super) fn registered(&mut self, now: Instant) {
         let is_recent = |claim: &ClaimName| self.asked.get(claim).is_some_and(|asked| *asked + RECENT > now);
-        let waiting =
-            self.known.values().filter(|known| known.seen.waits && !known.claims().any(|c| is_recent(&c)));
-        for known in waiting {
+        let waits = |known: &&Known| known.seen.waits && !known.seen.claims.is_empty();
+        let waiting = self.known.values().filter(waits);
+        for known in waiting.filter(|known| !known.claims().any(|claim| is_recent(&claim))) {
             let uid = known.seen.pod.uid.clone();
             self.reasons.insert(uid, (known.seen.pod.clone(), WakeCause::Registered, now));
         }
@@ -252,7 +256,8 @@ impl Schedule {
     fn is_silent(&self, known: &Known) -> bool {
         let has_reason =
             |claim: ClaimName| self.asked.contains_key(&claim) || self.releasing.contains(&claim);
-        known.seen.waits && !known.is_held && !known.claims().any(has_reason)
+        let is_named = !known.seen.claims.is_empty();
+        known.seen.waits && is_named && !known.is_held && !known.claims().any(has_reason)
     }
 
     /// Forgets how often pods were woken that do not wait any more.
@@ -328,6 +333,20 @@ mod tests {
         schedule.seen(SeenPod { retry: 3, ..seen("a") }, false, now + Duration::from_secs(3000));
         schedule.registered(now + Duration::from_secs(3000));
         assert_eq!(run(&mut schedule, now + Duration::from_secs(3000)), [], "it has waited all the time");
+    }
+
+    #[test]
+    fn a_pod_keeps_the_claims_whose_names_the_kubelet_does_not_repeat() {
+        let (mut schedule, now) = following();
+        let unnamed = || SeenPod { claims: BTreeSet::new(), ..seen("a") };
+        schedule.seen(unnamed(), false, now);
+        schedule.registered(now);
+        assert_eq!(run(&mut schedule, now), [], "nobody knows whose claims they are");
+        schedule.seen(seen("a"), false, now);
+        schedule.seen(unnamed(), false, now);
+        assert_eq!(schedule.due(now + SILENCE)[0].claims, seen("a").claims);
+        schedule.seen(SeenPod { waits: false, ..unnamed() }, false, now + SILENCE);
+        assert_eq!(run(&mut schedule, now + SILENCE), [], "it has started");
     }
 
     #[test]

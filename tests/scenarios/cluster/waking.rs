@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::objects::{claim, class, list, pod, request};
+use netclaim_tests::objects::{claim, claim_template, class, list, pod, pod_of_template, request};
 use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test, eventually, holds};
 use serde_json::{Value, json};
 
@@ -52,17 +52,24 @@ fn seconds_after_the_agent(test: &Test<'_>, pod: &str) -> Result<i64> {
 pub fn a_pod_starts_as_soon_as_its_agent_and_parent_are_back(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.start_pod("warm", &network)?;
+    test.create([claim_template("made", &network)])?;
     test.cluster.agent_away()?;
     test.pod("p", &network)?;
-    test.event("p", &["FailedPrepareDynamicResources"])?;
+    // The kubelet does not report the names of such claims to an agent that comes later.
+    test.create([pod_of_template("q", "made")])?;
+    for pod in ["p", "q"] {
+        test.event(pod, &["FailedPrepareDynamicResources"])?;
+    }
     // The kubelet will not look again while the agent comes back.
     std::thread::sleep(Duration::from_secs(6));
     test.cluster.agent_back()?;
-    test.runs_with("p", &["net1"])?;
-    let after = seconds_after_the_agent(test, "p")?;
-    eprintln!("       the pod started {after} s after the agent, both in whole seconds");
-    ensure!(after <= 4, "it started {after} s after the agent");
-    ensure!((1..=3).contains(&wakes(test, "p")?), "{} wakes", wakes(test, "p")?);
+    for pod in ["p", "q"] {
+        test.runs_with(pod, &["net1"])?;
+        let after = seconds_after_the_agent(test, pod)?;
+        eprintln!("       {pod} started {after} s after the agent, both in whole seconds");
+        ensure!(after <= 4, "{pod} started {after} s after the agent");
+        ensure!((1..=3).contains(&wakes(test, pod)?), "{} wakes of {pod}", wakes(test, pod)?);
+    }
     ensure!(wakes(test, "warm")? == 0, "a pod that runs was woken");
     Ok(())
 }
