@@ -485,6 +485,8 @@ impl State {
                 Action::Delete(block) => {
                     self.metrics.blocks_removed.inc();
                     self.blocks.set_deleting(&block.name, &block.uid);
+                    // The watch shows nothing new then, and the time until its release begins with the next plan.
+                    self.plan_soon();
                 }
                 Action::Release { block, .. } if *done == Done::Yes => {
                     tracing::info!(block = block.name, "released the block of a node that is gone");
@@ -754,6 +756,17 @@ mod tests {
         state.plan();
         let due = state.due.unwrap() - Instant::now();
         assert!(due > GATHER && due <= RETRY, "{due:?}");
+    }
+
+    #[tokio::test]
+    async fn the_time_until_the_release_of_a_deleted_block_begins_before_the_watch_shows_it() {
+        let mut state = state();
+        scarce(&mut state);
+        state.plan();
+        state.due = None;
+        let block = Removal { name: "storage.10.20.0.0-30".into(), uid: "u".into(), why: Why::NodeGone };
+        state.finish(&Action::Delete(block), Ok(Done::Yes));
+        assert!(state.due.is_some_and(|due| due <= Instant::now() + GATHER));
     }
 
     #[tokio::test]

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 const PODS: usize = 60;
 /// Seconds until the first blocks of a Network are on all nodes.
 const LEASED: u64 = 20;
-/// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more
-/// for the node's slices and the controller's look.
-const NODE_GONE: u64 = 90;
+/// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more:
+/// the leader may have been on that node, and the next one counts from its own first look.
+const NODE_GONE: u64 = 120;
 
 /// Has a Network hand out these addresses.
 fn with_addresses(network: &mut Value, addresses: Value) {
