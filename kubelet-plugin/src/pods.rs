@@ -83,10 +83,8 @@ impl NodePods {
     /// (Kubernetes before 1.36), or does not answer within 3 s.
     pub async fn with_claims(&self) -> Option<Vec<SeenPod>> {
         let of_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
-        let mut listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
-        listed
-            .headers_mut()
-            .insert("Impersonate-User", format!("system:node:{}", self.node).try_into().ok()?);
+        let listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
+        let listed = self.as_node(listed).ok()?;
         match tokio::time::timeout(TIMEOUT, self.client.request::<Items<PodObject>>(listed)).await.ok()? {
             Ok(found) => Some(found.items.iter().flatten().filter_map(SeenPod::of).collect()),
             Err(error) => {
@@ -116,6 +114,14 @@ impl NodePods {
         ListParams::default().fields(&format!("metadata.name={name},spec.nodeName={}", self.node))
     }
 
+    /// Has the agent act as its node.
+    fn as_node(&self, mut request: Request<Vec<u8>>) -> Result<Request<Vec<u8>>, Error> {
+        let node = format!("system:node:{}", self.node).try_into();
+        let node = node.map_err(|error| Error::HttpError(http::Error::from(error)))?;
+        request.headers_mut().insert("Impersonate-User", node);
+        Ok(request)
+    }
+
     /// Sends the request `listed` as the node, or else `direct` as the agent.
     async fn find<T: DeserializeOwned>(
         &self,
@@ -123,10 +129,7 @@ impl NodePods {
         direct: Result<Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<Option<T>, Error> {
         if !self.directly.load(Ordering::Relaxed) {
-            let mut listed = listed.map_err(Error::BuildRequest)?;
-            let node = format!("system:node:{}", self.node).try_into();
-            let node = node.map_err(|error| Error::HttpError(http::Error::from(error)))?;
-            listed.headers_mut().insert("Impersonate-User", node);
+            let listed = self.as_node(listed.map_err(Error::BuildRequest)?)?;
             match self.client.request::<Items<T>>(listed).await {
                 Err(Error::Api(status)) if status.code == FORBIDDEN => {}
                 found => return Ok(found?.items.into_iter().flatten().next()),

@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prost::bytes::Bytes;
-use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::events::PLUGIN_SERVICE;
 use super::handler::{Adjustment, Denial, RuntimeInfo};
-use super::mux::{self, Connection, Demultiplexer};
+use super::mux::{self, Connection};
 use super::proto;
+use super::received::Received;
 use super::sandbox::{Container, Sandbox};
-use super::session::{OUTBOX, READ, RUNTIME_SERVICE, SessionEnd, write};
+use super::session::{OUTBOX, RUNTIME_SERVICE, SessionEnd, write};
 use super::ttrpc::{self, CallError, Code, Service, Status};
 
 /// How long to wait for an answer, in percent of the time that the plugin is granted: a plugin answers after 70 % at the
@@ -219,41 +219,26 @@ fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
 
 /// Reads the plugin's registration and its answers.
 async fn read(
-    mut trunk: OwnedReadHalf,
+    trunk: OwnedReadHalf,
     calls: &Mutex<Calls>,
     registration: watch::Sender<bool>,
     outbox: &mpsc::Sender<Vec<u8>>,
 ) -> Result<Infallible, SessionEnd> {
-    let mut demultiplexer = Demultiplexer::default();
-    let (mut answers, mut requests) = (ttrpc::Decoder::default(), ttrpc::Decoder::default());
-    let mut buffer = vec![0; READ];
+    let mut received = Received::from(trunk);
     let registration = Registration(registration);
     loop {
-        let length = trunk.read(&mut buffer).await.map_err(SessionEnd::Read)?;
-        if length == 0 {
-            return Err(SessionEnd::Closed);
-        }
-        let mut input = &buffer[..length];
-        while let Some((connection, payload)) = demultiplexer.next(&mut input)? {
-            match connection {
-                Connection::Plugin => {
-                    answers.push(payload);
-                    while let Some(answer) = answers.next()? {
-                        let waiting = lock(calls).waiting.remove(&answer.stream());
-                        if let Some(waiting) = waiting.filter(|_| !answer.is_request()) {
-                            // Fails for a caller that has just given up.
-                            let _ = waiting.send(answer);
-                        }
-                    }
+        match received.next().await? {
+            (Connection::Plugin, answer) => {
+                let waiting = lock(calls).waiting.remove(&answer.stream());
+                if let Some(waiting) = waiting.filter(|_| !answer.is_request()) {
+                    // Fails for a caller that has just given up.
+                    let _ = waiting.send(answer);
                 }
-                Connection::Runtime => {
-                    requests.push(payload);
-                    while let Some(request) = requests.next()? {
-                        let answer = ttrpc::answer(&registration, request).await;
-                        // Cannot fail: the receiving end lives as long as this future.
-                        let _ = outbox.send(mux::frames(Connection::Runtime, &answer)).await;
-                    }
-                }
+            }
+            (Connection::Runtime, request) => {
+                let answer = ttrpc::answer(&registration, request).await;
+                // Cannot fail: the receiving end lives as long as this future.
+                let _ = outbox.send(mux::frames(Connection::Runtime, &answer)).await;
             }
         }
     }

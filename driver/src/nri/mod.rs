@@ -28,6 +28,7 @@ mod handler;
 mod mux;
 mod plugin;
 mod proto;
+mod received;
 mod sandbox;
 mod session;
 #[cfg(test)]

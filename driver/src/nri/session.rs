@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::events::Events;
 use super::handler::Handler;
-use super::mux::{self, Connection, Demultiplexer};
+use super::mux::{self, Connection};
+use super::received::Received;
 use super::{proto, ttrpc};
 
 /// Full name of the runtime's service.
@@ -32,9 +33,6 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many answers may wait for the socket. The runtime makes its calls one by one and never needs as many.
 pub(super) const OUTBOX: usize = 16;
-
-/// How much is read from the socket at once. An event fits; a synchronization comes in pieces.
-pub(super) const READ: usize = 16 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -117,37 +115,21 @@ async fn establish<H: Handler>(
 }
 
 async fn read<H: Handler>(
-    mut trunk: OwnedReadHalf,
+    trunk: OwnedReadHalf,
     events: &Arc<Events<H>>,
     outbox: &mpsc::Sender<Vec<u8>>,
     registered: &Notify,
 ) -> Result<Infallible, SessionEnd> {
-    let mut demultiplexer = Demultiplexer::default();
-    let (mut calls, mut answers) = (ttrpc::Decoder::default(), ttrpc::Decoder::default());
-    let mut buffer = vec![0; READ];
+    let mut received = Received::from(trunk);
     loop {
-        let length = trunk.read(&mut buffer).await.map_err(SessionEnd::Read)?;
-        if length == 0 {
-            return Err(SessionEnd::Closed);
-        }
-        let mut input = &buffer[..length];
-        while let Some((connection, payload)) = demultiplexer.next(&mut input)? {
-            match connection {
-                Connection::Plugin => {
-                    calls.push(payload);
-                    while let Some(call) = calls.next()? {
-                        if call.is_request() {
-                            tokio::spawn(answer(call, Arc::clone(events), outbox.clone()));
-                        }
-                    }
-                }
-                Connection::Runtime => {
-                    answers.push(payload);
-                    while let Some(answer) = answers.next()? {
-                        ttrpc::outcome(answer).map_err(SessionEnd::Refused)?;
-                        registered.notify_one();
-                    }
-                }
+        match received.next().await? {
+            (Connection::Plugin, call) if call.is_request() => {
+                tokio::spawn(answer(call, Arc::clone(events), outbox.clone()));
+            }
+            (Connection::Plugin, _) => {}
+            (Connection::Runtime, answer) => {
+                ttrpc::outcome(answer).map_err(SessionEnd::Refused)?;
+                registered.notify_one();
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::seen::{RETRY, SANDBOX_READY, SeenPod, number};
+use super::seen::{RETRY, SeenPod, has_no_sandbox, may_wait_in_hook, number};
 use crate::owner::ObjectRef;
 
 #[derive(Clone, PartialEq, Message)]
@@ -130,18 +130,14 @@ impl Pod {
             return None;
         }
         let containers = spec.containers.iter().chain(&spec.init_containers);
-        let mut policies =
-            containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
-        let is_up = status
-            .conditions
-            .iter()
-            .any(|condition| condition.r#type == SANDBOX_READY && condition.status == "True");
-        let has_ended = ["Succeeded", "Failed"].contains(&status.phase.as_str());
+        let policies = containers.map(|container| &container.restart_policy).chain([&spec.restart_policy]);
+        let conditions = status.conditions.iter();
+        let conditions = conditions.map(|condition| (condition.r#type.as_str(), condition.status.as_str()));
         Some(SeenPod {
             claims,
-            may_wait_in_hook: policies.all(|policy| policy != "Never"),
+            may_wait_in_hook: may_wait_in_hook(policies),
             has_volumes: !spec.volumes.is_empty(),
-            waits: !is_up && !has_ended && metadata.deletion_timestamp.is_none(),
+            waits: metadata.deletion_timestamp.is_none() && has_no_sandbox(&status.phase, conditions),
             retry: number(metadata.annotations.get(RETRY)),
             pod: ObjectRef { namespace: metadata.namespace, name: metadata.name, uid: metadata.uid },
         })
@@ -150,6 +146,7 @@ impl Pod {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seen::SANDBOX_READY;
     use super::*;
 
     fn pod() -> Pod {

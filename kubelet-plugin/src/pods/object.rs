@@ -4,6 +4,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
+use super::seen::may_wait_in_hook;
+
 /// A pod, as far as it matters here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct PodObject {
@@ -55,11 +57,10 @@ pub(super) struct PodCondition {
 }
 
 impl PodSpec {
-    /// Whether a hook that fails does not end the pod. It does where the pod, or a container, has `restartPolicy: Never`.
+    /// See [`may_wait_in_hook`].
     pub(super) fn may_wait_in_hook(&self) -> bool {
         let containers = self.containers.iter().chain(&self.init_containers).flatten();
-        let mut policies =
-            containers.map(|container| &container.restart_policy).chain([&self.restart_policy]);
-        policies.all(|policy| policy.as_deref() != Some("Never"))
+        let policies = containers.map(|container| &container.restart_policy).chain([&self.restart_policy]);
+        may_wait_in_hook(policies.flatten())
     }
 }

@@ -32,6 +32,20 @@ pub(super) fn number(value: Option<&String>) -> u16 {
     value.and_then(|value| value.parse().ok()).unwrap_or_default()
 }
 
+/// Whether a hook that fails does not end a pod with these restart policies, its own and its containers'.
+pub(super) fn may_wait_in_hook<'a>(mut policies: impl Iterator<Item = &'a String>) -> bool {
+    policies.all(|policy| policy != "Never")
+}
+
+/// Whether a pod has no sandbox yet and has not ended, by its phase and the types and statuses of its conditions.
+pub(super) fn has_no_sandbox<'a>(
+    phase: &str,
+    mut conditions: impl Iterator<Item = (&'a str, &'a str)>,
+) -> bool {
+    !["Succeeded", "Failed"].contains(&phase)
+        && !conditions.any(|condition| condition == (SANDBOX_READY, "True"))
+}
+
 impl SeenPod {
     /// Reads an object of the API server; `None` for a pod without claims.
     pub fn of(pod: &PodObject) -> Option<Self> {
@@ -44,9 +58,8 @@ impl SeenPod {
             return None;
         }
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
-        let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let is_up =
-            conditions.any(|condition| condition.r#type == SANDBOX_READY && condition.status == "True");
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let conditions = conditions.map(|condition| (condition.r#type.as_str(), condition.status.as_str()));
         Some(Self {
             pod: ObjectRef {
                 namespace: metadata.namespace.clone()?,
@@ -56,9 +69,7 @@ impl SeenPod {
             claims,
             may_wait_in_hook: spec.may_wait_in_hook(),
             has_volumes: spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()),
-            waits: !is_up
-                && !["Succeeded", "Failed"].contains(&phase)
-                && metadata.deletion_timestamp.is_none(),
+            waits: metadata.deletion_timestamp.is_none() && has_no_sandbox(phase, conditions),
             retry: number(metadata.annotations.as_ref().and_then(|all| all.get(RETRY))),
         })
     }

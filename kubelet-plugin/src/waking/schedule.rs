@@ -114,16 +114,18 @@ impl Schedule {
     /// Notes a pod that is new or has changed.
     pub(super) fn seen(&mut self, mut seen: SeenPod, is_held: bool, now: Instant) {
         let uid = seen.pod.uid.clone();
-        if let Some(earlier) = self.known.get(&uid).filter(|_| self.tries.contains_key(&uid)) {
-            // The kubelet reports a pod when its status changes, with the annotations of an earlier time.
-            seen.retry = earlier.seen.retry;
-        }
-        if let Some(earlier) = self.known.get(&uid) {
+        let mut since = now;
+        if let Some(earlier) = self.known.remove(&uid) {
+            if self.tries.contains_key(&uid) {
+                // The kubelet reports a pod when its status changes, with the annotations of an earlier time.
+                seen.retry = earlier.seen.retry;
+            }
+            if earlier.seen.waits == seen.waits {
+                since = earlier.since;
+            }
             // A pod's claims do not change, and the kubelet does not always know their names.
-            seen.claims.extend(earlier.seen.claims.iter().cloned());
+            seen.claims.extend(earlier.seen.claims);
         }
-        let earlier = self.known.get(&uid).filter(|known| known.seen.waits == seen.waits);
-        let since = earlier.map_or(now, |known| known.since);
         self.known.insert(uid, Known { seen, is_held, since });
     }
 

@@ -9,7 +9,7 @@ set -euo pipefail
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../../node/lib.sh
 . "$bench/../../node/lib.sh"
-command -v patch >/dev/null || die "no patch: apt-get install patch"
+packages patch:patch jq:jq
 
 module=k8s.io/dynamic-resource-allocation kubernetes=$bench/../../node/kubernetes
 if (($# == 0)); then

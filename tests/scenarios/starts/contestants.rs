@@ -1,9 +1,13 @@
 //! Who gives pods their networks: nobody, or one of several drivers.
 
+use std::cell::RefCell;
+
 use anyhow::Result;
 use netclaim_tests::objects::claim_template;
 use netclaim_tests::{AGENT_USER, Test};
 use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
 
 /// The claim template of netclaim's pods.
 const TEMPLATE: &str = "a";
@@ -18,14 +22,29 @@ pub trait Contestant {
     fn attaches(&self) -> bool {
         true
     }
+    /// Its program on the node, if it is not a pod's.
+    fn daemon(&self) -> Option<&RefCell<Daemon>> {
+        None
+    }
     /// Its processes on the node.
-    fn daemons(&self) -> Result<Vec<i32>>;
+    fn daemons(&self) -> Result<Vec<i32>> {
+        self.daemon().map(|daemon| daemon.borrow().pid()).into_iter().collect()
+    }
     /// Its user at the API server.
-    fn user(&self) -> Option<&str>;
+    fn user(&self) -> Option<&str> {
+        None
+    }
     /// Kills its processes on the node with SIGKILL, and keeps them away.
-    fn kill(&self) -> Result<()>;
+    fn kill(&self) -> Result<()> {
+        if let Some(daemon) = self.daemon() {
+            daemon.borrow_mut().kill();
+        }
+        Ok(())
+    }
     /// Starts them again.
-    fn restart(&self) -> Result<()>;
+    fn restart(&self) -> Result<()> {
+        self.daemon().map_or(Ok(()), |daemon| daemon.borrow_mut().restart())
+    }
 }
 
 /// Pods with the runtime's own network only.
@@ -40,22 +59,6 @@ impl Contestant for Plain {
 
     fn attaches(&self) -> bool {
         false
-    }
-
-    fn daemons(&self) -> Result<Vec<i32>> {
-        Ok(Vec::new())
-    }
-
-    fn user(&self) -> Option<&str> {
-        None
-    }
-
-    fn kill(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn restart(&self) -> Result<()> {
-        Ok(())
     }
 }
 

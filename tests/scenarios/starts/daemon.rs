@@ -83,19 +83,16 @@ impl<'a> Account<'a> {
     }
 
     fn remove(&self) {
-        let name = self.name;
-        let kinds = format!("clusterrole/{name},clusterrolebinding/{name}").replace(',', " ");
-        let kinds: Vec<&str> = kinds.split(' ').collect();
-        let words = ["delete", "--ignore-not-found"];
-        let _ = self.test.cluster.kubectl(&[words.as_slice(), &kinds].concat());
-        let _ = self.test.cluster.kubectl(&[
-            "delete",
-            "--ignore-not-found",
-            "-n",
-            NAMESPACE,
-            "serviceaccount",
-            name,
-        ]);
+        for kind in ["clusterrole", "clusterrolebinding", "serviceaccount"] {
+            let _ = self.test.cluster.kubectl(&[
+                "delete",
+                "--ignore-not-found",
+                "-n",
+                NAMESPACE,
+                kind,
+                self.name,
+            ]);
+        }
     }
 }
 

@@ -109,21 +109,12 @@ impl Contestant for Multus<'_> {
         pod["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": NETWORK});
     }
 
-    fn daemons(&self) -> Result<Vec<i32>> {
-        Ok(vec![self.daemon.borrow().pid()?])
+    fn daemon(&self) -> Option<&RefCell<Daemon>> {
+        Some(&self.daemon)
     }
 
     fn user(&self) -> Option<&str> {
         Some(&self.user)
-    }
-
-    fn kill(&self) -> Result<()> {
-        self.daemon.borrow_mut().kill();
-        Ok(())
-    }
-
-    fn restart(&self) -> Result<()> {
-        self.daemon.borrow_mut().restart()
     }
 }
 

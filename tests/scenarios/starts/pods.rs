@@ -34,7 +34,7 @@ pub fn millis_between(from: Duration, to: Duration) -> f64 {
 }
 
 /// What the watch has seen of a pod, by time of day.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Seen {
     uid: String,
     running: Option<Duration>,
@@ -124,27 +124,32 @@ impl Pods {
 
     /// Waits until created pods run.
     pub fn running(&self, created: &[(String, Duration)], patience: Duration) -> Result<Vec<Started>> {
+        self.wait_for(created.len(), "run", patience, |seen| {
+            let started = created.iter().filter_map(|(name, created)| {
+                let of_pod = seen.get(name)?;
+                let (name, uid) = (name.clone(), of_pod.uid.clone());
+                Some(Started { name, uid, created: *created, running: of_pod.running? })
+            });
+            started.collect()
+        })
+    }
+
+    /// Waits until `count` pods are found in what the watch has seen; `what` they do then.
+    fn wait_for<T>(
+        &self,
+        count: usize,
+        what: &str,
+        patience: Duration,
+        find: impl Fn(&BTreeMap<String, Seen>) -> Vec<T>,
+    ) -> Result<Vec<T>> {
         let end = Instant::now() + patience;
         loop {
-            let seen = self.seen().clone();
-            let started: Vec<Started> = created
-                .iter()
-                .filter_map(|(name, created)| {
-                    let of_pod = seen.get(name)?;
-                    let (name, uid) = (name.clone(), of_pod.uid.clone());
-                    Some(Started { name, uid, created: *created, running: of_pod.running? })
-                })
-                .collect();
-            if started.len() == created.len() {
-                return Ok(started);
+            let found = find(&self.seen());
+            if found.len() == count {
+                return Ok(found);
             }
-            ensure!(
-                Instant::now() < end,
-                "{} of {} pods run after {} s",
-                started.len(),
-                created.len(),
-                patience.as_secs()
-            );
+            let (n, seconds) = (found.len(), patience.as_secs());
+            ensure!(Instant::now() < end, "{n} of {count} pods {what} after {seconds} s");
             std::thread::sleep(LOOK);
         }
     }
@@ -168,22 +173,9 @@ impl Pods {
         for result in deleted {
             result.context("a pod cannot be deleted")?;
         }
-        let end = Instant::now() + END;
-        loop {
-            let seen = self.seen().clone();
+        self.wait_for(names.len(), "are gone", END, |seen| {
             let gone = |name: &String| Some((name.clone(), millis_between(begin, seen.get(name)?.gone?)));
-            let gone: Vec<_> = names.iter().filter_map(gone).collect();
-            if gone.len() == names.len() {
-                return Ok(gone);
-            }
-            ensure!(
-                Instant::now() < end,
-                "{} of {} pods are gone after {} s",
-                gone.len(),
-                names.len(),
-                END.as_secs()
-            );
-            std::thread::sleep(LOOK);
-        }
+            names.iter().filter_map(gone).collect()
+        })
     }
 }
