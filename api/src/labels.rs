@@ -5,7 +5,17 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, names::is_dns_label};
+use crate::{Invalid, NetworkName, names::is_dns_label};
+
+/// Prefix of the labels of Nodes that say which Networks of scope `Cluster` they serve. The rest of the key is the Network's name.
+pub const NETWORK_LABELS: &str = "network.netclaim.dev/";
+/// The value of these labels.
+pub const SERVED: &str = "up";
+
+/// Returns the key of the label that a Node has while pods there can be attached to this Network of scope `Cluster`.
+pub fn network_label(network: &NetworkName) -> String {
+    format!("{NETWORK_LABELS}{network}")
+}
 
 /// Selects objects by their labels, as `metav1.LabelSelector`. An empty selector selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,6 +6,8 @@
 //! * The device has the attributes of node devices. Those that describe a link are empty: links differ between nodes.
 //! * The device is always shared. It does not count what one node's link can take: the scheduler knows counters
 //!   within one pool only.
+//! * The pool is for the nodes with the label `network.netclaim.dev/NETWORK`. Each agent sets it on its own Node while pods there
+//!   can be attached.
 //! * The pool is deleted with its Network object, also when no controller runs.
 //! * A Network that is not accepted has no pool, because agents refuse it too. Claims that hold its device keep what
 //!   they have, and are counted again when it comes back.
@@ -15,6 +17,7 @@ use k8s_openapi::api::resource::v1::Device;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource as _;
 use netclaim_api::device::{DeviceName, cluster_pool};
+use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::network::{Network, NetworkSpec, Scope};
 use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{API_VERSION, NetworkName};
@@ -26,7 +29,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<
         Scope::Node => None,
         Scope::Cluster => Some(Pool {
             name: cluster_pool(name),
-            placement: placement(spec),
+            placement: placement(name),
             owner: Some(OwnerReference {
                 api_version: API_VERSION.to_owned(),
                 kind: Network::kind(&()).into_owned(),
@@ -41,16 +44,14 @@ pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<
     }
 }
 
-fn placement(spec: &NetworkSpec) -> Placement {
-    if spec.node_selector.is_empty() {
-        return Placement::AllNodes;
-    }
-    let labels = spec.node_selector.iter().map(|(key, value)| NodeSelectorRequirement {
-        key: key.clone(),
+/// The nodes whose agents say that they serve the Network. An agent looks at the Network's node selector, too.
+fn placement(name: &NetworkName) -> Placement {
+    let is_served = NodeSelectorRequirement {
+        key: network_label(name),
         operator: "In".to_owned(),
-        values: Some(vec![value.clone()]),
-    });
-    let term = NodeSelectorTerm { match_expressions: Some(labels.collect()), match_fields: None };
+        values: Some(vec![SERVED.to_owned()]),
+    };
+    let term = NodeSelectorTerm { match_expressions: Some(vec![is_served]), match_fields: None };
     Placement::NodeSelector(NodeSelector { node_selector_terms: vec![term] })
 }
 
@@ -98,9 +99,15 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_network_is_one_shared_device_on_all_nodes() {
+    fn a_cluster_network_is_one_shared_device_of_the_nodes_that_serve_it() {
         let pool = pool_of(|_| {}).unwrap();
-        assert_eq!((pool.name.as_str(), &pool.placement), ("networks/backbone", &Placement::AllNodes));
+        assert_eq!(pool.name, "networks/backbone");
+        let Placement::NodeSelector(selector) = &pool.placement else { panic!("{:?}", pool.placement) };
+        let expected = json!({"key": "network.netclaim.dev/backbone", "operator": "In", "values": ["up"]});
+        assert_eq!(
+            serde_json::to_value(selector).unwrap(),
+            json!({"nodeSelectorTerms": [{"matchExpressions": [expected]}]})
+        );
         let [device] = &pool.devices[..] else { panic!("{:?}", pool.devices) };
         assert_eq!(device.name, "net-backbone");
         assert_eq!((device.allow_multiple_allocations, device.binds_to_node), (Some(true), Some(true)));
@@ -127,18 +134,6 @@ mod tests {
             device.attributes.iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
         assert_eq!(keys(&pool.devices[0]), keys(&node_device));
-    }
-
-    #[test]
-    fn a_node_selector_becomes_one_term() {
-        let pool = pool_of(|spec| spec["nodeSelector"] = json!({"rack": "7", "net": "fast"})).unwrap();
-        let Placement::NodeSelector(selector) = pool.placement else { panic!("{:?}", pool.placement) };
-        assert_eq!(
-            serde_json::to_value(selector).unwrap(),
-            json!({"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "net", "operator": "In", "values": ["fast"]},
-                {"key": "rack", "operator": "In", "values": ["7"]}]}]})
-        );
     }
 
     #[test]

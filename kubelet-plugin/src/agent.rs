@@ -25,6 +25,7 @@ use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
+use crate::node_labels::NodeLabels;
 use crate::owner::{Journal, Plan};
 use crate::parent::STARTS;
 use crate::parent::agent_socket::{self, Health};
@@ -169,7 +170,7 @@ impl Agent {
         });
     }
 
-    /// Starts to publish the node's devices. Returns their health.
+    /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns their health.
     pub(crate) fn publish_devices(
         &mut self,
         inventory: watch::Receiver<Option<Arc<Inventory>>>,
@@ -186,6 +187,14 @@ impl Agent {
             "checking the availability of Networks",
             availability.watch(inventory.clone(), unavailable_sender),
         );
+        let labels = NodeLabels {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            inventory: inventory.clone(),
+            unavailable: unavailable.clone(),
+            node_uid: node_uid.clone(),
+        };
+        self.parts.start_until_cancelled("labelling the node", labels.keep());
         let (health_sender, health) = watch::channel(Arc::default());
         let devices = Devices {
             client: self.client.clone(),

@@ -38,6 +38,7 @@ mod dra;
 mod fixtures;
 mod gate;
 mod inventory;
+mod node_labels;
 mod owner;
 mod parent;
 mod pods;

@@ -37,4 +37,5 @@ mod subscription;
 
 pub use held::{Held, id_of, settled};
 pub use pool::attributes;
+pub(crate) use pool::link_unhealthy;
 pub use segments::{segments, space};

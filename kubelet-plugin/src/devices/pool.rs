@@ -169,7 +169,7 @@ fn link_facts(uplink: &Uplink) -> Facts {
 }
 
 /// Returns why pods cannot use a link.
-fn link_unhealthy(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Unhealthy> {
+pub(crate) fn link_unhealthy(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Unhealthy> {
     uplink.in_use(link_use).into_iter().chain(link_down(uplink, link_use))
 }
 

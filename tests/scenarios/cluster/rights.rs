@@ -1,7 +1,7 @@
 //! What the agent, a stolen token and a kubelet may do.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::objects::{claim, pod, request};
+use netclaim_tests::objects::{claim, pod, request, text};
 use netclaim_tests::{AGENT, AGENT_PODS, AuditLog, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
@@ -99,6 +99,42 @@ fn claim_status(claim: &str, status: &Value) -> Value {
 /// A claim's status whose `devices` has one entry.
 fn entry(driver: &str, node: &str) -> Value {
     json!({"devices": [{"driver": driver, "pool": node, "device": "any", "data": {"by": "test"}}]})
+}
+
+pub fn the_agent_changes_only_the_labels_of_networks_of_its_own_node(test: &Test<'_>) -> Result<()> {
+    let [bound, unbound] = agent_tokens(test)?;
+    let patch = |token: &str, node: &str, change: Value| {
+        let patch = ["patch", "node", node, "--type=merge", "--dry-run=server", "-p", &change.to_string()];
+        test.cluster.kubectl_as(token, &patch, "")
+    };
+    let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+    let ours = || labels(json!({"network.netclaim.dev/a": "up", "network.netclaim.dev/b": null}));
+    patch(&bound, "node0", ours())?;
+    let words = "may only change the labels network.netclaim.dev/NETWORK of a Node";
+    for (what, change) in [
+        ("another label", labels(json!({"example.com/rack": "7"}))),
+        ("a changed label", labels(json!({"kubernetes.io/hostname": "other"}))),
+        ("a removed label", labels(json!({"kubernetes.io/hostname": null}))),
+        ("an annotation", json!({"metadata": {"annotations": {"example.com/a": "1"}}})),
+        ("a finalizer", json!({"metadata": {"finalizers": ["example.com/keep"]}})),
+        ("a taint", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}})),
+        ("a cordon", json!({"spec": {"unschedulable": true}})),
+    ] {
+        refused(what, patch(&bound, "node0", change), &[words])?;
+    }
+    let words = "(token without a node) may only label that node";
+    refused("a label by an unbound token", patch(&unbound, "node0", ours()), &[words])?;
+    let mut elsewhere = pod(&test.name("elsewhere"), &[]);
+    let name = text(&elsewhere["metadata"]["name"]);
+    elsewhere["spec"]["nodeName"] = json!("node1");
+    elsewhere["spec"]["serviceAccountName"] = json!("netclaim-agent");
+    test.cluster.kubectl_with(&["-n", SYSTEM, "create", "-f", "-"], &elsewhere.to_string())?;
+    let [of_other, _] = tokens(test, SYSTEM, "netclaim-agent", &name)?;
+    let words = "the netclaim agent of node node1 may only label that node";
+    let result = refused("another node's label", patch(&of_other, "node0", ours()), &[words]);
+    // No kubelet would end it.
+    test.cluster.kubectl(&["-n", SYSTEM, "delete", "pod", &name, "--grace-period=0", "--force"])?;
+    result
 }
 
 pub fn the_agent_writes_only_slices_of_its_own_node(test: &Test<'_>) -> Result<()> {

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         scenarios![
             beside:
                 pods_run_only_on_nodes_with_the_networks_uplink,
+                pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it,
                 the_last_free_interface_goes_to_one_pod,
                 a_pod_goes_to_a_node_with_enough_bandwidth,
                 pods_with_claims_are_spread_over_the_nodes,

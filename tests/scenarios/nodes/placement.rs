@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use netclaim_tests::objects::{claim_template, pod_of_template, text};
-use netclaim_tests::{Plugged, Test};
+use netclaim_tests::objects::{claim_template, list, pod_of_template, text};
+use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
 pub fn pods_run_only_on_nodes_with_the_networks_uplink(test: &Test<'_>) -> Result<()> {
@@ -25,6 +25,54 @@ pub fn pods_run_only_on_nodes_with_the_networks_uplink(test: &Test<'_>) -> Resul
     test.start_pod("only", &one)?;
     ensure!(test.node_of("only")? == "node2", "it runs on {}", test.node_of("only")?);
     test.delete_pod("only")
+}
+
+/// The nodes that say by their label that pods can be attached to a Network of scope `Cluster` there.
+fn serving(test: &Test<'_>, network: &str) -> Result<BTreeSet<String>> {
+    let label = format!("network.netclaim.dev/{network}=up");
+    let nodes = test.cluster.get(&["nodes", "-l", &label])?;
+    Ok(list(&nodes["items"]).map(|node| text(&node["metadata"]["name"])).collect())
+}
+
+fn serve(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
+    eventually(40, &format!("{expected:?} serve {network}"), || {
+        let nodes = serving(test, network)?;
+        ensure!(nodes.iter().eq(expected), "{nodes:?} do");
+        Ok(())
+    })
+}
+
+pub fn pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it(test: &Test<'_>) -> Result<()> {
+    let _first = Plugged::on(test, "node0", "eth62")?;
+    let second = Plugged::on(test, "node1", "eth62")?;
+    let network = test.network_on("eth62", "a", |network| {
+        network["spec"]["scope"] = json!("Cluster");
+        network["spec"]["capacity"] = json!({"interfaces": 100});
+    })?;
+    serve(test, &network, &["node0", "node1"])?;
+    test.pod_on("node2", "elsewhere", &network)?;
+    test.is_unschedulable("elsewhere")?;
+    test.pod_on("node1", "before", &network)?;
+    test.runs_with("before", &["net1"])?;
+
+    second.set(&["far-eth62", "down"])?;
+    serve(test, &network, &["node0"])?;
+    for pod in ["p0", "p1"] {
+        test.start_pod(pod, &network)?;
+        ensure!(test.node_of(pod)? == "node0", "{pod} runs where the link is down");
+    }
+    test.pod_on("node1", "waiting", &network)?;
+    test.is_unschedulable("waiting")?;
+    second.set(&["far-eth62", "up"])?;
+    test.runs_with("waiting", &["net1"])?;
+
+    // A label that somebody removes comes back, and those of a Network that is gone go.
+    let label = format!("network.netclaim.dev/{network}-");
+    test.cluster.kubectl(&["label", "node", "node0", &label])?;
+    serve(test, &network, &["node0", "node1"])?;
+    test.kubectl(&["delete", "pods", "--all", "--timeout=60s"])?;
+    test.cluster.kubectl(&["delete", "network", &network, "--timeout=30s"])?;
+    serve(test, &network, &[])
 }
 
 pub fn the_last_free_interface_goes_to_one_pod(test: &Test<'_>) -> Result<()> {
