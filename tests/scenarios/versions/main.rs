@@ -53,6 +53,7 @@ fn main() -> ExitCode {
             a_stolen_token_writes_only_objects_of_its_own_node,
             a_stolen_token_reads_only_pods_of_its_own_node,
             the_agent_changes_one_annotation_of_its_own_nodes_pods,
+            the_agent_changes_only_the_labels_of_networks_of_its_own_node,
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes,
             a_burst_of_pods_has_no_claim_refused;
