@@ -279,7 +279,7 @@ impl Cluster {
             self.service("start", name)?;
         }
         self.agent_back()?;
-        if container_restarts(self)? != 0 {
+        if self.deaths.take_power_loss() || container_restarts(self)? != 0 {
             self.delete_agent_pod()?;
             self.agent_ready()?;
         }

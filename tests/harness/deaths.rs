@@ -80,14 +80,17 @@ impl Deaths {
         for node in cluster.nodes() {
             self.check_agent(cluster, &node).with_context(|| node.name())?;
         }
-        let mut known = self.lock();
-        if !known.power_lost {
+        if !self.lock().power_lost {
             let restarts = container_restarts(cluster)?;
             ensure!(restarts == 0, "the kubelet has restarted the agent's container {restarts} times");
         }
-        // After a power loss `Cluster::repair` replaces the agents' pods.
-        known.power_lost = false;
         Ok(())
+    }
+
+    /// Whether a node has lost its power since the last call: its kubelet may report only later that it has restarted
+    /// containers.
+    pub(crate) fn take_power_loss(&self) -> bool {
+        std::mem::take(&mut self.lock().power_lost)
     }
 
     fn check_agent(&self, cluster: &Cluster, node: &Node) -> Result<()> {
