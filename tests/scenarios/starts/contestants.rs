@@ -1,6 +1,8 @@
 //! Who gives pods their networks: nobody, or one of several drivers.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use netclaim_tests::objects::claim_template;
@@ -45,6 +47,29 @@ pub trait Contestant {
     fn restart(&self) -> Result<()> {
         self.daemon().map_or(Ok(()), |daemon| daemon.borrow_mut().restart())
     }
+    /// Makes it as new after a fault.
+    fn recover(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Counts what pods that are gone have used and is not free.
+    fn left(&self) -> Result<usize> {
+        Ok(0)
+    }
+    /// Makes what is left free, so that the next fault begins with nothing.
+    fn forget(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The files of a network's addresses that no sandbox has.
+pub fn addresses_left(test: &Test<'_>, network: &str) -> Result<Vec<PathBuf>> {
+    let node = test.cluster.node();
+    let sandboxes: BTreeSet<String> = node.tasks()?.into_iter().map(|task| task.sandbox).collect();
+    let is_left = |(lease, sandbox): &(String, String)| {
+        lease.split('/').next() == Some(network) && !sandboxes.contains(sandbox)
+    };
+    let left = node.leases()?.into_iter().filter(is_left);
+    Ok(left.map(|(lease, _)| node.path("/var/lib/cni/networks").join(lease)).collect())
 }
 
 /// Pods with the runtime's own network only.
@@ -100,6 +125,16 @@ impl Contestant for Netclaim<'_> {
 
     fn restart(&self) -> Result<()> {
         self.0.cluster.agent_back()
+    }
+
+    /// The kubelet waits longer and longer before it starts a container again, and the harness counts that.
+    fn recover(&self) -> Result<()> {
+        self.0.cluster.delete_agent_pod()?;
+        self.0.cluster.agent_ready()
+    }
+
+    fn left(&self) -> Result<usize> {
+        Ok(addresses_left(self.0, &format!("netclaim-{}", self.0.name(TEMPLATE)))?.len())
     }
 }
 

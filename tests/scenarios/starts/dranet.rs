@@ -1,10 +1,10 @@
 //! DRANET: a DRA driver that moves links of the node into pods.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use netclaim_tests::objects::list;
+use netclaim_tests::objects::{list, text};
 use netclaim_tests::{PluggedMany, Test, eventually, names};
 use serde_json::{Value, json};
 
@@ -22,6 +22,8 @@ pub struct Dranet<'a> {
     test: &'a Test<'a>,
     user: String,
     daemon: RefCell<Daemon>,
+    /// The links that it has, on the node or in pods.
+    count: Cell<usize>,
     _account: Account<'a>,
     _links: PluggedMany<'a>,
 }
@@ -49,6 +51,7 @@ impl<'a> Dranet<'a> {
             test,
             user: account.user(),
             daemon: RefCell::new(daemon),
+            count: Cell::new(links),
             _account: account,
             _links: plugged,
         };
@@ -91,6 +94,18 @@ impl Contestant for Dranet<'_> {
 
     fn user(&self) -> Option<&str> {
         Some(&self.user)
+    }
+
+    fn left(&self) -> Result<usize> {
+        let links: Vec<Value> = serde_json::from_str(&self.test.cluster.on_node(&["ip", "-j", "link"])?)?;
+        let there = links.iter().filter(|link| text(&link["ifname"]).starts_with("eth10")).count();
+        Ok(self.count.get().saturating_sub(there))
+    }
+
+    /// A link that is lost does not come back.
+    fn forget(&self) -> Result<()> {
+        self.count.set(self.count.get() - self.left()?);
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`contestants`], [`multus`], [`dranet`], [`daemon`] | who takes part | |
 //! | [`measure`] | what is measured of each | |
 //! | [`pods`], [`timeline`] | when a pod starts, and where the time goes | |
+//! | [`faults`] | what becomes of pods when something dies, stops or restarts | `make bench-peers` |
 //! | [`samples`], [`picture`] | numbers, tables and the picture | |
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use netclaim_tests::{scenarios, suite};
 mod contestants;
 mod daemon;
 mod dranet;
+mod faults;
 mod measure;
 mod multus;
 mod own;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
             pods_that_never_restart_wait_for_a_slow_add,
             pods_start_when_the_agent_is_back,
             the_peers_start_pods_in_turns,
-            the_peers_come_back_after_a_pod_was_created;
+            the_peers_come_back_after_a_pod_was_created,
+            the_peers_survive_faults;
     ])
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use netclaim_tests::{Test, eventually};
 use serde_json::{Value, json};
 
-use crate::contestants::Contestant;
+use crate::contestants::{Contestant, addresses_left};
 use crate::daemon::{Account, Daemon, Programs};
 
 const NETWORK: &str = "multus-a";
@@ -115,6 +115,14 @@ impl Contestant for Multus<'_> {
 
     fn user(&self) -> Option<&str> {
         Some(&self.user)
+    }
+
+    fn left(&self) -> Result<usize> {
+        Ok(addresses_left(self.test, NETWORK)?.len())
+    }
+
+    fn forget(&self) -> Result<()> {
+        addresses_left(self.test, NETWORK)?.iter().try_for_each(|file| Ok(fs::remove_file(file)?))
     }
 }
 

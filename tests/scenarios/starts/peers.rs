@@ -6,6 +6,7 @@ use netclaim_tests::Test;
 use crate::contestants::{Contestant, Netclaim, Plain};
 use crate::daemon::{Programs, versions};
 use crate::dranet::Dranet;
+use crate::faults::{Faults, faults_table};
 use crate::measure::Turn;
 use crate::multus::Multus;
 use crate::own::{away, away_table, count, rounds, summarize};
@@ -59,6 +60,19 @@ pub fn the_peers_start_pods_in_turns(test: &Test<'_>) -> Result<()> {
         })?;
     }
     summarize(test, &samples, &ALL, &versions()?)
+}
+
+pub fn the_peers_survive_faults(test: &Test<'_>) -> Result<()> {
+    let mut samples = Samples::new("peers", "faults")?;
+    let pods = Pods::of(test)?;
+    for _ in 0..rounds(1)? {
+        let round = samples.next_round();
+        in_turns(test, &mut samples, round, &ALL[1..], |samples, who| {
+            Turn { test, pods: &pods, samples, who, round }.warm_up()?;
+            Faults { test, pods: &pods, samples, who, round }.all()
+        })?;
+    }
+    samples.publish("table.md", &faults_table(&samples, &ALL[1..]))
 }
 
 pub fn the_peers_come_back_after_a_pod_was_created(test: &Test<'_>) -> Result<()> {
