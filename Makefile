@@ -108,7 +108,7 @@ bench-starts: tools ## How fast pods start beside plain ones, one by one and at 
 	cargo test --package netclaim-tests --test starts --locked -- own::
 
 .PHONY: bench-peers
-bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in turns (root; 15 minutes; NETCLAIM_BENCH_ROUNDS=3)
+bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in turns (root; 20 minutes; NETCLAIM_BENCH_ROUNDS=3)
 	tests/node/build.sh
 	tests/bench/peers/build.sh >/dev/null
 	cargo test --package netclaim-tests --test starts --locked -- peers::
