@@ -16,7 +16,8 @@ const NETWORK: &str = "multus-a";
 const CRD: &str = "network-attachment-definitions.k8s.cni.cncf.io";
 /// Below the node's root.
 const SHIM: &str = "/opt/cni/bin/multus-shim";
-const CONFIG: &str = "/run/multus/daemon-config.json";
+/// The default path: the daemon empties its folder of sockets when it starts.
+const CONFIG: &str = "/etc/cni/net.d/multus.d/daemon-config.json";
 const CONFLIST: &str = "/etc/cni/net.d/00-multus.conf";
 const CACHE: &str = "/var/lib/cni/multus";
 
@@ -39,7 +40,7 @@ impl<'a> Multus<'a> {
         let account = Account::new(test, "multus", &rules)?;
         create_network(test)?;
         let node = test.cluster.node();
-        for dir in ["/run/multus", CACHE] {
+        for dir in ["/run/multus", CACHE, "/etc/cni/net.d/multus.d"] {
             fs::create_dir_all(node.path(dir))?;
         }
         fs::copy(programs.path("multus-shim"), node.path(SHIM))?;
