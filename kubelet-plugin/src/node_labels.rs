@@ -29,8 +29,6 @@ use crate::inventory::Inventory;
 const STEADY: Duration = Duration::from_secs(15);
 /// Time between a write that failed and the next one.
 const RETRY: Duration = Duration::from_secs(5);
-/// HTTP status of a request that is not allowed.
-const FORBIDDEN: u16 = 403;
 
 /// Labels, and their values; `None` for one that is to be removed.
 type Labels = BTreeMap<String, Option<&'static str>>;
@@ -66,27 +64,13 @@ impl NodeLabels {
                 let changes = removed.changes(&served, &inventory.labels, now);
                 due = removed.next(&served, &inventory.labels, now);
                 if !changes.is_empty() {
-                    let patch = json!({"metadata": {"uid": uid, "labels": changes}});
-                    let patch = Patch::Merge(patch);
+                    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "labels": changes}}));
                     match nodes.patch_metadata(&self.node, &PatchParams::default(), &patch).await {
                         Ok(_) => {
                             tracing::info!(labels = ?changes, "labelled the node for Networks of scope Cluster");
                             removed.wrote(&changes, now);
                         }
-                        Err(error) => {
-                            if is_forbidden(&error) && !has_warned {
-                                has_warned = true;
-                                tracing::warn!(
-                                    "the agent may not label its node, so that pods of Networks of scope Cluster do not come to it: \
-                                     it needs the right to patch nodes, see deploy/manifests/agent-rbac.yaml"
-                                );
-                            } else {
-                                tracing::debug!(
-                                    error = error_chain(&error),
-                                    "cannot label the node, will retry"
-                                );
-                            }
-                        }
+                        Err(error) => report(&error, &mut has_warned),
                     }
                     // The watch shows what was written, or it is tried again.
                     due = due.into_iter().chain([now + RETRY]).min();
@@ -102,8 +86,17 @@ impl NodeLabels {
     }
 }
 
-fn is_forbidden(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.code == FORBIDDEN)
+/// Logs why the labels are not written: once as a warning, if somebody has to act on it.
+fn report(error: &Error, has_warned: &mut bool) {
+    if matches!(error, Error::Api(status) if status.is_forbidden()) && !*has_warned {
+        *has_warned = true;
+        tracing::warn!(
+            "the agent may not label its node, so that pods of Networks of scope Cluster do not come to it: it needs the right to \
+             patch nodes, see deploy/manifests/agent-rbac.yaml"
+        );
+    } else {
+        tracing::debug!(error = error_chain(error), "cannot label the node, will retry");
+    }
 }
 
 /// Returns the labels of the Networks of scope `Cluster` that pods can be attached to on this node.

@@ -37,7 +37,7 @@ pub use audit::{AuditLog, time_of_day};
 pub use cluster::{Cluster, SYSTEM};
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};
-pub use process::{Process, Running, processes};
+pub use process::{Process, Running, is_alive, processes};
 pub use raw::{RawNumbers, percentile};
 pub use runtime::Runtime;
 pub use test::Test;

@@ -39,6 +39,12 @@ pub(crate) fn signal(pid: i32, name: &str) -> Result<()> {
     output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
 }
 
+/// Whether a process runs; a zombie does not.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
 /// A child process that is killed when this value is dropped.
 pub struct Running(Child);
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::node::{Task, names};
 use crate::objects::list;
+use crate::process::is_alive;
 
 /// Which runtime a node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,14 @@ impl Runtime {
         let is_sandbox = of("container-type", "io.kubernetes.cri-o.ContainerType")? == "sandbox";
         let pid = match (self, is_sandbox) {
             (Self::CriO, true) => None,
-            _ => Some(fs::read_to_string(bundle.join(pid_file)).ok()?.trim().parse().ok().filter(is_alive)?),
+            _ => Some(
+                fs::read_to_string(bundle.join(pid_file))
+                    .ok()?
+                    .trim()
+                    .parse()
+                    .ok()
+                    .filter(|pid| is_alive(*pid))?,
+            ),
         };
         let netns = match pid {
             Some(pid) => format!("/proc/{pid}/ns/net").into(),
@@ -87,10 +95,4 @@ fn pinned(root: &Path, config: &Value) -> Option<PathBuf> {
     let (file, dir) = (fs::metadata(&path).ok()?, fs::metadata(path.parent()?).ok()?);
     // Without the mount, the name is a plain file.
     (file.dev() != dir.dev()).then_some(path)
-}
-
-/// Whether a process runs; a zombie does not.
-fn is_alive(pid: &i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
 }

@@ -103,13 +103,13 @@ fn entry(driver: &str, node: &str) -> Value {
 
 pub fn the_agent_changes_only_the_labels_of_networks_of_its_own_node(test: &Test<'_>) -> Result<()> {
     let [bound, unbound] = agent_tokens(test)?;
-    let patch = |token: &str, node: &str, change: Value| {
-        let patch = ["patch", "node", node, "--type=merge", "--dry-run=server", "-p", &change.to_string()];
+    let patch = |token: &str, change: Value| {
+        let patch = ["patch", "node", "node0", "--type=merge", "--dry-run=server", "-p", &change.to_string()];
         test.cluster.kubectl_as(token, &patch, "")
     };
     let labels = |labels: Value| json!({"metadata": {"labels": labels}});
     let ours = || labels(json!({"network.netclaim.dev/a": "up", "network.netclaim.dev/b": null}));
-    patch(&bound, "node0", ours())?;
+    patch(&bound, ours())?;
     let words = "may only change the labels network.netclaim.dev/NETWORK of a Node";
     for (what, change) in [
         ("another label", labels(json!({"example.com/rack": "7"}))),
@@ -120,10 +120,10 @@ pub fn the_agent_changes_only_the_labels_of_networks_of_its_own_node(test: &Test
         ("a taint", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}})),
         ("a cordon", json!({"spec": {"unschedulable": true}})),
     ] {
-        refused(what, patch(&bound, "node0", change), &[words])?;
+        refused(what, patch(&bound, change), &[words])?;
     }
     let words = "(token without a node) may only label that node";
-    refused("a label by an unbound token", patch(&unbound, "node0", ours()), &[words])?;
+    refused("a label by an unbound token", patch(&unbound, ours()), &[words])?;
     let mut elsewhere = pod(&test.name("elsewhere"), &[]);
     let name = text(&elsewhere["metadata"]["name"]);
     elsewhere["spec"]["nodeName"] = json!("node1");
@@ -131,7 +131,7 @@ pub fn the_agent_changes_only_the_labels_of_networks_of_its_own_node(test: &Test
     test.cluster.kubectl_with(&["-n", SYSTEM, "create", "-f", "-"], &elsewhere.to_string())?;
     let [of_other, _] = tokens(test, SYSTEM, "netclaim-agent", &name)?;
     let words = "the netclaim agent of node node1 may only label that node";
-    let result = refused("another node's label", patch(&of_other, "node0", ours()), &[words]);
+    let result = refused("another node's label", patch(&of_other, ours()), &[words]);
     // No kubelet would end it.
     test.cluster.kubectl(&["-n", SYSTEM, "delete", "pod", &name, "--grace-period=0", "--force"])?;
     result

@@ -1,18 +1,16 @@
 //! What becomes of a pod's network when something dies, stops or restarts: the same faults for each peer.
 //!
 //! netclaim's agent and its parent are killed together, and the kubelet starts them again. Of a peer, whose daemon is a process
-//! of the benchmark, the benchmark does that after [`AWAY`].
+//! of the benchmark, the benchmark does that: after [`AWAY`], or at once while the pod runs.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use netclaim_tests::Test;
+use netclaim_tests::is_alive;
 use netclaim_tests::objects::pod;
 
-use crate::contestants::Contestant;
-use crate::measure::PATIENCE;
-use crate::pods::Pods;
+use crate::measure::{PATIENCE, Turn};
 use crate::samples::{Samples, short, table};
 
 /// How long a daemon that was killed is away.
@@ -58,8 +56,13 @@ impl Fault {
         }
     }
 
+    /// `F1` and so on.
+    fn id(self) -> &'static str {
+        &self.name()[..2]
+    }
+
     fn number(self, what: &str) -> String {
-        format!("{}: {what}", &self.name()[..2])
+        format!("{}: {what}", self.id())
     }
 }
 
@@ -70,38 +73,24 @@ const FREED: &str = "free after s";
 const LEFT: &str = "left behind";
 const ENDED: &str = "its daemon ended by itself";
 
-/// One contestant's faults in one round.
-pub struct Faults<'a> {
-    pub test: &'a Test<'a>,
-    pub pods: &'a Pods,
-    pub samples: &'a mut Samples,
-    pub who: &'a dyn Contestant,
-    pub round: usize,
-}
-
-impl Faults<'_> {
+impl Turn<'_> {
     /// Goes through all faults, one after another.
-    pub fn all(&mut self) -> Result<()> {
+    pub fn faults(&mut self) -> Result<()> {
         for fault in Fault::ALL {
             eprintln!("         {}: {}", self.who.name(), fault.name());
-            let name = format!(
-                "{}-{}-{}",
-                self.who.name(),
-                fault.number("").trim_end_matches(": ").to_lowercase(),
-                self.round
-            );
-            self.one(fault, &name)?;
+            let name = format!("{}-{}-{}", self.who.name(), fault.id().to_lowercase(), self.round);
+            self.one_fault(fault, &name)?;
             self.who.recover()?;
             self.samples.save()?;
         }
         Ok(())
     }
 
-    fn add(&mut self, fault: Fault, what: &str, of: &str, value: f64) {
-        self.samples.add(self.round, self.who.name(), &fault.number(what), of, value);
+    fn note_fault(&mut self, fault: Fault, what: &str, of: &str, value: f64) {
+        self.add(&fault.number(what), of, value);
     }
 
-    fn one(&mut self, fault: Fault, name: &str) -> Result<()> {
+    fn one_fault(&mut self, fault: Fault, name: &str) -> Result<()> {
         ensure!(self.who.left()? == 0, "{} has something left of an earlier pod", self.who.name());
         let (cluster, mut pod) = (self.test.cluster, pod(name, &[]));
         self.who.dress(&mut pod);
@@ -139,8 +128,8 @@ impl Faults<'_> {
                 self.pods.start(&[pod], PATIENCE)?;
                 service("restart", "runtime")?;
                 std::thread::sleep(LATER);
-                let ended = !self.who.daemons()?.into_iter().all(runs);
-                self.add(fault, ENDED, name, f64::from(u8::from(ended)));
+                let ended = !self.who.daemons()?.into_iter().all(is_alive);
+                self.note_fault(fault, ENDED, name, f64::from(u8::from(ended)));
                 if ended {
                     self.who.restart()?;
                 }
@@ -167,11 +156,11 @@ impl Faults<'_> {
     /// Waits until the pod runs, and looks at its network then and later.
     fn runs(&mut self, fault: Fault, created: &[(String, Duration)]) -> Result<()> {
         for pod in self.pods.running(created, PATIENCE)? {
-            self.add(fault, TOOK, &pod.name, pod.took());
+            self.note_fault(fault, TOOK, &pod.name, pod.took());
             for (what, wait) in [(HAD, Duration::ZERO), (HAS, LATER)] {
                 std::thread::sleep(wait);
                 let there = self.test.interfaces(&pod.name)?.contains_key("net1");
-                self.add(fault, what, &pod.name, f64::from(u8::from(there)));
+                self.note_fault(fault, what, &pod.name, f64::from(u8::from(there)));
             }
         }
         Ok(())
@@ -185,16 +174,10 @@ impl Faults<'_> {
             std::thread::sleep(Duration::from_millis(200));
             left = self.who.left()?;
         }
-        self.add(fault, FREED, name, begin.elapsed().as_secs_f64());
-        self.add(fault, LEFT, name, left as f64);
+        self.note_fault(fault, FREED, name, begin.elapsed().as_secs_f64());
+        self.note_fault(fault, LEFT, name, left as f64);
         self.who.forget()
     }
-}
-
-/// Whether a process runs, and is not one that has ended and that nobody has waited for.
-fn runs(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// The table of all faults.

@@ -53,7 +53,7 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    fn add(&mut self, what: &str, of: &str, value: f64) {
+    pub fn add(&mut self, what: &str, of: &str, value: f64) {
         self.samples.add(self.round, self.who.name(), what, of, value);
     }
 

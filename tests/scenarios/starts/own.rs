@@ -221,22 +221,17 @@ pub fn pods_start_when_the_agent_is_back(test: &Test<'_>) -> Result<()> {
     let netclaim = Netclaim::new(test)?;
     for _ in 0..rounds(1)? {
         let round = samples.next_round();
-        away(test, &pods, &netclaim, &mut samples, round)?;
+        away(&mut Turn { test, pods: &pods, samples: &mut samples, who: &netclaim, round })?;
         samples.save()?;
     }
     samples.publish("table.md", &away_table(&samples, &["netclaim"]))
 }
 
 /// Kills a contestant's processes, creates a pod, and starts them again after [`AWAY`].
-pub fn away(
-    test: &Test<'_>,
-    pods: &Pods,
-    who: &dyn Contestant,
-    samples: &mut Samples,
-    round: usize,
-) -> Result<()> {
+pub fn away(turn: &mut Turn<'_>) -> Result<()> {
+    let (test, pods, who) = (turn.test, turn.pods, turn.who);
     who.kill()?;
-    let mut pod = pod(&format!("{}-waits-{round}", who.name()), &[]);
+    let mut pod = pod(&format!("{}-waits-{}", who.name(), turn.round), &[]);
     who.dress(&mut pod);
     let begin = Instant::now();
     let created = pods.create(&[pod])?;
@@ -245,9 +240,9 @@ pub fn away(
     let back = begin.elapsed().as_secs_f64() * 1000.0;
     for pod in pods.running(&created, PATIENCE)? {
         let there = test.interfaces(&pod.name)?.contains_key("net1");
-        samples.add(round, who.name(), AWAY_TOOK, &pod.name, pod.took());
-        samples.add(round, who.name(), AWAY_AFTER, &pod.name, (pod.took() - back).max(0.0));
-        samples.add(round, who.name(), AWAY_WITHOUT, &pod.name, f64::from(u8::from(!there)));
+        turn.add(AWAY_TOOK, &pod.name, pod.took());
+        turn.add(AWAY_AFTER, &pod.name, (pod.took() - back).max(0.0));
+        turn.add(AWAY_WITHOUT, &pod.name, f64::from(u8::from(!there)));
         pods.delete(&[pod.name])?;
     }
     Ok(())

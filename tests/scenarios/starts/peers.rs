@@ -6,7 +6,7 @@ use netclaim_tests::Test;
 use crate::contestants::{Contestant, Netclaim, Plain};
 use crate::daemon::{Programs, versions};
 use crate::dranet::Dranet;
-use crate::faults::{Faults, faults_table};
+use crate::faults::faults_table;
 use crate::measure::Turn;
 use crate::multus::Multus;
 use crate::own::{away, away_table, count, rounds, summarize};
@@ -62,28 +62,27 @@ pub fn the_peers_start_pods_in_turns(test: &Test<'_>) -> Result<()> {
     summarize(test, &samples, &ALL, &versions()?)
 }
 
-pub fn the_peers_survive_faults(test: &Test<'_>) -> Result<()> {
-    let mut samples = Samples::new("peers", "faults")?;
+/// Gives each peer a turn in each round, after a pair of pods that do not count.
+fn disturbed(test: &Test<'_>, name: &str, disturb: impl Fn(&mut Turn<'_>) -> Result<()>) -> Result<Samples> {
+    let mut samples = Samples::new("peers", name)?;
     let pods = Pods::of(test)?;
     for _ in 0..rounds(1)? {
         let round = samples.next_round();
         in_turns(test, &mut samples, round, &ALL[1..], |samples, who| {
-            Turn { test, pods: &pods, samples, who, round }.warm_up()?;
-            Faults { test, pods: &pods, samples, who, round }.all()
+            let mut turn = Turn { test, pods: &pods, samples, who, round };
+            turn.warm_up()?;
+            disturb(&mut turn)
         })?;
     }
+    Ok(samples)
+}
+
+pub fn the_peers_survive_faults(test: &Test<'_>) -> Result<()> {
+    let samples = disturbed(test, "faults", |turn| turn.faults())?;
     samples.publish("table.md", &faults_table(&samples, &ALL[1..]))
 }
 
 pub fn the_peers_come_back_after_a_pod_was_created(test: &Test<'_>) -> Result<()> {
-    let mut samples = Samples::new("peers", "away")?;
-    let pods = Pods::of(test)?;
-    for _ in 0..rounds(1)? {
-        let round = samples.next_round();
-        in_turns(test, &mut samples, round, &ALL[1..], |samples, who| {
-            Turn { test, pods: &pods, samples, who, round }.warm_up()?;
-            away(test, &pods, who, samples, round)
-        })?;
-    }
+    let samples = disturbed(test, "away", away)?;
     samples.publish("table.md", &away_table(&samples, &ALL[1..]))
 }
