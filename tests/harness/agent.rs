@@ -118,6 +118,12 @@ impl Cluster {
         signal(self.agent_pid()?, if pause { "STOP" } else { "CONT" })
     }
 
+    /// Stops or continues the agent and its parent.
+    pub fn pause_agent_and_parent(&self, pause: bool) -> Result<()> {
+        let (parent, pid) = (self.parent_pid()?, self.agent_pid()?);
+        [parent, pid].into_iter().try_for_each(|pid| signal(pid, if pause { "STOP" } else { "CONT" }))
+    }
+
     /// Kills the agent with SIGKILL, and keeps it away until [`Self::agent_back`].
     pub fn agent_away(&self) -> Result<()> {
         let (parent, pid) = (self.parent_pid()?, self.agent_pid()?);

@@ -6,3 +6,4 @@ pub mod nri_events;
 pub mod readiness;
 pub mod sandboxes;
 pub mod sweep;
+pub mod tasks;

@@ -3,8 +3,8 @@
 //! Events are hints about what is desired; `netclaim_driver::attach` decides what follows. Every handler here returns
 //! within its budget, because the runtime blocks all pods of the node meanwhile.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::owner::PodState;
@@ -13,7 +13,7 @@ use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{
     Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox as PodSandbox,
 };
-use tokio::task::AbortHandle;
+use tokio::sync::watch;
 
 use crate::gate::cdi::{HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
@@ -21,6 +21,7 @@ use crate::owner::ObjectRef;
 use crate::pods::NodePods;
 use crate::process::metrics::Metrics;
 use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
+use crate::runtime::tasks::SandboxTasks;
 use crate::waking::Waker;
 
 /// How long a sandbox waits for its networks while no other pod attaches. The runtime calls its plugins under one lock, so
@@ -33,6 +34,8 @@ const LONG: Duration = Duration::from_millis(25);
 const PROCESSED: Duration = Duration::from_secs(1);
 /// How soon the kubelet retries a refused container by itself, once and at the earliest.
 const RETRIED: Duration = Duration::from_millis(200);
+/// How soon a late agent learns that it was: it handles what came meanwhile before it connects again.
+const LATE: Duration = Duration::from_secs(3);
 /// From one question to the API server to the next.
 const ASK_INTERVAL: Duration = Duration::from_secs(3);
 
@@ -53,7 +56,9 @@ pub struct RuntimeEvents<N> {
     /// Measures attaching.
     pub metrics: Arc<Metrics>,
     /// Tasks that retry the inspection of a sandbox, by its id.
-    pub inspecting: Mutex<HashMap<String, AbortHandle>>,
+    pub inspecting: SandboxTasks,
+    /// Tasks that have a pod woken whose container was refused, by its sandbox's id.
+    pub refused: Arc<SandboxTasks>,
 }
 
 /// Whether a pod has claims and is not attached yet, so that its sandbox may wait behind another one.
@@ -62,42 +67,76 @@ fn is_attaching(state: &PodState) -> bool {
     waits && !state.closing && !state.records.is_empty()
 }
 
+/// Whether the pod is being attached in this sandbox.
+fn is_current(state: &PodState, sandbox_id: &str) -> bool {
+    state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == sandbox_id)
+}
+
+/// Whether there is nothing more to wait for in this sandbox.
+fn is_over(state: &PodState, sandbox_id: &str) -> bool {
+    !is_current(state, sandbox_id) || state.closing || state.gate(sandbox_id) == Gate::Open
+}
+
+/// Waits until the runtime's sandbox is that of the pod's task, or is settled.
+async fn processed(state: &mut watch::Receiver<PodState>, sandbox_id: &str) {
+    let processed = |state: &PodState| is_current(state, sandbox_id) || state.gate(sandbox_id) != Gate::Wait;
+    let _ = tokio::time::timeout(PROCESSED, state.wait_for(processed)).await;
+}
+
+/// Has a pod woken when it is attached, unless that is so before `retried`: the kubelet retries a container that was refused
+/// soon once, and then after 10 to 15 s.
+async fn wake_when_attached(
+    mut state: watch::Receiver<PodState>,
+    sandbox: PodSandbox,
+    retried: Instant,
+    waker: Waker,
+) {
+    let PodSandbox { id, namespace, name, uid, .. } = sandbox;
+    processed(&mut state, &id).await;
+    let over = state.wait_for(|state| is_over(state, &id)).await;
+    if over.is_ok_and(|state| state.gate(&id) == Gate::Open) && Instant::now() >= retried {
+        waker.attached(ObjectRef { namespace, name, uid });
+    }
+}
+
 impl<N: Attach> RuntimeEvents<N> {
     /// Lets the containers of a pod wait in a hook if attaching takes `long`, and if the kubelet would start them again.
+    /// Otherwise the pod is woken when it is attached.
     fn let_wait_in_hook(&self, sandbox: &PodSandbox, long: Duration) {
-        let (attacher, pods, gate, waker) =
-            (Arc::clone(&self.attacher), Arc::clone(&self.pods), Arc::clone(&self.gate), self.waker.clone());
-        let PodSandbox { id, namespace, name, uid, .. } = sandbox.clone();
+        let Some(mut state) = self.attacher.watch(&sandbox.uid) else { return };
+        let (pods, gate) = (Arc::clone(&self.pods), Arc::clone(&self.gate));
+        let (refused, waker) = (Arc::clone(&self.refused), self.waker.clone());
+        let sandbox = sandbox.clone();
         let begin = Instant::now();
         tokio::spawn(async move {
-            let Some(mut state) = attacher.watch(&uid) else { return };
-            let settled = |state: &PodState| state.gate(&id) != Gate::Wait;
-            let is_current =
-                |state: &PodState| state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == id);
-            let processed = |state: &PodState| settled(state) || is_current(state);
-            let _ = tokio::time::timeout(PROCESSED, state.wait_for(processed)).await;
+            let PodSandbox { id, namespace, name, uid, .. } = &sandbox;
+            let settled = |state: &PodState| state.gate(id) != Gate::Wait;
+            processed(&mut state, id).await;
             let _ = tokio::time::timeout(long, state.wait_for(settled)).await;
-            let over =
-                |state: &PodState| !is_current(state) || state.closing || state.gate(&id) == Gate::Open;
-            while !over(&state.borrow()) {
-                match pods.may_wait_in_hook(&namespace, &name, &uid).await {
+            while !is_over(&state.borrow(), id) {
+                match pods.may_wait_in_hook(namespace, name, uid).await {
+                    Some(true) => return gate.let_wait_in_hook(uid),
                     Some(false) => {
-                        let is_open =
-                            state.wait_for(over).await.is_ok_and(|state| state.gate(&id) == Gate::Open);
-                        if is_open && begin.elapsed() > RETRIED {
-                            waker.attached(ObjectRef { namespace, name, uid });
-                        }
-                        return;
+                        let wake = wake_when_attached(state, sandbox.clone(), begin + RETRIED, waker);
+                        return refused.start(id, wake);
                     }
-                    Some(true) => return gate.let_wait_in_hook(&uid),
                     None => {
-                        if let Ok(Err(_)) = tokio::time::timeout(ASK_INTERVAL, state.wait_for(over)).await {
+                        let over = state.wait_for(|state| is_over(state, id));
+                        if let Ok(Err(_)) = tokio::time::timeout(ASK_INTERVAL, over).await {
                             return;
                         }
                     }
                 }
             }
         });
+    }
+
+    /// Has a pod woken when it is attached, unless that is so before `retried`.
+    fn wake_when_attached(&self, sandbox: &PodSandbox, retried: Instant) {
+        if let Some(state) = self.attacher.watch(&sandbox.uid) {
+            let wake = wake_when_attached(state, sandbox.clone(), retried, self.waker.clone());
+            self.refused.start(&sandbox.id, wake);
+        }
     }
 
     /// Measures how long attaching takes in a sandbox from now on.
@@ -121,7 +160,7 @@ impl<N: Attach> RuntimeEvents<N> {
         let (attacher, boot_id, sandbox) =
             (Arc::clone(&self.attacher), self.boot_id.clone(), sandbox.clone());
         let id = sandbox.id.clone();
-        let retry = tokio::spawn(async move {
+        self.inspecting.replace(&id, async move {
             let PodSandbox { id, uid, network, .. } = &sandbox;
             // The pod may have a later sandbox by now.
             let is_current =
@@ -133,11 +172,6 @@ impl<N: Attach> RuntimeEvents<N> {
                 Some(Inspection::Gone | Inspection::Unclear(_)) | None => {}
             }
         });
-        let mut inspecting = self.inspecting.lock().unwrap_or_else(PoisonError::into_inner);
-        inspecting.retain(|_, retry| !retry.is_finished());
-        if let Some(earlier) = inspecting.insert(id, retry.abort_handle()) {
-            earlier.abort();
-        }
     }
 
     /// Returns the UIDs of the claims that a container names.
@@ -160,10 +194,8 @@ impl<N: Attach> RuntimeEvents<N> {
             return;
         };
         Failpoint::SandboxStopped.reach();
-        let retry = self.inspecting.lock().unwrap_or_else(PoisonError::into_inner).remove(&sandbox.id);
-        if let Some(retry) = retry {
-            retry.abort();
-        }
+        self.inspecting.stop(&sandbox.id);
+        self.refused.stop(&sandbox.id);
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
         let nothing_owed = |state: &PodState| {
             state.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
@@ -184,14 +216,17 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
     }
 
     async fn synchronize(&self, sandboxes: Vec<PodSandbox>) {
+        let maybe_late = self.sandboxes.up_within(LATE);
         self.sandboxes.replace(&sandboxes);
         let (mut live, mut unclear, mut unfit) = (Vec::new(), HashSet::new(), Vec::new());
-        let mut waiting = Vec::new();
-        for sandbox in sandboxes.iter().filter(|sandbox| self.attacher.watch(&sandbox.uid).is_some()) {
+        let mut pods = Vec::new();
+        for sandbox in &sandboxes {
+            let Some(state) = self.attacher.watch(&sandbox.uid) else { continue };
             match self.inspect(sandbox) {
                 Inspection::Live(found) => {
                     live.push(found);
-                    waiting.push(sandbox);
+                    let is_open = state.borrow().gate(&sandbox.id) == Gate::Open;
+                    pods.push((sandbox, !is_open || maybe_late.contains(&sandbox.id)));
                 }
                 Inspection::Gone => {}
                 Inspection::Unfit(reason) => {
@@ -215,8 +250,11 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
             self.attacher.sandbox_unfit(pod_uid, reason);
         }
         self.attacher.synchronize(live, &unclear);
-        // The runtime may have refused their containers already, and the kubelet retries once within a second.
-        for sandbox in waiting {
+        let now = Instant::now();
+        for (sandbox, may_be_refused) in pods {
+            if may_be_refused {
+                self.wake_when_attached(sandbox, now);
+            }
             self.let_wait_in_hook(sandbox, Duration::ZERO);
         }
     }
@@ -273,7 +311,10 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         }
         match state.map(|state| state.gate(&sandbox.id)) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
-            Some(Gate::Failed(error)) => Err(Denial(error)),
+            Some(Gate::Failed(error)) => {
+                self.wake_when_attached(&sandbox, Instant::now() + RETRIED);
+                Err(Denial(error))
+            }
             Some(Gate::Wait) if !self.gate.may_wait_in_hook(&sandbox.uid) => Err(Denial(
                 "the pod's networks are still being attached: its containers are created when they are there"
                     .to_owned(),

@@ -1,9 +1,9 @@
 //! Sandboxes: whether something can be attached to one, and if not, why.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netclaim_cni::error_chain;
 use netclaim_driver::attach::LiveSandbox;
@@ -36,26 +36,49 @@ pub struct Sandboxes(Mutex<Reported>);
 
 #[derive(Debug, Default)]
 struct Reported {
-    /// Ids and networks, by the UIDs of pods.
-    of_pods: HashMap<String, (String, SandboxNetwork)>,
+    /// By the UIDs of pods.
+    of_pods: HashMap<String, Known>,
     /// Why the runtime reports no other sandbox.
     disconnected: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    id: String,
+    network: SandboxNetwork,
+    /// When its own event was handled.
+    up: Option<Instant>,
+}
+
+impl Known {
+    fn new(sandbox: &PodSandbox) -> Self {
+        Self { id: sandbox.id.clone(), network: sandbox.network.clone(), up: None }
+    }
 }
 
 impl Sandboxes {
     /// Replaces all sandboxes by those that the runtime lists.
     pub fn replace(&self, sandboxes: &[PodSandbox]) {
-        *self.lock() = Reported { of_pods: sandboxes.iter().map(entry).collect(), disconnected: None };
+        let of_pods = sandboxes.iter().map(|sandbox| (sandbox.uid.clone(), Known::new(sandbox))).collect();
+        *self.lock() = Reported { of_pods, disconnected: None };
     }
 
     /// Adds a sandbox that the runtime has created.
     pub fn up(&self, sandbox: &PodSandbox) {
-        self.lock().of_pods.extend([entry(sandbox)]);
+        let known = Known { up: Some(Instant::now()), ..Known::new(sandbox) };
+        self.lock().of_pods.insert(sandbox.uid.clone(), known);
+    }
+
+    /// Returns the ids of the sandboxes whose own event was handled at most `ago`, and after the last list.
+    pub fn up_within(&self, ago: Duration) -> HashSet<String> {
+        let reported = self.lock();
+        let recent = |known: &&Known| known.up.is_some_and(|up| up.elapsed() <= ago);
+        reported.of_pods.values().filter(recent).map(|known| known.id.clone()).collect()
     }
 
     /// Removes a sandbox that the runtime stops or removes.
     pub fn gone(&self, sandbox: &PodSandbox) {
-        self.lock().of_pods.retain(|_, (id, _)| *id != sandbox.id);
+        self.lock().of_pods.retain(|_, known| known.id != sandbox.id);
     }
 
     /// Notes why the runtime reports no sandbox, until it lists them again.
@@ -75,7 +98,7 @@ impl Sandboxes {
             (reported.of_pods.get(pod_uid).cloned(), reported.disconnected.clone())
         };
         match known {
-            Some((id, network)) => Some(inspect(pod_uid, &id, &network, boot_id)),
+            Some(Known { id, network, .. }) => Some(inspect(pod_uid, &id, &network, boot_id)),
             None => disconnected.map(Inspection::Unfit),
         }
     }
@@ -83,10 +106,6 @@ impl Sandboxes {
     fn lock(&self) -> MutexGuard<'_, Reported> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn entry(sandbox: &PodSandbox) -> (String, (String, SandboxNetwork)) {
-    (sandbox.uid.clone(), (sandbox.id.clone(), sandbox.network.clone()))
 }
 
 /// Inspects the sandbox `id` of a pod, in the boot `boot_id`.

@@ -150,6 +150,7 @@ fn main() -> ExitCode {
             a_plugin_can_use_the_programs_of_the_node,
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
             a_pod_waits_for_an_agent_that_does_not_answer,
+            a_pod_waits_for_an_agent_and_a_parent_that_do_not_answer,
             an_agent_that_starts_again_beside_a_slow_stop_delays_no_pod,
             the_runtime_is_answered_at_once_while_an_add_takes_long,
             the_parent_needs_little_memory,

@@ -43,16 +43,36 @@ pub fn a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox(test: &Test<'
     test.claim_is_ready("p").map(drop)
 }
 
-pub fn a_pod_waits_for_an_agent_that_does_not_answer(test: &Test<'_>) -> Result<()> {
+/// How long the kubelet may use up the retry that comes within a second of a refusal.
+const RETRIED: Duration = Duration::from_secs(2);
+/// Shorter than the time after which the kubelet retries without being woken.
+const WOKEN: Duration = Duration::from_secs(5);
+
+/// Creates a pod whose container is refused while something is stopped, and looks how soon it runs afterwards.
+fn starts_when_it_answers(test: &Test<'_>, stop: impl Fn(bool) -> Result<()>) -> Result<()> {
     let network = test.macvlan("a")?;
     prepared_only(test, "p", &network)?;
-    test.cluster.pause_agent(true)?;
+    stop(true)?;
     test.cluster.service("resume", "runtime")?;
     // The runtime has dropped the agent, created the sandbox without it, and refuses the container.
     test.event("p", &["Failed", "unresolvable CDI device"])?;
+    std::thread::sleep(RETRIED);
     test.has_not_started("p")?;
-    test.cluster.pause_agent(false)?;
-    test.runs_with("p", &["net1"])
+    stop(false)?;
+    let begin = Instant::now();
+    test.runs_with("p", &["net1"])?;
+    let took = begin.elapsed();
+    eprintln!("       it runs {took:?} after the agent answers again");
+    ensure!(took < WOKEN, "it took {took:?}");
+    Ok(())
+}
+
+pub fn a_pod_waits_for_an_agent_that_does_not_answer(test: &Test<'_>) -> Result<()> {
+    starts_when_it_answers(test, |stop| test.cluster.pause_agent(stop))
+}
+
+pub fn a_pod_waits_for_an_agent_and_a_parent_that_do_not_answer(test: &Test<'_>) -> Result<()> {
+    starts_when_it_answers(test, |stop| test.cluster.pause_agent_and_parent(stop))
 }
 
 pub fn an_add_is_repeated_after_the_agent_is_killed(test: &Test<'_>) -> Result<()> {
