@@ -28,6 +28,7 @@ test: lint ## Everything that checks netclaim, tests on a real cluster included 
 	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
 	tests/packages.sh test
 	tests/node/build.sh
+	tests/helm/build.sh >/dev/null
 	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
 	@# the runtime's side of NRI in Go. One command for all crates: a selection would compile half of them again.
 	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") \
@@ -129,12 +130,13 @@ image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
 	deploy/image/build.sh target/netclaim.tar
 
 .PHONY: generate
-generate: tools ## CRDs, schemas, protocol code and the plugins' keys anew from their sources (needs Go)
+generate: tools ## CRDs, schemas, protocol code, the plugins' keys and the manifests anew from their sources (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
+	deploy/helm/manifests.sh "$$(tests/helm/build.sh)" deploy/manifests
 
 .PHONY: clean
 clean: ## Removes what was built: target and the cache of the tests

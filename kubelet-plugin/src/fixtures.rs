@@ -16,10 +16,9 @@ use crate::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
 /// The gate's files in directories of `dir`.
 pub(crate) fn gate_files(dir: &Path) -> GateFiles {
     let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
-    let cdi = dir.join("cdi");
     GateFiles {
-        specs: CdiSpecs::new(&cdi, "netclaim.dev", hook).expect("a directory"),
-        metadata: MetadataFiles::new(&dir.join("metadata"), &cdi, "netclaim.dev").expect("a directory"),
+        specs: CdiSpecs::new(&dir.join("cdi"), "netclaim.dev", hook).expect("a directory"),
+        metadata: MetadataFiles::new(&dir.join("metadata"), "netclaim.dev").expect("a directory"),
         markers: Markers::new(&dir.join("ready")).expect("a directory"),
     }
 }

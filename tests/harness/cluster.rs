@@ -35,7 +35,7 @@ pub struct Cluster {
 }
 
 /// A path of the project.
-pub(crate) fn project(path: &str) -> PathBuf {
+pub fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 

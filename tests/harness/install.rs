@@ -27,7 +27,7 @@ impl Cluster {
         let known = self.dir().join("image.sha256");
         let new_image = std::fs::read_to_string(&known).ok() != Some(sum.clone());
         if new_image {
-            self.script("image.sh", &[&image.to_string_lossy()])?;
+            self.load_image(image)?;
         }
         self.apply_manifests()?;
         if self.nodes().len() > 1 {
@@ -48,6 +48,11 @@ impl Cluster {
         std::fs::write(known, sum)?;
         self.agent_ready()?;
         self.controller_ready()
+    }
+
+    /// Loads an image archive into the container runtimes of all nodes.
+    pub fn load_image(&self, archive: &Path) -> Result<()> {
+        self.script("image.sh", &[&archive.to_string_lossy()]).map(drop)
     }
 
     /// The manifests for the cluster's version of Kubernetes.

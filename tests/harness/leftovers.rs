@@ -82,8 +82,7 @@ impl Node {
         }
         let of_request = |file: &str| file.split('_').next().unwrap_or_default().to_owned();
         for name in names(&self.path("/run/cdi"))? {
-            let gate = name.strip_prefix("netclaim.dev-claim_").map(claim_of);
-            let claim = gate.or_else(|| name.strip_prefix("netclaim.dev_metadata_").map(of_request));
+            let claim = name.strip_prefix("netclaim.dev-claim_").map(claim_of);
             if claim.is_none_or(|claim| !claims.contains(&claim)) {
                 left.push(format!("CDI spec {name}"));
             }

@@ -15,6 +15,7 @@ mod audit;
 mod cluster;
 mod command;
 mod deaths;
+pub mod helm;
 mod install;
 mod leftovers;
 mod node;
@@ -34,7 +35,8 @@ pub use netclaim_driver::failpoint::Failpoint;
 
 pub use agent::{AGENT, AGENT_PODS, AGENT_USER, CONTROLLER};
 pub use audit::{AuditLog, time_of_day};
-pub use cluster::{Cluster, SYSTEM};
+pub use cluster::{Cluster, SYSTEM, project};
+pub use command::output;
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};
 pub use process::{Process, Running, is_alive, processes};

@@ -1,15 +1,27 @@
-//! CDI specs of claims: one file each, written when the pod's sandbox is up.
+//! CDI specs of claims: one file each, from when it is known how the pod's containers wait to the claim's release.
 //!
-//! Source of the format: CDI specification 0.5.0. The runtime reads the directory again for each request of a device.
+//! ```text
+//! CDI_DIR/DRIVER-claim_CLAIM-UID.json
+//!   device DRIVER/claim=CLAIM-UID             the gate
+//!   device DRIVER/claim=CLAIM-UID_REQUEST     mounts the request's metadata file
+//! ```
+//!
+//! containerd and CRI-O read all files of the directory again whenever one is renamed or removed in it, which takes 0.1 ms for
+//! each. So a claim has one file, and most claims cause two such events: its file comes and goes.
+//!
+//! Source of the format: CDI specification 0.5.0.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::owner::Plan;
-use serde_json::json;
+use crate::owner::{Plan, Record};
+use serde_json::{Value, json};
 
+use crate::gate::metadata::RequestKey;
+use crate::gate::metadata_files::Mount;
 use crate::process::files;
 
 /// Time after which the runtime kills the hook. Longer than the hook's own timeout (90 s), and shorter than the
@@ -37,13 +49,23 @@ pub struct Spec {
     pub pod_uid: String,
     /// Why the hook refuses the containers of another pod.
     pub refusal: String,
+    /// The files of its requests.
+    pub mounts: BTreeMap<RequestKey, Mount>,
 }
 
-impl Spec {
-    /// Returns the spec for the claim of `plan`.
-    pub fn new(plan: &Plan, form: Form) -> Self {
-        Self { form, pod_uid: plan.owner.pod.uid.clone(), refusal: of_another_pod(plan) }
+/// Returns the specs of the claims of a pod's `records`, by the claims' UIDs. `mount` is the file of a plan's request.
+pub fn specs_of(records: &[Record], form: Form, mount: impl Fn(&Plan) -> Mount) -> BTreeMap<String, Spec> {
+    let mut specs = BTreeMap::new();
+    for Record { plan, .. } in records {
+        let spec = specs.entry(plan.owner.claim.uid.clone()).or_insert_with(|| Spec {
+            form,
+            pod_uid: plan.owner.pod.uid.clone(),
+            refusal: of_another_pod(plan),
+            mounts: BTreeMap::new(),
+        });
+        spec.mounts.insert(RequestKey::of(plan), mount(plan));
     }
+    specs
 }
 
 /// A path that does not exist. The runtime's message for [`Form::Shut`] is `failed to stat CDI host device "…"`.
@@ -91,14 +113,18 @@ impl CdiSpecs {
         &self.hook
     }
 
-    /// Returns the fully qualified name of a claim's device, for the answer to NodePrepareResources.
-    pub fn device(&self, claim_uid: &str) -> String {
-        format!("{}/claim={claim_uid}", self.driver)
+    /// Returns the fully qualified names of the devices of a plan, for the answer to NodePrepareResources: its request's
+    /// file and its claim's gate.
+    pub fn devices(&self, plan: &Plan) -> Vec<String> {
+        let name = |device: &str| format!("{}/claim={device}", self.driver);
+        vec![name(&RequestKey::of(plan).to_string()), name(&plan.owner.claim.uid)]
     }
 
     /// Returns the UID of the claim that a device is for; `None` for devices of other drivers.
     pub fn claim_of<'a>(&self, device: &'a str) -> Option<&'a str> {
-        device.strip_prefix(self.driver.as_str())?.strip_prefix("/claim=")
+        let name = device.strip_prefix(self.driver.as_str())?.strip_prefix("/claim=")?;
+        // A UID has no `_`.
+        name.split('_').next()
     }
 
     /// Writes the spec of a claim, atomically.
@@ -108,7 +134,7 @@ impl CdiSpecs {
     pub fn write(&self, claim_uid: &str, spec: &Spec) -> io::Result<()> {
         let mut args = self.hook.args();
         args.extend([spec.pod_uid.clone(), spec.refusal.clone()]);
-        let edits = match spec.form {
+        let gate = match spec.form {
             Form::Shut => json!({"deviceNodes": [{
                 "path": "/dev/netclaim",
                 "hostPath": self.hook.markers.with_file_name(SHUT),
@@ -120,13 +146,18 @@ impl CdiSpecs {
                 "timeout": HOOK_TIMEOUT.as_secs(),
             }]}),
         };
+        let device = |name: &str, edits: Value| json!({"name": name, "containerEdits": edits});
+        let mount = |(key, mount): (&RequestKey, &Mount)| {
+            let Mount { host_path, container_path } = mount;
+            let mount =
+                json!({"hostPath": host_path, "containerPath": container_path, "options": ["ro", "bind"]});
+            device(&key.to_string(), json!({"mounts": [mount]}))
+        };
+        let devices = std::iter::once(device(claim_uid, gate)).chain(spec.mounts.iter().map(mount));
         let spec = json!({
             "cdiVersion": "0.5.0",
             "kind": format!("{}/claim", self.driver),
-            "devices": [{
-                "name": claim_uid,
-                "containerEdits": edits,
-            }],
+            "devices": devices.collect::<Vec<_>>(),
         });
         files::replace(&self.path(claim_uid), &spec.to_string())
     }
@@ -185,16 +216,22 @@ mod tests {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs::new(dir.path(), "netclaim.dev", hook).expect("made");
         fs::write(dir.path().join("other.json"), "{}").expect("written");
-        let plan = record("u1", Phase::Planned).plan;
-        specs.write("u1", &Spec::new(&plan, Form::Shut)).expect("written");
-        specs.write("u1", &Spec::new(&plan, Form::Hook)).expect("written over");
+        let record = record("u1", Phase::Planned);
+        let mount = |_: &Plan| Mount { host_path: "/f".into(), container_path: "/in/f".into() };
+        let spec = |form| specs_of(std::slice::from_ref(&record), form, mount).remove("u1").expect("a spec");
+        specs.write("u1", &spec(Form::Shut)).expect("written");
+        specs.write("u1", &spec(Form::Hook)).expect("written over");
         assert_eq!(specs.claims().expect("a list"), ["u1"]);
         let text = fs::read_to_string(dir.path().join("netclaim.dev-claim_u1.json")).expect("read");
         let spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
             spec["devices"][0]["containerEdits"]["hooks"][0]["args"],
-            json!(["netclaim-hook", "/s", "/m", "p", of_another_pod(&plan)])
+            json!(["netclaim-hook", "/s", "/m", "p", of_another_pod(&record.plan)])
         );
+        let file = &spec["devices"][1];
+        assert_eq!(specs.devices(&record.plan), ["netclaim.dev/claim=u1_net", "netclaim.dev/claim=u1"]);
+        assert_eq!((&spec["kind"], &file["name"]), (&json!("netclaim.dev/claim"), &json!("u1_net")));
+        assert_eq!(file["containerEdits"]["mounts"][0]["hostPath"], "/f");
         specs.remove("u1").expect("removed");
         specs.remove("u1").expect("removed again");
         assert!(specs.claims().expect("a list").is_empty());
@@ -204,7 +241,9 @@ mod tests {
     fn a_device_of_another_driver_is_for_no_claim() {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs { dir: "/".into(), driver: "netclaim.dev".into(), hook };
-        assert_eq!(specs.claim_of(&specs.device("u1")), Some("u1"));
+        for device in specs.devices(&record("u1", Phase::Planned).plan) {
+            assert_eq!(specs.claim_of(&device), Some("u1"));
+        }
         assert_eq!(specs.claim_of("netclaim.dev.example.org/claim=u1"), None);
         assert_eq!(specs.claim_of("nvidia.com/gpu=0"), None);
     }

@@ -1,6 +1,6 @@
 //! Keeps CDI specs, metadata files and markers in step with the attachments, and passes changes on to the status writer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use netclaim_driver::attach::{Failure, Gate, Observer};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
-use super::cdi::{CdiSpecs, Form, HookCommand, Spec};
+use super::cdi::{CdiSpecs, Form, HookCommand, Spec, specs_of};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::gate::metadata::RequestKey;
@@ -34,7 +34,7 @@ pub enum GateError {
 pub struct GateFiles {
     /// CDI specs of claims.
     pub specs: CdiSpecs,
-    /// Metadata files and their CDI specs.
+    /// Metadata files.
     pub metadata: MetadataFiles,
     /// Markers of sandboxes.
     pub markers: Markers,
@@ -54,7 +54,7 @@ impl GateFiles {
             HookCommand { path: args.installed_hook(), socket: args.gate_socket(), markers: markers.clone() };
         Ok(Self {
             specs: of(&args.cdi_dir, CdiSpecs::new(&args.cdi_dir, &args.driver_name, hook))?,
-            metadata: of(&metadata, MetadataFiles::new(&metadata, &args.cdi_dir, &args.driver_name))?,
+            metadata: of(&metadata, MetadataFiles::new(&metadata, &args.driver_name))?,
             markers: of(&markers, Markers::new(&markers))?,
         })
     }
@@ -70,6 +70,22 @@ impl GateFiles {
         self.markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())
     }
 
+    /// Returns the specs of a pod's claims, but for their form; none without a sandbox.
+    fn claims(&self, state: &PodState) -> BTreeMap<String, Spec> {
+        let records = if state.sandbox.is_some() { state.records.as_slice() } else { &[] };
+        specs_of(records, Form::Shut, |plan| self.metadata.mount(plan))
+    }
+
+    /// Returns the files for a pod in `state` with these `claims` whose containers wait like this. While that is undecided
+    /// there is no spec, and the runtime refuses them: most pods are attached before it asks for one.
+    fn desired(state: &PodState, claims: &BTreeMap<String, Spec>, waits: Option<Form>) -> OnDisk {
+        let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
+        let open = state.sandbox.as_ref().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
+        let form = if open.is_some() { Some(Form::Hook) } else { waits };
+        let specs = form.map(|form| in_form(claims, form).collect()).unwrap_or_default();
+        OnDisk { metadata, specs, marker: open.map(|sandbox| sandbox.id.clone()) }
+    }
+
     /// Writes all `desired` files of a pod in `state`.
     fn write(&self, state: &PodState, desired: &OnDisk) -> io::Result<()> {
         state.records.iter().try_for_each(|record| self.metadata.provide(&record.plan))?;
@@ -81,6 +97,10 @@ impl GateFiles {
     }
 }
 
+fn in_form(claims: &BTreeMap<String, Spec>, form: Form) -> impl Iterator<Item = (String, Spec)> {
+    claims.iter().map(move |(claim, spec)| (claim.clone(), Spec { form, ..spec.clone() }))
+}
+
 /// The files that are on disk for a pod.
 #[derive(Clone, Default, PartialEq)]
 struct OnDisk {
@@ -90,16 +110,19 @@ struct OnDisk {
 }
 
 #[derive(Default)]
-struct Pods {
-    on_disk: HashMap<String, OnDisk>,
-    /// UIDs of the pods whose containers may wait in a hook.
-    may_wait_in_hook: HashSet<String>,
+struct Pod {
+    on_disk: OnDisk,
+    /// The specs of its claims, but for their form; none without a sandbox.
+    claims: BTreeMap<String, Spec>,
+    /// How its containers wait until it is attached; `None` while that is undecided.
+    waits: Option<Form>,
 }
 
 /// The observer of the attachments.
 pub struct GateKeeper {
     files: GateFiles,
-    pods: Mutex<Pods>,
+    /// By UID.
+    pods: Mutex<HashMap<String, Pod>>,
     reports: mpsc::UnboundedSender<Update>,
 }
 
@@ -128,8 +151,9 @@ impl GateKeeper {
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         }
+        let desired = |state| GateFiles::desired(state, &files.claims(state), None);
         let pods: HashMap<String, OnDisk> =
-            states.iter().map(|(uid, state)| ((*uid).to_owned(), OnDisk::desired(state, false))).collect();
+            states.iter().map(|(uid, state)| ((*uid).to_owned(), desired(state))).collect();
         files.remove_others(&pods).map_err(GateError::TakeOver)?;
         let keeper = Self { files, pods: Mutex::default(), reports };
         for (uid, desired) in pods {
@@ -138,7 +162,8 @@ impl GateKeeper {
                 tracing::error!(pod.uid = uid, %error, "cannot write the files of the pod's containers, trying again");
                 OnDisk::default()
             });
-            keeper.lock().on_disk.insert(uid, written);
+            let claims = keeper.files.claims(&state);
+            keeper.lock().insert(uid, Pod { on_disk: written, claims, waits: None });
         }
         Ok(keeper)
     }
@@ -148,27 +173,23 @@ impl GateKeeper {
         &self.files.specs
     }
 
-    /// The metadata files.
-    pub fn metadata(&self) -> &MetadataFiles {
-        &self.files.metadata
+    /// Whether containers of the pod wait in a hook.
+    pub fn wait_in_hook(&self, pod_uid: &str) -> bool {
+        self.lock().get(pod_uid).is_some_and(|pod| pod.waits == Some(Form::Hook))
     }
 
-    /// Whether containers of the pod may wait in a hook.
-    pub fn may_wait_in_hook(&self, pod_uid: &str) -> bool {
-        self.lock().may_wait_in_hook.contains(pod_uid)
-    }
-
-    /// Lets containers of the pod wait in a hook from now on: the kubelet starts them again after a hook that timed out.
-    pub fn let_wait_in_hook(&self, pod_uid: &str) {
+    /// Decides how containers of the pod wait from now on: in a hook if the kubelet starts them again after one that timed out.
+    pub fn decide(&self, pod_uid: &str, waits: Form) {
         let mut pods = self.lock();
-        let pods = &mut *pods;
         // The pod may be gone by now.
-        let Some(on_disk) = pods.on_disk.get_mut(pod_uid) else { return };
-        pods.may_wait_in_hook.insert(pod_uid.to_owned());
-        for (claim, spec) in &mut on_disk.specs {
-            let waiting = Spec { form: Form::Hook, ..spec.clone() };
-            match self.files.specs.write(claim, &waiting) {
-                Ok(()) => *spec = waiting,
+        let Some(pod) = pods.get_mut(pod_uid) else { return };
+        pod.waits = Some(waits);
+        if pod.on_disk.marker.is_some() {
+            return;
+        }
+        for (claim, spec) in in_form(&pod.claims, waits) {
+            match self.files.specs.write(&claim, &spec) {
+                Ok(()) => drop(pod.on_disk.specs.insert(claim, spec)),
                 Err(error) => {
                     tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet retries")
                 }
@@ -177,15 +198,26 @@ impl GateKeeper {
     }
 
     fn update_files(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
-        let GateFiles { specs, metadata, markers } = &self.files;
         let mut pods = self.lock();
-        let desired = OnDisk::desired(state, pods.may_wait_in_hook.contains(pod_uid));
-        let on_disk = pods.on_disk.entry(pod_uid.to_owned()).or_default();
+        let pod = pods.entry(pod_uid.to_owned()).or_default();
+        pod.claims = self.files.claims(state);
+        self.update(pod, state)?;
+        if pod.on_disk == OnDisk::default() {
+            pods.remove(pod_uid);
+        }
+        Ok(())
+    }
+
+    fn update(&self, pod: &mut Pod, state: &PodState) -> io::Result<()> {
+        let GateFiles { specs, metadata, markers } = &self.files;
+        let desired = GateFiles::desired(state, &pod.claims, pod.waits);
+        let on_disk = &mut pod.on_disk;
         // Close before opening. After an error `on_disk` still says what has to be done.
         if let Some(old) = on_disk.marker.clone().filter(|old| desired.marker.as_ref() != Some(old)) {
             markers.clear(&old)?;
             on_disk.marker = None;
         }
+        // A spec before the files that it mounts.
         for claim in on_disk.specs.keys().filter(|claim| !desired.specs.contains_key(*claim)) {
             specs.remove(claim)?;
         }
@@ -208,31 +240,12 @@ impl GateKeeper {
         {
             specs.write(claim, spec)?;
         }
-        if desired == OnDisk::default() {
-            pods.on_disk.remove(pod_uid);
-            pods.may_wait_in_hook.remove(pod_uid);
-        } else {
-            *on_disk = desired;
-        }
+        *on_disk = desired;
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pods> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Pod>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl OnDisk {
-    /// Returns the files for a pod in `state`. The runtime refuses its containers until it is attached, unless they
-    /// `may_wait_in_hook`.
-    fn desired(state: &PodState, may_wait_in_hook: bool) -> Self {
-        let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
-        let Some(sandbox) = &state.sandbox else { return Self { metadata, ..Self::default() } };
-        let open = state.gate(&sandbox.id) == Gate::Open;
-        let form = if open || may_wait_in_hook { Form::Hook } else { Form::Shut };
-        let spec = |record: &Record| (record.plan.owner.claim.uid.clone(), Spec::new(&record.plan, form));
-        let specs = state.records.iter().map(spec).collect();
-        Self { metadata, specs, marker: open.then(|| sandbox.id.clone()) }
     }
 }
 
@@ -273,39 +286,26 @@ mod tests {
             .into_iter()
             .chain(list("ready"))
             .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
-            .filter(|name| !name.contains("_metadata_"))
             .collect();
         names.sort();
         names
     }
 
     #[tokio::test]
-    async fn a_pod_gets_specs_with_its_sandbox_and_the_marker_when_all_is_attached() {
+    async fn a_pod_gets_specs_and_the_marker_when_all_is_attached() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &[]);
         let planned = || record("b", Phase::Planned);
         let steps = [
             (None, vec![record("a", Phase::Planned), planned()], vec![]),
-            (
-                Some("s1"),
-                vec![record("a", Phase::Planned), planned()],
-                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json"],
-            ),
-            (
-                Some("s1"),
-                vec![attached("a", "s1"), planned()],
-                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json"],
-            ),
+            (Some("s1"), vec![record("a", Phase::Planned), planned()], vec![]),
+            (Some("s1"), vec![attached("a", "s1"), planned()], vec![]),
             (
                 Some("s1"),
                 vec![attached("a", "s1"), attached("b", "s1")],
                 vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json", "s1"],
             ),
-            (
-                Some("s2"),
-                vec![attached("a", "s1"), attached("b", "s1")],
-                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json"],
-            ),
+            (Some("s2"), vec![attached("a", "s1"), attached("b", "s1")], vec![]),
             (Some("s2"), vec![attached("a", "s2")], vec!["netclaim.dev-claim_a.json", "s2"]),
             (None, vec![attached("a", "s2")], vec![]),
             (None, vec![], vec![]),
@@ -330,17 +330,21 @@ mod tests {
             assert_ne!(spec.contains("createRuntime"), spec.contains("not attached yet"), "{spec}");
             spec.contains("createRuntime")
         };
-        keeper.let_wait_in_hook("p");
-        assert!(!keeper.may_wait_in_hook("p"), "the pod is unknown");
+        let has_spec = || dir.path().join("cdi/netclaim.dev-claim_a.json").exists();
+        keeper.decide("p", Form::Hook);
+        assert!(!keeper.wait_in_hook("p"), "the pod is unknown");
         keeper.observe("p", &waiting("s1")).await.unwrap();
+        assert!(!has_spec(), "it is undecided");
+        keeper.decide("p", Form::Shut);
         assert!(!has_hook());
-        keeper.let_wait_in_hook("p");
-        assert!(has_hook() && keeper.may_wait_in_hook("p"));
+        keeper.decide("p", Form::Hook);
+        assert!(has_hook() && keeper.wait_in_hook("p"));
         keeper.observe("p", &waiting("s2")).await.unwrap();
         assert!(has_hook(), "it still may in its next sandbox");
         keeper.observe("p", &PodState::default()).await.unwrap();
-        assert!(!keeper.may_wait_in_hook("p"));
+        assert!(!keeper.wait_in_hook("p") && !has_spec());
         keeper.observe("q", &waiting("s3")).await.unwrap();
+        keeper.decide("q", Form::Shut);
         assert!(!has_hook());
         let attached = PodState { records: vec![attached("a", "s3")], ..waiting("s3") };
         keeper.observe("q", &attached).await.unwrap();
@@ -361,7 +365,7 @@ mod tests {
         std::fs::create_dir(&file).unwrap();
         let error = keeper.observe("p", &state(attached("a", "s1"))).await.unwrap_err();
         assert!(error.message.contains("a_net.json"), "{error}");
-        assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json"], "no marker");
+        assert_eq!(files(dir.path()), [""; 0], "neither spec nor marker");
         std::fs::remove_dir(&file).unwrap();
         std::fs::write(&file, "").unwrap();
         keeper.observe("p", &state(attached("a", "s1"))).await.unwrap();
@@ -380,7 +384,7 @@ mod tests {
         adding.plan.owner.pod.uid = "q".into();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["attached", "adding", "gone"] {
-            earlier.metadata().provide(&record(claim, Phase::Planned).plan).unwrap();
+            earlier.files.metadata.provide(&record(claim, Phase::Planned).plan).unwrap();
         }
         keeper(dir.path(), &[attached("attached", "s1"), adding]);
         assert!(file("attached").unwrap().contains("\"generation\": 1"));
@@ -415,10 +419,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["adding", "unknown"] {
-            earlier
-                .specs()
-                .write(claim, &Spec::new(&record(claim, Phase::Planned).plan, Form::Hook))
-                .unwrap();
+            let records = [record(claim, Phase::Planned)];
+            let specs = specs_of(&records, Form::Hook, |plan| earlier.files.metadata.mount(plan));
+            earlier.specs().write(claim, &specs[claim]).unwrap();
         }
         earlier.files.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });

@@ -680,12 +680,8 @@ impl<N: Plugins> NodeAgent<N> {
             cdi_devices,
             share_id: device.share_id.clone(),
         };
-        let attached = plans.iter().map(|plan| {
-            // The kubelet shows one health for each first one, so it is the request's and not the claim's.
-            let cdi =
-                vec![self.gate.metadata().device(plan), self.gate.specs().device(&plan.owner.claim.uid)];
-            device(&plan.owner.device, cdi)
-        });
+        // The kubelet shows one health for each first CDI device, so it is the request's and not the claim's.
+        let attached = plans.iter().map(|plan| device(&plan.owner.device, self.gate.specs().devices(plan)));
         attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()
     }
 

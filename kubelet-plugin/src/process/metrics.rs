@@ -1,5 +1,6 @@
 //! The agent's Prometheus metrics.
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -94,6 +95,12 @@ struct NetworkLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PluginLabels {
+    plugin: String,
+    path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FieldLabels {
     field: &'static str,
 }
@@ -130,6 +137,7 @@ pub struct Metrics {
     sweeps: Family<SweepLabels, Counter>,
     woken: Family<WakeLabels, Counter>,
     networks: Family<NetworkLabels, Gauge>,
+    plugins: Family<PluginLabels, Gauge>,
     addresses: Family<AddressLabels, Gauge>,
     attach: Histogram,
     dropped: Family<FieldLabels, Gauge>,
@@ -198,6 +206,12 @@ impl Default for Metrics {
             "network_available",
             "0 while a plugin of the Network is not installed, or says by STATUS that it cannot serve a pod",
             networks.clone(),
+        );
+        let plugins = Family::<PluginLabels, Gauge>::default();
+        registry.register(
+            "cni_plugin_info",
+            "1 for the program that is run for each CNI plugin that the node's Networks use",
+            plugins.clone(),
         );
         let addresses = Family::<AddressLabels, Gauge>::default();
         registry.register(
@@ -268,6 +282,7 @@ impl Default for Metrics {
             sweeps,
             woken,
             networks,
+            plugins,
             addresses,
             attach,
             dropped,
@@ -309,6 +324,16 @@ impl Metrics {
         match available {
             Some(available) => drop(self.networks.get_or_create(&labels).set(i64::from(available))),
             None => drop(self.networks.remove(&labels)),
+        }
+    }
+
+    /// Sets whether the program at `path` is run for a CNI plugin.
+    pub fn plugin(&self, plugin: &str, path: &Path, is_run: bool) {
+        let labels = PluginLabels { plugin: plugin.to_owned(), path: path.display().to_string() };
+        if is_run {
+            self.plugins.get_or_create(&labels).set(1);
+        } else {
+            self.plugins.remove(&labels);
         }
     }
 

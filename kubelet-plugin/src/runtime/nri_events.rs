@@ -15,7 +15,7 @@ use netclaim_driver::nri::{
 };
 use tokio::sync::watch;
 
-use crate::gate::cdi::{HOOK_TIMEOUT, of_another_pod};
+use crate::gate::cdi::{Form, HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
 use crate::owner::ObjectRef;
 use crate::pods::NodePods;
@@ -115,8 +115,9 @@ impl<N: Attach> RuntimeEvents<N> {
             let _ = tokio::time::timeout(long, state.wait_for(settled)).await;
             while !is_over(&state.borrow(), id) {
                 match pods.may_wait_in_hook(namespace, name, uid).await {
-                    Some(true) => return gate.let_wait_in_hook(uid),
+                    Some(true) => return gate.decide(uid, Form::Hook),
                     Some(false) => {
+                        gate.decide(uid, Form::Shut);
                         let wake = wake_when_attached(state, sandbox.clone(), begin + RETRIED, waker);
                         return refused.start(id, wake);
                     }
@@ -315,7 +316,7 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
                 self.wake_when_attached(&sandbox, Instant::now() + RETRIED);
                 Err(Denial(error))
             }
-            Some(Gate::Wait) if !self.gate.may_wait_in_hook(&sandbox.uid) => Err(Denial(
+            Some(Gate::Wait) if !self.gate.wait_in_hook(&sandbox.uid) => Err(Denial(
                 "the pod's networks are still being attached: its containers are created when they are there"
                     .to_owned(),
             )),

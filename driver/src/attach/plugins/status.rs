@@ -2,6 +2,7 @@
 //! when asked by STATUS.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType, error_chain};
@@ -38,12 +39,12 @@ impl CniPlugins {
         self.runtime.bin_changes()
     }
 
-    /// Checks that a plugin is installed.
+    /// Returns the path of an installed plugin.
     ///
     /// # Errors
     /// Which plugin is not, and where it was looked for.
-    pub fn installed(&self, plugin: &PluginType) -> Result<(), Failure> {
-        self.runtime.find(plugin).map(drop).map_err(|error| Failure::of(&error))
+    pub fn installed(&self, plugin: &PluginType) -> Result<PathBuf, Failure> {
+        self.runtime.find(plugin).map_err(|error| Failure::of(&error))
     }
 
     /// Asks the plugins of `list` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have no

@@ -94,10 +94,14 @@ impl Checks {
     }
 
     /// Looks for every plugin; `missing` returns a message about one that is not installed.
-    pub(super) fn look_for_plugins(&mut self, missing: impl Fn(&PluginType) -> Option<String>, now: Instant) {
+    pub(super) fn look_for_plugins(
+        &mut self,
+        mut missing: impl FnMut(&PluginType) -> Option<String>,
+        now: Instant,
+    ) {
         for check in self.by_network.values_mut() {
             let was_missing = check.missing.is_some();
-            check.missing = check.chain.plugins.iter().find_map(&missing);
+            check.missing = check.chain.plugins.iter().find_map(&mut missing);
             if was_missing && check.missing.is_none() && check.chain.conflist.is_some() {
                 // It may be another one than before.
                 check.due = Some(now);

@@ -8,9 +8,11 @@
 //! |---|---|
 //! | `chain` | reads a Network's plugins and its configuration for STATUS; pure |
 //! | `checks` | decides which Network to check next and what its answers mean; pure |
+//! | `found` | notes which program each plugin is; pure |
 
 mod chain;
 mod checks;
+mod found;
 #[cfg(test)]
 mod tests;
 
@@ -65,6 +67,7 @@ impl Availability {
         let mut bin_dirs = Subscription::<BinChanges>::new(UNWATCHED);
         let mut asked = FuturesUnordered::new();
         let mut look = Instant::now();
+        let mut found = found::Plugins::new();
         inventory.mark_changed();
         loop {
             let now = Instant::now();
@@ -74,8 +77,17 @@ impl Availability {
                     bin_dirs.renew(self.plugins.bin_changes());
                 }
                 look = now + if bin_dirs.changes.is_some() { LOOK_INTERVAL } else { UNWATCHED_LOOK_INTERVAL };
-                let missing = |plugin: &PluginType| self.plugins.installed(plugin).err();
-                checks.look_for_plugins(|plugin| missing(plugin).map(|failure| failure.message), now);
+                let mut seen = found::Plugins::new();
+                let missing = |plugin: &PluginType| match self.plugins.installed(plugin) {
+                    Ok(path) => {
+                        seen.insert(plugin.to_string(), path);
+                        None
+                    }
+                    Err(failure) => Some(failure.message),
+                };
+                checks.look_for_plugins(missing, now);
+                self.report_plugins(&found, &seen);
+                found = seen;
             }
             while asked.len() < MAX_ASKED
                 && let Some((name, conflist)) = checks.next(now)
@@ -104,6 +116,18 @@ impl Availability {
                     checks.answered(&name, &conflist, status, Instant::now(), fastrand::f64());
                 }
                 () = tokio::time::sleep_until(next_due.map_or(look, |due| due.min(look))) => {}
+            }
+        }
+    }
+
+    fn report_plugins(&self, before: &found::Plugins, now: &found::Plugins) {
+        for found::Change { plugin, before, now } in found::changes(before, now) {
+            if let Some(path) = before {
+                self.metrics.plugin(plugin, path, false);
+            }
+            if let Some(path) = now {
+                tracing::info!(plugin, path = %path.display(), "found a CNI plugin");
+                self.metrics.plugin(plugin, path, true);
             }
         }
     }

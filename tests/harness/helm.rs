@@ -1,0 +1,56 @@
+//! Helm, and netclaim's chart.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::cluster::{Cluster, SYSTEM, project};
+use crate::command::output;
+
+/// The name of the chart's release.
+const RELEASE: &str = "netclaim";
+
+/// Helm as the admin of a cluster.
+pub struct Helm<'a> {
+    cluster: &'a Cluster,
+    program: PathBuf,
+}
+
+impl<'a> Helm<'a> {
+    /// Builds Helm where it is missing.
+    pub fn new(cluster: &'a Cluster) -> Result<Self> {
+        Ok(Self { cluster, program: program()? })
+    }
+
+    /// Installs or upgrades the chart with more arguments and the image of the tests, and waits until all pods are ready.
+    pub fn release(&self, verb: &str, args: &[&str]) -> Result<String> {
+        let chart = chart();
+        let all = [verb, RELEASE, &chart.to_string_lossy(), "--wait", "--timeout=120s"];
+        let image = ["--set", "image.repository=localhost/netclaim,image.tag=dev"];
+        self.run(&[all.as_slice(), &image, args].concat())
+    }
+
+    /// Runs Helm in netclaim's namespace.
+    pub fn run(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.env("KUBECONFIG", self.cluster.dir().join("kubeconfig"));
+        // It keeps what it downloads in these.
+        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(folder, self.cluster.dir().join("helm"));
+        }
+        output(command.args(["--namespace", SYSTEM]).args(args))
+    }
+}
+
+/// Helm's program, which is built where it is missing.
+pub fn program() -> Result<PathBuf> {
+    let built = output(&mut Command::new(project("tests/helm/build.sh")))?;
+    ensure!(Path::new(built.trim()).exists(), "tests/helm/build.sh has built nothing");
+    Ok(built.trim().into())
+}
+
+/// The folder of the chart.
+pub fn chart() -> PathBuf {
+    project("deploy/helm/netclaim")
+}

@@ -1,0 +1,117 @@
+//! Helm and kustomize on a real cluster.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use netclaim_tests::helm::Helm;
+use netclaim_tests::objects::list;
+use netclaim_tests::{AGENT, SYSTEM, Test, eventually, output, project};
+
+use crate::left::nothing_is_left;
+
+const MANIFESTS: &str = "deploy/manifests";
+
+/// Does something to the installation, and installs the manifests again whatever became of it.
+fn and_then_as_before(test: &Test<'_>, change: impl FnOnce(&Helm<'_>) -> Result<()>) -> Result<()> {
+    let helm = Helm::new(test.cluster)?;
+    let changed = change(&helm);
+    let back = || {
+        helm.run(&["uninstall", "netclaim", "--ignore-not-found", "--wait"])?;
+        test.cluster.kustomization("apply", MANIFESTS)?;
+        test.cluster.agent_ready()?;
+        test.cluster.controller_ready()
+    };
+    changed.and(back())
+}
+
+/// The value of a variable of the agent.
+fn variable(test: &Test<'_>, name: &str) -> Result<Option<String>> {
+    let agent = test.cluster.get(&["-n", SYSTEM, AGENT])?;
+    let mut variables = list(&agent["spec"]["template"]["spec"]["containers"][0]["env"]);
+    Ok(variables.find(|variable| variable["name"] == name).map(|found| found["value"].to_string()))
+}
+
+pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Result<()> {
+    and_then_as_before(test, |helm| {
+        let network = test.macvlan("a")?;
+        test.start_pod("p", &network)?;
+        let container = test.container("p", "shell")?.id;
+
+        let begin = Instant::now();
+        // What kubectl has applied stays, and is Helm's from now on.
+        helm.release("install", &["--take-ownership", "--force-conflicts"])?;
+        eprintln!("       installed after {:?}", begin.elapsed());
+        test.start_pod("q", &network)?;
+
+        let begin = Instant::now();
+        helm.release("upgrade", &["--set", "agent.logJSON=true"])?;
+        eprintln!("       upgraded after {:?}", begin.elapsed());
+        ensure!(variable(test, "NETCLAIM_LOG_JSON")?.is_some(), "it is not upgraded");
+        test.start_pod("r", &network)?;
+
+        helm.run(&["rollback", "netclaim", "1", "--wait", "--timeout=120s"])?;
+        ensure!(variable(test, "NETCLAIM_LOG_JSON")?.is_none(), "it is not rolled back");
+        test.start_pod("s", &network)?;
+        ensure!(test.container("p", "shell")?.id == container, "a pod was started again");
+        test.ping("p", "s", "net1")?;
+
+        for pod in ["p", "q", "r", "s"] {
+            test.delete_pod(pod)?;
+        }
+        helm.run(&["uninstall", "netclaim", "--wait", "--timeout=120s"])?;
+        // With the definitions go all Networks, so that they stay, and the next installation finds them.
+        test.kubectl(&["get", "network", &network])?;
+        let kept = ["CustomResourceDefinition/", "Network/", "APIService/", "DeviceClass/", "Address"];
+        nothing_is_left(test.cluster, &kept)?;
+
+        helm.release("install", &["--set", "crds.keep=false"])?;
+        test.start_pod("p", &network)?;
+        test.delete_pod("p")?;
+        test.kubectl(&["delete", "network,deviceclass", &network])?;
+        helm.run(&["uninstall", "netclaim", "--wait", "--timeout=120s"])?;
+        nothing_is_left(test.cluster, &[])?;
+        nodes_have_no_sockets(test)
+    })
+}
+
+/// Neither the kubelet nor the runtime is to find the agent of an installation that is gone.
+fn nodes_have_no_sockets(test: &Test<'_>) -> Result<()> {
+    for node in test.cluster.nodes() {
+        for folder in
+            ["/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/netclaim.dev", "/run/cdi"]
+        {
+            let names: Vec<String> = netclaim_tests::names(&node.path(folder))?;
+            ensure!(names.is_empty(), "{} has {names:?} in {folder}", node.name());
+        }
+    }
+    Ok(())
+}
+
+pub fn kustomize_deletes_what_it_has_applied(test: &Test<'_>) -> Result<()> {
+    and_then_as_before(test, |_| {
+        test.cluster.kustomization("delete", MANIFESTS)?;
+        nothing_is_left(test.cluster, &[])?;
+        nodes_have_no_sockets(test)
+    })
+}
+
+pub fn plugins_come_from_an_image(test: &Test<'_>) -> Result<()> {
+    let archive = test.cluster.dir().join("cni-plugins.tar");
+    let build = project("deploy/plugins/build.sh");
+    output(Command::new(build).arg(&archive).arg("localhost/cni-plugins:test"))?;
+    test.cluster.load_image(&archive)?;
+    and_then_as_before(test, |helm| {
+        // The nodes keep their plugins elsewhere: with this folder alone there would be none.
+        let values = "plugins.image=localhost/cni-plugins:test,agent.cniBinDir=/opt/none";
+        helm.release("install", &["--take-ownership", "--force-conflicts", "--set", values])?;
+        let network = test.macvlan("a")?;
+        test.start_pod("p", &network)?;
+        eventually(10, "the log says which plugin is whose", || {
+            let log = test.cluster.kubectl(&["logs", "-n", SYSTEM, AGENT])?;
+            ensure!(log.contains("/usr/libexec/netclaim/plugins/macvlan"), "the log does not name it");
+            Ok(())
+        })?;
+        test.delete_pod("p")
+    })
+}

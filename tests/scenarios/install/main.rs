@@ -1,0 +1,32 @@
+//! netclaim is installed, upgraded and uninstalled as admins do it: by Helm and by kustomize, on three nodes.
+//!
+//! `$NETCLAIM_TEST_INSTALL_CLUSTER` is the folder of a cluster that keeps running.
+
+use std::process::ExitCode;
+
+use netclaim_tests::suite::Lane;
+use netclaim_tests::{scenarios, suite};
+
+mod chart;
+mod helm;
+mod left;
+
+use chart::*;
+use helm::*;
+
+fn main() -> ExitCode {
+    suite::run_on(
+        &Lane { nodes: 3, cluster: "NETCLAIM_TEST_INSTALL_CLUSTER" },
+        scenarios![
+            beside:
+                the_chart_has_no_mistakes,
+                the_manifests_are_those_of_the_chart,
+                a_misspelt_value_is_refused_by_name,
+                each_value_reaches_the_objects;
+            alone:
+                helm_takes_over_upgrades_rolls_back_and_uninstalls,
+                kustomize_deletes_what_it_has_applied,
+                plugins_come_from_an_image;
+        ],
+    )
+}
