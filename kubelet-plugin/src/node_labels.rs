@@ -29,6 +29,8 @@ use crate::inventory::Inventory;
 const STEADY: Duration = Duration::from_secs(15);
 /// Time between a write that failed and the next one.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long the API server may take for one write.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Labels, and their values; `None` for one that is to be removed.
 type Labels = BTreeMap<String, Option<&'static str>>;
@@ -65,12 +67,17 @@ impl NodeLabels {
                 due = removed.next(&served, &inventory.labels, now);
                 if !changes.is_empty() {
                     let patch = Patch::Merge(json!({"metadata": {"uid": uid, "labels": changes}}));
-                    match nodes.patch_metadata(&self.node, &PatchParams::default(), &patch).await {
-                        Ok(_) => {
+                    let params = PatchParams::default();
+                    let written = nodes.patch_metadata(&self.node, &params, &patch);
+                    match tokio::time::timeout(TIMEOUT, written).await {
+                        Ok(Ok(_)) => {
                             tracing::info!(labels = ?changes, "labelled the node for Networks of scope Cluster");
                             removed.wrote(&changes, now);
                         }
-                        Err(error) => report(&error, &mut has_warned),
+                        Ok(Err(error)) => report(&error, &mut has_warned),
+                        Err(_) => tracing::warn!(
+                            "the API server does not answer: the node's labels are written later"
+                        ),
                     }
                     // The watch shows what was written, or it is tried again.
                     due = due.into_iter().chain([now + RETRY]).min();

@@ -75,7 +75,8 @@ impl<'a> PluggedMany<'a> {
 
     fn each(&self, command: &str) -> Result<()> {
         let last = 999 + self.count;
-        let script = format!("for n in $(seq 1000 {last}); do echo {command}; done | ip -batch -");
+        // What is left is deleted even if something else was lost.
+        let script = format!("for n in $(seq 1000 {last}); do echo {command}; done | ip -force -batch -");
         self.test.cluster.on_node(&["bash", "-c", &script]).map(drop)
     }
 }

@@ -1,5 +1,6 @@
 //! `Network`: a network that an admin defines and that tenants request through claims.
 
+mod admission;
 pub mod overlap;
 mod validation;
 
@@ -30,8 +31,13 @@ use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
         category = "netclaim",
         status = "NetworkStatus",
         doc = "A network that pods can be attached to through ResourceClaims.",
+        validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
+            "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
+        ),
         printcolumn = r#"{"name":"Scope","type":"string","jsonPath":".spec.scope"}"#,
+        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.interfaces[*]","description":"names of the links that carry the network","priority":1}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+        printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not","priority":1}"#,
         printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
         printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"number of nodes that publish the network"}"#,
         printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.addresses.free","description":"addresses in blocks that no node has leased","priority":1}"#,
@@ -39,10 +45,13 @@ use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
+#[schemars(extend("x-kubernetes-validations" = admission::spec_rules()))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all nodes share it.
+    /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all nodes share it. It cannot
+    /// change.
     #[serde(default)]
+    #[schemars(extend("x-kubernetes-validations" = admission::scope_rules()))]
     pub scope: Scope,
     /// Labels that a node must have to offer the network. By default, every node offers it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -6,6 +6,7 @@ use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
+use super::admission::IDS_OF_CLUSTER;
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::NetworkAddresses;
 use crate::conflist::{Plugin, declares, is_inside_pod};
@@ -232,9 +233,7 @@ impl NetworkSpec {
         let Some(segmentation) = &self.segmentation else { return Vec::new() };
         let mut problems = segmentation.problems();
         if self.scope == Scope::Cluster {
-            let problem =
-                "ids are handed out by nodes, and a Network of scope Cluster is not: use scope Node";
-            problems.push(Invalid::new("", problem));
+            problems.push(Invalid::new("", IDS_OF_CLUSTER));
         }
         if !Value::Object(self.cni.clone()).to_string().contains("${segmentation.id}") {
             let problem =

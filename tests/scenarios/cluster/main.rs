@@ -107,6 +107,7 @@ fn main() -> ExitCode {
             an_unknown_parameter_is_refused_with_the_known_ones,
             a_value_that_breaks_its_schema_is_refused_with_its_path,
             an_invalid_network_reports_why,
+            a_network_is_refused_at_once_for_what_its_object_shows,
             a_network_reports_all_faults_of_its_conflist_at_once,
             a_value_that_the_plugin_would_refuse_is_refused_with_its_path,
             a_claim_of_two_pods_is_refused_with_the_fix,

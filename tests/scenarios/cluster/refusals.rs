@@ -1,6 +1,6 @@
 //! What netclaim refuses, and the messages that the user reads in the pod's events and in the claim.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{attachment, claim, class, network, pod, policy, text};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
@@ -66,6 +66,35 @@ pub fn an_invalid_network_reports_why(test: &Test<'_>) -> Result<()> {
     })?;
     test.pod("p", &name)?;
     test.is_unschedulable("p")
+}
+
+pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -> Result<()> {
+    let accepted = test.macvlan("a")?;
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut object = network(&test.name("b"), "macvlan", "eth1", "10.77.0.0/24");
+        change(&mut object);
+        test.create([object]).err().map(|error| format!("{error:#}"))
+    };
+    let long = "a".repeat(59);
+    for (refused, why) in [
+        (with(&|network| network["metadata"]["name"] = json!(long)), "at most 58 bytes"),
+        (with(&|network| network["metadata"]["name"] = json!("a.b")), "must be a DNS label"),
+        (
+            with(&|network| {
+                network["spec"]["scope"] = json!("Cluster");
+                network["spec"]["segmentation"] = json!({"ids": ["100-199"]});
+            }),
+            "use scope Node",
+        ),
+    ] {
+        let refused = refused.with_context(|| format!("{why}: it was accepted"))?;
+        ensure!(refused.contains(why), "{refused}");
+    }
+    let scope = r#"{"spec": {"scope": "Cluster"}}"#;
+    let changed = test.cluster.kubectl(&["patch", "network", &accepted, "--type=merge", "-p", scope]);
+    let refused = format!("{:#}", changed.err().context("the scope has changed")?);
+    ensure!(refused.contains("spec.scope") && refused.contains("create it anew"), "{refused}");
+    Ok(())
 }
 
 pub fn a_network_reports_all_faults_of_its_conflist_at_once(test: &Test<'_>) -> Result<()> {

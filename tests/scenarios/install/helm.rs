@@ -16,13 +16,15 @@ const MANIFESTS: &str = "deploy/manifests";
 fn and_then_as_before(test: &Test<'_>, change: impl FnOnce(&Helm<'_>) -> Result<()>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
     let changed = change(&helm);
-    let back = || {
-        helm.run(&["uninstall", "netclaim", "--ignore-not-found", "--wait"])?;
-        test.cluster.kustomization("apply", MANIFESTS)?;
-        test.cluster.agent_ready()?;
-        test.cluster.controller_ready()
-    };
-    changed.and(back())
+    let restored = restore(test, &helm);
+    changed.and(restored)
+}
+
+fn restore(test: &Test<'_>, helm: &Helm<'_>) -> Result<()> {
+    helm.run(&["uninstall", "netclaim", "--ignore-not-found", "--wait"])?;
+    test.cluster.kustomization("apply", MANIFESTS)?;
+    test.cluster.agent_ready()?;
+    test.cluster.controller_ready()
 }
 
 /// The value of a variable of the agent.
