@@ -3,6 +3,7 @@
 //! ```text
 //!   command line, environment ──> settings ──┐
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
+//!   API server ─────────────────> status
 //! ```
 //!
 //! Invariants:
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub mod cni;
+pub mod status;
 
 /// Looks at netclaim and runs CNI plugins by hand.
 #[derive(Debug, Parser)]
@@ -31,6 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
     Cni(cni::Args),
+    /// Shows networks, nodes, what of them is used, and what is wrong on the cluster. Exits with 1 if something is.
+    Status(status::Args),
 }
 
 impl Cli {
@@ -54,6 +58,7 @@ fn shown_name(program: impl AsRef<Path>) -> &'static str {
 pub async fn run(cli: Cli, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     match cli.command {
         Command::Cni(args) => cni::run(args, out, err).await,
+        Command::Status(args) => status::run(args, out, err).await,
     }
 }
 

@@ -1,4 +1,4 @@
-//! netclaim is installed, upgraded and uninstalled as admins do it: by Helm and by kustomize, on three nodes.
+//! netclaim is installed, looked at, upgraded and uninstalled as admins do it: by Helm, kustomize and netclaimctl, on three nodes.
 //!
 //! `$NETCLAIM_TEST_INSTALL_CLUSTER` is the folder of a cluster that keeps running.
 
@@ -10,9 +10,11 @@ use netclaim_tests::{scenarios, suite};
 mod chart;
 mod helm;
 mod left;
+mod status;
 
 use chart::*;
 use helm::*;
+use status::*;
 
 fn main() -> ExitCode {
     suite::run_on(
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
                 a_misspelt_value_is_refused_by_name,
                 each_value_reaches_the_objects;
             alone:
+                netclaimctl_shows_what_is_used_and_what_is_wrong,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,
                 plugins_come_from_an_image;

@@ -1,0 +1,502 @@
+//! What a snapshot of the cluster means. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use netclaim_api::network::{Network, Scope};
+use netclaim_api::quantity::billionths;
+use netclaim_api::{DRIVER_NAME, attributes};
+use serde::Serialize;
+
+use super::snapshot::Snapshot;
+use super::table::table;
+
+/// The label of netclaim's pods, and its values.
+const NAME: &str = "app.kubernetes.io/name";
+const AGENT: &str = "netclaim-agent";
+const CONTROLLER: &str = "netclaim-controller";
+
+/// The status of netclaim on a cluster.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    pub(super) networks: Vec<NetworkRow>,
+    pub(super) nodes: Vec<NodeRow>,
+    /// What somebody should look at, in sentences.
+    pub(super) problems: Vec<String>,
+}
+
+/// One Network.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NetworkRow {
+    name: String,
+    scope: Scope,
+    /// Whether it is accepted; `None` if the controller has not looked at it.
+    accepted: Option<bool>,
+    /// Nodes that publish it; none if the scope is `Cluster`.
+    nodes: usize,
+    /// Those of them that take new pods.
+    open_nodes: usize,
+    attachments: usize,
+    /// By name.
+    capacity: BTreeMap<String, Amount>,
+}
+
+/// How much of a capacity claims have.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(super) struct Amount {
+    used: f64,
+    total: f64,
+}
+
+/// One node.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodeRow {
+    name: String,
+    agent: Agent,
+    devices: usize,
+    attachments: usize,
+    /// Devices that take no new pods, with the keys of the taints that say why.
+    closed: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// The agent of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Agent {
+    Ready,
+    NotReady,
+    None,
+}
+
+/// What claims have of a device.
+#[derive(Debug, Default)]
+struct Held {
+    attachments: usize,
+    capacity: BTreeMap<String, f64>,
+}
+
+/// A device that is published, and where.
+struct Published<'a> {
+    node: Option<&'a str>,
+    pool: &'a str,
+    device: &'a Device,
+}
+
+impl Report {
+    /// Derives the status.
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let held = held(snapshot);
+        let published = published(&snapshot.slices);
+        let networks: Vec<NetworkRow> =
+            snapshot.networks.iter().map(|network| network_row(network, &published, &held)).collect();
+        let agents = agents(&snapshot.pods);
+        let nodes: Vec<NodeRow> = snapshot
+            .nodes
+            .iter()
+            .map(|node| {
+                let name = node.name_any();
+                let agent = agents.get(name.as_str()).copied().unwrap_or(Agent::None);
+                node_row(name, agent, &published, &held)
+            })
+            .collect();
+        let mut problems = of_pods(&snapshot.pods);
+        problems.extend(snapshot.networks.iter().filter_map(of_network));
+        problems.extend(nodes.iter().filter_map(of_node));
+        Self { networks, nodes, problems }
+    }
+}
+
+/// What claims hold of netclaim's devices, by pool and device.
+fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
+    let mut held: BTreeMap<(&str, &str), Held> = BTreeMap::new();
+    let allocations = snapshot.claims.iter().filter_map(|claim| claim.status.as_ref()?.allocation.as_ref());
+    let results =
+        allocations.filter_map(|allocation| allocation.devices.as_ref()?.results.as_ref()).flatten();
+    // A claim with admin access attaches nothing.
+    let ours = results.filter(|result| result.driver == DRIVER_NAME && result.admin_access != Some(true));
+    for result in ours {
+        let held = held.entry((&result.pool, &result.device)).or_default();
+        held.attachments += 1;
+        for (name, quantity) in result.consumed_capacity.iter().flatten() {
+            *held.capacity.entry(plain(name)).or_default() += number(&quantity.0);
+        }
+    }
+    held
+}
+
+/// The devices of the newest generation of each pool.
+fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
+    let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
+    for slice in slices {
+        let pool = &slice.spec.pool;
+        let generation = newest.entry(&pool.name).or_insert(pool.generation);
+        *generation = pool.generation.max(*generation);
+    }
+    let current = slices.iter().filter(|slice| {
+        let pool = &slice.spec.pool;
+        newest.get(pool.name.as_str()) == Some(&pool.generation)
+    });
+    current
+        .flat_map(|slice| {
+            let (node, pool) = (slice.spec.node_name.as_deref(), slice.spec.pool.name.as_str());
+            slice.spec.devices.iter().flatten().map(move |device| Published { node, pool, device })
+        })
+        .collect()
+}
+
+fn network_row(
+    network: &Network,
+    published: &[Published<'_>],
+    held: &BTreeMap<(&str, &str), Held>,
+) -> NetworkRow {
+    let name = network.name_any();
+    let mut row = NetworkRow {
+        scope: network.spec.scope,
+        accepted: accepted(network).map(|condition| condition.status == "True"),
+        nodes: 0,
+        open_nodes: 0,
+        attachments: 0,
+        capacity: BTreeMap::new(),
+        name,
+    };
+    for Published { node, pool, device } in published.iter().filter(|published| published.is_of(&row.name)) {
+        if node.is_some() {
+            row.nodes += 1;
+            row.open_nodes += usize::from(closing(device).next().is_none());
+        }
+        let held = held.get(&(*pool, device.name.as_str()));
+        row.attachments += held.map_or(0, |held| held.attachments);
+        for (capacity, value) in device.capacity.iter().flatten() {
+            let capacity = plain(capacity);
+            // Without a number in the Network it is one that only the scheduler needs.
+            if capacity == attributes::INTERFACES && network.spec.capacity.interfaces.is_none() {
+                continue;
+            }
+            let used = held.and_then(|held| held.capacity.get(&capacity)).copied().unwrap_or_default();
+            let amount = row.capacity.entry(capacity).or_default();
+            amount.total += number(&value.value.0);
+            amount.used += used;
+        }
+    }
+    row
+}
+
+fn node_row(
+    name: String,
+    agent: Agent,
+    published: &[Published<'_>],
+    held: &BTreeMap<(&str, &str), Held>,
+) -> NodeRow {
+    let mut row = NodeRow { agent, devices: 0, attachments: 0, closed: BTreeMap::new(), name };
+    for Published { pool, device, .. } in
+        published.iter().filter(|published| published.node == Some(row.name.as_str()))
+    {
+        row.devices += 1;
+        row.attachments += held.get(&(*pool, device.name.as_str())).map_or(0, |held| held.attachments);
+        let taints: BTreeSet<String> = closing(device).map(|taint| taint.key.clone()).collect();
+        if !taints.is_empty() {
+            row.closed.insert(device.name.clone(), taints);
+        }
+    }
+    row
+}
+
+impl Published<'_> {
+    fn is_of(&self, network: &str) -> bool {
+        let mut attributes = self.device.attributes.iter().flatten();
+        attributes.any(|(name, value)| {
+            plain(name) == attributes::NETWORK && value.string.as_deref() == Some(network)
+        })
+    }
+}
+
+/// The taints by which a device takes no new pods.
+fn closing(device: &Device) -> impl Iterator<Item = &DeviceTaint> {
+    device.taints.iter().flatten().filter(|taint| taint.effect != "None")
+}
+
+/// The state of the agents, by node. During an update a node has two, of which one works.
+fn agents(pods: &[Pod]) -> BTreeMap<&str, Agent> {
+    let mut agents = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| is_named(pod, AGENT)) {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { continue };
+        let agent = if is_ready(pod) { Agent::Ready } else { Agent::NotReady };
+        let known = agents.entry(node).or_insert(agent);
+        if agent == Agent::Ready {
+            *known = agent;
+        }
+    }
+    agents
+}
+
+fn is_named(pod: &Pod, name: &str) -> bool {
+    pod.metadata.labels.as_ref().and_then(|labels| labels.get(NAME)).is_some_and(|label| label == name)
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Problems of netclaim's own pods.
+fn of_pods(pods: &[Pod]) -> Vec<String> {
+    let of_name = |name| pods.iter().filter(move |pod| is_named(pod, name));
+    if of_name(AGENT).next().is_none() && of_name(CONTROLLER).next().is_none() {
+        return vec![
+            "netclaim has no pods in this namespace: is it installed in another one (--namespace)?"
+                .to_owned(),
+        ];
+    }
+    let mut problems = Vec::new();
+    if !of_name(CONTROLLER).any(is_ready) {
+        problems.push(
+            "no controller is ready: Networks are not accepted, and nodes get no addresses. See kubectl logs deployment/netclaim-controller"
+                .to_owned(),
+        );
+    }
+    problems
+}
+
+fn of_network(network: &Network) -> Option<String> {
+    let name = network.name_any();
+    match accepted(network) {
+        None => Some(format!("Network {name}: the controller has not looked at it yet")),
+        Some(condition) if condition.status != "True" => {
+            Some(format!("Network {name} is not accepted: {}", condition.message))
+        }
+        Some(condition) if condition.reason == "AcceptedWithWarnings" => {
+            Some(format!("Network {name} is accepted with warnings: {}", condition.message))
+        }
+        Some(_) => None,
+    }
+}
+
+fn of_node(node: &NodeRow) -> Option<String> {
+    let NodeRow { name, .. } = node;
+    match node.agent {
+        Agent::None => Some(format!("node {name} has no agent: pods with networks do not run there")),
+        Agent::NotReady => Some(format!(
+            "node {name}: the agent is not ready. It needs NRI and CDI of the container runtime: see kubectl describe node {name}, and its log"
+        )),
+        Agent::Ready if node.devices == 0 => Some(format!(
+            "node {name} publishes no device: it has no uplink that a Network or an UplinkPolicy selects"
+        )),
+        Agent::Ready if !node.closed.is_empty() => {
+            let closed: Vec<String> = node.closed.iter().map(closed).collect();
+            Some(format!("node {name} takes no new pods for {}", closed.join(", ")))
+        }
+        Agent::Ready => None,
+    }
+}
+
+/// `net-storage (link-down)`.
+fn closed((device, taints): (&String, &BTreeSet<String>)) -> String {
+    let taints: Vec<String> = taints.iter().map(|taint| plain(taint)).collect();
+    format!("{device} ({})", taints.join(", "))
+}
+
+fn accepted(network: &Network) -> Option<&Condition> {
+    let generation = network.metadata.generation;
+    let mut conditions = network.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|condition| condition.type_ == "Accepted" && condition.observed_generation == generation)
+}
+
+/// A name without the driver's domain, which the API server adds or not.
+fn plain(name: &str) -> String {
+    name.strip_prefix(DRIVER_NAME).and_then(|name| name.strip_prefix('/')).unwrap_or(name).to_owned()
+}
+
+/// The number of a Kubernetes quantity; what is none counts nothing.
+fn number(quantity: &str) -> f64 {
+    billionths(quantity).map(|billionths| billionths as f64 / 1e9).unwrap_or_default()
+}
+
+/// Few digits, as `2.5G`; numbers of addresses are written out.
+fn short(value: f64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
+    match units.into_iter().find(|(unit, _)| value >= *unit) {
+        Some((unit, suffix)) => format!("{}{suffix}", (value / unit * 10.0).round() / 10.0),
+        None => format!("{}", value.round()),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = |row: &NetworkRow, name: &str| {
+            let amount = row.capacity.get(name);
+            amount.map_or_else(
+                || "-".to_owned(),
+                |amount| format!("{}/{}", short(amount.used), short(amount.total)),
+            )
+        };
+        let networks = self.networks.iter().map(|row| {
+            let nodes = match row.scope {
+                Scope::Node => format!("{}/{}", row.open_nodes, row.nodes),
+                Scope::Cluster => "-".to_owned(),
+            };
+            [
+                row.name.clone(),
+                format!("{:?}", row.scope),
+                row.accepted.map_or("Unknown", |yes| if yes { "True" } else { "False" }).to_owned(),
+                nodes,
+                row.attachments.to_string(),
+                amount(row, attributes::ADDRESSES),
+                amount(row, attributes::INTERFACES),
+                amount(row, attributes::BANDWIDTH),
+            ]
+        });
+        let head =
+            ["NETWORK", "SCOPE", "ACCEPTED", "NODES", "ATTACHMENTS", "ADDRESSES", "INTERFACES", "BANDWIDTH"];
+        f.write_str(&table(head, networks))?;
+        let nodes = self.nodes.iter().map(|row| {
+            let closed: Vec<String> = row.closed.iter().map(closed).collect();
+            [
+                row.name.clone(),
+                format!("{:?}", row.agent),
+                row.devices.to_string(),
+                row.attachments.to_string(),
+                closed.join(", "),
+            ]
+        });
+        let head = ["NODE", "AGENT", "DEVICES", "ATTACHMENTS", "NO NEW PODS"];
+        write!(f, "\n{}", table(head, nodes))?;
+        if !self.problems.is_empty() {
+            f.write_str("\nPROBLEMS\n")?;
+        }
+        self.problems.iter().try_for_each(|problem| writeln!(f, "* {problem}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn network(name: &str, spec: Value, accepted: Value) -> Network {
+        let mut all = json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}});
+        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let mut condition = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+            "observedGeneration": 1, "lastTransitionTime": "2026-11-22T00:00:00Z"});
+        condition.as_object_mut().unwrap().extend(accepted.as_object().unwrap().clone());
+        let object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+            "metadata": {"name": name, "generation": 1}, "spec": all, "status": {"conditions": [condition]}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn slice(node: &str, generation: i64, devices: Value) -> ResourceSlice {
+        serde_json::from_value(json!({"metadata": {"name": format!("{node}-{generation}")}, "spec": {
+            "driver": "netclaim.dev", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1}}}))
+        .unwrap()
+    }
+
+    fn storage(taints: Value) -> Value {
+        json!({"name": "net-storage", "attributes": {"network": {"string": "storage"}}, "taints": taints,
+            "capacity": {"addresses": {"value": "254"}, "bandwidth": {"value": "10G"}, "interfaces": {"value": "4096"}}})
+    }
+
+    fn claim(pool: &str, consumed: Value) -> k8s_openapi::api::resource::v1::ResourceClaim {
+        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {}, "status": {"allocation": {"devices": {"results": [
+            {"driver": "netclaim.dev", "pool": pool, "device": "net-storage", "request": "net", "consumedCapacity": consumed},
+            {"driver": "other.example.com", "pool": pool, "device": "net-storage", "request": "gpu"}]}}}}))
+        .unwrap()
+    }
+
+    fn pod(name: &str, node: &str, ready: &str) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": {NAME: name}}, "spec": {"nodeName": node, "containers": []},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+        .unwrap()
+    }
+
+    fn node(name: &str) -> k8s_openapi::api::core::v1::Node {
+        serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+    }
+
+    fn healthy() -> Snapshot {
+        let used = json!({"netclaim.dev/addresses": "1", "bandwidth": "2500M"});
+        Snapshot {
+            networks: vec![network("storage", json!({}), json!({}))],
+            slices: vec![
+                slice("a", 1, json!([storage(json!([])), {"name": "nic-eth9"}])),
+                slice("a", 2, json!([storage(json!([]))])),
+                slice("b", 1, json!([storage(json!([]))])),
+            ],
+            claims: vec![claim("a", used.clone()), claim("a", used), claim("b", json!({"addresses": "1"}))],
+            nodes: vec![node("a"), node("b")],
+            pods: vec![pod(AGENT, "a", "True"), pod(AGENT, "b", "True"), pod(CONTROLLER, "b", "True")],
+        }
+    }
+
+    #[test]
+    fn a_healthy_cluster_shows_what_is_used_and_of_how_much() {
+        let report = Report::of(&healthy());
+        assert_eq!(report.problems, [""; 0]);
+        assert_eq!(
+            report.to_string(),
+            "NETWORK   SCOPE   ACCEPTED   NODES   ATTACHMENTS   ADDRESSES   INTERFACES   BANDWIDTH\n\
+             storage   Node    True       2/2     3             3/508       -            5G/20G\n\
+             \n\
+             NODE   AGENT   DEVICES   ATTACHMENTS   NO NEW PODS\n\
+             a      Ready   1         2\n\
+             b      Ready   1         1\n"
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["networks"][0]["capacity"]["addresses"], json!({"used": 3.0, "total": 508.0}));
+        assert_eq!(json["nodes"][0]["agent"], "Ready");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_sentences() {
+        let mut snapshot = healthy();
+        let invalid = json!({"status": "False", "reason": "Invalid", "message": "spec.cni: it is empty"});
+        snapshot.networks.push(network("odd", json!({"scope": "Cluster"}), invalid));
+        snapshot.networks.push(network("new", json!({}), json!({"observedGeneration": 0})));
+        let down = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);
+        snapshot.slices[2] = slice("b", 1, json!([storage(down)]));
+        snapshot.nodes.extend([node("c"), node("d"), node("e")]);
+        snapshot.pods = vec![
+            pod(AGENT, "a", "False"),
+            pod(AGENT, "a", "True"),
+            pod(AGENT, "b", "True"),
+            pod(AGENT, "c", "False"),
+            pod(AGENT, "e", "True"),
+            pod(CONTROLLER, "b", "False"),
+        ];
+        let problems = Report::of(&snapshot).problems;
+        let beginnings = [
+            "no controller is ready",
+            "Network odd is not accepted: spec.cni: it is empty",
+            "Network new: the controller has not looked at it yet",
+            "node b takes no new pods for net-storage (link-down)",
+            "node c: the agent is not ready",
+            "node d has no agent",
+            "node e publishes no device",
+        ];
+        assert_eq!(problems.len(), beginnings.len(), "{problems:#?}");
+        for (problem, beginning) in problems.iter().zip(beginnings) {
+            assert!(problem.starts_with(beginning), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_without_netclaim_has_one_problem_of_its_own() {
+        let report = Report::of(&Snapshot::default());
+        assert!(report.problems[0].contains("--namespace"), "{:?}", report.problems);
+    }
+
+    #[test]
+    fn numbers_have_few_digits() {
+        for (value, expected) in
+            [(0.0, "0"), (65534.0, "65534"), (2.5e9, "2.5G"), (1e12, "1T"), (1_250_000.0, "1.3M")]
+        {
+            assert_eq!(short(value), expected);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Reads what a status is made of.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client, Config};
+use netclaim_api::DRIVER_NAME;
+use netclaim_api::network::Network;
+use serde::de::DeserializeOwned;
+
+use super::Args;
+
+/// The objects of one moment, more or less.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    pub(super) networks: Vec<Network>,
+    /// Those of netclaim.
+    pub(super) slices: Vec<ResourceSlice>,
+    pub(super) claims: Vec<ResourceClaim>,
+    pub(super) nodes: Vec<Node>,
+    /// Those of netclaim's namespace.
+    pub(super) pods: Vec<Pod>,
+}
+
+/// Why a cluster cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// No cluster is configured.
+    #[error("cannot use the kubeconfig: see --kubeconfig and --context")]
+    Kubeconfig(#[source] KubeconfigError),
+    /// The configuration makes no client.
+    #[error("cannot connect to the cluster")]
+    Client(#[source] kube::Error),
+    /// The API server does not list these objects.
+    #[error("cannot list {what}")]
+    List {
+        /// The objects.
+        what: &'static str,
+        /// What the API server says.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+/// Reads the cluster.
+///
+/// # Errors
+/// See [`ReadError`].
+pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
+    let client = Client::try_from(config(args).await?).map_err(ReadError::Client)?;
+    let everything = ListParams::default();
+    let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
+    let (networks, slices, claims, nodes, pods) = tokio::try_join!(
+        list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
+        list("ResourceSlices", Api::all(client.clone()), &ours),
+        list("ResourceClaims of all namespaces", Api::all(client.clone()), &everything),
+        list("Nodes", Api::all(client.clone()), &everything),
+        list("netclaim's Pods", Api::namespaced(client.clone(), &args.namespace), &everything),
+    )?;
+    Ok(Snapshot { networks, slices, claims, nodes, pods })
+}
+
+async fn config(args: &Args) -> Result<Config, ReadError> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let config = match &args.kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(ReadError::Kubeconfig)?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await
+        }
+        None => Config::from_kubeconfig(&options).await,
+    };
+    config.map_err(ReadError::Kubeconfig)
+}
+
+async fn list<K: Clone + std::fmt::Debug + DeserializeOwned>(
+    what: &'static str,
+    api: Api<K>,
+    params: &ListParams,
+) -> Result<Vec<K>, ReadError> {
+    api.list(params).await.map(|list| list.items).map_err(|source| ReadError::List { what, source })
+}
