@@ -136,7 +136,7 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys and the manif
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
-	deploy/helm/manifests.sh "$$(tests/helm/build.sh)" deploy/manifests
+	deploy/helm/manifests.sh "$$(tests/helm/build.sh)" deploy/helm/netclaim deploy/manifests
 
 .PHONY: clean
 clean: ## Removes what was built: target and the cache of the tests

@@ -284,6 +284,7 @@ impl Agent {
             boot_id: self.boot_id.clone(),
             metrics: Arc::clone(&self.metrics),
             inspecting: Default::default(),
+            deciding: Default::default(),
             refused: Default::default(),
         });
         // The parent's end, which is connected to the runtime itself.

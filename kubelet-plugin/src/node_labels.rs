@@ -80,7 +80,7 @@ impl NodeLabels {
                         ),
                     }
                     // The watch shows what was written, or it is tried again.
-                    due = due.into_iter().chain([now + RETRY]).min();
+                    due = due.into_iter().chain([Instant::now() + RETRY]).min();
                 }
             }
             tokio::select! {

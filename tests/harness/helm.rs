@@ -31,6 +31,13 @@ impl<'a> Helm<'a> {
         self.run(&[all.as_slice(), &image, args].concat())
     }
 
+    /// Renders a chart with the image of the tests, and more arguments.
+    pub fn template(&self, chart: &Path, args: &[&str]) -> Result<String> {
+        let all =
+            ["template", RELEASE, &chart.to_string_lossy(), "--set", "image.repository=localhost/netclaim"];
+        self.run(&[all.as_slice(), args].concat())
+    }
+
     /// Runs Helm in netclaim's namespace.
     pub fn run(&self, args: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);

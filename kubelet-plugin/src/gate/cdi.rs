@@ -185,6 +185,24 @@ impl CdiSpecs {
         Ok(claims)
     }
 
+    /// Removes what an agent that died was writing.
+    ///
+    /// # Errors
+    /// When the directory cannot be read or a file cannot be removed.
+    pub fn remove_unfinished(&self) -> io::Result<()> {
+        let prefix = self.prefix();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_str().unwrap_or_default();
+            let is_unfinished = name.starts_with(&prefix) && name.ends_with(files::UNFINISHED);
+            if is_unfinished && entry.file_type()?.is_file() {
+                files::remove(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     fn prefix(&self) -> String {
         format!("{}-claim_", self.driver)
     }

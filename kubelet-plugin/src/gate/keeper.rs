@@ -66,6 +66,7 @@ impl GateFiles {
                 self.specs.remove(&claim)?;
             }
         }
+        self.specs.remove_unfinished()?;
         self.metadata.retain(&pods.values().flat_map(|on_disk| on_disk.metadata.clone()).collect())?;
         self.markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())
     }
@@ -112,6 +113,8 @@ struct OnDisk {
 #[derive(Default)]
 struct Pod {
     on_disk: OnDisk,
+    /// `on_disk` may not be there yet, or with other content.
+    is_unwritten: bool,
     /// The specs of its claims, but for their form; none without a sandbox.
     claims: BTreeMap<String, Spec>,
     /// How its containers wait until it is attached; `None` while that is undecided.
@@ -158,12 +161,13 @@ impl GateKeeper {
         let keeper = Self { files, pods: Mutex::default(), reports };
         for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
-            let written = keeper.files.write(&state, &desired).map(|()| desired).unwrap_or_else(|error| {
+            let written = keeper.files.write(&state, &desired);
+            if let Err(error) = &written {
                 tracing::error!(pod.uid = uid, %error, "cannot write the files of the pod's containers, trying again");
-                OnDisk::default()
-            });
+            }
             let claims = keeper.files.claims(&state);
-            keeper.lock().insert(uid, Pod { on_disk: written, claims, waits: None });
+            let pod = Pod { on_disk: desired, is_unwritten: written.is_err(), claims, waits: None };
+            keeper.lock().insert(uid, pod);
         }
         Ok(keeper)
     }
@@ -218,29 +222,40 @@ impl GateKeeper {
             on_disk.marker = None;
         }
         // A spec before the files that it mounts.
-        for claim in on_disk.specs.keys().filter(|claim| !desired.specs.contains_key(*claim)) {
-            specs.remove(claim)?;
+        let gone: Vec<String> =
+            on_disk.specs.keys().filter(|claim| !desired.specs.contains_key(*claim)).cloned().collect();
+        for claim in gone {
+            specs.remove(&claim)?;
+            on_disk.specs.remove(&claim);
         }
-        for key in on_disk.metadata.difference(&desired.metadata) {
-            metadata.remove(key)?;
+        let gone: Vec<RequestKey> = on_disk.metadata.difference(&desired.metadata).cloned().collect();
+        for key in gone {
+            metadata.remove(&key)?;
+            on_disk.metadata.remove(&key);
         }
-        let plans = state.records.iter().map(|record| &record.plan);
-        for plan in plans.filter(|plan| !on_disk.metadata.contains(&RequestKey::of(plan))) {
-            metadata.provide(plan)?;
+        for plan in state.records.iter().map(|record| &record.plan) {
+            let key = RequestKey::of(plan);
+            if pod.is_unwritten || !on_disk.metadata.contains(&key) {
+                metadata.provide(plan)?;
+                on_disk.metadata.insert(key);
+            }
         }
         // The marker before the hook that looks for it.
-        if let Some(sandbox) = desired.marker.as_ref().filter(|_| on_disk.marker.is_none()) {
+        if let Some(sandbox) = &desired.marker
+            && (pod.is_unwritten || on_disk.marker.is_none())
+        {
             metadata.write_all(&state.records)?;
             markers.set(sandbox)?;
             on_disk.marker = Some(sandbox.clone());
             Failpoint::MarkerSet.reach();
         }
-        for (claim, spec) in
-            desired.specs.iter().filter(|(claim, spec)| on_disk.specs.get(*claim) != Some(spec))
-        {
-            specs.write(claim, spec)?;
+        for (claim, spec) in &desired.specs {
+            if pod.is_unwritten || on_disk.specs.get(claim) != Some(spec) {
+                specs.write(claim, spec)?;
+                on_disk.specs.insert(claim.clone(), spec.clone());
+            }
         }
-        *on_disk = desired;
+        pod.is_unwritten = false;
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Prepare            returns the CDI device DRIVER/claim=UID, of which no spec exists: the runtime refuses
-//!   sandbox is up      cdi.rs writes a spec that the runtime refuses, with a reason; when attaching takes long and the
-//!                      pod's containers may be started again, a spec with a createRuntime hook that waits
+//!   sandbox is up      when attaching takes long, cdi.rs writes a spec: with a createRuntime hook that waits, if the pod's
+//!                      containers may be started again, else one that the runtime refuses, with a reason
 //!   all attached       markers.rs marks the sandbox; the spec has the hook, which returns at once, also when the agent
 //!                      is dead
 //!   sandbox gone       the agent removes spec and marker

@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+/// The extension of a file that is being written.
+pub(crate) const UNFINISHED: &str = "tmp";
+
 /// Replaces the file at `path` atomically. A file with the same text stays, so a full disk is no error then.
 ///
 /// # Errors
@@ -12,9 +15,12 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|known| known == text.as_bytes()) {
         return Ok(());
     }
-    let tmp = path.with_extension("tmp");
-    fs::write(&tmp, text)?;
-    fs::rename(&tmp, path)
+    let tmp = path.with_extension(UNFINISHED);
+    let replaced = fs::write(&tmp, text).and_then(|()| fs::rename(&tmp, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&tmp);
+    }
+    replaced
 }
 
 /// Removes a file, which need not exist.

@@ -30,11 +30,9 @@ const HOLD: Duration = Duration::from_millis(50);
 /// How long attaching may take before the agent asks the API server how the pod's containers may wait. Most pods are
 /// attached sooner.
 const LONG: Duration = Duration::from_millis(25);
-/// How long a pod's task may take to process the event of its sandbox.
-const PROCESSED: Duration = Duration::from_secs(1);
 /// How soon the kubelet retries a refused container by itself, once and at the earliest.
 const RETRIED: Duration = Duration::from_millis(200);
-/// How soon a late agent learns that it was: it handles what came meanwhile before it connects again.
+/// How soon a late agent mostly learns that it was: it handles what came meanwhile, and then connects again.
 const LATE: Duration = Duration::from_secs(3);
 /// From one question to the API server to the next.
 const ASK_INTERVAL: Duration = Duration::from_secs(3);
@@ -57,6 +55,8 @@ pub struct RuntimeEvents<N> {
     pub metrics: Arc<Metrics>,
     /// Tasks that retry the inspection of a sandbox, by its id.
     pub inspecting: SandboxTasks,
+    /// Tasks that decide how a pod's containers wait, by its sandbox's id.
+    pub deciding: SandboxTasks,
     /// Tasks that have a pod woken whose container was refused, by its sandbox's id.
     pub refused: Arc<SandboxTasks>,
 }
@@ -77,10 +77,13 @@ fn is_over(state: &PodState, sandbox_id: &str) -> bool {
     !is_current(state, sandbox_id) || state.closing || state.gate(sandbox_id) == Gate::Open
 }
 
-/// Waits until the runtime's sandbox is that of the pod's task, or is settled.
+/// Waits until the pod's task knows the sandbox.
 async fn processed(state: &mut watch::Receiver<PodState>, sandbox_id: &str) {
-    let processed = |state: &PodState| is_current(state, sandbox_id) || state.gate(sandbox_id) != Gate::Wait;
-    let _ = tokio::time::timeout(PROCESSED, state.wait_for(processed)).await;
+    let known = |state: &PodState| {
+        is_current(state, sandbox_id) || state.closing || state.gate(sandbox_id) == Gate::Open
+    };
+    // An error is the end of the task, by which everything else ends too.
+    let _ = state.wait_for(known).await;
 }
 
 /// Has a pod woken when it is attached, unless that is so before `retried`: the kubelet retries a container that was refused
@@ -106,21 +109,23 @@ impl<N: Attach> RuntimeEvents<N> {
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else { return };
         let (pods, gate) = (Arc::clone(&self.pods), Arc::clone(&self.gate));
         let (refused, waker) = (Arc::clone(&self.refused), self.waker.clone());
-        let sandbox = sandbox.clone();
+        let of = sandbox.clone();
         let begin = Instant::now();
-        tokio::spawn(async move {
-            let PodSandbox { id, namespace, name, uid, .. } = &sandbox;
+        self.deciding.start(&sandbox.id, async move {
+            let PodSandbox { id, namespace, name, uid, .. } = &of;
             let settled = |state: &PodState| state.gate(id) != Gate::Wait;
             processed(&mut state, id).await;
             let _ = tokio::time::timeout(long, state.wait_for(settled)).await;
             while !is_over(&state.borrow(), id) {
-                match pods.may_wait_in_hook(namespace, name, uid).await {
+                let answer = pods.may_wait_in_hook(namespace, name, uid).await;
+                if answer != Some(true) {
+                    // Refused now, and perhaps for longer than the kubelet retries soon.
+                    let wake = wake_when_attached(state.clone(), of.clone(), begin + RETRIED, waker.clone());
+                    refused.start(id, wake);
+                }
+                match answer {
                     Some(true) => return gate.decide(uid, Form::Hook),
-                    Some(false) => {
-                        gate.decide(uid, Form::Shut);
-                        let wake = wake_when_attached(state, sandbox.clone(), begin + RETRIED, waker);
-                        return refused.start(id, wake);
-                    }
+                    Some(false) => return gate.decide(uid, Form::Shut),
                     None => {
                         let over = state.wait_for(|state| is_over(state, id));
                         if let Ok(Err(_)) = tokio::time::timeout(ASK_INTERVAL, over).await {
@@ -196,6 +201,7 @@ impl<N: Attach> RuntimeEvents<N> {
         };
         Failpoint::SandboxStopped.reach();
         self.inspecting.stop(&sandbox.id);
+        self.deciding.stop(&sandbox.id);
         self.refused.stop(&sandbox.id);
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
         let nothing_owed = |state: &PodState| {
@@ -254,6 +260,8 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         let now = Instant::now();
         for (sandbox, may_be_refused) in pods {
             if may_be_refused {
+                // One of before may expect that the kubelet retries soon.
+                self.refused.stop(&sandbox.id);
                 self.wake_when_attached(sandbox, now);
             }
             self.let_wait_in_hook(sandbox, Duration::ZERO);
@@ -313,7 +321,7 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         match state.map(|state| state.gate(&sandbox.id)) {
             None | Some(Gate::Open) => Ok(Adjustment::default()),
             Some(Gate::Failed(error)) => {
-                self.wake_when_attached(&sandbox, Instant::now() + RETRIED);
+                self.wake_when_attached(&sandbox, Instant::now());
                 Err(Denial(error))
             }
             Some(Gate::Wait) if !self.gate.wait_in_hook(&sandbox.uid) => Err(Denial(

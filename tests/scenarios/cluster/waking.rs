@@ -207,9 +207,11 @@ pub fn a_pod_that_is_never_restarted_starts_as_soon_as_its_network_is_there(test
     test.pod_without_restarts("p", &network)?;
     let file = test.cluster.node().path(&note);
     let added = loop {
+        // In this order: it may start while kubectl asks.
+        let phase = test.get("pod", "p")?["status"]["phase"].clone();
         match fs::metadata(&file) {
             Ok(file) => break file.modified()?,
-            Err(_) if test.get("pod", "p")?["status"]["phase"] != "Pending" => bail!("it did not wait"),
+            Err(_) if phase != "Pending" => bail!("it did not wait"),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     };

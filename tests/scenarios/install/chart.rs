@@ -11,12 +11,12 @@ use netclaim_tests::{Test, output, project};
 pub fn the_chart_has_no_mistakes(test: &Test<'_>) -> Result<()> {
     let (helm, chart) = (Helm::new(test.cluster)?, chart());
     helm.run(&["lint", "--strict", &chart.to_string_lossy()])?;
-    // As it is pushed to a registry: the definitions are in it, though in the folder they are links.
+    // As it is pushed to a registry.
     let dir = test.cluster.dir().join("chart");
     helm.run(&["package", &chart.to_string_lossy(), "--destination", &dir.to_string_lossy()])?;
     let package = fs::read_dir(&dir)?.next().context("no package")??.path();
-    let packed = helm.run(&["template", "netclaim", &package.to_string_lossy()])?;
-    ensure!(packed == helm.run(&["template", "netclaim", &chart.to_string_lossy()])?, "the package differs");
+    let packed = helm.template(&package, &[])?;
+    ensure!(packed == helm.template(&chart, &[])?, "the package differs");
     ensure!(
         packed.matches("kind: CustomResourceDefinition").count() == 5,
         "it does not have all definitions"
@@ -41,7 +41,22 @@ fn files(dir: &std::path::Path) -> Result<BTreeMap<String, String>> {
 pub fn the_manifests_are_those_of_the_chart(test: &Test<'_>) -> Result<()> {
     let dir = test.cluster.dir().join("manifests");
     fs::create_dir_all(&dir)?;
-    output(Command::new(project("deploy/helm/manifests.sh")).arg(program()?).arg(&dir))?;
+    // In a copy of the chart: the files of the original are what is tested.
+    let copy = test.cluster.dir().join("copy");
+    if copy.exists() {
+        fs::remove_dir_all(&copy)?;
+    }
+    output(Command::new("cp").arg("-r").arg(chart()).arg(&copy))?;
+    output(Command::new(project("deploy/helm/manifests.sh")).arg(program()?).args([&copy, &dir]))?;
+    for entry in fs::read_dir(copy.join("files/crds"))? {
+        let path = entry?.path();
+        let known = chart().join("files/crds").join(path.file_name().context("no name")?);
+        ensure!(
+            fs::read(&path)? == fs::read(&known)?,
+            "{} is not that of deploy/crds: make generate",
+            known.display()
+        );
+    }
     let (fresh, committed) = (files(&dir)?, files(&project("deploy/manifests"))?);
     ensure!(!fresh.is_empty(), "nothing is rendered");
     ensure!(fresh.keys().eq(committed.keys()), "other files: {:?}, {:?}", fresh.keys(), committed.keys());
@@ -56,10 +71,6 @@ pub fn the_manifests_are_those_of_the_chart(test: &Test<'_>) -> Result<()> {
 
 pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
-    let template = |set: &str, args: &[&str]| {
-        let chart = chart();
-        helm.run(&[&["template", "netclaim", &chart.to_string_lossy(), "--set", set], args].concat())
-    };
     for (set, args, expected) in [
         ("agent.hostmounts=true", [].as_slice(), "hostmounts"),
         ("image.digest=1.0", &[], "/image/digest"),
@@ -72,14 +83,17 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("plugins.image=x", &["--kube-version", "1.34.0"], "Kubernetes 1.35"),
         ("agent.logLevel=debug", &["--kube-version", "1.33.0"], "1.34.0"),
     ] {
-        let refused = template(set, args).err().with_context(|| format!("{set} {args:?} is accepted"))?;
+        let refused = helm
+            .template(&chart(), &[&["--set", set], args].concat())
+            .err()
+            .with_context(|| format!("{set} {args:?} is accepted"))?;
         ensure!(format!("{refused:#}").contains(expected), "{set} {args:?}: {refused:#}");
     }
     Ok(())
 }
 
 /// Values that are not the default, and what has to be in the objects for it.
-const VALUES: [(&str, &str); 20] = [
+const VALUES: [(&str, &str); 23] = [
     (
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
         "netclaim@sha256:00",
@@ -100,6 +114,9 @@ const VALUES: [(&str, &str); 20] = [
     ),
     ("controller.replicas=2,controller.podDisruptionBudget.enabled=true", "kind: PodDisruptionBudget"),
     ("controller.networkPolicy.enabled=true", "kind: NetworkPolicy"),
+    ("controller.replicas=2", "topologyKey: kubernetes.io/hostname"),
+    ("controller.metricsAddress=[::]:9999", "{name: metrics, containerPort: 9999}"),
+    ("enabled=true", "kind: DaemonSet"),
     ("controller.logLevel=debug", "{name: NETCLAIM_LOG, value: \"debug\"}"),
     ("controller.tolerations[0].operator=Exists", "- operator: Exists"),
     ("rbac.everybodyReadsNetworks=true", "name: system:authenticated"),
@@ -112,7 +129,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
     let chart = chart();
     for (set, expected) in VALUES {
-        let objects = helm.run(&["template", "netclaim", &chart.to_string_lossy(), "--set", set])?;
+        let objects = helm.template(&chart, &["--set", set])?;
         ensure!(objects.contains(expected), "{set}: no {expected:?} in the objects");
         let checked = test.cluster.kubectl_with(
             &[
@@ -131,7 +148,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
         checked.with_context(|| format!("{set}: the API server refuses the objects"))?;
     }
     let none = "rbac.kubeletsReadClaims=false,rbac.aggregate=false,crds.enabled=false";
-    let objects = helm.run(&["template", "netclaim", &chart.to_string_lossy(), "--set", none])?;
+    let objects = helm.template(&chart, &["--set", none])?;
     for absent in ["system:nodes", "netclaim-view", "CustomResourceDefinition"] {
         ensure!(!objects.contains(absent), "{none}: {absent} is there");
     }

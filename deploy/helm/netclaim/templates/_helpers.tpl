@@ -1,10 +1,11 @@
 {{/* netclaim is one per cluster, like its driver's name: its objects have fixed names. */}}
 
 {{- define "netclaim.image" -}}
+{{- $repository := required "image.repository is empty: push netclaim's image and name it, see docs/install.md" .Values.image.repository -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ $repository }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
 

@@ -101,7 +101,9 @@ impl Checks {
     ) {
         for check in self.by_network.values_mut() {
             let was_missing = check.missing.is_some();
-            check.missing = check.chain.plugins.iter().find_map(&mut missing);
+            // All are looked for, though one that is missing is enough.
+            let all: Vec<String> = check.chain.plugins.iter().filter_map(&mut missing).collect();
+            check.missing = all.into_iter().next();
             if was_missing && check.missing.is_none() && check.chain.conflist.is_some() {
                 // It may be another one than before.
                 check.due = Some(now);
