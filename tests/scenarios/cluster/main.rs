@@ -89,7 +89,6 @@ fn main() -> ExitCode {
             a_policy_that_becomes_invalid_keeps_excluding_its_links,
             a_link_with_the_nodes_traffic_is_shared_by_name_and_whole_by_policy,
             pods_share_the_only_link_of_a_node,
-            a_link_that_another_program_uses_is_tainted_as_a_nic,
             a_claim_gets_two_links_with_the_same_provided_attribute,
             a_network_serves_only_the_namespaces_that_it_selects,
             networks_of_one_uplink_share_its_bandwidth,
@@ -139,6 +138,7 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            a_link_that_another_program_uses_is_tainted_as_a_nic,
             a_burst_of_pods_has_no_claim_refused,
             a_thousand_flaps_of_a_link_cause_few_writes,
             more_devices_than_fit_into_one_slice_are_published,
