@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::helm::{Helm, chart, program};
-use netclaim_tests::{Test, output, project};
+use netclaim_tests::{SYSTEM, Test, output, project};
 
 pub fn the_chart_has_no_mistakes(test: &Test<'_>) -> Result<()> {
     let (helm, chart) = (Helm::new(test.cluster)?, chart());
@@ -132,17 +132,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
         let objects = helm.template(&chart, &["--set", set])?;
         ensure!(objects.contains(expected), "{set}: no {expected:?} in the objects");
         let checked = test.cluster.kubectl_with(
-            &[
-                "apply",
-                "--dry-run=server",
-                "--validate=strict",
-                "--server-side",
-                "--force-conflicts",
-                "-n",
-                netclaim_tests::SYSTEM,
-                "-f",
-                "-",
-            ],
+            &["apply", "--dry-run=server", "--validate=strict", "-n", SYSTEM, "-f", "-"],
             &objects,
         );
         checked.with_context(|| format!("{set}: the API server refuses the objects"))?;

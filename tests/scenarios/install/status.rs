@@ -22,9 +22,13 @@ fn report(test: &Test<'_>) -> Result<(bool, Value)> {
 }
 
 pub fn netclaimctl_shows_what_is_used_and_what_is_wrong(test: &Test<'_>) -> Result<()> {
-    let network = test.macvlan("a")?;
+    let subnet = test.subnet(1);
+    let network = test.network("a", |network| {
+        network["spec"]["addresses"] = json!({"ranges": [{"subnet": subnet}]});
+        network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+    })?;
     test.start_pod("p", &network)?;
-    eventually(20, "all is well", || {
+    eventually(40, "all is well", || {
         let (well, report) = report(test)?;
         ensure!(well && report["problems"] == json!([]), "{report:#}");
         let row = list(&report["networks"]).find(|row| row["name"] == network).context("no such Network")?;
