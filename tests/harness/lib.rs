@@ -39,7 +39,7 @@ pub use cluster::{Cluster, SYSTEM, project};
 pub use command::output;
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};
-pub use process::{Process, Running, is_alive, processes};
+pub use process::{Process, Running, is_alive, processes, signal};
 pub use raw::{RawNumbers, percentile};
 pub use runtime::Runtime;
 pub use test::Test;

@@ -35,7 +35,7 @@ pub(crate) fn command_line(pid: i32) -> String {
 }
 
 /// Sends a signal to a process.
-pub(crate) fn signal(pid: i32, name: &str) -> Result<()> {
+pub fn signal(pid: i32, name: &str) -> Result<()> {
     output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
 }
 

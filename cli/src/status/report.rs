@@ -84,6 +84,8 @@ struct Held {
 /// A device that is published, and where.
 struct Published<'a> {
     node: Option<&'a str>,
+    /// The Network that it is of; `None` for a link's own devices.
+    network: Option<&'a str>,
     pool: &'a str,
     device: &'a Device,
 }
@@ -92,9 +94,15 @@ impl Report {
     /// Derives the status.
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let held = held(snapshot);
+        // Thousands of nodes have tens of thousands of devices: each is looked at once for its Network and once for its node.
         let published = published(&snapshot.slices);
-        let networks: Vec<NetworkRow> =
-            snapshot.networks.iter().map(|network| network_row(network, &published, &held)).collect();
+        let of_networks = grouped(&published, |published| published.network);
+        let of_nodes = grouped(&published, |published| published.node);
+        let networks: Vec<NetworkRow> = snapshot
+            .networks
+            .iter()
+            .map(|network| network_row(network, devices(&of_networks, &network.name_any()), &held))
+            .collect();
         let agents = agents(&snapshot.pods);
         let nodes: Vec<NodeRow> = snapshot
             .nodes
@@ -102,7 +110,8 @@ impl Report {
             .map(|node| {
                 let name = node.name_any();
                 let agent = agents.get(name.as_str()).copied().unwrap_or(Agent::None);
-                node_row(name, agent, &published, &held)
+                let devices = devices(&of_nodes, &name);
+                node_row(name, agent, devices, &held)
             })
             .collect();
         let mut problems = of_pods(&snapshot.pods);
@@ -124,7 +133,7 @@ fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
         let held = held.entry((&result.pool, &result.device)).or_default();
         held.attachments += 1;
         for (name, quantity) in result.consumed_capacity.iter().flatten() {
-            *held.capacity.entry(plain(name)).or_default() += number(&quantity.0);
+            *held.capacity.entry(plain(name).to_owned()).or_default() += number(&quantity.0);
         }
     }
     held
@@ -145,27 +154,49 @@ fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
     current
         .flat_map(|slice| {
             let (node, pool) = (slice.spec.node_name.as_deref(), slice.spec.pool.name.as_str());
-            slice.spec.devices.iter().flatten().map(move |device| Published { node, pool, device })
+            let devices = slice.spec.devices.iter().flatten();
+            devices.map(move |device| Published { node, network: network_of(device), pool, device })
         })
         .collect()
 }
 
+fn network_of(device: &Device) -> Option<&str> {
+    let mut attributes = device.attributes.iter().flatten();
+    let (_, network) = attributes.find(|(name, _)| plain(name) == attributes::NETWORK)?;
+    network.string.as_deref().filter(|name| !name.is_empty())
+}
+
+type Groups<'a> = BTreeMap<&'a str, Vec<&'a Published<'a>>>;
+
+fn grouped<'a>(published: &'a [Published<'a>], by: impl Fn(&Published<'a>) -> Option<&'a str>) -> Groups<'a> {
+    let mut groups = Groups::new();
+    for published in published {
+        if let Some(key) = by(published) {
+            groups.entry(key).or_default().push(published);
+        }
+    }
+    groups
+}
+
+fn devices<'g, 'a>(groups: &'g Groups<'a>, name: &str) -> &'g [&'a Published<'a>] {
+    groups.get(name).map(Vec::as_slice).unwrap_or_default()
+}
+
 fn network_row(
     network: &Network,
-    published: &[Published<'_>],
+    published: &[&Published<'_>],
     held: &BTreeMap<(&str, &str), Held>,
 ) -> NetworkRow {
-    let name = network.name_any();
     let mut row = NetworkRow {
+        name: network.name_any(),
         scope: network.spec.scope,
         accepted: accepted(network).map(|condition| condition.status == "True"),
         nodes: 0,
         open_nodes: 0,
         attachments: 0,
         capacity: BTreeMap::new(),
-        name,
     };
-    for Published { node, pool, device } in published.iter().filter(|published| published.is_of(&row.name)) {
+    for Published { node, pool, device, .. } in published {
         if node.is_some() {
             row.nodes += 1;
             row.open_nodes += usize::from(closing(device).next().is_none());
@@ -178,8 +209,8 @@ fn network_row(
             if capacity == attributes::INTERFACES && network.spec.capacity.interfaces.is_none() {
                 continue;
             }
-            let used = held.and_then(|held| held.capacity.get(&capacity)).copied().unwrap_or_default();
-            let amount = row.capacity.entry(capacity).or_default();
+            let used = held.and_then(|held| held.capacity.get(capacity)).copied().unwrap_or_default();
+            let amount = row.capacity.entry(capacity.to_owned()).or_default();
             amount.total += number(&value.value.0);
             amount.used += used;
         }
@@ -190,13 +221,11 @@ fn network_row(
 fn node_row(
     name: String,
     agent: Agent,
-    published: &[Published<'_>],
+    published: &[&Published<'_>],
     held: &BTreeMap<(&str, &str), Held>,
 ) -> NodeRow {
     let mut row = NodeRow { agent, devices: 0, attachments: 0, closed: BTreeMap::new(), name };
-    for Published { pool, device, .. } in
-        published.iter().filter(|published| published.node == Some(row.name.as_str()))
-    {
+    for Published { pool, device, .. } in published {
         row.devices += 1;
         row.attachments += held.get(&(*pool, device.name.as_str())).map_or(0, |held| held.attachments);
         let taints: BTreeSet<String> = closing(device).map(|taint| taint.key.clone()).collect();
@@ -205,15 +234,6 @@ fn node_row(
         }
     }
     row
-}
-
-impl Published<'_> {
-    fn is_of(&self, network: &str) -> bool {
-        let mut attributes = self.device.attributes.iter().flatten();
-        attributes.any(|(name, value)| {
-            plain(name) == attributes::NETWORK && value.string.as_deref() == Some(network)
-        })
-    }
 }
 
 /// The taints by which a device takes no new pods.
@@ -297,7 +317,7 @@ fn of_node(node: &NodeRow) -> Option<String> {
 
 /// `net-storage (link-down)`.
 fn closed((device, taints): (&String, &BTreeSet<String>)) -> String {
-    let taints: Vec<String> = taints.iter().map(|taint| plain(taint)).collect();
+    let taints: Vec<&str> = taints.iter().map(|taint| plain(taint)).collect();
     format!("{device} ({})", taints.join(", "))
 }
 
@@ -308,8 +328,8 @@ fn accepted(network: &Network) -> Option<&Condition> {
 }
 
 /// A name without the driver's domain, which the API server adds or not.
-fn plain(name: &str) -> String {
-    name.strip_prefix(DRIVER_NAME).and_then(|name| name.strip_prefix('/')).unwrap_or(name).to_owned()
+fn plain(name: &str) -> &str {
+    name.strip_prefix(DRIVER_NAME).and_then(|name| name.strip_prefix('/')).unwrap_or(name)
 }
 
 /// The number of a Kubernetes quantity; what is none counts nothing.

@@ -75,6 +75,12 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("agent.hostmounts=true", [].as_slice(), "hostmounts"),
         ("image.digest=1.0", &[], "/image/digest"),
         ("agent.kubeletDir=kubelet", &[], "/agent/kubeletDir"),
+        ("agent.kubeletDir=null", &[], "missing property 'kubeletDir'"),
+        ("agent.cniBinDir=/opt/../bin", &[], "/agent/cniBinDir"),
+        ("agent.podLabels.app\\.kubernetes\\.io/name=mine", &[], "app.kubernetes.io/name"),
+        ("agent.extraEnv[0].name=NETCLAIM_LOG", &[], "/agent/extraEnv/0/name"),
+        ("image.repository=", &[], "image.repository is empty"),
+        ("controller.podDisruptionBudget.enabled=true", &[], "set controller.replicas=2"),
         (
             "plugins.image=x,agent.hostMounts=true",
             &[],

@@ -3,12 +3,11 @@
 //! netclaim's agent and its parent are killed together, and the kubelet starts them again. Of a peer, whose daemon is a process
 //! of the benchmark, the benchmark does that: after [`AWAY`], or at once while the pod runs.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use netclaim_tests::is_alive;
 use netclaim_tests::objects::pod;
+use netclaim_tests::{is_alive, signal};
 
 use crate::measure::{PATIENCE, Turn};
 use crate::samples::{Samples, short, table};
@@ -146,11 +145,7 @@ impl Turn<'_> {
 
     /// Sends a signal to its daemons.
     fn signal(&self, name: &str) -> Result<()> {
-        for pid in self.who.daemons()? {
-            let sent = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status()?;
-            ensure!(sent.success(), "SIG{name} does not reach the process {pid}");
-        }
-        Ok(())
+        self.who.daemons()?.into_iter().try_for_each(|pid| signal(pid, name))
     }
 
     /// Waits until the pod runs, and looks at its network then and later.
