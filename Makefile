@@ -32,7 +32,8 @@ test: lint ## Everything that checks netclaim, tests on a real cluster included 
 	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
 	@# the runtime's side of NRI in Go. One command for all crates: a selection would compile half of them again.
 	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") \
-	  cargo test --workspace --locked --no-fail-fast -- --include-ignored
+	  cargo test --workspace --locked --no-fail-fast -- --include-ignored || failed=1; \
+	  tests/lanes.sh || failed=1; exit $${failed:-0}
 
 .PHONY: test-fresh
 test-fresh: ## make demo and make test in a new, minimal Debian that has only Rust and Go (root; an hour and a half)

@@ -1,11 +1,19 @@
 //! Runs programs; an error has what they wrote to standard error.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Runs `command` to its end and returns its standard output.
+use crate::process::signal;
+
+/// No program of a scenario takes as long. One that waits for ever would keep the lane from its end, and from a report.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// Runs `command` to its end, or kills it after ten minutes, and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
     output_of(command, "")
 }
@@ -18,7 +26,7 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
         // A program that stops reading explains itself by its exit status.
         let _ = stdin.write_all(input.as_bytes());
     }
-    let output = child.wait_with_output()?;
+    let (output, killed) = end_of(child, LIMIT)?;
     if !output.status.success() {
         let words: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
         let program = command.get_program().to_string_lossy().into_owned();
@@ -26,9 +34,33 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
             "{} {} ({}): {}",
             program.rsplit('/').next().unwrap_or_default(),
             words.join(" "),
-            output.status,
+            if killed { format!("killed after {LIMIT:?}") } else { output.status.to_string() },
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Waits for the end of `child`, and kills it after `limit`. Returns its output, and whether it was killed.
+fn end_of(child: Child, limit: Duration) -> Result<(Output, bool)> {
+    let pid = child.id().try_into()?;
+    let (ended, end) = channel::<()>();
+    let watch = thread::spawn(move || {
+        end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) && signal(pid, "KILL").is_ok()
+    });
+    let output = child.wait_with_output();
+    drop(ended);
+    Ok((output?, watch.join().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed() {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let (output, killed) = end_of(child, Duration::from_millis(50)).unwrap();
+        assert!(killed && !output.status.success());
+    }
 }

@@ -1,5 +1,6 @@
 //! Installs netclaim on a cluster, as a user would.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,7 +69,11 @@ impl Cluster {
 
     /// Applies or deletes a kustomization of the project with kubectl.
     pub fn kustomization(&self, verb: &str, path: &str) -> Result<()> {
-        self.kubectl(&[verb, "-k", &project(path).to_string_lossy()]).map(drop)
+        let path = project(path);
+        let path = path.to_string_lossy();
+        let mut args = vec![verb, "-k", &path];
+        args.extend((verb == "delete").then_some("--timeout=120s"));
+        self.kubectl(&args).map(drop)
     }
 
     /// Shows netclaim's pods, their events and the agent's log.
@@ -94,6 +99,9 @@ pub(crate) fn image() -> Result<PathBuf> {
         return Ok(path.into());
     }
     let path = project("target/netclaim-failpoints.tar");
+    // Lanes that start together build the same file.
+    let lock = File::create(path.with_extension("lock"))?;
+    lock.lock()?;
     eprintln!("==> building the image {}", path.display());
     let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
     let settings =
