@@ -130,6 +130,10 @@ lint: tools deny
 image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
 	deploy/image/build.sh target/netclaim.tar
 
+.PHONY: release
+release: tools ## The files of a release in OUT (target/release-files), for amd64 and arm64; REGISTRY is where its images will be (root)
+	deploy/release/build.sh $(or $(OUT),target/release-files) $(or $(REGISTRY),$(error make release REGISTRY=ghcr.io/OWNER))
+
 .PHONY: generate
 generate: tools ## CRDs, schemas, protocol code, the plugins' keys and the manifests anew from their sources (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated

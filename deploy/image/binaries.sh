@@ -1,21 +1,33 @@
 #!/bin/bash
-# binaries.sh DIR: fills DIR with the files of the image: static binaries of Cargo's profile $NETCLAIM_PROFILE (by
-# default release), with the Cargo features of $NETCLAIM_FEATURES (for tests).
+# binaries.sh DIR [GOARCH]: fills DIR with the files of the image: static binaries for this machine, or for amd64 or arm64. Cargo's
+# profile is $NETCLAIM_PROFILE (by default release), its features those of $NETCLAIM_FEATURES (for tests). With
+# $NETCLAIM_AUDITABLE they carry the list of their dependencies, which scanners read (cargo-auditable).
 set -euo pipefail
-[[ $# == 1 ]] || { echo "usage: binaries.sh DIR" >&2; exit 2; }
+[[ $# == 1 || $# == 2 ]] || { echo "usage: binaries.sh DIR [GOARCH]" >&2; exit 2; }
 mkdir -p "$1"
 out=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 profile=${NETCLAIM_PROFILE:-release}
-target=$(uname -m)-unknown-linux-gnu
+machine=$(uname -m)
+case ${2:-$machine} in
+amd64 | x86_64) arch=x86_64 ;;
+arm64 | aarch64) arch=aarch64 ;;
+*) echo "binaries.sh: $2 is neither amd64 nor arm64" >&2; exit 2 ;;
+esac
+target=$arch-unknown-linux-gnu
 packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth)
 programs=(netclaim-parent netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
+build=(cargo ${NETCLAIM_AUDITABLE:+auditable} build)
+if [[ $arch != "$machine" ]]; then
+  linker=CARGO_TARGET_${target^^}_LINKER
+  export "${linker//-/_}=$arch-linux-gnu-gcc"
+fi
 
 # The C library too: an image without one, and a hook that runs on any host.
 # --target keeps the flags away from build scripts and procedural macros, which cannot be static.
 # A static program relocates itself: packed, its relocations take a few KB instead of 1 MB.
 RUSTFLAGS='-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs' \
-  cargo build --profile "$profile" --locked --target "$target" "${packages[@]/#/--package=}" --bins --features "${NETCLAIM_FEATURES:-}"
+  "${build[@]}" --profile "$profile" --locked --target "$target" "${packages[@]/#/--package=}" --bins --features "${NETCLAIM_FEATURES:-}"
 folder=${CARGO_TARGET_DIR:-target}/$target/$profile
 mkdir -p "$out"/{usr/bin,usr/libexec/cni,var,run,tmp}
 cp "${programs[@]/#/$folder/}" "$out/usr/bin/"

@@ -1,8 +1,9 @@
 #!/bin/bash
-# build.sh OUT.tar [NAME]: builds the reference CNI plugins that go.mod beside this script pins, and packs them as an image archive,
-# by default named localhost/cni-plugins:VERSION: for the value plugins.image of the chart. Needs Go, no container engine.
+# build.sh OUT.tar [NAME [GOARCH...]]: builds the reference CNI plugins that go.mod beside this script pins, for this machine or for
+# others, and packs them as an image archive, by default named localhost/cni-plugins:VERSION: for the value plugins.image of the
+# chart. Needs Go, no container engine.
 set -euo pipefail
-[[ $# == 1 || $# == 2 ]] || { echo "usage: build.sh OUT.tar [NAME]" >&2; exit 2; }
+[[ $# -ge 1 ]] || { echo "usage: build.sh OUT.tar [NAME [GOARCH...]]" >&2; exit 2; }
 mkdir -p "$(dirname "$1")"
 out=$(realpath -m "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -12,7 +13,15 @@ version=$(go list -m -f '{{.Version}}' "$module")
 rootfs=$(mktemp -d)
 trap 'rm -rf "$rootfs"' EXIT
 
-go build -o "$rootfs/" -ldflags "-s -w -X $module/pkg/utils/buildversion.BuildVersion=$version" tool
+name=${2:-localhost/cni-plugins:$version}
+architectures=("${@:3}")
+((${#architectures[@]})) || architectures=("$(go env GOARCH)")
+folders=()
+for arch in "${architectures[@]}"; do
+  folders+=("$arch=$rootfs/$arch")
+  mkdir "$rootfs/$arch"
+  GOARCH=$arch go build -o "$rootfs/$arch/" -ldflags "-s -w -X $module/pkg/utils/buildversion.BuildVersion=$version" tool
+done
 cd ../image/archive
-go run . -name "${2:-localhost/cni-plugins:$version}" -out "$out.new" "$rootfs"
+go run . -name "$name" -out "$out.new" "${folders[@]}"
 mv "$out.new" "$out"

@@ -59,9 +59,9 @@ for workload in "${workloads[@]}"; do
     broken "$workload does not become ready"
 done
 
-echo "==> a network, a device class, a claim template and two pods: kubectl apply -k deploy/examples" >&2
-kubectl apply -k "$root/deploy/examples" >>"$dir/log/install.log" 2>&1 ||
-  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k deploy/examples"; }
+echo "==> a network, a device class, a claim template and two pods: kubectl apply -k tests/demo" >&2
+kubectl apply -k "$root/tests/demo" >>"$dir/log/install.log" 2>&1 ||
+  { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k tests/demo"; }
 kubectl wait --for=condition=Ready pod/storage-a pod/storage-b --timeout=90s >>"$dir/log/install.log" 2>&1 ||
   { kubectl describe pod storage-a storage-b | grep -A10 '^Events' >&2; broken "the pods storage-a and storage-b do not run"; }
 
@@ -125,7 +125,7 @@ The cluster goes on running. To use it:
   export PATH=$kubernetes_bin:\$PATH
   kubectl get pods,resourceclaims                             # then: kubectl describe resourceclaim
   kubectl exec storage-a -- ip addr
-  kubectl delete pod storage-a && kubectl apply -k deploy/examples
+  kubectl delete pod storage-a && kubectl apply -k tests/demo
   kubectl logs -n netclaim-system daemonset/netclaim-agent -f
   tests/node/node.sh $dir --node node1 ip addr             # on a node itself
 Again after a change: make demo. Its logs: $dir/log. To end it and leave nothing: make demo-down

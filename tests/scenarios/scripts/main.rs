@@ -47,3 +47,13 @@ fn a_log_without_results_fails() {
         "SKIPPED: a: b\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
     assert_eq!(summary(skipped), ("0 passed, 0 failed, 1 skipped\n".into(), false));
 }
+
+#[test]
+fn the_chart_has_the_version_of_the_programs() {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/netclaim/Chart.yaml");
+    let chart = std::fs::read_to_string(chart).unwrap();
+    for key in ["version", "appVersion"] {
+        let line = format!("{key}: {}", env!("CARGO_PKG_VERSION"));
+        assert!(chart.lines().any(|found| found == line), "Chart.yaml has no line {line:?}");
+    }
+}

@@ -1,0 +1,79 @@
+#!/bin/bash
+# build.sh OUT REGISTRY: builds a release into the folder OUT, as the workflow .github/workflows/release.yml publishes it; REGISTRY is
+# where its images are going to be, as ghcr.io/netclaim. Needs Debian, Rust and Go; as root it installs what else is missing.
+#
+#   netclaim-VERSION.oci.tar          the image, for amd64 and arm64
+#   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
+#   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
+#   netclaim.yaml                     the same for kubectl apply -f
+#   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as the kubectl plugin kubectl-netclaim
+#   SHA256SUMS
+set -euo pipefail
+# shellcheck source=../../tests/node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../tests/node/lib.sh"
+[[ $# == 2 ]] || die "usage: build.sh OUT REGISTRY"
+mkdir -p "$1"
+out=$(realpath "$1") registry=$2
+[[ -z $(ls -A "$out") ]] || die "$out is not empty"
+cd "$root"
+auditable_version=0.7.7
+architectures=(amd64 arm64)
+
+machines() { # the compilers of the architectures that this machine does not have
+  case $machine in
+  x86_64) packages cc:build-essential jq:jq aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu ;;
+  aarch64) packages cc:build-essential jq:jq x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu ;;
+  *) die "a release is built on amd64 or arm64, and this is $machine" ;;
+  esac
+  ! command -v rustup >/dev/null || rustup target add {x86_64,aarch64}-unknown-linux-gnu
+}
+
+install_auditable() {
+  cargo install --quiet --locked --version "$auditable_version" cargo-auditable --root "$1"
+}
+
+# version FILE KEY: the value of a line of a YAML file.
+version() { awk -v key="$2:" '$1 == key { print $2; exit }' "$1"; }
+
+machines
+auditable=$(artifact cargo-auditable -- "$auditable_version" "$machine")
+make_once "$auditable" "installing cargo-auditable $auditable_version (once)" install_auditable
+export PATH=$auditable/bin:$PATH NETCLAIM_AUDITABLE=1 NETCLAIM_PROFILE=release
+version=$(cargo metadata --no-deps --format-version 1 --locked | jq -r '.packages[] | select(.name == "netclaim-cli").version')
+chart=deploy/helm/netclaim
+for key in version appVersion; do
+  [[ $(version "$chart/Chart.yaml" "$key") == "$version" ]] || die "$chart/Chart.yaml: $key is not that of Cargo.toml, $version"
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+for arch in "${architectures[@]}"; do
+  step "building netclaim $version for $arch (about 5 minutes on two cores)" "$cache/log/release-$arch.log" \
+    deploy/image/binaries.sh "$work/$arch" "$arch"
+  mkdir "$work/$arch-cli"
+  cp "$work/$arch/usr/bin/netclaimctl" "$work/$arch-cli/"
+  ln -s netclaimctl "$work/$arch-cli/kubectl-netclaim"
+  # The same files make the same archive.
+  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$work/$arch-cli" -c netclaimctl kubectl-netclaim |
+    gzip -n9 >"$out/netclaimctl-linux-$arch.tar.gz"
+done
+(
+  cd deploy/image/archive
+  export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
+  go run . -name "$registry/netclaim:$version" -out "$out/netclaim-$version.oci.tar" amd64="$work/amd64" arm64="$work/arm64"
+)
+deploy/plugins/build.sh "$out/cni-plugins-$plugins_version.oci.tar" "$registry/cni-plugins:$plugins_version" "${architectures[@]}"
+
+helm=$(tests/helm/build.sh)
+cp -r "$chart" "$work/netclaim"
+sed -i "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" "$work/netclaim/values.yaml"
+"$helm" package "$work/netclaim" --destination "$out" >/dev/null
+{
+  printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: netclaim-system\n'
+  "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
+} >"$out/netclaim.yaml"
+grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" || die "netclaim.yaml does not name the image $registry/netclaim:$version"
+cd "$out"
+sha256sum -- * >"$work/SHA256SUMS"
+mv "$work/SHA256SUMS" .
+ls -l "$out" >&2
