@@ -1,0 +1,144 @@
+//! The documentation: each link of a page leads to a file or a heading that exists, and links lead from the first page to each.
+
+// Clippy allows `unwrap` and `expect` only in functions with `#[test]`, not in those that tests share.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// The root of the project.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The pages, by their path from the root.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![PathBuf::from("docs")];
+    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        found.insert(PathBuf::from(name), fs::read_to_string(root().join(name)).unwrap());
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let path = folder.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.insert(path, fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// A page's lines without those of its fenced blocks.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    page.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    })
+}
+
+/// The targets of a line's links: `[text](target)`. Code spans have none.
+fn targets(line: &str) -> Vec<&str> {
+    let outside = line.split('`').step_by(2);
+    outside
+        .flat_map(|text| text.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .collect()
+}
+
+/// A heading's anchor, as GitHub and mdBook make it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// The anchors of a page. Of equal headings, the second has `-1` at its end.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let headings = prose(page).filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let anchor = anchor(line.trim_start_matches('#').trim());
+            let number = seen.entry(anchor.clone()).and_modify(|number| *number += 1).or_default();
+            if *number == 0 { anchor } else { format!("{anchor}-{number}") }
+        })
+        .collect()
+}
+
+/// A path without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut normal, component| {
+        match component {
+            Component::ParentDir => drop(normal.pop()),
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+        normal
+    })
+}
+
+/// Why a link of a page leads nowhere.
+fn broken(pages: &BTreeMap<PathBuf, String>, page: &Path, target: &str) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (path, wanted) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
+    let to = match path {
+        "" => page.to_owned(),
+        path => normal(&page.parent().unwrap().join(path)),
+    };
+    if !root().join(&to).exists() {
+        return Some(format!("{}: no such file: {target}", page.display()));
+    }
+    let wanted =
+        wanted.filter(|wanted| !pages.get(&to).is_some_and(|text| anchors(text).contains(*wanted)))?;
+    Some(format!("{}: {} has no heading for #{wanted}", page.display(), to.display()))
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = pages();
+    let links = pages.iter().flat_map(|(path, text)| {
+        prose(text).flat_map(targets).map(move |target| (path.as_path(), target)).collect::<Vec<_>>()
+    });
+    let links: Vec<_> = links.collect();
+    assert!(links.len() > 100, "only {} links were found", links.len());
+    let broken: Vec<_> = links.iter().filter_map(|(page, target)| broken(&pages, page, target)).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_can_be_found_from_the_first_one() {
+    let pages = pages();
+    let mut found = BTreeSet::new();
+    let mut next = vec![PathBuf::from("README.md")];
+    while let Some(page) = next.pop() {
+        let Some(text) = pages.get(&page) else { continue };
+        if found.insert(page.clone()) {
+            let folder = page.parent().unwrap().to_owned();
+            let targets = prose(text).flat_map(targets);
+            next.extend(
+                targets.map(|target| normal(&folder.join(target.split('#').next().unwrap_or_default()))),
+            );
+        }
+    }
+    let lost: Vec<_> = pages.keys().filter(|page| !found.contains(*page)).collect();
+    assert!(lost.is_empty(), "no link leads to {lost:?}");
+}
+
+#[test]
+fn a_heading_has_the_anchor_that_readers_link_to() {
+    assert_eq!(anchor("What is `/opt/cni/bin`?"), "what-is-optcnibin");
+    assert_eq!(
+        anchors("# A b\n```\n# no heading\n```\n## A b\n").into_iter().collect::<Vec<_>>(),
+        ["a-b", "a-b-1"]
+    );
+    assert_eq!(targets("see [a](b.md#c) and `[x](y)`, [d](e)"), ["b.md#c", "e"]);
+}
