@@ -4,6 +4,7 @@
 //!   command line, environment ──> settings ──┐
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status
+//!   API server, files ──────────> migrate
 //! ```
 //!
 //! Invariants:
@@ -16,7 +17,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+mod cluster;
 pub mod cni;
+pub mod migrate;
 pub mod status;
 
 /// Looks at netclaim and runs CNI plugins by hand.
@@ -35,6 +38,9 @@ pub enum Command {
     Cni(cni::Args),
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster. Exits with 1 if something is.
     Status(status::Args),
+    /// Translates what Multus reads into Networks, classes, claim templates and patches. Exits with 1 if something cannot be
+    /// translated.
+    Migrate(migrate::Args),
 }
 
 impl Cli {
@@ -59,6 +65,7 @@ pub async fn run(cli: Cli, out: &mut (dyn Write + Send), err: &mut (dyn Write + 
     match cli.command {
         Command::Cni(args) => cni::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err).await,
+        Command::Migrate(args) => migrate::run(args, out, err).await,
     }
 }
 

@@ -11,12 +11,12 @@ mod snapshot;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use netclaim_cni::error_chain;
 
 use self::report::Report;
+use crate::cluster::ClusterArgs;
 
 /// `netclaimctl status`.
 #[derive(Debug, clap::Args)]
@@ -24,12 +24,8 @@ pub struct Args {
     /// How to print the status
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     pub output: Output,
-    /// The kubeconfig file [default: $KUBECONFIG, or ~/.kube/config]
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: the current one]
-    #[arg(long)]
-    pub context: Option<String>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
     /// The namespace in which netclaim is installed
     #[arg(long, short, default_value = "netclaim-system")]
     pub namespace: String,

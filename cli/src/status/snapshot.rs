@@ -2,14 +2,14 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use kube::Api;
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Api, Client, Config};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::Network;
 use serde::de::DeserializeOwned;
 
 use super::Args;
+use crate::cluster::ConnectError;
 
 /// The objects of one moment, more or less.
 #[derive(Debug, Default)]
@@ -25,13 +25,10 @@ pub(super) struct Snapshot {
 
 /// Why a cluster cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// No cluster is configured.
-    #[error("cannot use the kubeconfig: see --kubeconfig and --context")]
-    Kubeconfig(#[source] KubeconfigError),
-    /// The configuration makes no client.
-    #[error("cannot connect to the cluster")]
-    Client(#[source] kube::Error),
+pub(super) enum ReadError {
+    /// There is no client.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The API server does not list these objects.
     #[error("cannot list {what}")]
     List {
@@ -48,7 +45,7 @@ pub enum ReadError {
 /// # Errors
 /// See [`ReadError`].
 pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
-    let client = Client::try_from(config(args).await?).map_err(ReadError::Client)?;
+    let client = args.cluster.client().await?;
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
     let (networks, slices, claims, nodes, pods) = tokio::try_join!(
@@ -59,18 +56,6 @@ pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
         list("netclaim's Pods", Api::namespaced(client.clone(), &args.namespace), &everything),
     )?;
     Ok(Snapshot { networks, slices, claims, nodes, pods })
-}
-
-async fn config(args: &Args) -> Result<Config, ReadError> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let config = match &args.kubeconfig {
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(ReadError::Kubeconfig)?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await
-        }
-        None => Config::from_kubeconfig(&options).await,
-    };
-    config.map_err(ReadError::Kubeconfig)
 }
 
 async fn list<K: Clone + std::fmt::Debug + DeserializeOwned>(

@@ -10,10 +10,12 @@ use netclaim_tests::{scenarios, suite};
 mod chart;
 mod helm;
 mod left;
+mod migrate;
 mod status;
 
 use chart::*;
 use helm::*;
+use migrate::*;
 use status::*;
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
                 each_value_reaches_the_objects;
             alone:
                 netclaimctl_shows_what_is_used_and_what_is_wrong,
+                a_deployment_of_multus_gets_its_network_from_netclaim,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,
                 plugins_come_from_an_image;

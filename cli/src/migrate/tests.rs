@@ -1,0 +1,438 @@
+//! Translations, from documents to documents.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::uplink_policy::UplinkPolicySpec;
+use serde_json::{Value, json};
+
+use super::input::Input;
+use super::read::documents;
+use super::report::Migration;
+use super::translate::migrate;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn migration(documents: Vec<Value>, namespace: Option<&str>, handed_over: &[&str]) -> Migration {
+    let handed_over: Vec<_> = handed_over.iter().map(|span| span.parse().unwrap()).collect();
+    migrate(&Input::of(documents, "default", false), namespace, &handed_over)
+}
+
+fn nad(namespace: &str, name: &str, config: &Value) -> Value {
+    let config = config.as_str().map_or_else(|| config.to_string(), str::to_owned);
+    json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"namespace": namespace, "name": name}, "spec": {"config": config}})
+}
+
+fn macvlan(namespace: &str, name: &str) -> Value {
+    nad(namespace, name, &json!({"cniVersion": "1.0.0", "type": "macvlan", "master": "eth1"}))
+}
+
+fn workload(kind: &str, namespace: &str, name: &str, networks: &str) -> Value {
+    let pod = json!({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": networks}},
+        "spec": {"containers": [{"name": "app"}]}});
+    let mut object = match kind {
+        "Pod" => json!({"apiVersion": "v1", "metadata": pod["metadata"], "spec": pod["spec"]}),
+        "CronJob" => json!({"apiVersion": "batch/v1", "spec": {"jobTemplate": {"spec": {"template": pod}}}}),
+        "Job" => json!({"apiVersion": "batch/v1", "spec": {"template": pod}}),
+        _ => json!({"apiVersion": "apps/v1", "spec": {"template": pod}}),
+    };
+    object["kind"] = json!(kind);
+    object["metadata"]["namespace"] = json!(namespace);
+    object["metadata"]["name"] = json!(name);
+    object
+}
+
+fn of_kind<'a>(migration: &'a Migration, kind: &str) -> Vec<&'a Value> {
+    migration.objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+fn names(migration: &Migration, kind: &str) -> Vec<String> {
+    of_kind(migration, kind)
+        .iter()
+        .map(|object| object["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn refusals(migration: &Migration) -> Vec<String> {
+    migration.refused.iter().map(ToString::to_string).collect()
+}
+
+/// Checks that a file has the content, and writes it with `NETCLAIM_GENERATE=1`.
+fn assert_fresh(path: &Path, content: &str) {
+    if std::env::var_os("NETCLAIM_GENERATE").is_some() {
+        std::fs::write(path, content).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(committed == content, "{} is stale: run `make generate` and commit the result", path.display());
+}
+
+fn assert_valid(migration: &Migration) {
+    for network in of_kind(migration, "Network") {
+        let spec: NetworkSpec = serde_json::from_value(network["spec"].clone()).unwrap();
+        assert_eq!(spec.problems(network["metadata"]["name"].as_str().unwrap()), []);
+    }
+}
+
+#[test]
+fn every_case_has_its_outcome() {
+    let golden = root().join("cli/src/migrate/golden");
+    let cases = std::fs::read_to_string(golden.join("cases.yaml")).unwrap();
+    let cases: Vec<Value> = serde_saphyr::from_str(&cases).unwrap();
+    assert!(cases.len() >= 40);
+    let outcomes: Vec<Value> = cases
+        .iter()
+        .map(|case| {
+            let mut nad = nad("shop", "net", &case["config"]);
+            nad["metadata"]["annotations"] = case["annotations"].clone();
+            let web = workload("Deployment", "shop", "web", case["networks"].as_str().unwrap());
+            let migration = migration(vec![nad, web], None, &[]);
+            assert_valid(&migration);
+            outcome(&case["case"], &migration)
+        })
+        .collect();
+    let text = serde_saphyr::to_string_with_options(
+        &outcomes,
+        serde_saphyr::ser_options! { prefer_block_scalars: false },
+    );
+    let head = "# What becomes of cases.yaml. Generated from cli/src/migrate by `make generate`.\n";
+    assert_fresh(&golden.join("outcomes.yaml"), &format!("{head}{}", text.unwrap()));
+}
+
+/// What differs from case to case.
+fn outcome(case: &Value, migration: &Migration) -> Value {
+    let mut outcome = json!({"case": case});
+    let texts = |findings: &[super::report::Finding]| -> Vec<String> {
+        findings
+            .iter()
+            .map(|finding| finding.to_string().replace("NetworkAttachmentDefinition", "NAD"))
+            .collect()
+    };
+    for network in of_kind(migration, "Network") {
+        let mut spec = network["spec"].clone();
+        spec.as_object_mut().unwrap().remove("namespaceSelector");
+        outcome["network"] = spec;
+    }
+    for template in of_kind(migration, "ResourceClaimTemplate") {
+        let configs = template["spec"]["spec"]["devices"]["config"].as_array().unwrap();
+        outcome["claim"] = configs
+            .iter()
+            .map(|config| {
+                let mut parameters = config["opaque"]["parameters"].clone();
+                let fields = parameters.as_object_mut().unwrap();
+                fields.retain(|key, _| key != "apiVersion" && key != "kind");
+                json!({"request": config["requests"][0], "parameters": fields})
+            })
+            .collect();
+    }
+    for (key, findings) in [("notes", &migration.notes), ("refused", &migration.refused)] {
+        if !findings.is_empty() {
+            outcome[key] = json!(texts(findings));
+        }
+    }
+    outcome
+}
+
+#[test]
+fn every_kind_of_workload_is_patched_where_its_pods_are_described() {
+    let kinds = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "CronJob", "Job", "Pod"];
+    let objects = kinds.iter().map(|kind| workload(kind, "shop", "web", "lan"));
+    let migration = migration(objects.chain([macvlan("shop", "lan")]).collect(), None, &[]);
+    assert_eq!(refusals(&migration), [""; 0]);
+    let found: BTreeSet<&str> =
+        migration.workloads.iter().map(|change| change.object.kind.as_str()).collect();
+    assert_eq!(found, BTreeSet::from(kinds));
+    for change in &migration.workloads {
+        let path = match change.object.kind.as_str() {
+            "Pod" => "",
+            "CronJob" => "/spec/jobTemplate/spec/template",
+            _ => "/spec/template",
+        };
+        let template = format!("{}-web", change.object.kind.to_lowercase());
+        let expected = json!({
+            "metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": null}},
+            "spec": {"resourceClaims": [{"name": "networks", "resourceClaimTemplateName": template}],
+                "containers": [{"name": "app", "resources": {"claims": [{"name": "networks"}]}}]},
+        });
+        assert_eq!(change.patch.pointer(path), Some(&expected), "{}", change.object);
+        let can_change = !matches!(change.object.kind.as_str(), "Job" | "Pod");
+        assert_eq!(change.command.contains("patch --local"), !can_change, "{}", change.command);
+    }
+}
+
+#[test]
+fn claims_that_a_pod_has_stay() {
+    let mut web = workload("Deployment", "shop", "web", "lan");
+    let spec = &mut web["spec"]["template"]["spec"];
+    spec["resourceClaims"] = json!([{"name": "networks", "resourceClaimName": "gpu"}]);
+    spec["containers"][0]["resources"] = json!({"claims": [{"name": "networks", "request": "gpu"}]});
+    spec["initContainers"] = json!([{"name": "setup"}]);
+    let migration = migration(vec![web, macvlan("shop", "lan")], None, &[]);
+    let spec = &migration.workloads[0].patch["spec"]["template"]["spec"];
+    assert_eq!(
+        spec["containers"][0]["resources"]["claims"],
+        json!([{"name": "networks", "request": "gpu"}, {"name": "networks-2"}])
+    );
+    assert_eq!(spec["initContainers"][0]["resources"]["claims"], json!([{"name": "networks-2"}]));
+    assert_eq!(spec["resourceClaims"][0]["name"], "networks-2");
+}
+
+#[test]
+fn pods_of_controllers_are_translated_with_these() {
+    let owned = |api: &str, kind: &str| {
+        let mut pod = workload("Pod", "shop", "web-0", "lan");
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": api, "kind": kind, "name": "web", "controller": true}]);
+        pod
+    };
+    let found = migration(vec![owned("apps/v1", "StatefulSet"), macvlan("shop", "lan")], None, &[]);
+    assert_eq!((found.workloads.len(), found.refused.len()), (0, 0));
+    let found = migration(vec![owned("kubevirt.io/v1", "VirtualMachineInstance")], None, &[]);
+    assert!(refusals(&found)[0].contains("VirtualMachineInstance web makes this object"));
+}
+
+#[test]
+fn pods_that_netclaim_cannot_serve_are_refused() {
+    let mut host = workload("DaemonSet", "shop", "host", "lan");
+    host["spec"]["template"]["spec"]["hostNetwork"] = json!(true);
+    let mut default = workload("Deployment", "shop", "default", "");
+    default["spec"]["template"]["metadata"]["annotations"]["v1.multus-cni.io/default-network"] = json!("net");
+    let mut mac = workload("Deployment", "shop", "mac", r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}]"#);
+    mac["spec"]["replicas"] = json!(2);
+    let rollout = json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"template": {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "lan"}}}}});
+    let found = migration(vec![host, default, mac, rollout, macvlan("shop", "lan")], None, &[]);
+    let fields: Vec<String> =
+        found.refused.iter().map(|finding| format!("{} {}", finding.object.name, finding.field)).collect();
+    let networks = "spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks]";
+    let expected = [
+        "host spec.template.spec.hostNetwork".to_owned(),
+        "default spec.template.metadata.annotations[v1.multus-cni.io/default-network]".to_owned(),
+        format!("mac {networks}[0].mac"),
+        format!("web {networks}"),
+    ];
+    assert_eq!(fields, expected);
+    assert!(found.workloads.is_empty());
+}
+
+#[test]
+fn a_workload_is_translated_whole_or_not_at_all() {
+    let sriov = nad("shop", "vf", &json!({"cniVersion": "1.0.0", "type": "sriov"}));
+    let objects = vec![macvlan("shop", "lan"), sriov, workload("Deployment", "shop", "web", "lan,vf")];
+    let found = migration(objects, None, &[]);
+    assert_eq!(names(&found, "Network"), ["shop-lan"]);
+    assert_eq!((found.workloads.len(), names(&found, "ResourceClaimTemplate").len()), (0, 0));
+    assert!(
+        refusals(&found)
+            .iter()
+            .any(|text| text.contains("NetworkAttachmentDefinition shop/vf cannot be translated"))
+    );
+}
+
+#[test]
+fn the_report_has_no_lines_that_tenants_write() {
+    let networks = "[{\"name\": \"x\\n  kubectl delete namespaces --all\\u001b[2J\"}]";
+    let found = migration(vec![workload("Deployment", "shop", "web", networks)], None, &[]);
+    let report = found.to_string();
+    assert_eq!(report.lines().count(), 2, "{report}");
+    assert!(!report.contains('\u{1b}'));
+}
+
+#[test]
+fn a_setting_of_a_refused_workload_is_not_allowed_to_claims() {
+    let networks = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}, {"name": "gone"}]"#;
+    let found =
+        migration(vec![macvlan("shop", "lan"), workload("Deployment", "shop", "web", networks)], None, &[]);
+    assert_eq!(of_kind(&found, "Network")[0]["spec"].get("allow"), None);
+}
+
+#[test]
+fn a_network_is_offered_where_its_definition_is_and_where_it_is_used() {
+    let objects = || {
+        vec![
+            macvlan("default", "lan"),
+            macvlan("bank", "lan"),
+            workload("Deployment", "shop", "web", "default/lan"),
+            workload("Deployment", "bank", "web", "lan"),
+        ]
+    };
+    let selector = |network: &Value| network["spec"]["namespaceSelector"].clone();
+    let of_shop = migration(objects(), Some("shop"), &[]);
+    assert_eq!(names(&of_shop, "Network"), ["default-lan"], "what its workloads use, and no more");
+    let expected = json!({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default", "shop"]}]});
+    assert_eq!(selector(of_kind(&of_shop, "Network")[0]), expected);
+    let all = migration(objects(), None, &[]);
+    assert_eq!(names(&all, "Network"), ["bank-lan", "default-lan"]);
+    assert_eq!(names(&all, "DeviceClass"), ["bank-lan", "default-lan"]);
+    let own = json!({"matchLabels": {"kubernetes.io/metadata.name": "bank"}});
+    assert_eq!(selector(of_kind(&all, "Network")[0]), own);
+    let shared = |migration: &Migration| {
+        of_kind(migration, "Network")
+            .into_iter()
+            .find(|network| network["metadata"]["name"] == "default-lan")
+            .cloned()
+    };
+    assert_eq!(shared(&all), shared(&of_shop), "no run undoes another one");
+}
+
+#[test]
+fn the_order_of_the_input_changes_nothing() {
+    let mut objects = vec![
+        macvlan("a-b", "c"),
+        macvlan("a", "b-c"),
+        workload("Deployment", "a", "web", "b-c, a-b/c"),
+        workload("Job", "a", "web", "b-c"),
+    ];
+    let text = |objects: &[Value]| {
+        let found = migration(objects.to_vec(), None, &[]);
+        assert_valid(&found);
+        super::yaml(&found.objects).unwrap() + &found.to_string()
+    };
+    let first = text(&objects);
+    objects.reverse();
+    assert_eq!(text(&objects), first);
+    assert_eq!(text(&[json!({"apiVersion": "v1", "kind": "List", "items": objects})]), first);
+}
+
+#[test]
+fn what_is_printed_means_the_same_to_every_reader_of_yaml() {
+    let config = json!({"cniVersion": "1.0.0", "type": "odd", "a": "on", "b": "no", "c": "0x10", "d": "52:54:00:12:34:56", "e": "1e3",
+        "f": "${x}: #", "g": "", "h": "10.0", "i": null, "j": [], "k": "y", "l": "~", "m": "line\nline"});
+    let found = migration(vec![nad("shop", "odd", &config)], None, &[]);
+    let text = super::yaml(&found.objects).unwrap();
+    assert_eq!(documents(&text).unwrap(), found.objects);
+    for quoted in ["on", "no", "52:54:00:12:34:56", "1e3", "y"] {
+        assert!(
+            text.contains(&format!(": '{quoted}'\n")) || text.contains(&format!(": \"{quoted}\"\n")),
+            "{quoted}: {text}"
+        );
+    }
+}
+
+fn whereabouts(namespace: &str, name: &str, exclude: &[&str]) -> Value {
+    let ipam = json!({"type": "whereabouts", "range": "10.60.0.0/22", "exclude": exclude, "gateway": "10.60.0.1",
+        "routes": [{"dst": "10.0.0.0/8"}]});
+    nad(
+        namespace,
+        name,
+        &json!({"cniVersion": "0.3.1", "name": "lan", "type": "macvlan", "master": "eth1", "ipam": ipam}),
+    )
+}
+
+fn pool(used: &Value) -> Value {
+    json!({"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool",
+        "metadata": {"namespace": "kube-system", "name": "10.60.0.0-22"}, "spec": {"range": "10.60.0.0/22", "allocations": used}})
+}
+
+#[test]
+fn a_part_of_a_pool_of_whereabouts_is_handed_over_without_what_pods_have_of_it() {
+    let used = json!({"9": {"id": "a", "podref": "shop/web-0", "ifname": "net1"}, "523": {"id": "b", "podref": "shop/web-1"},
+        "524": {"id": "c", "podref": "shop/gone"}, "525": {"id": "d", "podref": ""}});
+    let mut pod = workload("Pod", "shop", "web-1", "lan");
+    pod["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": true}]);
+    let objects = vec![whereabouts("shop", "lan", &["10.60.0.0/28", "10.60.2.0/23"]), pool(&used), pod];
+    let found = migration(objects, None, &["10.60.2.0/23"]);
+    assert_valid(&found);
+    assert_eq!(refusals(&found), [""; 0]);
+    let spec = &of_kind(&found, "Network")[0]["spec"];
+    let expected = json!({
+        "ranges": [{"subnet": "10.60.0.0/22", "rangeStart": "10.60.2.0", "gateway": "10.60.0.1",
+            "exclude": ["10.60.2.11", "10.60.2.12", "10.60.2.13"]}],
+        "routes": [{"dst": "10.0.0.0/8"}],
+    });
+    assert_eq!(spec["addresses"], expected);
+    assert_eq!(spec["cni"]["plugins"][0]["ipam"], "${addresses}");
+    assert_eq!(spec["cni"].get("name"), None, "no leases are shared");
+    assert!(
+        found.notes.iter().any(|note| note.reason.contains("10.60.2.11 (shop/web-1)")),
+        "{:?}",
+        found.notes
+    );
+}
+
+#[test]
+fn addresses_that_whereabouts_still_hands_out_are_not_handed_over() {
+    let refused = |others: Vec<Value>, handed_over: &[&str]| {
+        let own = whereabouts("shop", "lan", &["10.60.2.0/23"]);
+        let found = migration(others.into_iter().chain([own]).collect(), Some("shop"), handed_over);
+        assert!(found.objects.is_empty());
+        refusals(&found).join("; ")
+    };
+    let text = refused(vec![pool(&json!({}))], &[]);
+    assert!(text.contains("spec.config.ipam.type: ") && text.contains("--handed-over PART"), "{text}");
+    let text = refused(vec![pool(&json!({})), whereabouts("bank", "lan", &[])], &["10.60.2.0/23"]);
+    assert!(text.contains("write it into ipam.exclude of NetworkAttachmentDefinition bank/lan"), "{text}");
+    let text = refused(vec![pool(&json!({}))], &["10.60.1.0/24"]);
+    assert!(text.contains("whereabouts still hands out 10.60.1.0/24"), "{text}");
+    let text = refused(vec![pool(&json!({}))], &["10.60.2.0/24", "10.60.3.0/24"]);
+    assert!(text.contains("has 2 parts of 10.60.0.0/22"), "{text}");
+    let by_file = nad(
+        "bank",
+        "odd",
+        &json!({"cniVersion": "1.0.0", "type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts"}}),
+    );
+    let text = refused(vec![pool(&json!({})), by_file], &["10.60.2.0/23"]);
+    assert!(text.contains("nobody knows which addresses bank/odd hands out"), "{text}");
+    let text = refused(vec![], &["10.60.2.0/23"]);
+    assert!(text.contains("the input has no IPPools"), "{text}");
+}
+
+#[test]
+fn networks_of_one_pool_of_whereabouts_share_one_pool() {
+    let objects = vec![
+        whereabouts("shop", "lan", &["10.60.2.0/23"]),
+        whereabouts("bank", "lan", &["10.60.2.0/23"]),
+        pool(&json!({"600": {"podref": "bank/gone"}})),
+    ];
+    let found = migration(objects, Some("bank"), &["10.60.2.0/23"]);
+    assert_valid(&found);
+    let [pool] = of_kind(&found, "AddressPool")[..] else { panic!("{:?}", found.objects) };
+    assert_eq!(pool["spec"]["ranges"][0]["exclude"], json!(["10.60.2.88"]));
+    assert_eq!(names(&found, "Network"), ["bank-lan"]);
+    assert_eq!(of_kind(&found, "Network")[0]["spec"]["addresses"], json!({"pool": pool["metadata"]["name"]}));
+}
+
+/// The blocks of code of the guide's worked example: input, command, output, report, and the Deployment afterwards.
+fn blocks_of_guide(guide: &str) -> Vec<&str> {
+    let (_, example) = guide.split_once("## A worked example").unwrap();
+    example.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap().1).collect()
+}
+
+#[test]
+fn the_guide_shows_what_the_command_prints() {
+    let path = root().join("docs/migrate-from-multus.md");
+    let guide = std::fs::read_to_string(&path).unwrap();
+    let blocks = blocks_of_guide(&guide);
+    let handed_over = blocks[1].trim().rsplit_once(' ').unwrap().1;
+    let found = migration(documents(blocks[0]).unwrap(), None, &[handed_over]);
+    assert_valid(&found);
+    let (yaml, report) = (super::yaml(&found.objects).unwrap(), found.to_string());
+    let fresh = guide
+        .replace(
+            &format!("and prints\n\n```yaml\n{}```", blocks[2]),
+            &format!("and prints\n\n```yaml\n{yaml}```"),
+        )
+        .replace(&format!("has\n\n```text\n{}```", blocks[3]), &format!("has\n\n```text\n{report}```"));
+    assert_fresh(&path, &fresh);
+    let after: Value = serde_saphyr::from_str(blocks[4]).unwrap();
+    let spec = &found.workloads[0].patch["spec"]["template"]["spec"];
+    assert_eq!(after["template"]["spec"]["resourceClaims"], spec["resourceClaims"]);
+    let claims = |spec: &Value| spec["containers"][0]["resources"]["claims"].clone();
+    assert_eq!(claims(&after["template"]["spec"]), claims(spec));
+    assert_eq!(after["template"]["metadata"].get("annotations"), None);
+}
+
+#[test]
+fn the_policy_of_the_guide_is_accepted() {
+    let guide = std::fs::read_to_string(root().join("docs/migrate-from-multus.md")).unwrap();
+    let block = guide.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let policy: Value = serde_saphyr::from_str(block).unwrap();
+    let spec: UplinkPolicySpec = serde_json::from_value(policy["spec"].clone()).unwrap();
+    assert_eq!(spec.problems(), []);
+}

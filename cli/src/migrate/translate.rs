@@ -1,0 +1,181 @@
+//! The migration as a function of what is read.
+//!
+//! ```text
+//!   NetworkAttachmentDefinition ── network ──> draft of a Network ──┐
+//!   IPPool … ── whereabouts ──> addresses ─────────┘                ├─> Networks, classes
+//!   workload ── annotation ──> attachments ── permit ───────────────┘        │
+//!                                   └───────── translate <───────────────────┘
+//!                                                 └──> templates, patches
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netclaim_api::addresses::Span;
+use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
+use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid};
+use serde_json::{Value, json};
+
+use super::input::{Input, NAD, NadName};
+use super::names;
+use super::network::{self, Draft};
+use super::report::{Finding, Migration};
+use super::whereabouts::{self, Handover};
+use super::workload::Attachments;
+
+/// The label of a namespace that has its name.
+const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Translates what the input has in `namespace`, or all of it. Networks that others share are made from the whole input.
+pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &[Span]) -> Migration {
+    let names = names::networks(input.nads.keys());
+    let handover = whereabouts::handover(input, &names, handed_over);
+    let mut refused = input.refused.clone();
+    let mut drafts: BTreeMap<NadName, Draft> = BTreeMap::new();
+    for (of, nad) in &input.nads {
+        let name = match names.get(of) {
+            Some(Ok(name)) => name.clone(),
+            Some(Err(error)) => {
+                refused.push(Finding::new(of.object(), "metadata.name", error.problem.clone()));
+                continue;
+            }
+            None => continue,
+        };
+        match network::translate(of, nad, name, handover.addresses.get(of)) {
+            Ok(draft) => {
+                drafts.insert(of.clone(), draft);
+            }
+            Err(problems) => {
+                refused.extend(problems.into_iter().map(|problem| Finding::of(&of.object(), problem)))
+            }
+        }
+    }
+    drafts.retain(|of, draft| {
+        let problems = draft.problems();
+        refused.extend(problems.iter().map(|problem| not_accepted(of, problem)));
+        problems.is_empty()
+    });
+
+    let is_chosen = |of: &str| namespace.is_none_or(|namespace| namespace == of);
+    let (mut permitted, mut wanted) = (Vec::new(), BTreeSet::new());
+    for workload in &input.workloads {
+        let attachments = Attachments::of(workload).and_then(|attachments| {
+            if is_chosen(&workload.object.namespace) {
+                wanted.extend(attachments.nads().map(NadName::object));
+            }
+            attachments.permit(&mut drafts, |nad| input.nads.contains_key(nad)).map(|()| attachments)
+        });
+        match attachments {
+            Ok(attachments) => permitted.push(attachments),
+            Err(problems) => refused.extend(problems),
+        }
+    }
+    drafts.iter_mut().for_each(|(of, draft)| restrict(of, draft, &permitted));
+    let mut selection = Selection::default();
+    selection.nads.extend(drafts.keys().filter(|of| is_chosen(&of.namespace)).cloned());
+    for attachments in permitted.iter().filter(|of| is_chosen(&of.workload.object.namespace)) {
+        let (template, change, notes) = attachments.translate(&drafts);
+        selection.nads.extend(attachments.nads().cloned());
+        selection.templates.push(template);
+        selection.migration.workloads.push(change);
+        selection.migration.notes.extend(notes);
+    }
+    let concerns =
+        |finding: &Finding| is_chosen(&finding.object.namespace) || wanted.contains(&finding.object);
+    selection.migration.refused = refused.into_iter().filter(concerns).collect();
+    selection.finish(&drafts, &handover)
+}
+
+/// A problem of a Network, which the NetworkAttachmentDefinition has to avoid.
+fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
+    let reason = format!("{} of the Network would be refused: {}", problem.field, problem.problem);
+    Finding::new(of.object(), "spec.config", reason)
+}
+
+/// Offers a Network to the namespaces whose pods could use the NetworkAttachmentDefinition, as far as they do.
+fn restrict(of: &NadName, draft: &mut Draft, workloads: &[Attachments<'_>]) {
+    let users = workloads.iter().filter(|workload| workload.nads().any(|nad| nad == of));
+    let namespaces: BTreeSet<String> =
+        users.map(|user| user.workload.object.namespace.clone()).chain([of.namespace.clone()]).collect();
+    let mut selector = LabelSelector::default();
+    if namespaces.len() == 1 {
+        selector.match_labels =
+            namespaces.into_iter().map(|name| (NAMESPACE_LABEL.to_owned(), name)).collect();
+    } else {
+        let (key, values) = (NAMESPACE_LABEL.to_owned(), namespaces.into_iter().collect());
+        selector.match_expressions = vec![LabelRequirement { key, operator: LabelOperator::In, values }];
+    }
+    draft.spec.namespace_selector = Some(selector);
+}
+
+/// What is printed.
+#[derive(Default)]
+struct Selection {
+    migration: Migration,
+    /// The NetworkAttachmentDefinitions whose Networks are printed.
+    nads: BTreeSet<NadName>,
+    templates: Vec<Value>,
+}
+
+impl Selection {
+    /// Adds the chosen Networks, in the order in which they can be applied.
+    fn finish(self, drafts: &BTreeMap<NadName, Draft>, handover: &Handover) -> Migration {
+        let Self { mut migration, nads, templates } = self;
+        let chosen: BTreeMap<&NadName, &Draft> = drafts.iter().filter(|(of, _)| nads.contains(*of)).collect();
+        let pools: BTreeSet<&str> =
+            chosen.values().filter_map(|draft| draft.spec.addresses.as_ref()?.pool.as_deref()).collect();
+        let pools = handover.pools.iter().filter(|(name, _)| pools.contains(name.as_str()));
+        migration.objects.extend(pools.map(|(name, spec)| {
+            json!({"apiVersion": API_VERSION, "kind": "AddressPool", "metadata": {"name": name}, "spec": spec})
+        }));
+        for (of, draft) in &chosen {
+            migration.objects.extend([network_object(of, draft), class(draft)]);
+            migration.notes.extend(draft.notes.iter().map(|note| Finding::of(&of.object(), note.clone())));
+            migration.notes.extend(draft.warnings().into_iter().map(|warning| {
+                let reason = format!("{} of the Network gets a warning: {}", warning.field, warning.problem);
+                Finding::new(of.object(), "spec.config", reason)
+            }));
+        }
+        let has_addresses = chosen.values().any(|draft| draft.spec.addresses.is_some());
+        let concerns = |note: &&Finding| {
+            let of_nad = note.object.kind == NAD;
+            if of_nad { chosen.keys().any(|of| of.object() == note.object) } else { has_addresses }
+        };
+        migration.notes.extend(handover.notes.iter().filter(concerns).cloned());
+        migration.objects.extend(templates);
+        migration.notes.sort_by(|one, other| (&one.object, &one.field).cmp(&(&other.object, &other.field)));
+        migration.notes.dedup();
+        migration.refused.sort_by(|one, other| (&one.object, &one.field).cmp(&(&other.object, &other.field)));
+        migration
+    }
+}
+
+fn network_object(of: &NadName, draft: &Draft) -> Value {
+    let mut spec = json!(draft.spec);
+    if let Some(fields) = spec.as_object_mut() {
+        // The defaults.
+        if fields.get("scope").is_some_and(|scope| scope == "Node") {
+            fields.remove("scope");
+        }
+        if fields.get("allow").is_some_and(|allow| *allow == json!({})) {
+            fields.remove("allow");
+        }
+    }
+    // The class is listed, so that claims of other namespaces are refused when they are created.
+    let name = draft.name.as_str();
+    let annotations =
+        json!({"netclaim.dev/device-classes": name, "netclaim.dev/migrated-from": of.to_string()});
+    let metadata = json!({"name": name, "annotations": annotations});
+    json!({"apiVersion": API_VERSION, "kind": "Network", "metadata": metadata, "spec": spec})
+}
+
+fn class(draft: &Draft) -> Value {
+    let name = draft.name.as_str();
+    let expression =
+        format!("device.driver == {DRIVER_NAME:?} && device.attributes[{DRIVER_NAME:?}].network == {name:?}");
+    json!({
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    })
+}
