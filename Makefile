@@ -135,13 +135,14 @@ release: tools ## The files of a release in OUT (target/release-files), for amd6
 	deploy/release/build.sh $(or $(OUT),target/release-files) $(or $(REGISTRY),$(error make release REGISTRY=ghcr.io/OWNER))
 
 .PHONY: generate
-generate: tools ## CRDs, schemas, protocol code, the plugins' keys, outcomes of migrations and the manifests anew from their sources (needs Go)
+generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the reference, outcomes of migrations and the manifests anew (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-reference
 	deploy/helm/manifests.sh "$$(tests/helm/build.sh)" deploy/helm/netclaim deploy/manifests
 
 .PHONY: clean

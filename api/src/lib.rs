@@ -34,6 +34,7 @@ mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
 pub mod quantity;
+pub mod reasons;
 pub mod segmentation;
 pub mod stored;
 mod strict_json;

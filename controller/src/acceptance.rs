@@ -6,7 +6,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
-use netclaim_api::network::{ADDRESSES_AVAILABLE, EXHAUSTED, NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
 use netclaim_api::{Invalid, NetworkName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,10 +15,11 @@ use serde_json::Value;
 use crate::catalog::Judgement;
 use crate::leasing::Supply;
 use crate::network_nodes::NetworkNodes;
-use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
+use crate::status::{Finding, find, named};
 
-/// Type of the condition that says where a Network can be used now.
-const AVAILABLE: &str = "Available";
+const ACCEPTED: &str = AcceptedReason::TYPE;
+const AVAILABLE: &str = AvailableReason::TYPE;
+const ADDRESSES_AVAILABLE: &str = AddressesReason::TYPE;
 
 /// The addresses of a Network, once they are known.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,26 +95,28 @@ impl Acceptance {
         let mut warnings = self.warnings.clone();
         warnings.extend(others);
         let accepted = match &self.result {
-            Ok(_) if warnings.is_empty() => Finding::new(true, ACCEPTED, "pods can claim the network"),
+            Ok(_) if warnings.is_empty() => {
+                Finding::new(AcceptedReason::Accepted, "pods can claim the network")
+            }
             Ok(_) => {
                 let warnings = Invalid::list(&warnings);
                 let message = format!("pods can claim the network, but look at {warnings}");
-                Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
+                Finding::new(AcceptedReason::AcceptedWithWarnings, message)
             }
-            Err(problems) => Finding::new(false, INVALID, Invalid::list(problems)),
+            Err(problems) => Finding::new(AcceptedReason::Invalid, Invalid::list(problems)),
         };
-        let mut conditions = vec![self.condition(ACCEPTED, accepted, now)];
+        let mut conditions = vec![self.condition(accepted, now)];
         // A device of the cluster is on no node, so nodes do not say where it can be used.
         let of_cluster = matches!(&self.result, Ok((_, spec)) if spec.scope == Scope::Cluster);
         if self.result.is_ok() && !of_cluster {
-            conditions.push(self.condition(AVAILABLE, availability(nodes), now));
+            conditions.push(self.condition(availability(nodes), now));
         }
         let draws = self.result.as_ref().ok().and_then(|(_, spec)| spec.addresses.as_ref());
         if draws.is_some() {
             let before = find(&self.before.conditions, ADDRESSES_AVAILABLE).cloned();
-            let found = addresses.supply.map(|supply| {
-                self.condition(ADDRESSES_AVAILABLE, availability_of_addresses(supply, addresses.totals), now)
-            });
+            let found = addresses
+                .supply
+                .map(|supply| self.condition(availability_of_addresses(supply, addresses.totals), now));
             conditions.extend(found.or(before));
         }
         let of_own = draws.filter(|draws| draws.pool.is_none());
@@ -135,13 +139,13 @@ impl Acceptance {
         })
     }
 
-    fn condition(&self, type_: &str, finding: Finding, now: &Time) -> Condition {
-        finding.condition(type_, &self.before.conditions, self.generation, now)
+    fn condition<R: ConditionReason>(&self, finding: Finding<R>, now: &Time) -> Condition {
+        finding.condition(&self.before.conditions, self.generation, now)
     }
 }
 
 /// Says where an accepted Network can be used now.
-fn availability(nodes: &NetworkNodes) -> Finding {
+fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
     let (all, missing) = (nodes.all(), nodes.missing());
     let why = nodes.tainted().iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
     let missing = (!missing.is_empty())
@@ -149,13 +153,13 @@ fn availability(nodes: &NetworkNodes) -> Finding {
     let why = why.chain(missing).collect::<Vec<_>>().join(", ");
     let mut finding = match nodes.unusable() {
         _ if nodes.count() == 0 => {
-            Finding::new(false, "NoNode", "none of the nodes that it selects has its uplink")
+            Finding::new(AvailableReason::NoNode, "none of the nodes that it selects has its uplink")
         }
-        0 => Finding::new(true, "Everywhere", format!("on {all} nodes")),
+        0 => Finding::new(AvailableReason::Everywhere, format!("on {all} nodes")),
         some if some < all => {
-            Finding::new(true, "NotEverywhere", format!("on {} of {all} nodes: {why}", all - some))
+            Finding::new(AvailableReason::NotEverywhere, format!("on {} of {all} nodes: {why}", all - some))
         }
-        _ => Finding::new(false, "Nowhere", format!("on none of {all} nodes: {why}")),
+        _ => Finding::new(AvailableReason::Nowhere, format!("on none of {all} nodes: {why}")),
     };
     if !nodes.reduced().is_empty() {
         let nodes = named(nodes.reduced().iter());
@@ -166,24 +170,24 @@ fn availability(nodes: &NetworkNodes) -> Finding {
 }
 
 /// Says whether nodes have addresses for an accepted Network, or can get them.
-fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding {
+fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding<AddressesReason> {
     let AddressTotals { size, leased, used, free, .. } = totals.unwrap_or_default();
     match supply {
         // Without numbers: every agent watches Networks, and numbers change all the time.
-        Supply::Free => Finding::new(true, "Free", "every node has the addresses that it wants"),
+        Supply::Free => Finding::new(AddressesReason::Free, "every node has the addresses that it wants"),
         Supply::Exhausted(nodes) => {
             let message = format!(
                 "no block of addresses is free for {}: nodes have leased {leased} of {size} addresses, of which pods have \
                  {used}, and {free} are in no block; add a range",
                 named(nodes.iter())
             );
-            Finding::new(false, EXHAUSTED, message)
+            Finding::new(AddressesReason::Exhausted, message)
         }
         Supply::PoolMissing(pool) => {
             let message = format!(
                 "no AddressPool {pool} is accepted: create or correct it; nodes keep the blocks that they have"
             );
-            Finding::new(false, "PoolMissing", message)
+            Finding::new(AddressesReason::PoolMissing, message)
         }
     }
 }

@@ -6,13 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::Invalid;
 use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
+use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
 use crate::acceptance::{decode_spec, stored_status};
 use crate::catalog::Judgement;
 use crate::node_objects::{NodeFacts, Nodes};
 use crate::spans::{merge, within};
-use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find, named};
+use crate::status::{Finding, find, named};
 
 /// Whether one AddressPool is accepted.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl PoolAcceptance {
 
     /// Whether `status` changes more than the totals.
     pub(crate) fn changes_with(&self, status: &AddressPoolStatus) -> bool {
-        find(&self.before.conditions, ACCEPTED) != find(&status.conditions, ACCEPTED)
+        find(&self.before.conditions, AcceptedReason::TYPE) != find(&status.conditions, AcceptedReason::TYPE)
             || self.before.observed_generation != status.observed_generation
     }
 
@@ -62,21 +63,23 @@ impl PoolAcceptance {
         now: &Time,
     ) -> Option<AddressPoolStatus> {
         let finding = match &self.result {
-            Ok(_) if warnings.is_empty() => Finding::new(true, ACCEPTED, "Networks can use the pool"),
+            Ok(_) if warnings.is_empty() => {
+                Finding::new(AcceptedReason::Accepted, "Networks can use the pool")
+            }
             Ok(_) => {
                 let warnings = Invalid::list(warnings);
                 let message = format!("Networks can use the pool, but look at {warnings}");
-                Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
+                Finding::new(AcceptedReason::AcceptedWithWarnings, message)
             }
             Err(problems) => {
                 let problems = Invalid::list(problems);
                 let message = format!("{problems}; nodes keep the blocks that they have, and get no others");
-                Finding::new(false, INVALID, message)
+                Finding::new(AcceptedReason::Invalid, message)
             }
         };
-        let condition = finding.condition(ACCEPTED, &self.before.conditions, self.generation, now);
+        let condition = finding.condition(&self.before.conditions, self.generation, now);
         let addresses = totals.or(self.before.addresses);
-        let same = find(&self.before.conditions, ACCEPTED) == Some(&condition)
+        let same = find(&self.before.conditions, AcceptedReason::TYPE) == Some(&condition)
             && self.before.observed_generation == self.generation
             && self.before.addresses == addresses;
         (!same).then(|| AddressPoolStatus {

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
+use netclaim_process::log::LogArgs;
 
 /// The netclaim controller: accepts Networks and publishes those of the whole cluster.
 #[derive(Debug, Clone, Parser)]
@@ -38,9 +39,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "0.0.0.0:9178")]
     pub metrics_address: SocketAddr,
 
-    /// Log as JSON, one object a line
-    #[arg(long, env = "NETCLAIM_LOG_JSON")]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 impl Args {

@@ -61,6 +61,11 @@ use crate::reconciler::Settings;
 pub use args::Args;
 pub use leader::LostLease;
 
+/// Returns what the controller's metrics are.
+pub fn metrics() -> Vec<netclaim_process::metrics::Description> {
+    Metrics::default().registry().descriptions().to_vec()
+}
+
 /// How long a last write may take.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 

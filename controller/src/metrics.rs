@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use netclaim_process::http::{Answer, serve};
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use netclaim_process::metrics::{Label, Registry};
+use netclaim_slices::DroppedField;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
-use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::net::TcpListener;
 
@@ -62,39 +63,47 @@ impl Ready {
 #[error("not ready: waiting for the API server, see the log")]
 struct NotReady;
 
+/// States of the addresses of a pool.
+pub(crate) const ADDRESS_STATES: [&str; 4] = ["size", "leased", "used", "free"];
+
 impl Metrics {
-    fn registry(&self) -> Registry {
-        let Self { leader, networks, pools, dropped, status_writes, .. } = self;
-        let Self { addresses, blocks_created, blocks_removed, address_moves, .. } = self;
-        let mut registry = Registry::with_prefix("netclaim_controller");
-        registry.register("leader", "1 if this replica leads, else 0", leader.clone());
-        registry.register("networks", "Networks by whether they are accepted", networks.clone());
-        registry.register(
+    pub(crate) fn registry(&self) -> Registry {
+        let Self { leader, networks, pools, dropped, status_writes, .. } = self.clone();
+        let Self { addresses, blocks_created, blocks_removed, address_moves, .. } = self.clone();
+        let is = |name| Label::one_of(name, &["true", "false"]);
+        let mut registry = Registry::new("netclaim_controller");
+        registry.add("leader", "1 if this replica leads, else 0", [], leader);
+        registry.add("networks", "Networks by whether they are accepted", [is("accepted")], networks);
+        registry.add(
             "pools",
             "Pools of cluster-wide Networks by whether they are published as they should be",
-            pools.clone(),
+            [is("published")],
+            pools,
         );
-        registry.register(
+        registry.add(
             "server_field_dropped",
             "1 for each field of ResourceSlices that the API server does not store, else 0",
-            dropped.clone(),
+            [Label::one_of("field", &DroppedField::ALL.map(DroppedField::path))],
+            dropped,
         );
-        registry.register("status_writes", "Status of Networks written", status_writes.clone());
-        registry.register(
+        registry.add("status_writes", "Status of Networks written", [], status_writes);
+        registry.add(
             "addresses",
             "Addresses of each Network's own ranges or AddressPool: size, leased to nodes, used by pods, free",
-            addresses.clone(),
+            [
+                Label::any("network", "a Network with ranges of its own"),
+                Label::any("pool", "an AddressPool"),
+                Label::one_of("state", &ADDRESS_STATES),
+            ],
+            addresses,
         );
-        registry.register("blocks_created", "AddressBlocks created", blocks_created.clone());
-        registry.register(
-            "blocks_removed",
-            "AddressBlocks that the controller has deleted",
-            blocks_removed.clone(),
-        );
-        registry.register(
+        registry.add("blocks_created", "AddressBlocks created", [], blocks_created);
+        registry.add("blocks_removed", "AddressBlocks that the controller has deleted", [], blocks_removed);
+        registry.add(
             "address_moves",
             "Empty AddressBlocks deleted because another node needs them",
-            address_moves.clone(),
+            [],
+            address_moves,
         );
         registry
     }
@@ -103,7 +112,7 @@ impl Metrics {
     pub(crate) async fn serve(self, listener: TcpListener) -> Infallible {
         let (registry, ready) = (Arc::new(self.registry()), self.ready);
         let answer = move |path: &str| match path {
-            "/metrics" => Some(metrics(&registry)),
+            "/metrics" => Some(Answer::Metrics(registry.render())),
             "/healthz" => Some(Answer::Ok),
             "/readyz" => Some(ready.probe()),
             _ => None,
@@ -112,9 +121,54 @@ impl Metrics {
     }
 }
 
-fn metrics(registry: &Registry) -> Answer {
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = encode(&mut text, registry);
-    Answer::Metrics(text)
+#[cfg(test)]
+mod tests {
+    use netclaim_process::metrics::testing::assert_all_move;
+
+    use super::*;
+
+    #[test]
+    fn every_metric_moves_with_the_labels_of_its_description() {
+        let metrics = Metrics::default();
+        let Metrics { networks, pools, dropped, addresses, .. } = &metrics;
+        let one = |gauge: &Gauge| {
+            gauge.set(1);
+        };
+        let count = |counter: &Counter| {
+            counter.inc();
+        };
+        assert_all_move(
+            &metrics.registry(),
+            &[
+                ("netclaim_controller_leader", &|| one(&metrics.leader)),
+                ("netclaim_controller_networks", &|| {
+                    for accepted in [true, false] {
+                        one(&networks.get_or_create(&Accepted { accepted }));
+                    }
+                }),
+                ("netclaim_controller_pools", &|| {
+                    for published in [true, false] {
+                        one(&pools.get_or_create(&Published { published }));
+                    }
+                }),
+                ("netclaim_controller_server_field_dropped", &|| {
+                    for field in DroppedField::ALL {
+                        one(&dropped.get_or_create(&Field { field: field.path() }));
+                    }
+                }),
+                ("netclaim_controller_status_writes_total", &|| count(&metrics.status_writes)),
+                ("netclaim_controller_addresses", &|| {
+                    for (of, state) in
+                        ["network", "pool"].into_iter().flat_map(|of| ADDRESS_STATES.map(|s| (of, s)))
+                    {
+                        let labels = vec![(of, "storage".to_owned()), ("state", state.to_owned())];
+                        one(&addresses.get_or_create(&labels));
+                    }
+                }),
+                ("netclaim_controller_blocks_created_total", &|| count(&metrics.blocks_created)),
+                ("netclaim_controller_blocks_removed_total", &|| count(&metrics.blocks_removed)),
+                ("netclaim_controller_address_moves_total", &|| count(&metrics.address_moves)),
+            ],
+        );
+    }
 }

@@ -3,10 +3,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::DynamicObject;
 use netclaim_api::Invalid;
+use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::Value;
 
-use crate::status::{ACCEPTED, ACCEPTED_WITH_WARNINGS, Finding, INVALID, find};
+use crate::status::{Finding, find};
 
 /// Returns the status that a policy should have, or `None` if it has it.
 pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
@@ -16,7 +17,7 @@ pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyS
     let before: UplinkPolicyStatus = serde_json::from_value(before).unwrap_or_default();
     let finding = match UplinkPolicySpec::read(spec) {
         Ok(stored) if stored.unknown.is_empty() => {
-            Finding::new(true, ACCEPTED, "nodes that it selects follow it")
+            Finding::new(AcceptedReason::Accepted, "nodes that it selects follow it")
         }
         Ok(stored) => {
             let unknown: Vec<String> = stored.unknown.iter().map(|path| format!("spec.{path}")).collect();
@@ -24,14 +25,14 @@ pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyS
                 "nodes that it selects follow it, but for what this version of netclaim does not know: {}",
                 unknown.join(", ")
             );
-            Finding::new(true, ACCEPTED_WITH_WARNINGS, message)
+            Finding::new(AcceptedReason::AcceptedWithWarnings, message)
         }
-        Err(problems) => Finding::new(false, INVALID, refusal(spec, &problems)),
+        Err(problems) => Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)),
     };
     let generation = policy.metadata.generation;
-    let condition = finding.condition(ACCEPTED, &before.conditions, generation, now);
-    let same =
-        find(&before.conditions, ACCEPTED) == Some(&condition) && before.observed_generation == generation;
+    let condition = finding.condition(&before.conditions, generation, now);
+    let same = find(&before.conditions, AcceptedReason::TYPE) == Some(&condition)
+        && before.observed_generation == generation;
     (!same).then(|| UplinkPolicyStatus { observed_generation: generation, conditions: vec![condition] })
 }
 

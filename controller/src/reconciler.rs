@@ -30,6 +30,7 @@ use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
 use netclaim_api::network::{Network, NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::reasons::{AcceptedReason, Reason as _};
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
@@ -50,7 +51,7 @@ use crate::network_nodes::NetworkNodes;
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
 use crate::schedule::{Cause, Schedule};
-use crate::status::{ACCEPTED_WITH_WARNINGS, CONTROLLER, INVALID, apply};
+use crate::status::{CONTROLLER, apply};
 use crate::warnings::{ChangedWarnings, Overlaps};
 use crate::watches::{Refused, next, next_unless_refused};
 use crate::{policies, pools};
@@ -501,8 +502,9 @@ impl Reconciler {
                     acceptance.wrote(status.clone());
                 }
                 let condition = status.conditions.into_iter().next().filter(|_| is_new);
-                let unclean = condition
-                    .filter(|found| found.status == "False" || found.reason == ACCEPTED_WITH_WARNINGS);
+                let unclean = condition.filter(|found| {
+                    found.status == "False" || found.reason == AcceptedReason::AcceptedWithWarnings.as_str()
+                });
                 if let Some(found) = unclean {
                     tracing::warn!(pool = name, problems = found.message, "look at the address pool");
                     self.warn::<AddressPool>(&pool, found.reason, found.message).await;
@@ -535,7 +537,12 @@ impl Reconciler {
                             problems,
                             "nodes cannot follow the policy"
                         );
-                        self.warn::<UplinkPolicy>(&policy, INVALID.to_owned(), problems).await;
+                        self.warn::<UplinkPolicy>(
+                            &policy,
+                            AcceptedReason::Invalid.as_str().to_owned(),
+                            problems,
+                        )
+                        .await;
                     }
                 }
                 // The policy was deleted; the watch is about to report it.
@@ -566,7 +573,7 @@ impl Reconciler {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         let Some(server) = &status.server else { return };
-        for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
+        for field in DroppedField::ALL {
             let gauge = self.metrics.dropped.get_or_create(&Field { field: field.path() });
             gauge.set(i64::from(!server.stores(field)));
         }
@@ -579,7 +586,9 @@ impl Reconciler {
         let Some(condition) = status.conditions.first().cloned() else { return };
         if !acceptance.is_new(&condition) {
             tracing::debug!(network = name, nodes = status.nodes, "status written");
-        } else if condition.status == "True" && condition.reason != ACCEPTED_WITH_WARNINGS {
+        } else if condition.status == "True"
+            && condition.reason != AcceptedReason::AcceptedWithWarnings.as_str()
+        {
             tracing::info!(network = name, "accepted");
         } else {
             let (reason, problems) = (condition.reason, condition.message);

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, Patch, PatchParams, ResourceExt as _};
 use kube::{Api, Resource};
+use netclaim_api::reasons::ConditionReason;
 use netclaim_api::shorten;
 use serde::Serialize;
 use serde_json::json;
@@ -10,47 +11,31 @@ use serde_json::json;
 /// Field manager of the status, and the reporter of events.
 pub(crate) const CONTROLLER: &str = "netclaim-controller";
 
-/// Type of the condition that says whether an object is accepted, and its reason if there is nothing else to say.
-pub(crate) const ACCEPTED: &str = "Accepted";
-
-/// Reason of [`ACCEPTED`] when the object is usable but may not mean what its author intended.
-pub(crate) const ACCEPTED_WITH_WARNINGS: &str = "AcceptedWithWarnings";
-
-/// Reason of [`ACCEPTED`] when the object cannot be used.
-pub(crate) const INVALID: &str = "Invalid";
-
 /// The longest message of a condition, in bytes (`metav1.Condition`).
 const MAX_MESSAGE: usize = 32768;
 
 /// A message names this many nodes.
 const NAMED_NODES: usize = 5;
 
-/// What a condition of one type says.
-pub(crate) struct Finding {
-    pub(crate) status: bool,
-    pub(crate) reason: &'static str,
+/// What a condition of the type of its reasons says.
+pub(crate) struct Finding<R> {
+    pub(crate) reason: R,
     pub(crate) message: String,
 }
 
-impl Finding {
-    pub(crate) fn new(status: bool, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status, reason, message: message.into() }
+impl<R: ConditionReason> Finding<R> {
+    pub(crate) fn new(reason: R, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
     }
 
     /// Returns the condition that says this. Its transition time is `now`, unless it replaces one of the same status.
-    pub(crate) fn condition(
-        self,
-        type_: &str,
-        before: &[Condition],
-        generation: Option<i64>,
-        now: &Time,
-    ) -> Condition {
-        let status = if self.status { "True" } else { "False" };
-        let since = find(before, type_).filter(|condition| condition.status == status);
+    pub(crate) fn condition(self, before: &[Condition], generation: Option<i64>, now: &Time) -> Condition {
+        let status = if self.reason.status() { "True" } else { "False" };
+        let since = find(before, R::TYPE).filter(|condition| condition.status == status);
         Condition {
-            type_: type_.to_owned(),
+            type_: R::TYPE.to_owned(),
             status: status.to_owned(),
-            reason: self.reason.to_owned(),
+            reason: self.reason.as_str().to_owned(),
             message: shorten(self.message, MAX_MESSAGE),
             observed_generation: generation,
             last_transition_time: since.map_or(now, |condition| &condition.last_transition_time).clone(),

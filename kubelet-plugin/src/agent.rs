@@ -96,7 +96,13 @@ impl Agent {
         metrics.restarts.set(restarts());
         metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
         let files = GateFiles::open(&args)?;
-        let gate = Arc::new(GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone())?);
+        let gate = Arc::new(GateKeeper::take_over(
+            files,
+            &loaded.records,
+            &boot_id,
+            reports.clone(),
+            Arc::clone(&metrics),
+        )?);
         Failpoint::TakenOver.reach();
         let attacher =
             Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
@@ -272,8 +278,11 @@ impl Agent {
             boot_id: self.boot_id.clone(),
         };
         self.parts.start_until_cancelled("watching the connection to the runtime", connection.watch());
-        let source =
-            Arc::new(GateSource { attacher: Arc::clone(&self.attacher), pods: Arc::clone(&self.pods) });
+        let source = Arc::new(GateSource {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            metrics: Arc::clone(&self.metrics),
+        });
         self.parts.start_until_cancelled("answering hooks", socket::serve(hooks, source));
         let events = Arc::new(RuntimeEvents {
             attacher: Arc::clone(&self.attacher),

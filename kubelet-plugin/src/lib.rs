@@ -56,6 +56,11 @@ use anyhow::Context as _;
 
 pub use process::args::Args;
 
+/// Returns what the agent's metrics are.
+pub fn metrics() -> Vec<netclaim_process::metrics::Description> {
+    process::metrics::Metrics::default().registry().descriptions().to_vec()
+}
+
 /// Runs the agent. Without a parent, the process becomes the agent's parent.
 ///
 /// # Errors

@@ -3,7 +3,9 @@
 //! ```text
 //!   Prometheus, kubelet ──> http ────────┐
 //!   SIGTERM, SIGINT ──────> Stop ────────┼── the program
-//!   API server <─────────── kubernetes ──┘
+//!   API server <─────────── kubernetes ──┤
+//!   reference, tests <───── metrics ─────┤
+//!   flags, a file ────────> log ─────────┘
 //! ```
 //!
 //! Invariants:
@@ -13,6 +15,8 @@
 
 pub mod http;
 pub mod kubernetes;
+pub mod log;
+pub mod metrics;
 mod signals;
 
 pub use signals::Stop;

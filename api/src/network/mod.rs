@@ -84,12 +84,6 @@ pub struct NetworkSpec {
     pub allow: Allow,
 }
 
-/// Type of the condition that says whether nodes get the addresses that they need.
-pub const ADDRESSES_AVAILABLE: &str = "AddressesAvailable";
-
-/// Its reason when no block is free for a node that needs one.
-pub const EXHAUSTED: &str = "Exhausted";
-
 /// What stands for the `ipam` of a Network with [`NetworkSpec::addresses`].
 pub const ADDRESSES: &str = "${addresses}";
 

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use netclaim_api::network::{Network, Scope};
 use netclaim_api::quantity::billionths;
+use netclaim_api::reasons::{AcceptedReason, ConditionReason as _, Reason as _};
 use netclaim_api::{DRIVER_NAME, attributes};
 use serde::Serialize;
 
@@ -290,7 +291,7 @@ fn of_network(network: &Network) -> Option<String> {
         Some(condition) if condition.status != "True" => {
             Some(format!("Network {name} is not accepted: {}", condition.message))
         }
-        Some(condition) if condition.reason == "AcceptedWithWarnings" => {
+        Some(condition) if condition.reason == AcceptedReason::AcceptedWithWarnings.as_str() => {
             Some(format!("Network {name} is accepted with warnings: {}", condition.message))
         }
         Some(_) => None,
@@ -324,7 +325,9 @@ fn closed((device, taints): (&String, &BTreeSet<String>)) -> String {
 fn accepted(network: &Network) -> Option<&Condition> {
     let generation = network.metadata.generation;
     let mut conditions = network.status.iter().flat_map(|status| &status.conditions);
-    conditions.find(|condition| condition.type_ == "Accepted" && condition.observed_generation == generation)
+    conditions.find(|condition| {
+        condition.type_ == AcceptedReason::TYPE && condition.observed_generation == generation
+    })
 }
 
 /// A name without the driver's domain, which the API server adds or not.

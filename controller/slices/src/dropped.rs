@@ -55,6 +55,17 @@ impl DroppedField {
         Self::BindsToNode,
     ];
 
+    /// All fields.
+    pub const ALL: [Self; 7] = [
+        Self::AllowMultipleAllocations,
+        Self::RequestPolicy,
+        Self::ConsumesCounters,
+        Self::SharedCounters,
+        Self::Taints,
+        Self::BindsToNode,
+        Self::Other,
+    ];
+
     /// Returns the path of the field in the slice.
     #[must_use]
     pub fn path(self) -> &'static str {

@@ -40,7 +40,7 @@ use self::asks::Reader;
 use self::store::{Blocks, Lease, Leases};
 use self::writes::{Done, LeaseRef, Writes};
 use crate::leasing::{Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
-use crate::metrics::Metrics;
+use crate::metrics::{ADDRESS_STATES, Metrics};
 use crate::node_objects::Nodes;
 use crate::waiting::{self, PodObject, Question, WaitingPods};
 use crate::watches::{Refused, next, next_unless_refused};
@@ -588,7 +588,8 @@ fn count(
         vec![of, ("state", state.to_owned())]
     };
     let states = |totals: &AddressTotals| {
-        [("size", totals.size), ("leased", totals.leased), ("used", totals.used), ("free", totals.free)]
+        let AddressTotals { size, leased, used, free, .. } = *totals;
+        ADDRESS_STATES.into_iter().zip([size, leased, used, free])
     };
     for (key, totals) in totals {
         for (state, count) in states(totals) {

@@ -207,6 +207,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.lock().by_uid.iter().any(|(uid, handle)| holds(uid, &handle.state.borrow()))
     }
 
+    /// Calls `see` for the state of every pod that has a journalled attachment.
+    pub fn for_each_pod(&self, mut see: impl FnMut(&PodState<O::Owner>)) {
+        self.lock().by_uid.values().for_each(|handle| see(&handle.state.borrow()));
+    }
+
     /// Calls `of` for every stray link, with its plan and the reason. A stray link was in a pod and is not back on the host
     /// as it was. The agent keeps looking for it, and no other pod should get it.
     pub fn strays<T>(&self, mut of: impl FnMut(&Plan<O::Owner>, &HostLink, &str) -> T) -> Vec<T> {

@@ -46,6 +46,7 @@ pub mod wanted;
 
 use std::future::Future;
 use std::path::Path;
+use std::time::Duration;
 
 use netclaim_cni::{CniResult, ContainerId, IfName};
 
@@ -54,6 +55,7 @@ pub use plan::{Owner, Plan, Spec};
 pub use plugins::{CniPlugins, Interface, Status};
 pub use record::{Phase, Record, Sandbox};
 use retry::Attempt;
+pub use retry::Operation;
 pub use state::{Gate, PodState};
 
 use crate::links::HostLink;
@@ -122,6 +124,32 @@ pub enum DelOutcome {
     GivenUp(String),
     /// Only a moved link is left: it is not back on the host, or not as it was, for this reason.
     Stray(String),
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It succeeded.
+    Succeeded,
+    /// It failed, and is retried.
+    Failed,
+    /// An ADD was ended because it is no longer wanted.
+    CutShort,
+    /// A DEL is [not retried](DelOutcome::GivenUp).
+    GivenUp,
+    /// A DEL has left a [stray](DelOutcome::Stray) link.
+    Stray,
+}
+
+impl From<&Result<DelOutcome, Failure>> for End {
+    fn from(result: &Result<DelOutcome, Failure>) -> Self {
+        match result {
+            Ok(DelOutcome::Clean) => Self::Succeeded,
+            Ok(DelOutcome::GivenUp(_)) => Self::GivenUp,
+            Ok(DelOutcome::Stray(_)) => Self::Stray,
+            Err(_) => Self::Failed,
+        }
+    }
 }
 
 /// Creates and removes interfaces.
@@ -197,6 +225,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// Notes that something of `plan` may be left on the node, for this reason. It is reported once.
     fn given_up(&self, plan: &Plan<Self::Owner>, why: &str);
+
+    /// Notes that an operation on `plan` has ended after this time.
+    fn ended(&self, _plan: &Plan<Self::Owner>, _operation: Operation, _end: End, _took: Duration) {}
 }
 
 /// Returns the id of the running boot. It tells sandboxes of earlier boots from those of this one.

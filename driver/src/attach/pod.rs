@@ -27,7 +27,7 @@ use super::record::{Phase, Record, Sandbox};
 use super::retry::{Attempt, Operation, Retries, delay_after};
 use super::state::PodState;
 use super::wanted::Wanted;
-use super::{AddFailure, Attach, Checked, Del, DelOutcome, Failure, Observer};
+use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
 
@@ -315,7 +315,15 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Ok((result, index))
         };
         let is_wanted = |pod: &Self| pod.record(&key).is_some_and(|record| pod.wanted.still_wants(record));
-        match self.attend(operation.instrument(span), commands, is_wanted).await {
+        let started = Instant::now();
+        let ended = self.attend(operation.instrument(span), commands, is_wanted).await;
+        let end = match &ended {
+            Ended::Done(Ok(_)) => End::Succeeded,
+            Ended::Done(Err(_)) => End::Failed,
+            Ended::CutShort => End::CutShort,
+        };
+        self.ended(&key, Operation::Add, end, started);
+        match ended {
             Ended::Done(Ok((result, index))) => self.added(&key, result, index).await,
             Ended::Done(Err(AddFailure { failure, last_good })) => {
                 if let Some(mut record) = self.record(&key).cloned()
@@ -389,11 +397,23 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             let (result, moved_link) = (result.as_ref(), moved_link.as_ref());
             attach.del(&plan.spec, Del { sandbox_id: &sandbox.id, netns, result, moved_link, attempt }).await
         };
-        match self.attend(operation.instrument(span), commands, |_| true).await {
+        let started = Instant::now();
+        let ended = self.attend(operation.instrument(span), commands, |_| true).await;
+        if let Ended::Done(result) = &ended {
+            self.ended(&key, Operation::Del, result.into(), started);
+        }
+        match ended {
             Ended::Done(Ok(DelOutcome::Stray(why))) => self.strayed(&key, why).await,
             Ended::Done(Ok(outcome)) => self.finished(&key, outcome).await,
             Ended::Done(Err(failure)) => self.failed(&key, Operation::Del, failure).await,
             Ended::CutShort => {}
+        }
+    }
+
+    /// Reports an operation that has ended.
+    fn ended(&self, key: &str, operation: Operation, end: End, started: Instant) {
+        if let Some(record) = self.record(key) {
+            self.observer.ended(&record.plan, operation, end, started.elapsed());
         }
     }
 
@@ -606,6 +626,16 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.wanted.forget_released(records);
     }
 
+    /// The number of DELs that nobody waits for any more.
+    fn dels_failing(&self) -> usize {
+        let is_hopeless = |record: &&Record<O::Owner>| {
+            matches!(record.phase, Phase::Deleting { .. })
+                && record.stray.is_none()
+                && self.retries.del_attempt(&record.key()).is_hopeless()
+        };
+        self.records.iter().filter(is_hopeless).count()
+    }
+
     async fn publish(&mut self) {
         let mut state = PodState {
             sandbox: self.wanted.believed_sandbox(&self.records, &self.boot_id),
@@ -613,6 +643,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             closing: self.wanted.is_closing(),
             damaged: self.damaged.clone(),
             held: None,
+            dels_failing: self.dels_failing(),
         };
         state.held = self.observer.observe(&self.uid, &state).await.err().map(|failure| failure.message);
         self.observe_again = state.held.is_some().then(|| Instant::now() + OBSERVE_AGAIN);

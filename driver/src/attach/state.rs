@@ -17,6 +17,8 @@ pub struct PodState<O> {
     pub damaged: Option<String>,
     /// Why containers must wait although all is attached: the observer has failed.
     pub held: Option<String>,
+    /// How many DELs have failed so often that nobody waits for them any more. They are retried.
+    pub dels_failing: usize,
 }
 
 /// Whether a container of a sandbox may start.
@@ -32,7 +34,14 @@ pub enum Gate {
 
 impl<O> Default for PodState<O> {
     fn default() -> Self {
-        Self { sandbox: None, records: Vec::new(), closing: false, damaged: None, held: None }
+        Self {
+            sandbox: None,
+            records: Vec::new(),
+            closing: false,
+            damaged: None,
+            held: None,
+            dels_failing: 0,
+        }
     }
 }
 

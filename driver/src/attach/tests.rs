@@ -109,9 +109,10 @@ impl Attach for Plugins {
     }
 }
 
-/// An observer that fails this many times when everything is attached, and keeps what it was told was given up.
+/// An observer that fails this many times when everything is attached, and keeps what it was told was given up, and how
+/// operations ended.
 #[derive(Default)]
-struct Watcher(Mutex<u32>, Mutex<Vec<String>>);
+struct Watcher(Mutex<u32>, Mutex<Vec<String>>, Mutex<Vec<(Operation, End, Duration)>>);
 
 impl Observer for Watcher {
     type Owner = Claimant;
@@ -127,6 +128,10 @@ impl Observer for Watcher {
 
     fn given_up(&self, plan: &Plan<Claimant>, why: &str) {
         self.1.lock().unwrap().push(format!("{}: {why}", plan.network));
+    }
+
+    fn ended(&self, _: &Plan<Claimant>, operation: Operation, end: End, took: Duration) {
+        self.2.lock().unwrap().push((operation, end, took));
     }
 }
 
@@ -244,13 +249,47 @@ async fn a_network_waits_for_the_del_of_a_later_one_of_its_claim() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_operation_is_reported_with_its_end_and_its_time() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.add.lock().unwrap().extend([Script::Fail, Script::Slow, Script::Hang]);
+    *node.plugins.left.lock().unwrap() = Some(DelOutcome::GivenUp("no".into()));
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().extend([Script::Fail, Script::Slow]);
+    node.attacher.sandbox_gone(POD, "s1");
+    node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    node.up("s2");
+    node.until_called("add a0 s2").await;
+    node.attacher.release("a-uid").await.unwrap();
+    let (short, long) = (Duration::ZERO, Duration::from_secs(1));
+    let expected = [
+        (Operation::Add, End::Failed, short),
+        (Operation::Del, End::GivenUp, short),
+        (Operation::Add, End::Succeeded, long),
+        (Operation::Del, End::Failed, short),
+        (Operation::Del, End::Succeeded, long),
+        (Operation::Add, End::CutShort, short),
+        (Operation::Del, End::Succeeded, short),
+    ];
+    let ended = node.watcher.2.lock().unwrap();
+    // The paused clock counts whole milliseconds.
+    let near = |took: Duration| {
+        if took < Duration::from_millis(10) { short } else { Duration::from_secs(took.as_secs()) }
+    };
+    let ended: Vec<_> = ended.iter().map(|(operation, end, took)| (*operation, *end, near(*took))).collect();
+    assert_eq!(ended, expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_del_that_seems_hopeless_does_not_keep_the_rest_of_its_claim() {
     let node = Node::prepared(&[("a", 0), ("a", 1)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
     node.plugins.del.lock().unwrap().extend([Script::Fail; 5]);
     node.attacher.sandbox_gone(POD, "s1");
+    node.until("hopeless", |state| state.dels_failing == 1).await;
     node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
+    node.attacher.for_each_pod(|state| assert_eq!(state.dels_failing, 0, "it has succeeded"));
     let calls = node.plugins.calls();
     assert_eq!(calls[2..7], ["del a1 s1 with result"; 5]);
     // The namespace, and a link in it, is there for as long as it is needed.

@@ -16,10 +16,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 fn main() -> ExitCode {
     let args = Args::parse();
     // The agent's filter has regular expressions, which need more memory than the rest of the parent.
-    let filter = std::env::var("NETCLAIM_LOG").ok().and_then(|filter| filter.parse::<Targets>().ok());
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let filter = args.log.log.parse::<Targets>();
+    let filter = filter.unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     let log = tracing_subscriber::fmt::layer().with_writer(stderr);
-    let log = if args.log_json { log.json().boxed() } else { log.with_ansi(false).boxed() };
+    let log = if args.log.log_json { log.json().boxed() } else { log.with_ansi(false).boxed() };
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     run_parent(&args).unwrap_or_else(|error| {
         tracing::error!("{error:#}");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use netclaim_api::reasons::NodeEvent;
 use netclaim_slices::{DroppedField, Fault, PublishStatus, ServerFeatures};
 use tokio::sync::watch;
 
@@ -23,13 +24,13 @@ pub(super) struct PublishReporter {
 impl PublishReporter {
     /// Reports what the API server lacks.
     pub(super) fn report_features(&self, server: &ServerFeatures) {
-        for field in DroppedField::GATED.into_iter().chain([DroppedField::Other]) {
+        for field in DroppedField::ALL {
             self.metrics.field_dropped(field.path(), !server.stores(field));
         }
         self.metrics.without_counters.set(server.without_counters().is_some().into());
         let Some(note) = server_features::note(server) else { return };
         tracing::warn!(missing = note, "devices are published with less than netclaim could do");
-        self.events.warn_node(self.node(), "ServerLacksFeatures", note);
+        self.events.warn_node(self.node(), NodeEvent::ServerLacksFeatures, note);
     }
 
     /// Reports devices that are left out of the slices, until the publisher ends.
@@ -48,7 +49,7 @@ impl PublishReporter {
             if !now.is_subset(&known) {
                 let faults = now.iter().map(String::as_str).collect::<Vec<_>>().join("; ");
                 let note = format!("not published: {faults}");
-                self.events.warn_node(self.node(), "DeviceLeftOut", note);
+                self.events.warn_node(self.node(), NodeEvent::DeviceLeftOut, note);
             }
             known = now;
         }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::owner::{Owner, Plan, PodState, Record};
-use netclaim_driver::attach::{Failure, Gate, Observer};
+use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
@@ -15,6 +16,7 @@ use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::gate::metadata::RequestKey;
 use crate::process::args::Args;
+use crate::process::metrics::Metrics;
 use crate::status::Update;
 
 /// Why an agent cannot take over the gate.
@@ -127,6 +129,7 @@ pub struct GateKeeper {
     /// By UID.
     pods: Mutex<HashMap<String, Pod>>,
     reports: mpsc::UnboundedSender<Update>,
+    metrics: Arc<Metrics>,
 }
 
 impl GateKeeper {
@@ -144,6 +147,7 @@ impl GateKeeper {
         records: &[Record],
         boot_id: &str,
         reports: mpsc::UnboundedSender<Update>,
+        metrics: Arc<Metrics>,
     ) -> Result<Self, GateError> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
@@ -158,7 +162,7 @@ impl GateKeeper {
         let pods: HashMap<String, OnDisk> =
             states.iter().map(|(uid, state)| ((*uid).to_owned(), desired(state))).collect();
         files.remove_others(&pods).map_err(GateError::TakeOver)?;
-        let keeper = Self { files, pods: Mutex::default(), reports };
+        let keeper = Self { files, pods: Mutex::default(), reports, metrics };
         for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
             let written = keeper.files.write(&state, &desired);
@@ -280,6 +284,10 @@ impl Observer for GateKeeper {
     fn given_up(&self, plan: &Plan, why: &str) {
         let _ = self.reports.send(Update::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
     }
+
+    fn ended(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
+        self.metrics.operation(plan, operation, end, took);
+    }
 }
 
 #[cfg(test)]
@@ -290,7 +298,8 @@ mod tests {
     use crate::fixtures::{attached, gate_files, record, sandbox};
 
     fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
-        GateKeeper::take_over(gate_files(dir), records, "b", mpsc::unbounded_channel().0).unwrap()
+        GateKeeper::take_over(gate_files(dir), records, "b", mpsc::unbounded_channel().0, Arc::default())
+            .unwrap()
     }
 
     fn files(dir: &Path) -> Vec<String> {

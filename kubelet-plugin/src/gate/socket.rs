@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::owner::PodState;
 use netclaim_cni::ContainerId;
@@ -18,8 +18,11 @@ use tokio::sync::watch;
 
 use crate::gate::keeper::GateKeeper;
 use crate::pods::NodePods;
+use crate::process::metrics::{Metrics, WaitEnd};
 use crate::process::sockets;
 
+/// The answer that lets the container start.
+const OPEN: &str = "open\n";
 /// The longest question, in bytes.
 const MAX_QUESTION: u64 = 4096;
 /// How long a hook may take to ask.
@@ -39,6 +42,9 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
 
+    /// Notes how long a container has waited, and how that ended.
+    fn waited(&self, end: WaitEnd, took: Duration);
+
     /// Whether the pod is gone or being deleted. Errors count as no.
     fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
 }
@@ -49,11 +55,17 @@ pub struct GateSource<N> {
     pub attacher: Arc<Attacher<N, GateKeeper>>,
     /// Their objects.
     pub pods: Arc<NodePods>,
+    /// Measures waits.
+    pub metrics: Arc<Metrics>,
 }
 
 impl<N: Attach> Source for GateSource<N> {
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
         self.attacher.watch(pod_uid)
+    }
+
+    fn waited(&self, end: WaitEnd, took: Duration) {
+        self.metrics.gate_wait(end, took);
     }
 
     async fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> bool {
@@ -73,11 +85,21 @@ async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result
     let mut reader = BufReader::new(reader.take(MAX_QUESTION));
     tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
     let question: Question = serde_json::from_str(&line)?;
+    let asked = Instant::now();
     let outcome = tokio::select! {
         outcome = outcome(&question, &*source) => outcome,
         // A hook sends nothing more, so the end of its stream is the end of its process.
-        _ = reader.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
+        _ = reader.read_u8() => {
+            source.waited(WaitEnd::Lost, asked.elapsed());
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
     };
+    let end = match outcome.as_deref() {
+        Some(OPEN) => WaitEnd::Open,
+        Some(_) => WaitEnd::Gone,
+        None => WaitEnd::Lost,
+    };
+    source.waited(end, asked.elapsed());
     writer.write_all(outcome.unwrap_or_default().as_bytes()).await
 }
 
@@ -92,7 +114,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
         let pod = {
             let state = state.borrow_and_update();
             if state.gate(question.sandbox.as_str()) == Gate::Open {
-                return Some("open\n".to_owned());
+                return Some(OPEN.to_owned());
             }
             if state.closing {
                 return gone("its ResourceClaims are being released");
@@ -116,6 +138,7 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use crate::owner::Record;
@@ -129,17 +152,23 @@ mod tests {
     struct Pod {
         state: watch::Receiver<PodState>,
         is_being_deleted: AtomicBool,
+        /// How the waits ended.
+        ends: Mutex<Vec<WaitEnd>>,
     }
 
     impl Pod {
         fn new(state: watch::Receiver<PodState>) -> Self {
-            Self { state, is_being_deleted: AtomicBool::new(false) }
+            Self { state, is_being_deleted: AtomicBool::new(false), ends: Mutex::default() }
         }
     }
 
     impl Source for Pod {
         fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>> {
             (pod_uid == "p").then(|| self.state.clone())
+        }
+
+        fn waited(&self, end: WaitEnd, _: Duration) {
+            self.ends.lock().unwrap().push(end);
         }
 
         async fn is_being_deleted(&self, _: &str, _: &str, _: &str) -> bool {
@@ -210,12 +239,13 @@ mod tests {
         let path = dir.path().join("run/gate.sock");
         let (_sender, receiver) = watch::channel(state(attached("c", "s1")));
         let source = Arc::new(Pod::new(receiver));
-        let server = tokio::spawn(serve(listen(&path).unwrap(), source));
+        let server = tokio::spawn(serve(listen(&path).unwrap(), Arc::clone(&source)));
         let mut hook = UnixStream::connect(&path).await.unwrap();
         hook.write_all(b"{\"sandbox\":\"s1\",\"pod\":\"p\"}\n").await.unwrap();
         let mut answer = String::new();
         hook.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer, "open\n");
+        assert_eq!(*source.ends.lock().unwrap(), [WaitEnd::Open]);
         server.abort();
     }
 }

@@ -16,7 +16,8 @@ use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
 use netclaim_api::labels::has_all;
-use netclaim_api::network::{ADDRESSES_AVAILABLE, EXHAUSTED, Network, NetworkSpec};
+use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_cni::error_chain;
 use netclaim_driver::links::Links;
@@ -91,7 +92,7 @@ impl NodeWatch {
                 let now = Inventory { labels, uplinks, macvlan, ipvlan, networks, addresses };
                 for warning in new_warnings(&mut warned, now.node_link_warnings()) {
                     tracing::warn!("{warning}");
-                    self.events.warn_node(node.reference.clone(), "UplinkOfTheNode", warning);
+                    self.events.warn_node(node.reference.clone(), NodeEvent::UplinkOfTheNode, warning);
                 }
                 // Without its blocks the node would offer no address, and take that back a moment later.
                 let is_whole = now.addresses.is_empty()
@@ -285,9 +286,9 @@ fn scarce(networks: &BTreeMap<String, KnownNetwork>) -> BTreeSet<NetworkName> {
 fn is_scarce(network: &DynamicObject) -> bool {
     let conditions = network.data["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|condition| {
-        condition["type"] == ADDRESSES_AVAILABLE
+        condition["type"] == AddressesReason::TYPE
             && condition["status"] == "False"
-            && condition["reason"] == EXHAUSTED
+            && condition["reason"] == AddressesReason::Exhausted.as_str()
     })
 }
 
@@ -326,7 +327,7 @@ mod tests {
             assert!(!update(Event::Apply(network(1, spec("ipvlan"), nodes(count)))), "{count}");
         }
         assert!(update(Event::Apply(network(2, spec("macvlan"), nodes(7)))));
-        let exhausted = json!({"conditions": [condition(ADDRESSES_AVAILABLE, "False", EXHAUSTED)]});
+        let exhausted = json!({"conditions": [condition(AddressesReason::TYPE, "False", AddressesReason::Exhausted.as_str())]});
         assert!(update(Event::Apply(network(2, spec("macvlan"), exhausted.clone()))));
         assert!(!update(Event::Apply(network(2, spec("macvlan"), exhausted))));
         // The watch begins anew.

@@ -803,7 +803,8 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
             let (reports, reported) = mpsc::unbounded_channel();
-            let gate = GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone());
+            let gate =
+                GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone(), Arc::default());
             let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
             let loaded = journal.load().unwrap();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use netclaim_process::log::LogArgs;
 
 use crate::dra::Registration;
 
@@ -117,9 +118,8 @@ pub struct Args {
     #[arg(long)]
     pub is_started: bool,
 
-    /// Log as JSON, one object a line
-    #[arg(long, env = "NETCLAIM_LOG_JSON")]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// How to correct a value. clap names the flag and the value.

@@ -1,80 +1,140 @@
 //! The agent's Prometheus metrics.
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netclaim_api::addresses;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use netclaim_api::device::DeviceName;
+use netclaim_driver::attach::{self, Operation, Phase};
+use netclaim_process::label_values;
+use netclaim_process::metrics::{Label, Registry};
+use netclaim_slices::DroppedField;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 
-/// A call of the kubelet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(missing_docs, reason = "the kubelet's names")]
-pub enum KubeletCall {
-    Prepare,
-    Unprepare,
+use crate::owner::{Plan, PodState};
+
+label_values! {
+    /// A call of the kubelet.
+    #[allow(missing_docs, reason = "the kubelet's names")]
+    pub enum KubeletCall {
+        Prepare = "Prepare",
+        Unprepare = "Unprepare",
+    }
 }
 
-/// The result of a call for one claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum CallResult {
-    Ok,
-    Error,
+label_values! {
+    /// The result of a call for one claim.
+    #[allow(missing_docs, reason = "the names say it")]
+    pub enum CallResult {
+        Ok = "Ok",
+        Error = "Error",
+    }
 }
 
-/// A kind of sweep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(missing_docs, reason = "see crate::runtime::sweep")]
-pub enum SweepKind {
-    Gc,
-    Check,
-    Orphan,
+label_values! {
+    /// A kind of sweep.
+    #[allow(missing_docs, reason = "see crate::runtime::sweep")]
+    pub enum SweepKind {
+        Gc = "Gc",
+        Check = "Check",
+        Orphan = "Orphan",
+    }
 }
 
-/// The result of a sweep for one network, attachment or claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum SweepResult {
-    /// Nothing is wrong, or the sweep has corrected it.
-    Ok,
-    /// A CHECK found a fault.
-    Failed,
-    /// The sweep failed.
-    Error,
-    /// Nothing can be said.
-    Skipped,
+label_values! {
+    /// The result of a sweep for one network, attachment or claim.
+    pub enum SweepResult {
+        /// Nothing is wrong, or the sweep has corrected it.
+        Ok = "Ok",
+        /// A CHECK found a fault.
+        Failed = "Failed",
+        /// The sweep failed.
+        Error = "Error",
+        /// Nothing can be said.
+        Skipped = "Skipped",
+    }
 }
 
-/// Why a pod is woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum WakeCause {
-    /// The kubelet has registered the driver.
-    Registered,
-    /// A claim of the pod has been released by its earlier pod.
-    Released,
-    /// The kubelet has the pod, and asks for no claim of it.
-    NotPrepared,
-    /// The networks of the pod are there, after a container was refused for lack of them.
-    Attached,
+label_values! {
+    /// Why a pod is woken.
+    pub enum WakeCause {
+        /// The kubelet has registered the driver.
+        Registered = "Registered",
+        /// A claim of the pod has been released by its earlier pod.
+        Released = "Released",
+        /// The kubelet has the pod, and asks for no claim of it.
+        NotPrepared = "NotPrepared",
+        /// The networks of the pod are there, after a container was refused for lack of them.
+        Attached = "Attached",
+    }
 }
 
-/// What became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum WakeResult {
-    /// The kubelet was told to look at the pod.
-    Ok,
-    /// The agent may not wake pods.
-    Forbidden,
-    /// The pod was gone.
-    Gone,
-    /// The API server did not answer.
-    Error,
+label_values! {
+    /// What became of it.
+    pub enum WakeResult {
+        /// The kubelet was told to look at the pod.
+        Ok = "Ok",
+        /// The agent may not wake pods.
+        Forbidden = "Forbidden",
+        /// The pod was gone.
+        Gone = "Gone",
+        /// The API server did not answer.
+        Error = "Error",
+    }
+}
+
+label_values! {
+    /// How the wait of a container in its hook ended.
+    pub enum WaitEnd {
+        /// All networks of the pod are attached.
+        Open = "Open",
+        /// The pod goes away.
+        Gone = "Gone",
+        /// The hook or the agent ended first. The next hook or agent goes on.
+        Lost = "Lost",
+    }
+}
+
+label_values! {
+    /// An operation of CNI plugins on one attachment.
+    #[allow(missing_docs, reason = "the words of CNI")]
+    pub enum Verb {
+        Add = "ADD",
+        Del = "DEL",
+    }
+}
+
+label_values! {
+    /// How an operation ended.
+    pub enum OperationEnd {
+        /// It succeeded.
+        Ok = "Ok",
+        /// It failed, and is retried.
+        Failed = "Failed",
+        /// An ADD that is no longer wanted was ended.
+        CutShort = "CutShort",
+        /// A DEL is not retried, although something may be left.
+        GivenUp = "GivenUp",
+        /// After a DEL a link of the host is not back as it was.
+        Stray = "Stray",
+    }
+}
+
+label_values! {
+    /// How far an attachment in the journal is.
+    #[allow(missing_docs, reason = "see netclaim_driver::attach::machine")]
+    pub enum InJournal {
+        Planned = "Planned",
+        Adding = "Adding",
+        Attached = "Attached",
+        Deleting = "Deleting",
+        /// Nothing is owed but a link of the host, which is not back as it was.
+        Stray = "Stray",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -106,6 +166,23 @@ struct FieldLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    network: String,
+    verb: Verb,
+    outcome: OperationEnd,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitLabels {
+    outcome: WaitEnd,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JournalLabels {
+    phase: InJournal,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     call: KubeletCall,
     result: CallResult,
@@ -120,6 +197,7 @@ struct AddressLabels {
 
 impl AddressLabels {
     const STATES: [&str; 2] = ["free", "used"];
+    const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 
     fn of(network: &str, family: addresses::Family, state: &'static str) -> Self {
         let family = match family {
@@ -132,7 +210,7 @@ impl AddressLabels {
 
 /// All metrics.
 pub struct Metrics {
-    registry: Mutex<Registry>,
+    registry: Registry,
     calls: Family<CallLabels, Counter>,
     sweeps: Family<SweepLabels, Counter>,
     woken: Family<WakeLabels, Counter>,
@@ -140,6 +218,10 @@ pub struct Metrics {
     plugins: Family<PluginLabels, Gauge>,
     addresses: Family<AddressLabels, Gauge>,
     attach: Histogram,
+    operations: Family<OperationLabels, Histogram>,
+    waits: Family<WaitLabels, Histogram>,
+    journal: Family<JournalLabels, Gauge>,
+    dels_failing: Gauge,
     dropped: Family<FieldLabels, Gauge>,
     /// 1 when no counters are published because the scheduler cannot work with them.
     pub without_counters: Gauge,
@@ -178,126 +260,206 @@ impl Timer<'_> {
     }
 }
 
-fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
-    let gauge = Gauge::default();
-    registry.register(name, help, gauge.clone());
-    gauge
+/// Counts attachments, pod by pod.
+pub struct AttachmentCount<'a> {
+    metrics: &'a Metrics,
+    /// In the order of [`InJournal::ALL`].
+    phases: [i64; InJournal::ALL.len()],
+    dels_failing: i64,
 }
+
+impl AttachmentCount<'_> {
+    /// Counts those of a pod.
+    pub fn add(&mut self, pod: &PodState) {
+        for record in &pod.records {
+            let phase = match record.phase {
+                _ if record.stray.is_some() => InJournal::Stray,
+                Phase::Planned => InJournal::Planned,
+                Phase::Adding { .. } => InJournal::Adding,
+                Phase::Attached { .. } => InJournal::Attached,
+                Phase::Deleting { .. } => InJournal::Deleting,
+            };
+            let counts = InJournal::ALL.iter().zip(&mut self.phases);
+            counts.filter(|(of, _)| **of == phase).for_each(|(_, count)| *count += 1);
+        }
+        self.dels_failing += i64::try_from(pod.dels_failing).unwrap_or(i64::MAX);
+    }
+
+    /// Sets the gauges.
+    pub fn set(self) {
+        for (phase, count) in InJournal::ALL.iter().copied().zip(self.phases) {
+            self.metrics.journal.get_or_create(&JournalLabels { phase }).set(count);
+        }
+        self.metrics.dels_failing.set(self.dels_failing);
+    }
+}
+
+/// From a plugin that only writes to the kernel to one that uses its whole timeout, in seconds.
+const OPERATION_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0];
+/// From containers that come a moment too early to the hook's own timeout, in seconds.
+const WAIT_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 90.0];
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("netclaim");
-        let calls = Family::<CallLabels, Counter>::default();
-        registry.register("claims", "Claims that the kubelet asked to prepare or unprepare", calls.clone());
-        let sweeps = Family::<SweepLabels, Counter>::default();
-        registry.register(
-            "sweeps",
-            "Networks collected, attachments checked, claims of pods that are gone released",
-            sweeps.clone(),
-        );
-        let woken = Family::<WakeLabels, Counter>::default();
-        registry.register(
-            "pods_woken",
-            "Pods that waited and that the kubelet was asked to look at again, by the reason",
-            woken.clone(),
-        );
-        let networks = Family::<NetworkLabels, Gauge>::default();
-        registry.register(
-            "network_available",
-            "0 while a plugin of the Network is not installed, or says by STATUS that it cannot serve a pod",
-            networks.clone(),
-        );
-        let plugins = Family::<PluginLabels, Gauge>::default();
-        registry.register(
-            "cni_plugin_info",
-            "1 for the program that is run for each CNI plugin that the node's Networks use",
-            plugins.clone(),
-        );
-        let addresses = Family::<AddressLabels, Gauge>::default();
-        registry.register(
-            "addresses",
-            "Addresses in the blocks that the node has of each Network, by whether attachments have them",
-            addresses.clone(),
-        );
-        let attach = Histogram::new(exponential_buckets(0.002, 2.0, 12));
-        registry.register(
-            "attach_seconds",
-            "From the sandbox's event to its last attachment, or to the first that failed",
-            attach.clone(),
-        );
-        let dropped = Family::<FieldLabels, Gauge>::default();
-        registry.register(
-            "server_field_dropped",
-            "1 for each field of ResourceSlices that the API server does not store, else 0",
-            dropped.clone(),
-        );
-        let without_counters = gauge(
-            &mut registry,
-            "without_counters",
-            "1 where no counters are published because the scheduler of this Kubernetes version cannot work with them, else 0",
-        );
-        let pool_published =
-            gauge(&mut registry, "pool_published", "0 while the API server refuses the slices of the node");
-        let devices_left_out = gauge(&mut registry, "devices_left_out", "Devices that cannot be published");
-        let nri_connected =
-            gauge(&mut registry, "nri_connected", "1 while the container runtime is connected by NRI");
-        let unreadable = gauge(
-            &mut registry,
-            "journal_unreadable_files",
-            "Journal files that cannot be read, which the agent keeps",
-        );
-        let journal_writable = gauge(
-            &mut registry,
-            "journal_writable",
-            "0 while the state directory refuses writes, so that no new pod is attached",
-        );
-        let illegal_moves = gauge(
-            &mut registry,
-            "attachment_illegal_moves",
-            "Events that the state machine of attachments refused: bugs, see the log",
-        );
-        let panics = gauge(
-            &mut registry,
-            "attachment_panics",
-            "Panics of the agent in the work on a pod's attachments: bugs, see the log",
-        );
-        let without_block = gauge(
-            &mut registry,
-            "pods_without_address_block",
-            "Pods with addresses of blocks that the node has lost, and that other nodes may hand out",
-        );
-        let outdated = gauge(
-            &mut registry,
-            "programs_outdated",
-            "1 while the agent's hook or CNI plugins cannot be installed on the node and those of an earlier agent are used",
-        );
-        let restarts = gauge(
-            &mut registry,
-            "agent_restarts",
-            "How often the agent died and was started again in this container, which the kubelet does not count",
-        );
+        let mut registry = Registry::new("netclaim");
+        let network = || Label::any("network", "a Network");
         Self {
-            registry: Mutex::new(registry),
-            calls,
-            sweeps,
-            woken,
-            networks,
-            plugins,
-            addresses,
-            attach,
-            dropped,
-            without_counters,
-            pool_published,
-            devices_left_out,
-            nri_connected,
-            unreadable,
-            journal_writable,
-            illegal_moves,
-            panics,
-            outdated,
-            restarts,
-            without_block,
+            calls: registry.add(
+                "claims",
+                "Claims that the kubelet asked to prepare or unprepare",
+                [Label::one_of("call", KubeletCall::VALUES), Label::one_of("result", CallResult::VALUES)],
+                Family::default(),
+            ),
+            sweeps: registry.add(
+                "sweeps",
+                "Networks collected, attachments checked, claims of pods that are gone released",
+                [Label::one_of("sweep", SweepKind::VALUES), Label::one_of("result", SweepResult::VALUES)],
+                Family::default(),
+            ),
+            woken: registry.add(
+                "pods_woken",
+                "Pods that waited and that the kubelet was asked to look at again, by the reason",
+                [Label::one_of("cause", WakeCause::VALUES), Label::one_of("result", WakeResult::VALUES)],
+                Family::default(),
+            ),
+            networks: registry.add(
+                "network_available",
+                "0 while a plugin of the Network is not installed, or says by STATUS that it cannot serve a pod",
+                [network()],
+                Family::default(),
+            ),
+            plugins: registry.add(
+                "cni_plugin_info",
+                "1 for the program that is run for each CNI plugin that the node's Networks use",
+                [Label::any("plugin", "the type of a plugin"), Label::any("path", "the program")],
+                Family::default(),
+            ),
+            addresses: registry.add(
+                "addresses",
+                "Addresses in the blocks that the node has of each Network, by whether attachments have them",
+                [
+                    network(),
+                    Label::one_of("family", &AddressLabels::FAMILIES),
+                    Label::one_of("state", &AddressLabels::STATES),
+                ],
+                Family::default(),
+            ),
+            attach: registry.add_seconds(
+                "attach",
+                "From the sandbox's event to its last attachment, or to the first that failed",
+                [],
+                Histogram::new(exponential_buckets(0.002, 2.0, 12)),
+            ),
+            operations: registry.add_seconds(
+                "operation",
+                "How long an ADD or DEL took, with the wait for its turn",
+                [
+                    Label::any("network", "a Network; empty for a link's own devices"),
+                    Label::one_of("verb", Verb::VALUES),
+                    Label::one_of("outcome", OperationEnd::VALUES),
+                ],
+                Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS)),
+            ),
+            waits: registry.add_seconds(
+                "gate_wait",
+                "How long containers waited in their hooks for the networks of their pods, by how the wait ended",
+                [Label::one_of("outcome", WaitEnd::VALUES)],
+                Family::new_with_constructor(|| Histogram::new(WAIT_SECONDS)),
+            ),
+            journal: registry.add(
+                "attachments",
+                "Attachments in the journal, by how far they are",
+                [Label::one_of("phase", InJournal::VALUES)],
+                Family::default(),
+            ),
+            dels_failing: registry.add(
+                "dels_failing",
+                "Attachments whose DEL has failed five times or more and is retried",
+                [],
+                Gauge::default(),
+            ),
+            dropped: registry.add(
+                "server_field_dropped",
+                "1 for each field of ResourceSlices that the API server does not store, else 0",
+                [Label::one_of("field", &DroppedField::ALL.map(DroppedField::path))],
+                Family::default(),
+            ),
+            without_counters: registry.add(
+                "without_counters",
+                "1 where no counters are published because the scheduler of this Kubernetes version cannot work with them, else 0",
+                [],
+                Gauge::default(),
+            ),
+            pool_published: registry.add(
+                "pool_published",
+                "0 while the API server refuses the slices of the node",
+                [],
+                Gauge::default(),
+            ),
+            devices_left_out: registry.add(
+                "devices_left_out",
+                "Devices that cannot be published",
+                [],
+                Gauge::default(),
+            ),
+            nri_connected: registry.add(
+                "nri_connected",
+                "1 while the container runtime is connected by NRI",
+                [],
+                Gauge::default(),
+            ),
+            unreadable: registry.add(
+                "journal_unreadable_files",
+                "Journal files that cannot be read, which the agent keeps",
+                [],
+                Gauge::default(),
+            ),
+            journal_writable: registry.add(
+                "journal_writable",
+                "0 while the state directory refuses writes, so that no new pod is attached",
+                [],
+                Gauge::default(),
+            ),
+            illegal_moves: registry.add(
+                "attachment_illegal_moves",
+                "Events that the state machine of attachments refused: bugs, see the log",
+                [],
+                Gauge::default(),
+            ),
+            panics: registry.add(
+                "attachment_panics",
+                "Panics of the agent in the work on a pod's attachments: bugs, see the log",
+                [],
+                Gauge::default(),
+            ),
+            without_block: registry.add(
+                "pods_without_address_block",
+                "Pods with addresses of blocks that the node has lost, and that other nodes may hand out",
+                [],
+                Gauge::default(),
+            ),
+            outdated: registry.add(
+                "programs_outdated",
+                "1 while the agent's hook or CNI plugins cannot be installed on the node and those of an earlier agent are used",
+                [],
+                Gauge::default(),
+            ),
+            restarts: registry.add(
+                "agent_restarts",
+                "How often the agent died and was started again in this container, which the kubelet does not count",
+                [],
+                Gauge::default(),
+            ),
+            registry,
         }
+    }
+}
+
+/// The Network of a plan. A link's own devices have none, so that the label has as many values as there are Networks.
+fn network_of(plan: &Plan) -> String {
+    match plan.owner.device.device.parse() {
+        Ok(DeviceName::Network(name)) => name.to_string(),
+        _ => String::new(),
     }
 }
 
@@ -318,13 +480,48 @@ impl Metrics {
         self.woken.get_or_create(&WakeLabels { cause, result }).inc();
     }
 
-    /// Sets whether a Network can serve a pod; `None` when the Network is gone.
-    pub fn network_available(&self, network: &str, available: Option<bool>) {
+    /// Sets whether a Network can serve a pod.
+    pub fn network_available(&self, network: &str, available: bool) {
         let labels = NetworkLabels { network: network.to_owned() };
-        match available {
-            Some(available) => drop(self.networks.get_or_create(&labels).set(i64::from(available))),
-            None => drop(self.networks.remove(&labels)),
+        self.networks.get_or_create(&labels).set(i64::from(available));
+    }
+
+    /// Forgets a Network that is gone. Its addresses are [forgotten](Self::addresses_gone) when its blocks are.
+    pub fn network_gone(&self, network: &str) {
+        let network = network.to_owned();
+        self.networks.remove(&NetworkLabels { network: network.clone() });
+        for verb in Verb::ALL.iter().copied() {
+            for outcome in OperationEnd::ALL.iter().copied() {
+                self.operations.remove(&OperationLabels { network: network.clone(), verb, outcome });
+            }
         }
+    }
+
+    /// Measures an ADD or DEL.
+    pub fn operation(&self, plan: &Plan, operation: Operation, end: attach::End, took: Duration) {
+        let verb = match operation {
+            Operation::Add => Verb::Add,
+            Operation::Del => Verb::Del,
+        };
+        let outcome = match end {
+            attach::End::Succeeded => OperationEnd::Ok,
+            attach::End::Failed => OperationEnd::Failed,
+            attach::End::CutShort => OperationEnd::CutShort,
+            attach::End::GivenUp => OperationEnd::GivenUp,
+            attach::End::Stray => OperationEnd::Stray,
+        };
+        let labels = OperationLabels { network: network_of(plan), verb, outcome };
+        self.operations.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Measures the wait of a container in its hook.
+    pub fn gate_wait(&self, outcome: WaitEnd, took: Duration) {
+        self.waits.get_or_create(&WaitLabels { outcome }).observe(took.as_secs_f64());
+    }
+
+    /// Starts to count the attachments of all pods.
+    pub fn count_attachments(&self) -> AttachmentCount<'_> {
+        AttachmentCount { metrics: self, phases: [0; InJournal::ALL.len()], dels_failing: 0 }
     }
 
     /// Sets whether the program at `path` is run for a CNI plugin.
@@ -362,19 +559,29 @@ impl Metrics {
         Timer { start: Instant::now(), histogram: &self.attach }
     }
 
+    /// Returns what the metrics are.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Returns all metrics as OpenMetrics text.
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Writing to a String does not fail.
-        let _ = encode(&mut text, &registry);
-        text
+        self.registry.render()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use netclaim_process::metrics::testing::assert_all_move;
+
     use super::*;
+    use crate::fixtures::{record, sandbox};
+
+    fn plan(device: &str) -> Plan {
+        let mut plan = record("c", Phase::Planned).plan;
+        plan.owner.device.device = device.to_owned();
+        plan
+    }
 
     #[test]
     fn calls_are_counted_by_their_result() {
@@ -386,5 +593,106 @@ mod tests {
         let text = metrics.render();
         assert!(text.contains("netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1"), "{text}");
         assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
+    }
+
+    #[test]
+    fn operations_on_links_of_their_own_have_no_network() {
+        let metrics = Metrics::default();
+        for device in ["nic-eth1", "macvlan-eth2", "net-storage"] {
+            metrics.operation(&plan(device), Operation::Add, attach::End::Succeeded, Duration::ZERO);
+        }
+        let text = metrics.render();
+        let count = |network: &str| {
+            format!("netclaim_operation_seconds_count{{network=\"{network}\",verb=\"ADD\",outcome=\"Ok\"}}")
+        };
+        assert!(text.contains(&format!("{} 2", count(""))) && text.contains(&count("storage")), "{text}");
+        metrics.network_gone("storage");
+        assert!(!metrics.render().contains("storage"), "a Network that is gone has no series");
+    }
+
+    #[test]
+    fn every_metric_moves_with_the_labels_of_its_description() {
+        let metrics = &Metrics::default();
+        let sandbox = || sandbox("s");
+        let records = || {
+            let stray = netclaim_driver::attach::Record {
+                stray: Some("gone".to_owned()),
+                ..record("s", Phase::Deleting { sandbox: sandbox(), result: None })
+            };
+            let phases = [
+                Phase::Planned,
+                Phase::Adding { sandbox: sandbox() },
+                Phase::Deleting { sandbox: sandbox(), result: None },
+            ];
+            let attached = crate::fixtures::attached("a", "s");
+            phases.into_iter().map(|phase| record("c", phase)).chain([stray, attached]).collect()
+        };
+        let pod = || PodState { records: records(), dels_failing: 2, ..PodState::default() };
+        let count = || {
+            let mut count = metrics.count_attachments();
+            count.add(&pod());
+            count.set();
+        };
+        let one = |gauge: &Gauge| {
+            gauge.set(1);
+        };
+        let families = [addresses::Family::V4, addresses::Family::V6];
+        let ends = [
+            attach::End::Succeeded,
+            attach::End::Failed,
+            attach::End::CutShort,
+            attach::End::GivenUp,
+            attach::End::Stray,
+        ];
+        assert_all_move(
+            metrics.registry(),
+            &[
+                ("netclaim_claims_total", &|| {
+                    for call in KubeletCall::ALL {
+                        [true, false].iter().for_each(|ok| metrics.call(*call, *ok));
+                    }
+                }),
+                ("netclaim_sweeps_total", &|| {
+                    for sweep in SweepKind::ALL {
+                        SweepResult::ALL.iter().for_each(|result| metrics.sweep(*sweep, *result));
+                    }
+                }),
+                ("netclaim_pods_woken_total", &|| {
+                    for cause in WakeCause::ALL {
+                        WakeResult::ALL.iter().for_each(|result| metrics.woken(*cause, *result));
+                    }
+                }),
+                ("netclaim_network_available", &|| metrics.network_available("storage", true)),
+                ("netclaim_cni_plugin_info", &|| metrics.plugin("bridge", Path::new("/opt/bridge"), true)),
+                ("netclaim_addresses", &|| families.iter().for_each(|of| metrics.addresses("s", *of, 9, 3))),
+                ("netclaim_attach_seconds", &|| metrics.attach_seconds().observe()),
+                ("netclaim_operation_seconds", &|| {
+                    for operation in [Operation::Add, Operation::Del] {
+                        ends.iter().for_each(|end| {
+                            metrics.operation(&plan("net-s"), operation, *end, Duration::ZERO)
+                        });
+                    }
+                }),
+                ("netclaim_gate_wait_seconds", &|| {
+                    WaitEnd::ALL.iter().for_each(|end| metrics.gate_wait(*end, Duration::ZERO));
+                }),
+                ("netclaim_attachments", &count),
+                ("netclaim_dels_failing", &|| metrics.count_attachments().set()),
+                ("netclaim_server_field_dropped", &|| {
+                    DroppedField::ALL.iter().for_each(|field| metrics.field_dropped(field.path(), true));
+                }),
+                ("netclaim_without_counters", &|| one(&metrics.without_counters)),
+                ("netclaim_pool_published", &|| one(&metrics.pool_published)),
+                ("netclaim_devices_left_out", &|| one(&metrics.devices_left_out)),
+                ("netclaim_nri_connected", &|| one(&metrics.nri_connected)),
+                ("netclaim_journal_unreadable_files", &|| one(&metrics.unreadable)),
+                ("netclaim_journal_writable", &|| one(&metrics.journal_writable)),
+                ("netclaim_attachment_illegal_moves", &|| one(&metrics.illegal_moves)),
+                ("netclaim_attachment_panics", &|| one(&metrics.panics)),
+                ("netclaim_pods_without_address_block", &|| one(&metrics.without_block)),
+                ("netclaim_programs_outdated", &|| one(&metrics.outdated)),
+                ("netclaim_agent_restarts", &|| one(&metrics.restarts)),
+            ],
+        );
     }
 }

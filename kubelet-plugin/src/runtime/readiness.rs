@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::Journal;
+use crate::owner::{Journal, Owner};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use tokio::sync::watch;
 
@@ -69,7 +69,7 @@ pub async fn watch_journal(journal: Journal, metrics: Arc<Metrics>) {
 }
 
 /// Sets the gauges of the attacher and of the connection, until the runtime's sender is dropped.
-pub async fn update_gauges<N: Attach, O: Observer>(
+pub async fn update_gauges<N: Attach, O: Observer<Owner = Owner>>(
     mut connected: watch::Receiver<bool>,
     attacher: Arc<Attacher<N, O>>,
     metrics: Arc<Metrics>,
@@ -78,6 +78,9 @@ pub async fn update_gauges<N: Attach, O: Observer>(
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
         metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
         metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
+        let mut count = metrics.count_attachments();
+        attacher.for_each_pod(|pod| count.add(pod));
+        count.set();
         if let Ok(Err(_)) = tokio::time::timeout(GAUGE_INTERVAL, connected.changed()).await {
             return;
         }

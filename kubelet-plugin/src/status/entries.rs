@@ -2,6 +2,7 @@
 
 use crate::owner::{DeviceRef, ObjectRef, Plan, Record};
 use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
+use netclaim_api::reasons::{ConditionReason as _, ReadyReason, Reason as _};
 use netclaim_api::shorten;
 use netclaim_cni::CniResult;
 use netclaim_driver::attach::{Interface, Phase, Sandbox};
@@ -36,7 +37,7 @@ pub(super) enum State {
         broken: Option<String>,
     },
     NotReady {
-        reason: &'static str,
+        reason: ReadyReason,
         message: String,
     },
 }
@@ -51,7 +52,7 @@ pub(super) fn entry(record: &Record) -> Option<Entry> {
                 .and_then(|data| serde_json::from_str(data).ok()),
             broken: record.check.clone(),
         },
-        (_, Some(error)) => State::NotReady { reason: "AttachFailed", message: error.clone() },
+        (_, Some(error)) => State::NotReady { reason: ReadyReason::AttachFailed, message: error.clone() },
         (_, None) => return None,
     };
     Some(Entry { device: record.plan.owner.device.clone(), state })
@@ -104,9 +105,11 @@ fn without_times(mut status: Value) -> Value {
 
 fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
     let DeviceRef { pool, device, share_id, .. } = &entry.device;
-    let condition = |status: &str, reason: &str, message: &str| {
+    let condition = |reason: ReadyReason, message: &str| {
+        let status = if reason.status() { "True" } else { "False" };
+        let (type_, reason) = (ReadyReason::TYPE, reason.as_str());
         let message = shorten(message.to_owned(), MAX_MESSAGE);
-        json!([{"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}])
+        json!([{"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}])
     };
     let mut status = json!({"driver": driver, "pool": pool, "device": device});
     if let Some(share) = share_id {
@@ -116,15 +119,15 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
         State::Attached { network, data, broken } => {
             let if_name = network["interfaceName"].as_str().unwrap_or_default();
             status["conditions"] = match broken {
-                None => condition("True", "Attached", &format!("attached as {if_name}")),
-                Some(error) => condition("False", "CheckFailed", error),
+                None => condition(ReadyReason::Attached, &format!("attached as {if_name}")),
+                Some(error) => condition(ReadyReason::CheckFailed, error),
             };
             status["networkData"] = network.clone();
             if let Some(data) = data {
                 status["data"] = data.clone();
             }
         }
-        State::NotReady { reason, message } => status["conditions"] = condition("False", reason, message),
+        State::NotReady { reason, message } => status["conditions"] = condition(*reason, message),
     }
     status
 }
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_failed_device_has_its_error() {
-        let failed = State::NotReady { reason: "AttachFailed", message: "no".into() };
+        let failed = State::NotReady { reason: ReadyReason::AttachFailed, message: "no".into() };
         let status = device_status("netclaim.dev", &entry(failed), "now");
         let expected = json!([{"type": "Ready", "status": "False", "reason": "AttachFailed", "message": "no", "lastTransitionTime": "now"}]);
         assert_eq!(status["conditions"], expected);

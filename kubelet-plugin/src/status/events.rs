@@ -5,6 +5,7 @@ use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use netclaim_api::reasons::{NodeEvent, PodEvent, Reason as _};
 use netclaim_api::shorten;
 
 /// Longest note of an event in bytes (`events.k8s.io/v1`).
@@ -26,7 +27,8 @@ impl Events {
     }
 
     /// Warns about the node's devices on the Node, and retries for a while.
-    pub fn warn_node(&self, node: ObjectReference, reason: &'static str, note: String) {
+    pub fn warn_node(&self, node: ObjectReference, reason: NodeEvent, note: String) {
+        let reason = reason.as_str();
         let event = warning(reason, "Publish", note);
         // A new recorder each time: one that has seen the last event would count it up and drop the new note.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
@@ -39,8 +41,8 @@ impl Events {
     }
 
     /// Warns on a pod, without a retry.
-    pub(super) fn warn_pod(&self, pod: &ObjectRef, reason: &str, action: &str, note: String) {
-        let event = warning(reason, action, note);
+    pub(super) fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
+        let event = warning(reason.as_str(), action, note);
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),

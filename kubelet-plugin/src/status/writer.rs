@@ -9,6 +9,7 @@ use http::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams, Request};
+use netclaim_api::reasons::{PodEvent, ReadyReason};
 use netclaim_cni::error_chain;
 use netclaim_driver::failpoint::Failpoint;
 use serde::Deserialize;
@@ -110,7 +111,7 @@ impl StatusWriter {
                     Some(Update::Attachments { pod_uid, state }) => self.attachments(&pod_uid, &state),
                     Some(Update::Refused(refusal)) => self.refused(&refusal),
                     Some(Update::GivenUp { plan, why }) => {
-                        self.publish(&plan, "NetworkDetachGivenUp", "Detach", &format!("something may be left on the node: {why}"));
+                        self.publish(&plan, PodEvent::NetworkDetachGivenUp, "Detach", &format!("something may be left on the node: {why}"));
                     }
                     None => break,
                 },
@@ -158,7 +159,7 @@ impl StatusWriter {
     }
 
     fn refused(&mut self, refusal: &Refusal) {
-        let state = State::NotReady { reason: "Refused", message: refusal.message.clone() };
+        let state = State::NotReady { reason: ReadyReason::Refused, message: refusal.message.clone() };
         let entries = refusal
             .devices
             .iter()
@@ -182,15 +183,15 @@ impl StatusWriter {
     /// Reports a failure on the pod: the kubelet reports only what the runtime answers, not failures while the gate waits.
     fn report_to_pod(&self, plan: &Plan, entries: &[Entry]) {
         let Some((reason, action, message)) = entries.iter().find_map(|entry| match &entry.state {
-            State::NotReady { message, .. } => Some(("NetworkAttachFailed", "Attach", message)),
-            State::Attached { broken, .. } => Some(("NetworkCheckFailed", "Check", broken.as_ref()?)),
+            State::NotReady { message, .. } => Some((PodEvent::NetworkAttachFailed, "Attach", message)),
+            State::Attached { broken, .. } => Some((PodEvent::NetworkCheckFailed, "Check", broken.as_ref()?)),
         }) else {
             return;
         };
         self.publish(plan, reason, action, message);
     }
 
-    fn publish(&self, plan: &Plan, reason: &str, action: &str, message: &str) {
+    fn publish(&self, plan: &Plan, reason: PodEvent, action: &str, message: &str) {
         self.events.warn_pod(&plan.owner.pod, reason, action, format!("network {}: {message}", plan.network));
     }
 

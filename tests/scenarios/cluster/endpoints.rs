@@ -5,8 +5,8 @@ use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::Test;
 use netclaim_tests::objects::list;
+use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
 
 pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
     let answer = test.cluster.ask_agent("/metrics")?;
@@ -17,6 +17,8 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
         "netclaim_journal_unreadable_files 0",
         "netclaim_journal_writable 1",
         "netclaim_attachment_illegal_moves 0",
+        "netclaim_dels_failing 0",
+        "netclaim_attachments{phase=\"Deleting\"}",
         "# EOF",
     ] {
         ensure!(answer.contains(words), "no {words:?} in {answer}");
@@ -24,6 +26,27 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
     // The harness checks the number after every scenario.
     let restarts = answer.lines().find_map(|line| line.strip_prefix("netclaim_agent_restarts "));
     ensure!(restarts.is_some_and(|count| count.parse::<u64>().is_ok()), "no count of restarts in {answer}");
+    Ok(())
+}
+
+pub fn an_agent_takes_another_log_filter_without_a_restart(test: &Test<'_>) -> Result<()> {
+    let agent = test.cluster.agent_pid()?;
+    let kubectl = |args: &[&str]| test.cluster.kubectl(&[&["-n", SYSTEM], args].concat());
+    let logged = |words: &str| {
+        eventually(180, "the agent logs its new filter", || {
+            let log = kubectl(&["logs", AGENT, "--tail=20000"])?;
+            ensure!(log.contains(words), "no {words:?}");
+            Ok(())
+        })
+    };
+    let literal = "--from-literal=agent=info,netclaim_driver=debug,netclaim_process=trace";
+    kubectl(&["create", "configmap", "netclaim-log", literal])?;
+    let followed = logged("netclaim_process=trace");
+    kubectl(&["patch", "configmap", "netclaim-log", "--patch", r#"{"data": {"agent": "loud"}}"#])?;
+    let refused = logged("is no level");
+    kubectl(&["delete", "configmap", "netclaim-log"])?;
+    followed.and(refused)?;
+    ensure!(test.cluster.agent_pid()? == agent, "the agent is another one");
     Ok(())
 }
 

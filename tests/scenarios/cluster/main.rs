@@ -128,6 +128,7 @@ fn main() -> ExitCode {
             a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
             a_pod_whose_plugin_cannot_delete_is_kept_until_it_can,
             metrics_are_served,
+            an_agent_takes_another_log_filter_without_a_restart,
             tools_on_the_node_see_the_attachments,
             the_agent_has_only_the_documented_rights,
             the_agent_writes_only_slices_of_its_own_node,

@@ -107,7 +107,7 @@ impl Availability {
                     }
                     let chains = inventory.borrow_and_update().as_deref().map(|now| chains(now, &self.node));
                     for removed in checks.replace(chains.unwrap_or_default(), Instant::now()) {
-                        self.metrics.network_available(removed.as_str(), None);
+                        self.metrics.network_gone(removed.as_str());
                     }
                     look = Instant::now();
                 }
@@ -135,7 +135,7 @@ impl Availability {
     fn report(&self, checks: &Checks, unavailable: &watch::Sender<Arc<Unavailable>>) {
         let now = checks.unavailable();
         for name in checks.networks() {
-            self.metrics.network_available(name.as_str(), Some(!now.contains_key(name)));
+            self.metrics.network_available(name.as_str(), !now.contains_key(name));
         }
         unavailable.send_if_modified(|before| {
             if **before == now {

@@ -1,0 +1,231 @@
+//! Reasons of events and conditions. Users search for them and programs compare them, so they are API.
+//!
+//! The docstring of a reason is what `docs/reference/events-and-conditions.md` says of it: the first paragraph is what it
+//! means, the second what to do.
+
+/// A reason of an event or of a condition.
+pub trait Reason: Copy + 'static {
+    /// All reasons of this kind.
+    const ALL: &'static [Self];
+
+    /// Returns the reason as users see it.
+    fn as_str(self) -> &'static str;
+
+    /// Returns the lines of the docstring.
+    fn doc(self) -> &'static [&'static str];
+
+    /// Returns what the reason means.
+    fn meaning(self) -> String {
+        paragraph(self.doc(), 0)
+    }
+
+    /// Returns what to do about it; an empty text if there is nothing to do.
+    fn remedy(self) -> String {
+        paragraph(self.doc(), 1)
+    }
+}
+
+/// A reason of a condition. It decides the condition's status.
+pub trait ConditionReason: Reason {
+    /// Type of the condition.
+    const TYPE: &'static str;
+
+    /// The objects that have it, in the plural.
+    const OBJECTS: &'static str;
+
+    /// Whether the condition is `True`.
+    fn status(self) -> bool;
+}
+
+fn paragraph(lines: &[&str], index: usize) -> String {
+    let paragraph = lines.split(|line| line.trim().is_empty()).nth(index).unwrap_or_default();
+    paragraph.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+}
+
+/// Defines an enum of reasons, with their docstrings as text.
+macro_rules! reasons {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $reason:ident,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $($(#[doc = $doc])+ $reason,)+ }
+
+        impl Reason for $name {
+            const ALL: &'static [Self] = &[$(Self::$reason),+];
+
+            fn as_str(self) -> &'static str {
+                match self { $(Self::$reason => stringify!($reason)),+ }
+            }
+
+            fn doc(self) -> &'static [&'static str] {
+                match self { $(Self::$reason => &[$($doc),+]),+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Reasons of `Accepted`, the condition of Networks, AddressPools and UplinkPolicies. The last two are also reasons of the
+    /// controller's events.
+    AcceptedReason {
+        /// The object is in force.
+        Accepted,
+        /// The object is in force, but may not mean what its author intended.
+        ///
+        /// Read the message: it names each field and what is likely to be wrong. Nothing has to be done if it is meant.
+        AcceptedWithWarnings,
+        /// The object cannot be used as it is written. Pods cannot claim such a Network. Nodes keep the blocks of addresses that
+        /// they have of such a pool, and follow the last good version of such a policy.
+        ///
+        /// Correct every field that the message names.
+        Invalid,
+    }
+}
+
+reasons! {
+    /// Reasons of `Available`, which says where an accepted Network can be used now.
+    AvailableReason {
+        /// Every node that publishes the Network takes new pods.
+        Everywhere,
+        /// Some nodes take no new pods.
+        ///
+        /// The message names the nodes with the taints of their devices, and the nodes without an uplink. See
+        /// [what each taint means](../architecture.md#devices-and-counters).
+        NotEverywhere,
+        /// No node that the Network selects has its uplink.
+        ///
+        /// Compare `spec.uplink` and `spec.nodeSelector` with the links of the nodes. See
+        /// [which links are published](../architecture.md#which-links-are-published).
+        NoNode,
+        /// Every node that publishes the Network has a problem, so new pods stay Pending.
+        ///
+        /// As for `NotEverywhere`.
+        Nowhere,
+    }
+}
+
+reasons! {
+    /// Reasons of `AddressesAvailable`, which says whether nodes get the addresses that they need.
+    AddressesReason {
+        /// Every node has the addresses that it wants, or can get them.
+        Free,
+        /// A node needs a block of addresses, and none is free.
+        ///
+        /// Add a range to the Network's `addresses` or to its AddressPool. `kubectl get addressblocks` shows which nodes have what.
+        Exhausted,
+        /// The AddressPool that the Network names does not exist or is not accepted.
+        ///
+        /// Create or correct the pool. Nodes keep the blocks that they have.
+        PoolMissing,
+    }
+}
+
+reasons! {
+    /// Reasons of `Ready`, the condition of a device in a claim's status.
+    ReadyReason {
+        /// The network is attached, as the interface that the message names.
+        Attached,
+        /// An ADD has failed. The agent retries it, and the pod's containers wait.
+        ///
+        /// Read the message: it is the plugin's. See [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
+        AttachFailed,
+        /// A CHECK found the attachment different from what the ADD made. The pod is not touched.
+        ///
+        /// Read the message. If the pod has lost its network, delete the pod. The condition is `True` again when a later CHECK
+        /// succeeds.
+        CheckFailed,
+        /// The claim cannot be prepared on its node.
+        ///
+        /// Correct what the message names: a field of the claim or of its class, or a Network that is gone. The kubelet retries
+        /// after 60 to 90 s.
+        Refused,
+    }
+}
+
+reasons! {
+    /// Reasons of the agent's events on pods.
+    PodEvent {
+        /// An ADD has failed. The agent retries it, and the pod's containers wait.
+        ///
+        /// As for the condition `AttachFailed`.
+        NetworkAttachFailed,
+        /// A CHECK found the attachment different from what the ADD made.
+        ///
+        /// As for the condition `CheckFailed`.
+        NetworkCheckFailed,
+        /// The agent has given up a DEL, or a link of the host has not come back as it was. Something may be left on the node.
+        ///
+        /// Remove what the message names. The agent keeps looking for a link, and gives it to nobody until it is as it was. See
+        /// [NetclaimDetachGivenUp](../runbooks.md#netclaimdetachgivenup) and
+        /// [NetclaimStrayLink](../runbooks.md#netclaimstraylink).
+        NetworkDetachGivenUp,
+    }
+}
+
+reasons! {
+    /// Reasons of the agent's events on the Node.
+    NodeEvent {
+        /// A Network names a link that carries the node's own traffic. The message says whether pods share the link or do not
+        /// get it.
+        ///
+        /// Nothing, if sharing is meant. Otherwise name another link, or write the UplinkPolicy that the message names.
+        UplinkOfTheNode,
+        /// The API server does not store a field of ResourceSlices, or its scheduler cannot work with it.
+        ///
+        /// Switch the feature gate on that the message names, or upgrade Kubernetes. See
+        /// [Kubernetes versions](kubernetes-versions.md).
+        ServerLacksFeatures,
+        /// A device is not published, because the API server or the scheduler would refuse the whole pool with it.
+        ///
+        /// Read the message: it names the device and the value. Correct the Network or the UplinkPolicy that the value is from.
+        DeviceLeftOut,
+    }
+}
+
+impl ConditionReason for AcceptedReason {
+    const TYPE: &'static str = "Accepted";
+    const OBJECTS: &'static str = "Networks, AddressPools and UplinkPolicies";
+
+    fn status(self) -> bool {
+        self != Self::Invalid
+    }
+}
+
+impl ConditionReason for AvailableReason {
+    const TYPE: &'static str = "Available";
+    const OBJECTS: &'static str = "accepted Networks";
+
+    fn status(self) -> bool {
+        matches!(self, Self::Everywhere | Self::NotEverywhere)
+    }
+}
+
+impl ConditionReason for AddressesReason {
+    const TYPE: &'static str = "AddressesAvailable";
+    const OBJECTS: &'static str = "accepted Networks with `addresses`";
+
+    fn status(self) -> bool {
+        self == Self::Free
+    }
+}
+
+impl ConditionReason for ReadyReason {
+    const TYPE: &'static str = "Ready";
+    const OBJECTS: &'static str = "netclaim's devices in the status of claims";
+
+    fn status(self) -> bool {
+        self == Self::Attached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_docstring_is_a_meaning_and_a_remedy() {
+        assert_eq!(AcceptedReason::Accepted.meaning(), "The object is in force.");
+        assert_eq!(AcceptedReason::Accepted.remedy(), "");
+        assert!(AcceptedReason::Invalid.meaning().ends_with("version of such a policy."));
+        assert_eq!(AcceptedReason::Invalid.remedy(), "Correct every field that the message names.");
+    }
+}

@@ -1,0 +1,39 @@
+//! The reference is what the code says. `make generate` writes it anew. Alerts, dashboard and runbooks use only what it has.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod events;
+mod flags;
+mod metrics;
+mod monitoring;
+mod table;
+
+use std::path::PathBuf;
+
+/// A file of the repository.
+fn file(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn assert_fresh(path: &str, content: &str) {
+    let file = file(path);
+    if std::env::var_os("NETCLAIM_GENERATE").is_some() {
+        std::fs::write(&file, content).expect("writable");
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(committed == content, "{path} is stale: run `make generate` and commit the result");
+}
+
+#[test]
+fn the_reference_of_metrics_is_fresh() {
+    assert_fresh("docs/reference/metrics.md", &metrics::page());
+}
+
+#[test]
+fn the_reference_of_flags_is_fresh() {
+    assert_fresh("docs/reference/flags.md", &flags::page());
+}
+
+#[test]
+fn the_reference_of_events_and_conditions_is_fresh() {
+    assert_fresh("docs/reference/events-and-conditions.md", &events::page());
+}
