@@ -113,7 +113,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
 }
 
 async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> Result<(), Error> {
-    let config = kubernetes::config(args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
+    let config =
+        kubernetes::config("netclaim-controller", args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
     let client = Client::try_from(config.clone()).map_err(Error::Client)?;
     let identity = args.identity();
     let publisher =

@@ -405,16 +405,3 @@ pub(crate) fn make_run_dir(dir: &Path) -> Result<()> {
         .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
         .with_context(|| format!("cannot use the run directory {}", dir.display()))
 }
-
-/// Returns a client of the API server, by the kubeconfig or else as the pod.
-pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let kubeconfig = kube::config::Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?
-        }
-        None => kube::Config::infer().await.context("found no kubeconfig and no service account")?,
-    };
-    Ok(Client::try_from(config)?)
-}

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use kube::Client;
 use netclaim_cni::close_inherited_descriptors;
 use netclaim_driver::attach::boot_id;
-use netclaim_process::Stop;
+use netclaim_process::{Stop, kubernetes};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
@@ -37,7 +38,8 @@ pub(crate) fn start(args: Args) -> Result<ExitCode> {
 async fn run(args: Args) -> Result<()> {
     let mut stop = Stop::new()?;
     mounts::prepare_for_plugins();
-    let client = agent::client(args.kubeconfig.as_deref()).await?;
+    let config = kubernetes::config("netclaim-agent", args.kubeconfig.as_deref()).await?;
+    let client = Client::try_from(config)?;
     let boot_id = boot_id().context("cannot read the boot id")?;
     let turn = Turn::from_stdin()?;
     let plugins = Arc::new(agent::cni_plugins(&args, turn.mark())?);

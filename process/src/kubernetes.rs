@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::header::{HeaderValue, USER_AGENT};
 use kube::Config;
 use kube::api::Patch;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -26,17 +27,24 @@ pub enum ConfigError {
 }
 
 /// Returns the configuration in `kubeconfig`; by default that of $KUBECONFIG, ~/.kube/config or the pod's service
-/// account.
+/// account. `program` is the name by which the API server's audit log and its metrics know who asks (`User-Agent`).
 ///
 /// # Errors
 /// See [`ConfigError`].
-pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConfigError> {
-    let Some(path) = kubeconfig else {
-        return Config::infer().await.map_err(ConfigError::Infer);
+pub async fn config(program: &str, kubeconfig: Option<&Path>) -> Result<Config, ConfigError> {
+    let mut config = match kubeconfig {
+        None => Config::infer().await.map_err(ConfigError::Infer)?,
+        Some(path) => {
+            let unusable = |source| ConfigError::Kubeconfig { path: path.to_owned(), source };
+            let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .map_err(unusable)?
+        }
     };
-    let unusable = |source| ConfigError::Kubeconfig { path: path.to_owned(), source };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable)
+    let name = HeaderValue::from_str(&format!("{program}/{}", env!("CARGO_PKG_VERSION")));
+    config.headers.extend(name.ok().map(|name| (USER_AGENT, name)));
+    Ok(config)
 }
 
 /// How long the API server may take to answer a request that nobody waits for longer.
@@ -104,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_unusable_kubeconfig_is_named_in_the_error() {
-        let error = config(Some(Path::new("/nonexistent/config"))).await.unwrap_err();
+        let error = config("test", Some(Path::new("/nonexistent/config"))).await.unwrap_err();
         assert_eq!(error.to_string(), "cannot use kubeconfig /nonexistent/config");
     }
 }
