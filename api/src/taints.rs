@@ -36,6 +36,37 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 8] = [
+        Self::LinkDown,
+        Self::LinkInUse,
+        Self::LinkMissing,
+        Self::Withdrawn,
+        Self::Exhausted,
+        Self::PluginMissing,
+        Self::NotReady,
+        Self::Limited,
+    ];
+
+    /// Returns the reason of a taint with this key.
+    pub fn of_key(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.key() == key)
+    }
+
+    /// Returns the reason in words, for people who see only the taint.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::LinkDown => "the uplink is down or has no carrier",
+            Self::LinkInUse => "the uplink is in a use that excludes this one",
+            Self::LinkMissing => "the uplink is gone, or is no longer an uplink",
+            Self::Withdrawn => "the Network or this use of the link is no longer offered",
+            Self::Exhausted => "all addresses or ids that the node has are taken",
+            Self::PluginMissing => "a plugin of the Network is not on the node",
+            Self::NotReady => "a plugin reports that it cannot serve",
+            Self::Limited => "a plugin reports that pods would have limited connectivity",
+        }
+    }
+
     /// Returns the taint's key.
     pub const fn key(self) -> &'static str {
         match self {
@@ -77,6 +108,14 @@ impl fmt::Display for Unhealthy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_has_a_key_of_its_own() {
+        for reason in Reason::ALL {
+            assert_eq!(Reason::of_key(reason.key()), Some(reason));
+        }
+        assert_eq!(Reason::of_key("example.com/broken"), None);
+    }
 
     #[test]
     fn a_message_is_one_line_and_cut_between_characters() {

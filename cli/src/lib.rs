@@ -5,6 +5,7 @@
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status
 //!   API server, files ──────────> migrate
+//!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //! ```
 //!
 //! Invariants:
@@ -17,8 +18,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-mod cluster;
+pub mod cluster;
 pub mod cni;
+mod components;
+pub mod explain;
 pub mod migrate;
 pub mod status;
 
@@ -36,6 +39,8 @@ pub struct Cli {
 pub enum Command {
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
     Cni(cni::Args),
+    /// Says why a pod waits for its networks, or what it has.
+    Explain(explain::Args),
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster. Exits with 1 if something is.
     Status(status::Args),
     /// Translates what Multus reads into Networks, classes, claim templates and patches. Exits with 1 if something cannot be
@@ -64,6 +69,7 @@ fn shown_name(program: impl AsRef<Path>) -> &'static str {
 pub async fn run(cli: Cli, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     match cli.command {
         Command::Cni(args) => cni::run(args, out, err).await,
+        Command::Explain(args) => explain::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err).await,
         Command::Migrate(args) => migrate::run(args, out, err).await,
     }

@@ -38,7 +38,7 @@ use serde_json::Value;
 use self::input::Input;
 use self::read::ReadError;
 use self::report::Migration;
-use crate::cluster::ClusterArgs;
+use crate::cluster::Connection;
 
 /// `netclaimctl migrate`.
 #[derive(Debug, clap::Args)]
@@ -59,8 +59,9 @@ pub struct Args {
     /// How to print the translation: YAML to apply, with a report on standard error; or JSON with everything
     #[arg(long, short, value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
+    /// Which cluster
     #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
+    pub connection: Connection,
 }
 
 /// A form of the translation.
@@ -112,7 +113,7 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
 
 async fn migration(args: &Args) -> Result<Migration, ReadError> {
     let (input, context) = if args.files.is_empty() {
-        let (objects, namespace) = read::cluster(&args.cluster).await?;
+        let (objects, namespace) = read::cluster(&args.connection).await?;
         (Input::of(objects, "default", true), Some(namespace))
     } else {
         let namespace = args.namespace.as_deref().unwrap_or("default");

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::input::with_kind;
-use crate::cluster::{ClusterArgs, ConnectError};
+use crate::cluster::{self, Connection};
 
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
@@ -35,7 +35,7 @@ const KINDS: [(&str, &str, &str); 11] = [
 pub(super) enum ReadError {
     /// There is no client.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(#[from] cluster::ReadError),
     /// The API server does not list these objects.
     #[error("cannot list {kind} of all namespaces")]
     List {
@@ -93,8 +93,8 @@ pub(super) fn documents(text: &str) -> Result<Vec<Value>, String> {
 ///
 /// # Errors
 /// See [`ReadError`].
-pub(super) async fn cluster(args: &ClusterArgs) -> Result<(Vec<Value>, String), ReadError> {
-    let client = args.client().await?;
+pub(super) async fn cluster(connection: &Connection) -> Result<(Vec<Value>, String), ReadError> {
+    let client = connection.client().await?;
     Ok((objects(&client).await?, client.default_namespace().to_owned()))
 }
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use netclaim_cni::error_chain;
 
 use self::report::Report;
-use crate::cluster::ClusterArgs;
+use crate::cluster::Connection;
 
 /// `netclaimctl status`.
 #[derive(Debug, clap::Args)]
@@ -24,8 +24,9 @@ pub struct Args {
     /// How to print the status
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+    /// Which cluster
     #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
+    pub connection: Connection,
     /// The namespace in which netclaim is installed
     #[arg(long, short, default_value = "netclaim-system")]
     pub namespace: String,

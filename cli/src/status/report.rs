@@ -15,11 +15,7 @@ use serde::Serialize;
 
 use super::snapshot::Snapshot;
 use super::table::table;
-
-/// The label of netclaim's pods, and its values.
-const NAME: &str = "app.kubernetes.io/name";
-const AGENT: &str = "netclaim-agent";
-const CONTROLLER: &str = "netclaim-controller";
+use crate::components::{AGENT, CONTROLLER, is_named, is_ready};
 
 /// The status of netclaim on a cluster.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -256,15 +252,6 @@ fn agents(pods: &[Pod]) -> BTreeMap<&str, Agent> {
     agents
 }
 
-fn is_named(pod: &Pod, name: &str) -> bool {
-    pod.metadata.labels.as_ref().and_then(|labels| labels.get(NAME)).is_some_and(|label| label == name)
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
 /// Problems of netclaim's own pods.
 fn of_pods(pods: &[Pod]) -> Vec<String> {
     let of_name = |name| pods.iter().filter(move |pod| is_named(pod, name));
@@ -401,6 +388,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::components::NAME;
 
     fn network(name: &str, spec: Value, accepted: Value) -> Network {
         let mut all = json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}});

@@ -6,10 +6,9 @@ use kube::Api;
 use kube::api::ListParams;
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::Network;
-use serde::de::DeserializeOwned;
 
 use super::Args;
-use crate::cluster::ConnectError;
+use crate::cluster::{ReadError, list};
 
 /// The objects of one moment, more or less.
 #[derive(Debug, Default)]
@@ -23,29 +22,12 @@ pub(super) struct Snapshot {
     pub(super) pods: Vec<Pod>,
 }
 
-/// Why a cluster cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReadError {
-    /// There is no client.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// The API server does not list these objects.
-    #[error("cannot list {what}")]
-    List {
-        /// The objects.
-        what: &'static str,
-        /// What the API server says.
-        #[source]
-        source: kube::Error,
-    },
-}
-
 /// Reads the cluster.
 ///
 /// # Errors
 /// See [`ReadError`].
 pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
-    let client = args.cluster.client().await?;
+    let client = args.connection.client().await?;
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
     let (networks, slices, claims, nodes, pods) = tokio::try_join!(
@@ -56,12 +38,4 @@ pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
         list("netclaim's Pods", Api::namespaced(client.clone(), &args.namespace), &everything),
     )?;
     Ok(Snapshot { networks, slices, claims, nodes, pods })
-}
-
-async fn list<K: Clone + std::fmt::Debug + DeserializeOwned>(
-    what: &'static str,
-    api: Api<K>,
-    params: &ListParams,
-) -> Result<Vec<K>, ReadError> {
-    api.list(params).await.map(|list| list.items).map_err(|source| ReadError::List { what, source })
 }

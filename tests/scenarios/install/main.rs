@@ -8,12 +8,14 @@ use netclaim_tests::suite::Lane;
 use netclaim_tests::{scenarios, suite};
 
 mod chart;
+mod explain;
 mod helm;
 mod left;
 mod migrate;
 mod status;
 
 use chart::*;
+use explain::*;
 use helm::*;
 use migrate::*;
 use status::*;
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
             alone:
                 netclaimctl_shows_what_is_used_and_what_is_wrong,
                 a_deployment_of_multus_gets_its_network_from_netclaim,
+                netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,
                 plugins_come_from_an_image;

@@ -1,0 +1,19 @@
+//! netclaim's own pods.
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// The label of netclaim's pods whose values are [`AGENT`] and [`CONTROLLER`].
+pub(crate) const NAME: &str = "app.kubernetes.io/name";
+pub(crate) const AGENT: &str = "netclaim-agent";
+pub(crate) const CONTROLLER: &str = "netclaim-controller";
+
+/// Whether the pod is one of this component.
+pub(crate) fn is_named(pod: &Pod, name: &str) -> bool {
+    pod.metadata.labels.as_ref().and_then(|labels| labels.get(NAME)).is_some_and(|label| label == name)
+}
+
+/// Whether the pod is ready.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

@@ -1,0 +1,258 @@
+//! What the facts mean. Pure.
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use netclaim_api::DRIVER_NAME;
+use serde::Serialize;
+
+use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated};
+use super::networks::{self, Attachment};
+use super::scheduling::Judgement;
+use super::starting;
+
+/// An explanation.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explanation {
+    /// The answer in one sentence.
+    pub(super) verdict: String,
+    /// What else keeps the object waiting.
+    pub(super) causes: Vec<String>,
+    /// What the nodes can serve, if the scheduler has not allocated everything.
+    pub(super) judgement: Option<Judgement>,
+    /// What the claims have.
+    pub(super) attachments: Vec<Attachment>,
+    /// What else is to know: what could not be read, what is not judged.
+    pub(super) notes: Vec<String>,
+}
+
+impl Explanation {
+    /// Explains the facts. Only with `details` it has the judgement of each device.
+    pub(super) fn of(facts: &Facts, details: bool) -> Self {
+        let mut explanation = match &facts.pod {
+            Some(pod) => of_pod(pod, facts, details),
+            None => of_claim(facts, details),
+        };
+        explanation.attachments = facts.found().flat_map(networks::of_claim).collect();
+        explanation.notes.extend(facts.unread.iter().map(ToString::to_string));
+        explanation
+    }
+
+    fn saying(verdict: String) -> Self {
+        Self { verdict, ..Self::default() }
+    }
+}
+
+fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
+    let name = format!("pod {}", full_name(pod));
+    let stage = Stage::of(pod);
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    if facts.claims.is_empty() {
+        let verdict = format!("{name} names no ResourceClaim, so it gets no network of netclaim");
+        return Explanation { notes: extended_resources(pod), ..Explanation::saying(verdict) };
+    }
+    let attachments: Vec<Attachment> = facts.found().flat_map(networks::of_claim).collect();
+    match stage {
+        Stage::Waiting => waiting(pod, &name, facts, details),
+        _ if attachments.is_empty() && stage != Stage::Ended => Explanation::saying(format!(
+            "{name} is on node {node}, and none of its claims has a device of netclaim"
+        )),
+        Stage::Starting => {
+            let causes = facts
+                .node
+                .as_ref()
+                .map(|facts| starting::causes(pod, &attachments, facts))
+                .unwrap_or_default();
+            let all_ready = attachments.iter().all(|attachment| attachment.ready == Some(true));
+            let verdict = match causes.first() {
+                _ if all_ready => format!("{name} has its networks on node {node}, and does not run yet"),
+                Some(cause) => format!("{name} does not start on node {node}: {cause}"),
+                None => format!("{name} has been given node {node}, and its networks are being attached"),
+            };
+            Explanation { causes, ..Explanation::saying(verdict) }
+        }
+        Stage::Running => {
+            let broken = attachments.iter().filter(|attachment| attachment.ready == Some(false)).count();
+            let problem = match broken {
+                0 => String::new(),
+                broken => format!(", {broken} of which {} not ready", if broken == 1 { "is" } else { "are" }),
+            };
+            Explanation::saying(format!(
+                "{name} runs on node {node} with {}{problem}",
+                counted(attachments.len(), "network")
+            ))
+        }
+        Stage::Ended if pod.metadata.deletion_timestamp.is_some() => {
+            Explanation::saying(format!("{name} is being deleted"))
+        }
+        Stage::Ended => Explanation::saying(format!("{name} has ended, and its networks are released")),
+    }
+}
+
+fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
+    let mut causes: Vec<String> = facts.claims.iter().filter_map(missing).collect();
+    let deleting = facts.found().filter(|claim| claim.metadata.deletion_timestamp.is_some());
+    causes.extend(deleting.map(|claim| format!("claim {} is being deleted", full_name(claim))));
+    if let Some(cause) = causes.first() {
+        let verdict = format!("{name} waits: {cause}");
+        return Explanation { causes, ..Explanation::saying(verdict) };
+    }
+    let mut notes: Vec<String> = facts.found().filter_map(|claim| reserved_for_another(claim, pod)).collect();
+    notes.extend(scheduler_says(pod));
+    let judgement =
+        facts.cluster.as_ref().and_then(|cluster| judge(facts, pod.spec.as_ref(), cluster, details));
+    let verdict = match &judgement {
+        None => format!("{name} waits for the scheduler; why is not known, because of what you may not read"),
+        Some(judgement) if judgement.is_foreign => {
+            format!(
+                "{name} waits for the scheduler; none of its claims is for devices of netclaim ({DRIVER_NAME})"
+            )
+        }
+        Some(judgement) => format!("{name} {}", waits(judgement)),
+    };
+    notes.extend(judgement.iter().flat_map(not_judged));
+    Explanation { judgement, notes, ..Explanation::saying(verdict) }
+}
+
+fn of_claim(facts: &Facts, details: bool) -> Explanation {
+    let Some(claim) = facts.found().next() else { return Explanation::default() };
+    let name = format!("claim {}", full_name(claim));
+    let status = claim.status.as_ref();
+    let reserved = status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    let pods: Vec<&str> = reserved
+        .filter(|consumer| consumer.resource == "pods")
+        .map(|consumer| consumer.name.as_str())
+        .collect();
+    if is_allocated(claim) {
+        let attachments = networks::of_claim(claim);
+        let reserved = match pods.as_slice() {
+            [] => "no pod".to_owned(),
+            pods => format!("pod {}", pods.join(", ")),
+        };
+        let what = match attachments.iter().find(|attachment| attachment.ready == Some(false)) {
+            _ if attachments.is_empty() => "has no device of netclaim".to_owned(),
+            Some(broken) => format!("is not ready ({}): {}", broken.reason, broken.message),
+            None => format!("has {}", counted(attachments.len(), "network")),
+        };
+        return Explanation::saying(format!("{name} {what}; it is reserved for {reserved}"));
+    }
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Explanation::saying(format!("{name} is being deleted"));
+    }
+    let judgement = facts.cluster.as_ref().and_then(|cluster| judge(facts, None, cluster, details));
+    let verdict = match &judgement {
+        None => format!("{name} is not allocated; why is not known, because of what you may not read"),
+        Some(judgement) if judgement.is_foreign => {
+            format!("{name} is not allocated, and is not for devices of netclaim ({DRIVER_NAME})")
+        }
+        Some(judgement) if !judgement.serving.is_empty() => {
+            let nodes = counted(judgement.serving.len(), "node");
+            format!("{name} is not allocated, but {nodes} can serve it: it waits for a pod that uses it")
+        }
+        Some(judgement) => format!("{name} {}", waits(judgement)),
+    };
+    let notes = judgement.iter().flat_map(not_judged).collect();
+    Explanation { judgement, notes, ..Explanation::saying(verdict) }
+}
+
+fn judge(facts: &Facts, pod: Option<&PodSpec>, cluster: &Cluster, details: bool) -> Option<Judgement> {
+    let claims: Vec<ResourceClaim> = facts.found().cloned().collect();
+    Judgement::of(&claims, pod, cluster, details)
+}
+
+/// The rest of the sentence that begins with the pod or claim.
+fn waits(judgement: &Judgement) -> String {
+    let others = match judgement.serving_others.len() {
+        0 => String::new(),
+        1 => "; 1 node could, but does not take the pod".to_owned(),
+        others => format!("; {others} nodes could, but do not take the pod"),
+    };
+    if let Some(network) = judgement.networks.first().filter(|_| judgement.serving.is_empty()) {
+        format!("waits: {network}")
+    } else if let Some(stop) = judgement.stop() {
+        match &stop.request {
+            Some(request) => format!("waits: the scheduler cannot serve {request}: {}", stop.text),
+            None => format!("waits: {}", stop.text),
+        }
+    } else if !judgement.serving.is_empty() {
+        let nodes = counted(judgement.serving.len(), "node");
+        format!(
+            "waits, but {nodes} can serve its networks: the scheduler has another reason, or has not tried yet"
+        )
+    } else if !judgement.unknown.is_empty() {
+        format!("waits; it is not known whether {} can serve it", counted(judgement.unknown.len(), "node"))
+    } else if judgement.nodes.is_empty() {
+        format!("waits: no node has a ResourceSlice of {DRIVER_NAME}")
+    } else if judgement.nodes.iter().all(|node| !node.unfit.is_empty()) {
+        format!("waits: no node takes the pod{others}")
+    } else {
+        match judgement.unserved.as_slice() {
+            [] => format!("waits: no node can serve all of its requests{others}"),
+            [request] => format!("waits: no node can serve {request}{others}"),
+            requests => format!("waits: no node can serve {}{others}", requests.join(" or ")),
+        }
+    }
+}
+
+/// Why a pod's claim is not there.
+fn missing(claim: &ClaimFact) -> Option<String> {
+    match claim {
+        ClaimFact::Found(_) => None,
+        ClaimFact::NotMade { name, template, has_template: Some(false) } => {
+            Some(format!("there is no ResourceClaimTemplate {template} for its claim {name}"))
+        }
+        ClaimFact::NotMade { name, template, .. } => Some(format!(
+            "Kubernetes has not made its claim {name} from ResourceClaimTemplate {template} yet"
+        )),
+        ClaimFact::Missing { name } => Some(format!("there is no ResourceClaim {name}")),
+    }
+}
+
+/// netclaim gives a claim to one pod after another.
+fn reserved_for_another(claim: &ResourceClaim, pod: &Pod) -> Option<String> {
+    let reserved = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    let others: Vec<&str> = reserved
+        .filter(|consumer| Some(&consumer.uid) != pod.metadata.uid.as_ref())
+        .map(|consumer| consumer.name.as_str())
+        .collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "claim {} is reserved for {}: netclaim attaches a claim to one pod at a time, and to the next one when that has ended",
+            full_name(claim),
+            others.join(", ")
+        )
+    })
+}
+
+fn scheduler_says(pod: &Pod) -> Option<String> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let scheduled =
+        conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
+    scheduled.message.as_deref().map(|message| format!("the scheduler says: {message}"))
+}
+
+fn not_judged(judgement: &Judgement) -> Vec<String> {
+    let foreign = judgement.foreign.iter();
+    foreign.map(|request| format!("{request} is for devices of another driver, and was not judged")).collect()
+}
+
+/// The scheduler makes a claim for such a pod only when it has found a node.
+fn extended_resources(pod: &Pod) -> Vec<String> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let limits = containers.flat_map(|container| {
+        container.resources.iter().flat_map(|resources| resources.limits.iter().flatten())
+    });
+    let ours = limits.map(|(name, _)| name).filter(|name| {
+        let domain = name.split_once('/').map(|(domain, _)| domain);
+        matches!(domain, Some(DRIVER_NAME | "deviceclass.resource.kubernetes.io"))
+    });
+    ours.map(|name| {
+        format!("its limit {name} becomes a claim when the scheduler has found a node; until then it is not judged")
+    })
+    .collect()
+}
+
+/// `1 node`, `2 nodes`.
+pub(super) fn counted(number: usize, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}

@@ -1,0 +1,122 @@
+//! What an explanation is made of.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use kube::ResourceExt as _;
+use netclaim_api::network::Network;
+
+/// The objects of one moment, more or less.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// The pod that is explained; `None` if it is a claim.
+    pub(super) pod: Option<Pod>,
+    /// The pod's claims, or the claim that is explained.
+    pub(super) claims: Vec<ClaimFact>,
+    /// What the scheduler works with, if something waits for it.
+    pub(super) cluster: Option<Cluster>,
+    /// The pod's node, if it has one and is not running.
+    pub(super) node: Option<NodeFacts>,
+    /// What could not be read.
+    pub(super) unread: Vec<Unread>,
+}
+
+/// A claim, or why there is none.
+#[derive(Debug)]
+pub(super) enum ClaimFact {
+    Found(Box<ResourceClaim>),
+    /// Kubernetes has not made it from its template yet.
+    NotMade {
+        /// What the pod calls it.
+        name: String,
+        template: String,
+        /// Whether the template exists; `None` if that could not be read.
+        has_template: Option<bool>,
+    },
+    /// The pod names a claim that does not exist.
+    Missing {
+        name: String,
+    },
+}
+
+/// What the scheduler works with; `None` is what could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    pub(super) classes: Option<Vec<DeviceClass>>,
+    /// Those of netclaim.
+    pub(super) slices: Option<Vec<ResourceSlice>>,
+    pub(super) nodes: Option<Vec<Node>>,
+    /// All that could be read.
+    pub(super) claims: Vec<ResourceClaim>,
+    pub(super) networks: Option<Vec<Network>>,
+}
+
+/// What may keep a pod from starting on its node; `None` is what could not be read.
+#[derive(Debug, Default)]
+pub(super) struct NodeFacts {
+    pub(super) node: Option<Node>,
+    /// Pods of netclaim's agent on the node.
+    pub(super) agents: Option<Vec<Pod>>,
+    /// Events of the pod.
+    pub(super) events: Vec<Event>,
+}
+
+/// Something that the user may not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unread {
+    pub(super) what: &'static str,
+    pub(super) follows: &'static str,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "you may not read {}: {}", self.what, self.follows)
+    }
+}
+
+/// How far a pod is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for a node.
+    Waiting,
+    /// It has a node and does not run.
+    Starting,
+    Running,
+    /// It has ended, or is being deleted.
+    Ended,
+}
+
+impl Stage {
+    pub(super) fn of(pod: &Pod) -> Self {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        match phase {
+            Some("Succeeded" | "Failed") => Self::Ended,
+            _ if pod.metadata.deletion_timestamp.is_some() => Self::Ended,
+            Some("Running") => Self::Running,
+            _ if node.is_some() => Self::Starting,
+            _ => Self::Waiting,
+        }
+    }
+}
+
+impl Facts {
+    /// The claims that exist.
+    pub(super) fn found(&self) -> impl Iterator<Item = &ResourceClaim> {
+        self.claims.iter().filter_map(|claim| match claim {
+            ClaimFact::Found(claim) => Some(claim.as_ref()),
+            _ => None,
+        })
+    }
+}
+
+/// Whether the claim has been allocated.
+pub(super) fn is_allocated(claim: &ResourceClaim) -> bool {
+    claim.status.as_ref().is_some_and(|status| status.allocation.is_some())
+}
+
+/// `NAMESPACE/NAME`.
+pub(super) fn full_name(object: &impl kube::Resource) -> String {
+    format!("{}/{}", object.meta().namespace.as_deref().unwrap_or_default(), object.name_any())
+}

@@ -1,0 +1,102 @@
+//! `netclaimctl explain`: why a pod waits for its networks, or what it has.
+//!
+//! ```text
+//!   API server ── the pod, its claims ──> what else is needed ──> facts ──> explanation (pure) ──> text, or JSON
+//!                                                                              │
+//!                                     netclaim_allocation: one node after another ┘
+//! ```
+//!
+//! It reads, with the rights of whoever runs it. What it may not read is said, with what is unknown because of it.
+
+mod explanation;
+mod facts;
+mod networks;
+mod read;
+mod scheduling;
+mod starting;
+mod text;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use netclaim_cni::error_chain;
+
+use self::explanation::Explanation;
+use crate::cluster::Connection;
+
+/// `netclaimctl explain`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to explain.
+    #[command(subcommand)]
+    pub object: Object,
+}
+
+/// An object that can be explained.
+#[derive(Debug, clap::Subcommand)]
+pub enum Object {
+    /// Says why a pod waits, why it does not start, or which networks it has.
+    Pod(Target),
+    /// Says why a ResourceClaim is not allocated, or what it has.
+    Claim(Target),
+}
+
+/// Which object, and how to explain it.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    /// The object's name
+    pub name: String,
+    /// The object's namespace [default: that of the context]
+    #[arg(long, short)]
+    pub namespace: Option<String>,
+    /// Shows every node and every device that was looked at
+    #[arg(long)]
+    pub details: bool,
+    /// How to print the explanation
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+    /// The namespace in which netclaim is installed
+    #[arg(long, default_value = "netclaim-system")]
+    pub netclaim_namespace: String,
+    /// Which cluster
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// A form of the explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// For people
+    Text,
+    /// For programs, with all details
+    Json,
+}
+
+/// Prints the explanation. Fails if the object cannot be read.
+pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
+    let facts = match read::facts(&args.object).await {
+        Ok(facts) => facts,
+        Err(error) => {
+            let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    let (Object::Pod(target) | Object::Claim(target)) = &args.object;
+    let explanation = Explanation::of(&facts, target.details || target.output == Output::Json);
+    let text = match target.output {
+        Output::Text => explanation.text(target.details),
+        Output::Json => match serde_json::to_string_pretty(&explanation) {
+            Ok(json) => json + "\n",
+            Err(error) => {
+                let _ = writeln!(err, "netclaimctl: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    // A reader that has closed the pipe has what it wants.
+    let _ = out.write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests;

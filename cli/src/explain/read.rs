@@ -1,0 +1,199 @@
+//! Reads what is needed to explain an object, and no more.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::{Event, Node, Pod, PodResourceClaim};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use kube::api::ListParams;
+use kube::{Api, Client, Error, Resource, ResourceExt as _};
+use netclaim_api::DRIVER_NAME;
+use serde::de::DeserializeOwned;
+
+use super::facts::{ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, is_allocated};
+use super::{Object, Target};
+use crate::cluster::{ReadError, get, list};
+use crate::components::{AGENT, NAME};
+
+/// Reads the facts about an object.
+///
+/// # Errors
+/// Fails if the object itself or the claims of its namespace cannot be read. See [`ReadError`].
+pub(super) async fn facts(object: &Object) -> Result<Facts, ReadError> {
+    let (Object::Pod(target) | Object::Claim(target)) = object;
+    let client = target.connection.client().await?;
+    let namespace = target.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let mut reader = Reader { client, namespace, unread: Vec::new() };
+    let mut facts = match object {
+        Object::Pod(target) => reader.pod(target).await?,
+        Object::Claim(target) => reader.claim(target).await?,
+    };
+    facts.unread = reader.unread;
+    Ok(facts)
+}
+
+struct Reader {
+    client: Client,
+    namespace: String,
+    unread: Vec<Unread>,
+}
+
+impl Reader {
+    async fn pod(&mut self, target: &Target) -> Result<Facts, ReadError> {
+        let what = format!("pod {}/{}", self.namespace, target.name);
+        let pod =
+            get(what, Api::<Pod>::namespaced(self.client.clone(), &self.namespace), &target.name).await?;
+        let mut facts = Facts { claims: self.claims_of(&pod).await?, ..Facts::default() };
+        match Stage::of(&pod) {
+            Stage::Waiting if facts.found().next().is_some() => facts.cluster = Some(self.cluster().await?),
+            Stage::Starting => facts.node = Some(self.node(&pod, target).await?),
+            _ => {}
+        }
+        facts.pod = Some(pod);
+        Ok(facts)
+    }
+
+    async fn claim(&mut self, target: &Target) -> Result<Facts, ReadError> {
+        let what = format!("ResourceClaim {}/{}", self.namespace, target.name);
+        let api = Api::<ResourceClaim>::namespaced(self.client.clone(), &self.namespace);
+        let claim = get(what, api, &target.name).await?;
+        let cluster = if is_allocated(&claim) { None } else { Some(self.cluster().await?) };
+        Ok(Facts { claims: vec![ClaimFact::Found(Box::new(claim))], cluster, ..Facts::default() })
+    }
+
+    async fn claims_of(&mut self, pod: &Pod) -> Result<Vec<ClaimFact>, ReadError> {
+        let mut claims = Vec::new();
+        for named in pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten()) {
+            match claim_name(pod, named) {
+                Some(name) => claims.push(self.found(&name).await?),
+                None => claims.extend(self.not_made(named).await?),
+            }
+        }
+        // The scheduler makes it for a pod that asks by limits.
+        let implied = pod.status.iter().filter_map(|status| status.extended_resource_claim_status.as_ref());
+        for implied in implied {
+            claims.push(self.found(&implied.resource_claim_name).await?);
+        }
+        Ok(claims)
+    }
+
+    async fn found(&self, name: &str) -> Result<ClaimFact, ReadError> {
+        let what = format!("ResourceClaim {}/{name}", self.namespace);
+        match get(what, Api::namespaced(self.client.clone(), &self.namespace), name).await {
+            Ok(claim) => Ok(ClaimFact::Found(Box::new(claim))),
+            Err(ReadError::Missing { .. }) => Ok(ClaimFact::Missing { name: name.to_owned() }),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn not_made(&mut self, named: &PodResourceClaim) -> Result<Option<ClaimFact>, ReadError> {
+        let Some(template) = named.resource_claim_template_name.clone() else { return Ok(None) };
+        let api = Api::<ResourceClaimTemplate>::namespaced(self.client.clone(), &self.namespace);
+        let has_template = match get("ResourceClaimTemplate".to_owned(), api, &template).await {
+            Ok(_) => Some(true),
+            Err(ReadError::Missing { .. }) => Some(false),
+            Err(error) => {
+                let unread = Unread {
+                    what: "ResourceClaimTemplates",
+                    follows: "whether the template of a claim exists is not known",
+                };
+                self.note(error, unread)?;
+                None
+            }
+        };
+        Ok(Some(ClaimFact::NotMade { name: named.name.clone(), template, has_template }))
+    }
+
+    async fn cluster(&mut self) -> Result<Cluster, ReadError> {
+        let everything = ListParams::default();
+        let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
+        let classes = self.all("DeviceClasses", "what the claims may have is not known", &everything).await?;
+        let offers = "what the nodes offer is not known. An admin can run this command, too";
+        let slices = self.all("ResourceSlices", offers, &ours).await?;
+        let nodes =
+            "whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown";
+        let nodes = self.all("Nodes", nodes, &everything).await?;
+        let claims = "less is free than shown, because the claims of other namespaces are not counted";
+        let claims = match self.all("ResourceClaims of all namespaces", claims, &everything).await? {
+            Some(claims) => claims,
+            None => {
+                let api = Api::namespaced(self.client.clone(), &self.namespace);
+                list("ResourceClaims of the namespace", api, &everything).await?
+            }
+        };
+        let networks = "whether a Network exists and is accepted is not known";
+        let networks = self.all("Networks", networks, &everything).await?;
+        Ok(Cluster { classes, slices, nodes, claims, networks })
+    }
+
+    async fn node(&mut self, pod: &Pod, target: &Target) -> Result<NodeFacts, ReadError> {
+        let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        let node = match get(format!("node {name}"), Api::<Node>::all(self.client.clone()), &name).await {
+            Err(ReadError::Missing { .. }) => None,
+            node => self.readable("Nodes", "whether the pod's node is ready is not known", node)?,
+        };
+        let agents =
+            ListParams::default().labels(&format!("{NAME}={AGENT}")).fields(&format!("spec.nodeName={name}"));
+        let api = Api::<Pod>::namespaced(self.client.clone(), &target.netclaim_namespace);
+        let agents = list(PODS, api, &agents).await;
+        let agents = self.readable(PODS, "whether the node's agent is ready is not known", agents)?;
+        let of_pod =
+            ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid().unwrap_or_default()));
+        let api = Api::<Event>::namespaced(self.client.clone(), &self.namespace);
+        let events = list(EVENTS, api, &of_pod).await;
+        let events =
+            self.readable(EVENTS, "what the kubelet and the agent have reported is not known", events)?;
+        Ok(NodeFacts { node, agents, events: events.unwrap_or_default() })
+    }
+
+    /// Lists objects of the whole cluster; `None` if the user may not.
+    async fn all<K>(
+        &mut self,
+        what: &'static str,
+        follows: &'static str,
+        params: &ListParams,
+    ) -> Result<Option<Vec<K>>, ReadError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let listed = list(what, Api::<K>::all(self.client.clone()), params).await;
+        self.readable(what, follows, listed)
+    }
+
+    /// Goes on without what the user may not read.
+    fn readable<T>(
+        &mut self,
+        what: &'static str,
+        follows: &'static str,
+        read: Result<T, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(error) => self.note(error, Unread { what, follows }).map(|()| None),
+        }
+    }
+
+    fn note(&mut self, error: ReadError, unread: Unread) -> Result<(), ReadError> {
+        match &error {
+            ReadError::List { source, .. } | ReadError::Get { source, .. } if is_refused(source) => {
+                self.unread.push(unread);
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+}
+
+const PODS: &str = "netclaim's Pods";
+const EVENTS: &str = "Events";
+
+/// Whether the user lacks the right, or the API server does not serve such objects.
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.is_forbidden() || status.code == 404)
+}
+
+/// The name of the claim that a pod means; `None` if there is none yet.
+fn claim_name(pod: &Pod, named: &PodResourceClaim) -> Option<String> {
+    let made = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    let made = made.filter(|made| made.name == named.name).find_map(|made| made.resource_claim_name.clone());
+    named.resource_claim_name.clone().or(made)
+}

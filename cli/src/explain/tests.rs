@@ -1,0 +1,347 @@
+//! Explanations of small clusters.
+
+use serde_json::{Value, json};
+
+use super::explanation::Explanation;
+use super::facts::{ClaimFact, Cluster, Facts, NodeFacts, Unread};
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
+}
+
+fn pod(status: Value, node: Option<&str>) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": "web", "uid": "u"}, "status": status,
+        "spec": {"nodeName": node, "containers": [], "resourceClaims": [{"name": "net", "resourceClaimName": "net"}]}})
+}
+
+fn pending() -> Value {
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 cannot allocate all claims."});
+    pod(json!({"phase": "Pending", "conditions": [condition]}), None)
+}
+
+fn claim(class: &str, status: Value) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": "net", "uid": "c"}, "status": status,
+        "spec": {"devices": {"requests": [{"name": "net", "exactly": {"deviceClassName": class}}]}}})
+}
+
+fn allocated(condition: Value) -> Value {
+    let device = json!({"driver": "netclaim.dev", "pool": "a", "device": "net-storage", "shareID": "s"});
+    let mut result = device.clone();
+    result["request"] = json!("net");
+    let mut status = device;
+    status["conditions"] = json!([condition]);
+    status["networkData"] =
+        json!({"interfaceName": "net1", "hardwareAddress": "36:6f:e3:6d:91:81", "ips": ["10.20.0.2/22"]});
+    json!({"allocation": {"devices": {"results": [result]}}, "devices": [status],
+        "reservedFor": [{"resource": "pods", "name": "web", "uid": "u"}]})
+}
+
+fn condition(status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-22T00:00:00Z"})
+}
+
+fn holding(name: &str, node: &str) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": name}, "spec": {}, "status": {
+        "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
+        "allocation": {"devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": node,
+            "device": "net-storage", "shareID": "s", "consumedCapacity": {"interfaces": "1"}}]}}}})
+}
+
+fn slice(node: &str, network: &str) -> Value {
+    json!({"metadata": {"name": node}, "spec": {"driver": "netclaim.dev", "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": format!("net-{network}"), "allowMultipleAllocations": true,
+            "attributes": {"network": {"string": network}},
+            "capacity": {"interfaces": {"value": "1", "requestPolicy": {"default": "1", "validRange": {"min": "1"}}}}}]}})
+}
+
+fn class(name: &str, expression: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+}
+
+fn network(name: &str) -> Value {
+    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
+        "spec": {"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}}})
+}
+
+/// Nodes a to d: a and b have Network storage, of which a's is taken, c has another Network, and d is cordoned.
+fn cluster() -> Cluster {
+    let of_network =
+        r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "storage""#;
+    let classes = [class("storage", of_network), class("gpu", r#"device.driver == "gpu.example.com""#)];
+    let node = |name: &str| json!({"metadata": {"name": name}, "spec": {"unschedulable": name == "d"}});
+    Cluster {
+        classes: Some(classes.into_iter().map(from).collect()),
+        slices: Some(
+            [slice("a", "storage"), slice("b", "storage"), slice("c", "lab")].into_iter().map(from).collect(),
+        ),
+        nodes: Some(["a", "b", "c", "d"].into_iter().map(|name| from(node(name))).collect()),
+        claims: vec![from(holding("x", "a")), from(holding("y", "b"))],
+        networks: Some(vec![from(network("storage"))]),
+    }
+}
+
+fn found(claim: Value) -> Vec<ClaimFact> {
+    vec![ClaimFact::Found(Box::new(from(claim)))]
+}
+
+fn waiting(class: &str, cluster: Cluster) -> Facts {
+    Facts {
+        pod: Some(from(pending())),
+        claims: found(claim(class, json!({}))),
+        cluster: Some(cluster),
+        ..Facts::default()
+    }
+}
+
+fn verdict(facts: &Facts) -> String {
+    Explanation::of(facts, false).verdict
+}
+
+#[test]
+fn a_pod_that_no_node_can_serve_is_told_the_causes_of_groups_of_nodes() {
+    let explanation = Explanation::of(&waiting("storage", cluster()), true);
+    assert_eq!(
+        explanation.text(false),
+        "pod shop/web waits: no node can serve request net of claim net\n\
+         \n\
+         request net of claim net\n\
+         \x20 2 nodes (a, b): Network storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
+         \x20 1 node (c): the node does not offer Network storage\n\
+         \n\
+         nodes that do not take the pod\n\
+         \x20 1 node (d): cordoned\n\
+         \n\
+         notes\n\
+         \x20 the scheduler says: 0/3 nodes are available: 3 cannot allocate all claims.\n"
+    );
+    let details = explanation.text(true);
+    assert!(details.contains("node a\n  request net of claim net\n    a/net-storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x)\n"), "{details}");
+    let json = serde_json::to_value(&explanation).unwrap();
+    let cause = &json["judgement"]["nodes"][0]["requests"][0]["devices"][0]["causes"][0];
+    let holder = json!({"claim": "shop/x", "pods": ["shop/x"]});
+    let expected = json!({"type": "capacity", "capacity": "interfaces", "wanted": "1", "total": "1", "free": "0", "holders": [holder]});
+    assert_eq!(*cause, expected);
+    assert_eq!(json["judgement"]["causes"][0]["nodes"], json!(["a", "b"]));
+}
+
+#[test]
+fn a_node_that_can_serve_the_pod_is_named() {
+    let mut cluster = cluster();
+    cluster.claims.pop();
+    let explanation = Explanation::of(&waiting("storage", cluster), true);
+    assert!(
+        explanation.verdict.starts_with("pod shop/web waits, but 1 node can serve its networks"),
+        "{}",
+        explanation.verdict
+    );
+    assert_eq!(explanation.judgement.unwrap().serving, ["b"]);
+}
+
+#[test]
+fn a_node_that_could_serve_the_pod_and_does_not_take_it_is_counted() {
+    let mut cluster = cluster();
+    cluster.slices.as_mut().unwrap().push(from(slice("d", "storage")));
+    let verdict = verdict(&waiting("storage", cluster));
+    assert!(
+        verdict
+            .ends_with("no node can serve request net of claim net; 1 node could, but does not take the pod"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn a_class_or_network_that_does_not_exist_comes_first() {
+    assert!(verdict(&waiting("stroage", cluster())).contains("there is no DeviceClass stroage"));
+    let mut without = cluster();
+    without.networks = Some(vec![]);
+    assert_eq!(verdict(&waiting("storage", without)), "pod shop/web waits: there is no Network storage");
+    let mut refused = cluster();
+    let mut invalid = network("storage");
+    invalid["status"] = json!({"conditions": [{"type": "Accepted", "status": "False", "reason": "Invalid",
+        "message": "spec.cni: it is empty", "lastTransitionTime": "2026-11-22T00:00:00Z"}]});
+    refused.networks = Some(vec![from(invalid)]);
+    let verdict = verdict(&waiting("storage", refused));
+    assert_eq!(verdict, "pod shop/web waits: Network storage is not accepted: spec.cni: it is empty");
+}
+
+#[test]
+fn claims_of_other_drivers_are_not_judged() {
+    let verdict = verdict(&waiting("gpu", cluster()));
+    assert!(verdict.contains("none of its claims is for devices of netclaim"), "{verdict}");
+    let mut both = waiting("storage", cluster());
+    let mut gpu = claim("gpu", json!({}));
+    gpu["metadata"]["name"] = json!("gpu");
+    both.claims.extend(found(gpu));
+    let explanation = Explanation::of(&both, true);
+    assert_eq!(explanation.verdict, "pod shop/web waits: no node can serve request net of claim net");
+    assert!(
+        explanation
+            .notes
+            .iter()
+            .any(|note| note.starts_with("request net of claim gpu is for devices of another driver"))
+    );
+}
+
+#[test]
+fn a_claim_that_is_not_there_is_the_cause() {
+    let waits_for = |claim: ClaimFact| {
+        verdict(&Facts { pod: Some(from(pending())), claims: vec![claim], ..Facts::default() })
+    };
+    let not_made = |has_template| ClaimFact::NotMade {
+        name: "net".to_owned(),
+        template: "storage".to_owned(),
+        has_template,
+    };
+    assert_eq!(
+        waits_for(ClaimFact::Missing { name: "net".to_owned() }),
+        "pod shop/web waits: there is no ResourceClaim net"
+    );
+    assert!(
+        waits_for(not_made(Some(false)))
+            .ends_with("there is no ResourceClaimTemplate storage for its claim net")
+    );
+    assert!(
+        waits_for(not_made(Some(true)))
+            .ends_with("has not made its claim net from ResourceClaimTemplate storage yet")
+    );
+    assert!(waits_for(not_made(None)).ends_with("yet"));
+    let none = Facts { pod: Some(from(pending())), ..Facts::default() };
+    assert!(verdict(&none).contains("names no ResourceClaim"));
+}
+
+#[test]
+fn what_may_not_be_read_is_said() {
+    let mut cluster = cluster();
+    cluster.slices = None;
+    let unread = Unread { what: "ResourceSlices", follows: "what the nodes offer is not known" };
+    let facts = Facts { unread: vec![unread], ..waiting("storage", cluster) };
+    let text = Explanation::of(&facts, true).text(false);
+    assert!(
+        text.starts_with(
+            "pod shop/web waits for the scheduler; why is not known, because of what you may not read\n"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.contains("  you may not read ResourceSlices: what the nodes offer is not known\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_the_right_to_read_nodes_slices_tell_which_there_are() {
+    let mut cluster = cluster();
+    cluster.nodes = None;
+    let judgement = Explanation::of(&waiting("storage", cluster), true).judgement.unwrap();
+    let nodes: Vec<_> = judgement.nodes.iter().map(|node| node.verdict.node.as_str()).collect();
+    assert_eq!(nodes, ["a", "b", "c"]);
+}
+
+#[test]
+fn a_claim_of_another_pod_is_noted() {
+    let mut facts = waiting("storage", cluster());
+    let status = json!({"reservedFor": [{"resource": "pods", "name": "old", "uid": "o"}],
+        "allocation": {"devices": {"results": []}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields":
+            [{"key": "metadata.name", "operator": "In", "values": ["d"]}]}]}}});
+    facts.claims = found(claim("storage", status));
+    let explanation = Explanation::of(&facts, true);
+    assert!(
+        explanation.verdict.starts_with("pod shop/web waits: no node can serve claim net"),
+        "{}",
+        explanation.verdict
+    );
+    let text = explanation.text(false);
+    assert!(text.contains("3 nodes (a, b, c): the claim is allocated for node d"), "{text}");
+    assert!(text.contains("claim shop/net is reserved for old"), "{text}");
+}
+
+fn starting(status: Value, node: NodeFacts) -> Facts {
+    let pod = pod(json!({"phase": "Pending"}), Some("a"));
+    Facts {
+        pod: Some(from(pod)),
+        claims: found(claim("storage", status)),
+        node: Some(node),
+        ..Facts::default()
+    }
+}
+
+#[test]
+fn a_pod_that_does_not_start_is_told_the_nearest_cause() {
+    let agent = |ready: &str| {
+        from(
+            json!({"metadata": {"name": "netclaim-agent-x"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}),
+        )
+    };
+    let event = |reason: &str, time: &str| {
+        from(
+            json!({"metadata": {}, "involvedObject": {}, "type": "Warning", "reason": reason, "message": "m", "lastTimestamp": time}),
+        )
+    };
+    let events = vec![
+        event("Old", "2026-11-22T00:00:00Z"),
+        event("FailedPrepareDynamicResources", "2026-11-22T00:05:00Z"),
+        event("FailedPrepareDynamicResources", "2026-11-22T00:04:00Z"),
+    ];
+    let facts = NodeFacts { node: None, agents: Some(vec![agent("False")]), events };
+    let failed = allocated(condition("False", "AttachFailed", "plugin macvlan: no such device"));
+    let explanation = Explanation::of(&starting(failed, facts), true);
+    assert_eq!(
+        explanation.verdict,
+        "pod shop/web does not start on node a: request net of claim net is not ready (AttachFailed): plugin macvlan: no such device"
+    );
+    let expected = [
+        "request net of claim net is not ready (AttachFailed): plugin macvlan: no such device",
+        "the agent on node a is not ready: see the log of pod netclaim-agent-x",
+        "event FailedPrepareDynamicResources: m",
+        "event Old: m",
+    ];
+    assert_eq!(explanation.causes, expected);
+    let healthy = NodeFacts { node: None, agents: Some(vec![agent("True")]), events: vec![] };
+    let silent = json!({"allocation": {"devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": "a", "device": "net-storage"}]}}});
+    let verdict = verdict(&starting(silent, healthy));
+    assert_eq!(verdict, "pod shop/web has been given node a, and its networks are being attached");
+}
+
+#[test]
+fn a_node_without_an_agent_is_told() {
+    let status = json!({"allocation": {"devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": "a", "device": "net-storage"}]}}});
+    let facts = NodeFacts { agents: Some(vec![]), ..NodeFacts::default() };
+    assert!(verdict(&starting(status, facts)).contains("node a has no agent of netclaim"));
+}
+
+#[test]
+fn a_pod_that_runs_lists_its_networks() {
+    let ready = claim("storage", allocated(condition("True", "Attached", "attached as net1")));
+    let running = Some(from(pod(json!({"phase": "Running"}), Some("a"))));
+    let facts = Facts { pod: running, claims: found(ready), ..Facts::default() };
+    assert_eq!(
+        Explanation::of(&facts, true).text(false),
+        "pod shop/web runs on node a with 1 network\n\
+         \n\
+         what it has\n\
+         \x20 net1: Network storage of pool a, by request net of claim net, 36:6f:e3:6d:91:81, 10.20.0.2/22\n"
+    );
+    let ended = Some(from(pod(json!({"phase": "Failed"}), Some("a"))));
+    let facts = Facts { pod: ended, claims: found(claim("storage", json!({}))), ..Facts::default() };
+    assert_eq!(verdict(&facts), "pod shop/web has ended, and its networks are released");
+}
+
+#[test]
+fn a_claim_is_explained_without_a_pod() {
+    let of = |status: Value, cluster: Option<Cluster>| {
+        verdict(&Facts { claims: found(claim("storage", status)), cluster, ..Facts::default() })
+    };
+    assert_eq!(
+        of(json!({}), Some(cluster())),
+        "claim shop/net waits: no node can serve request net of claim net"
+    );
+    let mut free = cluster();
+    free.claims.clear();
+    assert!(of(json!({}), Some(free)).contains("2 nodes can serve it: it waits for a pod"));
+    let ready = allocated(condition("True", "Attached", ""));
+    assert_eq!(of(ready, None), "claim shop/net has 1 network; it is reserved for pod web");
+    let refused = allocated(condition("False", "Refused", "no"));
+    assert_eq!(of(refused, None), "claim shop/net is not ready (Refused): no; it is reserved for pod web");
+}

@@ -1,0 +1,154 @@
+//! How much of a device's capacities a request takes (`structured/internal/*/consumable_capacity.go`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Device, DeviceCapacity};
+use netclaim_api::quantity::{ONE, billionths};
+
+use crate::cause::{Amount, Cause};
+
+/// Returns what a request takes of each capacity of the device, in billionths.
+///
+/// # Errors
+/// Says which capacity the device does not have, does not grant in this amount, or has without a meaning.
+pub(crate) fn taken(
+    device: &Device,
+    requested: &BTreeMap<String, i128>,
+) -> Result<BTreeMap<String, i128>, Cause> {
+    let capacities = device.capacity.iter().flatten();
+    if let Some(missing) = requested.keys().find(|name| !capacities.clone().any(|(known, _)| known == *name))
+    {
+        return Err(Cause::NoCapacity { capacity: missing.clone() });
+    }
+    let mut taken = BTreeMap::new();
+    for (name, capacity) in capacities {
+        let fails = |why: &str| Cause::CapacityFails { capacity: name.clone(), why: why.to_owned() };
+        let amount =
+            rounded(capacity, requested.get(name).copied()).ok_or_else(|| fails("it is no quantity"))?;
+        if amount < 0 {
+            return Err(fails("capacity value is negative"));
+        }
+        if !capacity.request_policy.as_ref().is_none_or(|policy| is_granted(policy, amount)) {
+            return Err(Cause::NotGranted { capacity: name.clone(), wanted: Amount(amount) });
+        }
+        taken.insert(name.clone(), amount);
+    }
+    Ok(taken)
+}
+
+/// The total of a capacity, in billionths.
+pub(crate) fn total(capacity: &DeviceCapacity) -> i128 {
+    billionths(&capacity.value.0).unwrap_or_default()
+}
+
+/// What a request takes of a capacity; `None` if an amount of the policy is no quantity.
+fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Option<i128> {
+    let policy = capacity.request_policy.as_ref();
+    let Some(requested) = requested else {
+        let default = policy.and_then(|policy| policy.default.as_ref());
+        return billionths(&default.unwrap_or(&capacity.value).0).ok();
+    };
+    let Some(policy) = policy else { return Some(requested) };
+    if let Some(range) = &policy.valid_range {
+        let min = billionths(&range.min.0).ok()?;
+        let Some(step) = &range.step else { return Some(requested.max(min)) };
+        if requested < min {
+            return Some(min);
+        }
+        // Steps are whole, and amounts are rounded up to whole ones first.
+        let (min, step) = (whole(min), whole(billionths(&step.0).ok()?));
+        let steps = (whole(requested) - min).checked_add(step.checked_sub(1)?)?.checked_div(step)?;
+        return min.checked_add(steps.checked_mul(step)?)?.checked_mul(ONE);
+    }
+    let values = policy.valid_values.iter().flatten().filter_map(|value| billionths(&value.0).ok());
+    Some(values.filter(|value| *value >= requested).min().unwrap_or(requested))
+}
+
+fn is_granted(policy: &CapacityRequestPolicy, amount: i128) -> bool {
+    let equals = |value: &str| billionths(value) == Ok(amount);
+    if policy.default.as_ref().is_some_and(|default| equals(&default.0)) {
+        return true;
+    }
+    match (&policy.valid_range, &policy.valid_values) {
+        (Some(range), _) => {
+            let max = range.max.as_ref().and_then(|max| billionths(&max.0).ok());
+            max.is_none_or(|max| amount <= max)
+        }
+        (None, Some(values)) if !values.is_empty() => values.iter().any(|value| equals(&value.0)),
+        _ => true,
+    }
+}
+
+/// Rounds up to a whole number.
+fn whole(amount: i128) -> i128 {
+    amount.div_euclid(ONE) + i128::from(amount.rem_euclid(ONE) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What a request for `requested` takes of a capacity, in ones.
+    fn takes(capacity: Value, requested: Option<&str>) -> Result<String, Cause> {
+        let device = serde_json::from_value(json!({"name": "d", "allowMultipleAllocations": true,
+            "capacity": {"c": capacity}}))
+        .unwrap();
+        let requested = requested.map(|amount| ("c".to_owned(), billionths(amount).unwrap()));
+        taken(&device, &requested.into_iter().collect()).map(|taken| Amount(taken["c"]).to_string())
+    }
+
+    #[test]
+    fn a_request_takes_what_the_scheduler_would_charge() {
+        let steps = json!({"value": "10G", "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1G"}}});
+        let offset = json!({"value": "100", "requestPolicy": {"default": "5", "validRange": {"min": "5", "max": "50", "step": "10"}}});
+        let range = json!({"value": "254", "requestPolicy": {"default": "1", "validRange": {"min": "1"}}});
+        let values =
+            json!({"value": "10", "requestPolicy": {"default": "0", "validValues": ["0", "1", "4"]}});
+        let default = json!({"value": "10", "requestPolicy": {"default": "1"}});
+        let plain = json!({"value": "10"});
+        for (capacity, requested, amount) in [
+            (&steps, None, "0"),
+            (&steps, Some("1500M"), "2G"),
+            (&steps, Some("1500m"), "1G"),
+            (&steps, Some("2G"), "2G"),
+            (&offset, Some("3"), "5"),
+            (&offset, Some("6"), "15"),
+            (&offset, Some("45"), "45"),
+            (&range, None, "1"),
+            (&range, Some("0"), "1"),
+            (&range, Some("-3"), "1"),
+            (&range, Some("7"), "7"),
+            (&values, Some("2"), "4"),
+            (&values, Some("1"), "1"),
+            (&default, None, "1"),
+            (&default, Some("0"), "0"),
+            (&plain, None, "10"),
+            (&plain, Some("3"), "3"),
+        ] {
+            assert_eq!(takes(capacity.clone(), requested).as_deref(), Ok(amount), "{capacity} {requested:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_a_policy_does_not_grant_takes_nothing() {
+        let offset = json!({"value": "100", "requestPolicy": {"default": "5", "validRange": {"min": "5", "max": "50", "step": "10"}}});
+        let values = json!({"value": "10", "requestPolicy": {"default": "0", "validValues": ["0", "1"]}});
+        for (capacity, requested) in [(offset, "51"), (values, "2")] {
+            let cause = takes(capacity, Some(requested)).unwrap_err();
+            assert!(matches!(cause, Cause::NotGranted { .. }), "{cause}");
+        }
+        let default = json!({"value": "10", "requestPolicy": {"default": "1"}});
+        assert!(takes(default, Some("-5")).unwrap_err().stops_the_scheduler());
+    }
+
+    #[test]
+    fn a_capacity_must_be_spelled_as_the_device_does() {
+        let device =
+            serde_json::from_value(json!({"name": "d", "capacity": {"bandwidth": {"value": "1G"}}})).unwrap();
+        let requested = BTreeMap::from([("netclaim.dev/bandwidth".to_owned(), ONE)]);
+        let cause = taken(&device, &requested).unwrap_err();
+        assert_eq!(cause, Cause::NoCapacity { capacity: "netclaim.dev/bandwidth".to_owned() });
+    }
+}

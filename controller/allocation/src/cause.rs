@@ -1,0 +1,354 @@
+//! Why a claim cannot be served. [`Display`](fmt::Display) is the sentence for users, and [`Cause::brief`] is the same
+//! without the claims that hold devices, so that nodes with the same cause can be grouped.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use netclaim_api::quantity::ONE;
+use netclaim_api::taints::Reason;
+use netclaim_api::{Quantity, attributes};
+use serde::Serialize;
+
+use crate::holdings::Holder;
+
+/// Why a request cannot have a device, or any device of a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Cause {
+    /// The request's class does not exist.
+    NoClass {
+        /// Its name.
+        class: String,
+    },
+    /// The request asks for something that is not known here.
+    UnknownKind {
+        /// What it is.
+        what: String,
+    },
+    /// The node has no slice of the driver.
+    NotPublished {
+        /// The driver.
+        driver: String,
+    },
+    /// A pool has fewer slices than its newest generation consists of.
+    PoolIncomplete {
+        /// The pool.
+        pool: String,
+        /// Slices that are there.
+        slices: usize,
+        /// Slices that the newest generation has.
+        expected: i64,
+    },
+    /// The devices of a pool contradict each other.
+    PoolInvalid {
+        /// The pool.
+        pool: String,
+        /// The contradiction.
+        why: String,
+    },
+    /// The class is one for a Network that the node does not offer.
+    NetworkNotOffered {
+        /// The Network.
+        network: String,
+    },
+    /// The class and the request select no device of the node.
+    NothingSelected {
+        /// The class.
+        class: String,
+    },
+    /// The request wants more devices than it can have.
+    TooFew {
+        /// How many it wants.
+        wanted: i64,
+        /// How many it can have.
+        available: usize,
+    },
+    /// A selector does not select the device.
+    NotSelected {
+        /// Where the selector is.
+        by: Origin,
+        /// The CEL expression.
+        expression: String,
+    },
+    /// A selector has no value for the device, and the scheduler gives up on the pod.
+    SelectorFails {
+        /// Where the selector is.
+        by: Origin,
+        /// The CEL expression.
+        expression: String,
+        /// What the scheduler says.
+        why: String,
+    },
+    /// It is not known whether a selector selects the device.
+    SelectorUnknown {
+        /// Where the selector is.
+        by: Origin,
+        /// The CEL expression.
+        expression: String,
+        /// Why it cannot be evaluated.
+        why: String,
+    },
+    /// The device has a taint that the request does not tolerate.
+    Tainted {
+        /// The taint's key.
+        key: String,
+        /// The taint's value, or nothing.
+        value: String,
+        /// `NoSchedule` or `NoExecute`.
+        effect: String,
+    },
+    /// A claim has the whole device.
+    Allocated {
+        /// The claim.
+        holder: Holder,
+    },
+    /// The request names a capacity that the device does not have.
+    NoCapacity {
+        /// The capacity.
+        capacity: String,
+    },
+    /// No claim may have as much of a capacity as the request wants.
+    NotGranted {
+        /// The capacity.
+        capacity: String,
+        /// How much the request wants.
+        wanted: Amount,
+    },
+    /// A capacity of the device has no meaning, and the scheduler gives up on the pod.
+    CapacityFails {
+        /// The capacity.
+        capacity: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Less of a capacity is free than the request takes.
+    Capacity {
+        /// The capacity.
+        capacity: String,
+        /// How much the request takes.
+        wanted: Amount,
+        /// How much the device has.
+        total: Amount,
+        /// How much of that no claim has.
+        free: Amount,
+        /// Claims that have the rest, the first ones by name; none if all of it were not enough.
+        holders: Vec<Holder>,
+    },
+    /// Other devices of the pool are in a use that excludes the device's.
+    Excluded {
+        /// These uses; none if the counters do not tell them.
+        by: Vec<Use>,
+    },
+    /// The claim is allocated, and not for this node.
+    AllocatedElsewhere {
+        /// The nodes that it is allocated for.
+        nodes: String,
+    },
+    /// Each request alone could be served, but not all of them together.
+    NoCombination,
+    /// Whether all requests can be served together was not found out within bounds.
+    CombinationUnknown,
+}
+
+/// Where a selector is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// In this class.
+    Class(String),
+    /// In the request.
+    Request,
+}
+
+/// A device in use.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Use {
+    /// What is in use, and how: `eth1 is used as ipvlan`.
+    pub what: String,
+    /// Who uses it, the first ones by name.
+    pub holders: Vec<Holder>,
+}
+
+/// An amount of a capacity, in billionths of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Amount(pub i128);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match u64::try_from(self.0 / ONE) {
+            Ok(whole) if self.0 % ONE == 0 => Quantity::new(whole).fmt(f),
+            _ => (self.0 as f64 / ONE as f64).fmt(f),
+        }
+    }
+}
+
+impl Serialize for Amount {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Cause {
+    /// Whether the scheduler gives up on the pod where it meets this, whatever other nodes have.
+    pub fn stops_the_scheduler(&self) -> bool {
+        matches!(self, Self::SelectorFails { .. } | Self::CapacityFails { .. } | Self::NoClass { .. })
+    }
+
+    /// The sentence without the claims that hold devices.
+    pub fn brief(&self) -> Brief<'_> {
+        Brief(self)
+    }
+
+    /// The claims that have what is wanted, each once.
+    pub fn holders(&self) -> BTreeSet<&Holder> {
+        match self {
+            Self::Allocated { holder } => BTreeSet::from([holder]),
+            Self::Capacity { holders, .. } => holders.iter().collect(),
+            Self::Excluded { by } => by.iter().flat_map(|by| &by.holders).collect(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// Whether the device cannot serve the request, whatever claims hold.
+    pub(crate) fn is_lasting(&self) -> bool {
+        match self {
+            Self::NotSelected { .. } | Self::NoCapacity { .. } | Self::NotGranted { .. } => true,
+            Self::Capacity { wanted, total, .. } => wanted > total,
+            _ => false,
+        }
+    }
+
+    /// Whether this is not an answer.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::SelectorUnknown { .. } | Self::UnknownKind { .. } | Self::CombinationUnknown)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.brief(), HeldBy(&self.holders()))
+    }
+}
+
+/// A cause without the claims that hold devices.
+#[derive(Debug, Clone, Copy)]
+pub struct Brief<'a>(&'a Cause);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Cause::NoClass { class } => {
+                write!(f, "there is no DeviceClass {class}: kubectl get deviceclasses lists those that exist")
+            }
+            Cause::UnknownKind { what } => write!(f, "not known, because the request has {what}"),
+            Cause::NotPublished { driver } => {
+                write!(f, "the node has no ResourceSlice of {driver}: no agent runs there, or it has not published yet")
+            }
+            Cause::PoolIncomplete { pool, slices, expected } => {
+                write!(f, "pool {pool} is being updated: {slices} of its {expected} ResourceSlices are there")
+            }
+            Cause::PoolInvalid { pool, why } => write!(f, "the scheduler cannot use pool {pool}: {why}"),
+            Cause::NetworkNotOffered { network } => write!(f, "the node does not offer Network {network}"),
+            Cause::NothingSelected { class } => {
+                write!(f, "class {class} and the request select no device of the node")
+            }
+            Cause::TooFew { wanted, available } => {
+                write!(f, "the request wants {wanted} devices, and can have {available}")
+            }
+            Cause::NotSelected { by, expression } => write!(f, "{by} does not select it: {expression}"),
+            Cause::SelectorFails { by, expression, why } => {
+                write!(f, "{by} has no value for it, so the scheduler tries no further node: {why}, in {expression}")
+            }
+            Cause::SelectorUnknown { by, expression, why } => {
+                write!(f, "not known whether {by} selects it: {why}, in {expression}")
+            }
+            Cause::Tainted { key, value, .. } => {
+                let equals = if value.is_empty() { "" } else { "=" };
+                write!(f, "it takes no new pods: {key}{equals}{value}")?;
+                match Reason::of_key(key) {
+                    Some(reason) => write!(f, " ({})", reason.words()),
+                    None => Ok(()),
+                }
+            }
+            Cause::Allocated { .. } => f.write_str("it is held, and serves one claim at a time"),
+            Cause::NoCapacity { capacity } => {
+                write!(f, "it has no capacity {capacity}: claims must spell it as the device does")
+            }
+            Cause::NotGranted { capacity, wanted } => {
+                write!(f, "{wanted} of {capacity} is not what one claim may have")
+            }
+            Cause::CapacityFails { capacity, why } => {
+                write!(f, "its capacity {capacity} stops the scheduler: {why}")
+            }
+            Cause::Capacity { capacity, wanted, total, free, .. } => {
+                write_capacity(f, plain(capacity), *wanted, *total, *free)
+            }
+            Cause::Excluded { by } if by.is_empty() => {
+                f.write_str("other devices of its link are in a use that excludes it")
+            }
+            Cause::Excluded { by } => {
+                let uses: BTreeSet<&str> = by.iter().map(|by| by.what.as_str()).collect();
+                f.write_str(&Vec::from_iter(uses).join(", "))
+            }
+            Cause::AllocatedElsewhere { nodes } => write!(f, "the claim is allocated for {nodes}"),
+            Cause::NoCombination => f.write_str(
+                "each request alone can be served, but no combination of devices serves all of them with their constraints",
+            ),
+            Cause::CombinationUnknown => f.write_str(
+                "each request alone can be served; whether all of them together can was not found out",
+            ),
+        }
+    }
+}
+
+fn write_capacity(
+    f: &mut fmt::Formatter<'_>,
+    capacity: &str,
+    wanted: Amount,
+    total: Amount,
+    free: Amount,
+) -> fmt::Result {
+    let counted = [attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS].contains(&capacity);
+    if let Some(id) = attributes::id_of_segment(capacity) {
+        write!(f, "segmentation id {id} is taken")
+    } else if wanted > total {
+        write!(f, "{capacity}: {wanted} wanted, but there are {total} in all")
+    } else if counted && wanted == Amount(ONE) {
+        write!(f, "{free} of {total} {capacity} free")
+    } else {
+        write!(f, "{capacity}: {wanted} wanted, {free} of {total} free")
+    }
+}
+
+/// The name of a capacity without a domain.
+fn plain(capacity: &str) -> &str {
+    capacity.rsplit_once('/').map_or(capacity, |(_, name)| name)
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Class(class) => write!(f, "class {class}"),
+            Self::Request => f.write_str("the request's selector"),
+        }
+    }
+}
+
+/// `; held by claim a/b (pod a/c) and others`, or nothing without holders.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldBy<'a>(pub &'a BTreeSet<&'a Holder>);
+
+impl fmt::Display for HeldBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A Network may have hundreds of claims: the first ones are enough to act on.
+        let shown = self.0.iter().take(SHOWN);
+        for (i, holder) in shown.enumerate() {
+            let separator = if i == 0 { "; held by" } else { "," };
+            write!(f, "{separator} {holder}")?;
+        }
+        if self.0.len() > SHOWN { f.write_str(" and others") } else { Ok(()) }
+    }
+}
+
+/// The most holders that a sentence names.
+const SHOWN: usize = 3;

@@ -1,0 +1,516 @@
+//! The judgement: whether a node can serve claims, and why not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Node, NodeSelector};
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceConstraint, ResourceClaim, ResourceSlice};
+use netclaim_api::device::DeviceName;
+use netclaim_api::{DRIVER_NAME, attributes};
+use serde::Serialize;
+
+use crate::capacity;
+use crate::cause::{Amount, Cause, Use};
+use crate::combination::{self, Choice, Found};
+use crate::holdings::{DeviceId, Held, Holder, Holdings};
+use crate::node_selector;
+use crate::pool::{Candidate, Counter, Pools, consumed_counters};
+use crate::request::{self, Alternatives, Request, RequestName, Wanted};
+use crate::selector::Evaluation;
+
+/// Claims of one pod that are to be served together on a node.
+///
+/// It is made once, and asked about one node after another, so that no more than one node's slices have to be in memory.
+#[derive(Debug)]
+pub struct Question {
+    driver: String,
+    claims: Vec<ClaimQuestion>,
+}
+
+#[derive(Debug)]
+struct ClaimQuestion {
+    name: String,
+    /// Where it has been allocated, if it has.
+    allocated: Option<Option<NodeSelector>>,
+    requests: Vec<Alternatives>,
+    constraints: Vec<DeviceConstraint>,
+}
+
+/// Whether a node can serve something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// It cannot.
+    No,
+    /// It is not known.
+    Unknown,
+    /// It can.
+    Yes,
+}
+
+/// What a node can serve.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeVerdict {
+    /// The node.
+    pub node: String,
+    /// Whether the node can serve all claims together.
+    pub answer: Answer,
+    /// The judgement of each request, of each alternative, and of each claim that is allocated elsewhere.
+    pub requests: Vec<RequestVerdict>,
+    /// Why the requests cannot be served together, if each of them alone can.
+    pub together: Option<Cause>,
+}
+
+/// What a node has for a request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestVerdict {
+    /// The request.
+    pub request: RequestName,
+    /// Whether the node can serve it, if it serves no other request.
+    pub answer: Answer,
+    /// Why not, or why it is not known; the same cause once.
+    pub reasons: Vec<Reason>,
+    /// Each device that was looked at.
+    pub devices: Vec<DeviceVerdict>,
+}
+
+/// A cause, and what it is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Reason {
+    /// The Network or device in words; `None` if the cause is not about one.
+    pub subject: Option<String>,
+    /// The cause.
+    pub cause: Cause,
+}
+
+impl Reason {
+    /// The sentence without the claims that hold devices.
+    pub fn brief(&self) -> String {
+        match &self.subject {
+            Some(subject) => format!("{subject}: {}", self.cause.brief()),
+            None => self.cause.brief().to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.subject {
+            Some(subject) => write!(f, "{subject}: {}", self.cause),
+            None => self.cause.fmt(f),
+        }
+    }
+}
+
+/// Why a device cannot serve a request; it can if there is no cause.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceVerdict {
+    /// The device.
+    pub device: DeviceId,
+    /// All causes that are known.
+    pub causes: Vec<Cause>,
+}
+
+impl Question {
+    /// Asks for these claims. `driver` is whose devices netclaim's words are about.
+    pub fn new(driver: &str, claims: &[ResourceClaim], classes: &[DeviceClass]) -> Self {
+        let claims = claims.iter().map(|claim| {
+            let name = claim.metadata.name.clone().unwrap_or_default();
+            let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+            let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
+            ClaimQuestion {
+                allocated: allocation.map(|allocation| allocation.node_selector.clone()),
+                requests: request::of_claim(&name, claim, classes),
+                constraints: devices.and_then(|devices| devices.constraints.clone()).unwrap_or_default(),
+                name,
+            }
+        });
+        Self { driver: driver.to_owned(), claims: claims.collect() }
+    }
+
+    /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
+    pub fn of_driver(&self) -> BTreeSet<RequestName> {
+        let requests = self.claims.iter().flat_map(|claim| claim.requests.iter().flatten());
+        let names =
+            |request: &&Request| request.selectors.iter().any(|(_, selector)| selector.names(&self.driver));
+        requests.filter(names).map(|request| request.name.clone()).collect()
+    }
+
+    /// Returns the Networks that the requests are for, as far as their classes and selectors say so.
+    pub fn networks(&self) -> BTreeSet<&str> {
+        let requests = self.claims.iter().flat_map(|claim| claim.requests.iter().flatten());
+        requests.filter_map(|request| request.network(&self.driver)).collect()
+    }
+
+    /// Leaves out the requests for which `keep` is false. A request with alternatives stays if one of them does.
+    pub fn retain(&mut self, mut keep: impl FnMut(&RequestName) -> bool) {
+        for claim in &mut self.claims {
+            claim.requests.retain(|alternatives| alternatives.iter().any(|request| keep(&request.name)));
+        }
+        self.claims.retain(|claim| claim.allocated.is_some() || !claim.requests.is_empty());
+    }
+
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// Judges one node. `slices` are those of its pools, all of them; others do no harm.
+    pub fn judge<'a>(
+        &self,
+        node: &Node,
+        slices: impl IntoIterator<Item = &'a ResourceSlice>,
+        holdings: &Holdings,
+    ) -> NodeVerdict {
+        let pools = Pools::gather(node, slices, holdings);
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let mut verdict =
+            NodeVerdict { node: name, answer: Answer::Yes, requests: Vec::new(), together: None };
+        let mut choices: Vec<combination::Claim<'_>> = Vec::new();
+        let (mut alone, mut is_possible) = (Answer::Yes, true);
+        for claim in &self.claims {
+            if let Some(selector) = &claim.allocated {
+                let elsewhere = selector.as_ref().filter(|selector| !node_selector::selects(selector, node));
+                if let Some(selector) = elsewhere {
+                    verdict.answer = Answer::No;
+                    verdict.requests.push(claim.elsewhere(selector));
+                }
+                continue;
+            }
+            let mut asked = combination::Claim { constraints: &claim.constraints, requests: Vec::new() };
+            for alternatives in &claim.requests {
+                let (answer, choice) =
+                    self.alternatives(alternatives, &pools, holdings, &mut verdict.requests);
+                alone = alone.min(answer);
+                is_possible &= !choice.is_empty();
+                asked.requests.push(choice);
+            }
+            choices.push(asked);
+        }
+        if verdict.answer == Answer::No || !is_possible {
+            verdict.answer = verdict.answer.min(alone);
+            return verdict;
+        }
+        // Also where a request alone stops the scheduler: another one may have taken the device before.
+        verdict.together = match combination::search(&choices, &pools, holdings) {
+            Found::Yes => None,
+            Found::No => Some(Cause::NoCombination),
+            Found::Stopped(cause) => Some(cause),
+            Found::Unknown => Some(Cause::CombinationUnknown),
+        };
+        verdict.answer = match &verdict.together {
+            None => Answer::Yes,
+            // Devices of which it is not known are not tried.
+            Some(_) if alone == Answer::Unknown => Answer::Unknown,
+            Some(cause) if cause.is_unknown() => Answer::Unknown,
+            Some(_) => Answer::No,
+        };
+        let of_requests = || verdict.requests.iter().flat_map(|request| &request.reasons);
+        if verdict.together.as_ref().is_some_and(|cause| of_requests().any(|reason| reason.cause == *cause)) {
+            verdict.together = None;
+        }
+        verdict
+    }
+
+    /// Judges a request with its alternatives, of which one is enough.
+    fn alternatives<'r>(
+        &self,
+        alternatives: &'r Alternatives,
+        pools: &Pools<'_>,
+        holdings: &Holdings,
+        verdicts: &mut Vec<RequestVerdict>,
+    ) -> (Answer, Vec<Choice<'r>>) {
+        let mut best = Answer::No;
+        let mut choices = Vec::new();
+        let mut gives_up = false;
+        for request in alternatives {
+            let (verdict, usable) = self.request(request, pools, holdings);
+            let stops_at: BTreeMap<usize, Cause> =
+                verdict.devices.iter().enumerate().filter_map(stop).collect();
+            let stops = verdict.reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
+            // The scheduler looks up all classes first, and all devices of a request that wants them all.
+            let is_looked_up_first = request.hopeless.is_some() && stops
+                || request.wanted == Wanted::All && (!pools.unusable.is_empty() || !stops_at.is_empty());
+            gives_up |= is_looked_up_first;
+            best = best.max(verdict.answer);
+            let can_serve = match request.wanted {
+                Wanted::Exactly(count) => usable.len() >= count,
+                Wanted::All => verdict.answer == Answer::Yes,
+            };
+            // An alternative that cannot be served may still be where the scheduler gives up.
+            if request.hopeless.is_none() && (can_serve || !stops_at.is_empty()) {
+                choices.push(Choice { request, usable, stops: stops_at });
+            }
+            verdicts.push(verdict);
+        }
+        if gives_up { (Answer::No, Vec::new()) } else { (best, choices) }
+    }
+
+    fn request(
+        &self,
+        request: &Request,
+        pools: &Pools<'_>,
+        holdings: &Holdings,
+    ) -> (RequestVerdict, Vec<usize>) {
+        let mut verdict = RequestVerdict {
+            request: request.name.clone(),
+            answer: Answer::No,
+            reasons: Vec::new(),
+            devices: Vec::new(),
+        };
+        if let Some(cause) = &request.hopeless {
+            verdict.answer = if cause.is_unknown() { Answer::Unknown } else { Answer::No };
+            verdict.reasons.push(Reason { subject: None, cause: cause.clone() });
+            return (verdict, Vec::new());
+        }
+        let mut usable = Vec::new();
+        let mut reasons = BTreeSet::new();
+        let mut selected = 0_usize;
+        let enough =
+            |usable: &Vec<usize>| matches!(request.wanted, Wanted::Exactly(count) if usable.len() >= count);
+        for (index, candidate) in pools.candidates.iter().enumerate() {
+            let causes = device_causes(request, candidate, pools, holdings);
+            let is_passed_over = |cause: &Cause| match request.wanted {
+                Wanted::Exactly(_) => matches!(cause, Cause::NotSelected { .. }),
+                // All devices that could ever serve the request are wanted.
+                Wanted::All => cause.is_lasting(),
+            };
+            let is_selected = !causes.iter().any(is_passed_over);
+            if causes.is_empty() {
+                usable.push(index);
+            } else if is_selected && !enough(&usable) {
+                let subject = Some(subject(&self.driver, candidate));
+                let reason = |cause: &Cause| Reason { subject: subject.clone(), cause: cause.clone() };
+                reasons.extend(causes.iter().map(reason));
+            }
+            selected += usize::from(is_selected);
+            verdict.devices.push(DeviceVerdict { device: candidate.id.clone(), causes });
+        }
+        // The scheduler stops where it first meets such a device, unless it has what it needs.
+        let stops = reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
+        let is_unknown = reasons.iter().any(|reason| reason.cause.is_unknown());
+        let is_served = match request.wanted {
+            Wanted::Exactly(_) => enough(&usable),
+            Wanted::All => !usable.is_empty() && usable.len() == selected && pools.unusable.is_empty(),
+        };
+        verdict.answer = match (is_served, is_unknown) {
+            (true, _) if !stops => Answer::Yes,
+            (_, true) if !stops => Answer::Unknown,
+            _ => Answer::No,
+        };
+        if verdict.answer != Answer::Yes {
+            if stops {
+                reasons.retain(|reason| reason.cause.stops_the_scheduler());
+            } else if let Wanted::Exactly(count) = request.wanted
+                && count > 1
+                && selected > 0
+            {
+                let wanted = i64::try_from(count).unwrap_or(i64::MAX);
+                reasons.insert(Reason {
+                    subject: None,
+                    cause: Cause::TooFew { wanted, available: usable.len() },
+                });
+            }
+            if !stops {
+                let unusable = pools.unusable.iter().filter(|(driver, _)| *driver == self.driver);
+                reasons.extend(unusable.map(|(_, cause)| Reason { subject: None, cause: cause.clone() }));
+            }
+            if reasons.is_empty() {
+                reasons.insert(Reason { subject: None, cause: self.nothing(request, pools) });
+            }
+            verdict.reasons = reasons.into_iter().collect();
+        }
+        (verdict, usable)
+    }
+
+    /// Why no device of a node is one that the request could have.
+    fn nothing(&self, request: &Request, pools: &Pools<'_>) -> Cause {
+        let names_driver = request.selectors.iter().any(|(_, selector)| selector.names(&self.driver));
+        match request.network(&self.driver) {
+            _ if names_driver && !pools.drivers.contains(self.driver.as_str()) => {
+                Cause::NotPublished { driver: self.driver.clone() }
+            }
+            Some(network) if !offers(pools, &self.driver, network) => {
+                Cause::NetworkNotOffered { network: network.to_owned() }
+            }
+            _ => Cause::NothingSelected { class: request.class.clone() },
+        }
+    }
+}
+
+/// A device at which the scheduler gives up.
+fn stop((index, device): (usize, &DeviceVerdict)) -> Option<(usize, Cause)> {
+    let cause = device.causes.iter().find(|cause| cause.stops_the_scheduler())?;
+    Some((index, cause.clone()))
+}
+
+impl ClaimQuestion {
+    fn elsewhere(&self, selector: &NodeSelector) -> RequestVerdict {
+        let cause = Cause::AllocatedElsewhere { nodes: node_selector::words(selector) };
+        RequestVerdict {
+            request: RequestName { claim: self.name.clone(), request: None, alternative: None },
+            answer: Answer::No,
+            reasons: vec![Reason { subject: None, cause }],
+            devices: Vec::new(),
+        }
+    }
+}
+
+fn offers(pools: &Pools<'_>, driver: &str, network: &str) -> bool {
+    pools.candidates.iter().any(|candidate| {
+        candidate.id.driver == driver && text_attribute(candidate, attributes::NETWORK) == Some(network)
+    })
+}
+
+/// Returns every reason for which the request cannot have the device. A selector that does not hold is the only one.
+fn device_causes(
+    request: &Request,
+    candidate: &Candidate<'_>,
+    pools: &Pools<'_>,
+    holdings: &Holdings,
+) -> Vec<Cause> {
+    let held = holdings.of(&candidate.id);
+    let whole = held.iter().find(|held| held.share.is_none()).filter(|_| !request.admin_access);
+    let mut causes: Vec<Cause> =
+        whole.map(|held| Cause::Allocated { holder: held.holder.clone() }).into_iter().collect();
+    match selected(request, candidate) {
+        Ok(()) => {}
+        Err(cause @ Cause::NotSelected { .. }) => return vec![cause],
+        // The scheduler does not look at the selectors for a device that somebody has.
+        Err(cause) if causes.is_empty() => return vec![cause],
+        Err(_) => return causes,
+    }
+    if let Some(taint) = request.untolerated(candidate.device.taints.as_deref().unwrap_or_default()) {
+        causes.push(Cause::Tainted {
+            key: taint.key.clone(),
+            value: taint.value.clone().unwrap_or_default(),
+            effect: taint.effect.clone(),
+        });
+    }
+    match capacity::taken(candidate.device, &request.capacity) {
+        Ok(taken) => causes.extend(short_capacities(candidate, &taken, held)),
+        Err(cause) => causes.push(cause),
+    }
+    causes.extend(exclusion(candidate, pools, holdings));
+    causes
+}
+
+fn selected(request: &Request, candidate: &Candidate<'_>) -> Result<(), Cause> {
+    for (by, selector) in &request.selectors {
+        let (by, expression) = (by.clone(), selector.text().to_owned());
+        match selector.evaluate(&candidate.selectable) {
+            Evaluation::Matches => {}
+            Evaluation::Differs => return Err(Cause::NotSelected { by, expression }),
+            Evaluation::Fails(why) => return Err(Cause::SelectorFails { by, expression, why }),
+            Evaluation::Unknown(why) => return Err(Cause::SelectorUnknown { by, expression, why }),
+        }
+    }
+    Ok(())
+}
+
+fn short_capacities<'a>(
+    candidate: &'a Candidate<'_>,
+    taken: &'a BTreeMap<String, i128>,
+    held: &'a [Held],
+) -> impl Iterator<Item = Cause> + 'a {
+    candidate.device.capacity.iter().flatten().filter_map(move |(name, capacity)| {
+        let wanted = taken.get(name).copied().unwrap_or_default();
+        let total = capacity::total(capacity);
+        let free = total.saturating_sub(used(held, name));
+        (wanted > free).then(|| Cause::Capacity {
+            capacity: name.clone(),
+            wanted: Amount(wanted),
+            total: Amount(total),
+            free: Amount(free.max(0)),
+            holders: if wanted > total {
+                Vec::new()
+            } else {
+                holders(held.iter().filter(|held| takes(held, name)))
+            },
+        })
+    })
+}
+
+/// What shares of other claims take of a capacity.
+pub(crate) fn used(held: &[Held], capacity: &str) -> i128 {
+    let shares = held.iter().filter_map(|held| held.share.as_ref()?.get(capacity));
+    shares.fold(0, |sum, amount| sum.saturating_add(*amount))
+}
+
+/// Whether a share takes some of a capacity.
+fn takes(held: &Held, capacity: &str) -> bool {
+    held.share.as_ref().is_some_and(|share| share.get(capacity).is_some_and(|&taken| taken > 0))
+}
+
+/// The most claims that a cause lists.
+const HOLDERS: usize = 16;
+
+/// The claims, each once, the first ones by name.
+fn holders<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<Holder> {
+    let holders: BTreeSet<&Holder> = held.map(|held| &held.holder).collect();
+    holders.into_iter().take(HOLDERS).cloned().collect()
+}
+
+/// Says which devices of the pool are in a use that excludes the device's, if its counters do not suffice. The counters of a
+/// shared device that is in use are charged already.
+fn exclusion(candidate: &Candidate<'_>, pools: &Pools<'_>, holdings: &Holdings) -> Option<Cause> {
+    if !holdings.of(&candidate.id).is_empty() {
+        return None;
+    }
+    let pool = pools.pools.get(candidate.pool)?;
+    let wanted: BTreeMap<Counter, i128> = consumed_counters(candidate.device).collect();
+    // A counter of the pool that is overdrawn keeps off every device with counters.
+    let is_short =
+        |(counter, left): &(&Counter, &i128)| **left < wanted.get(*counter).copied().unwrap_or_default();
+    let short: BTreeSet<&Counter> = pool.left.iter().filter(is_short).map(|(counter, _)| counter).collect();
+    if wanted.is_empty() || short.is_empty() {
+        return None;
+    }
+    let consumers = pool.members.iter().filter(|(_, device)| {
+        consumed_counters(device).any(|(counter, amount)| amount > 0 && short.contains(&counter))
+    });
+    let by = consumers.filter_map(|(id, device)| {
+        let holders = holders(holdings.of(id).iter());
+        let uplink = device.attributes.iter().flatten().find(|(name, _)| is_ours(name, attributes::UPLINK));
+        let uplink = uplink.and_then(|(_, value)| value.string.as_deref());
+        let what = use_of(&id.driver, &device.name, uplink);
+        (!holders.is_empty()).then_some(Use { what, holders })
+    });
+    Some(Cause::Excluded { by: by.collect() })
+}
+
+/// What claims do with a device, in words.
+fn use_of(driver: &str, device: &str, uplink: Option<&str>) -> String {
+    let ours = (driver == DRIVER_NAME).then(|| device.parse::<DeviceName>().ok()).flatten();
+    match (ours, uplink.filter(|uplink| !uplink.is_empty())) {
+        (Some(DeviceName::Link(link_use, label)), uplink) => {
+            format!("{} is used as {link_use}", uplink.unwrap_or(&label))
+        }
+        (Some(DeviceName::Network(network)), Some(uplink)) => {
+            format!("{uplink} is used for Network {network}")
+        }
+        (Some(DeviceName::Network(network)), None) => format!("Network {network} is used"),
+        (None, _) => format!("device {device} is used"),
+    }
+}
+
+/// The Network or device in words.
+fn subject(driver: &str, candidate: &Candidate<'_>) -> String {
+    let network = text_attribute(candidate, attributes::NETWORK).filter(|network| !network.is_empty());
+    match network.filter(|_| candidate.id.driver == driver) {
+        Some(network) => format!("Network {network}"),
+        None => format!("device {}", candidate.id.device),
+    }
+}
+
+fn text_attribute<'a>(candidate: &'a Candidate<'_>, name: &str) -> Option<&'a str> {
+    let mut attributes = candidate.device.attributes.iter().flatten();
+    attributes.find(|(key, _)| is_ours(key, name)).and_then(|(_, value)| value.string.as_deref())
+}
+
+/// Whether the key is the driver's attribute, with or without its domain.
+fn is_ours(key: &str, name: &str) -> bool {
+    key == name || key.strip_prefix(DRIVER_NAME).and_then(|key| key.strip_prefix('/')) == Some(name)
+}

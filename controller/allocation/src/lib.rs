@@ -1,0 +1,35 @@
+//! Says why the scheduler can or cannot allocate a pod's claims on a node.
+//!
+//! The scheduler says of a pod that waits only "cannot allocate all claims". This crate judges the same objects by the
+//! same rules (`k8s.io/dynamic-resource-allocation/structured`, Kubernetes 1.37) and returns the reasons:
+//!
+//! ```text
+//!   claims, classes ──> Question ──┐
+//!   all claims ───────> Holdings ──┼──> one NodeVerdict for each node: its requests ──> Reasons with a Cause
+//!   a node, its slices ────────────┘                                        └──> devices ──> Causes
+//! ```
+//!
+//! Invariants:
+//! * Nothing here does IO, and nothing is decided: the scheduler allocates.
+//! * Nodes are judged one by one, so that 5,000 nodes need not be in memory.
+//! * What cannot be known is [`Answer::Unknown`], never a guess.
+//! * A [`Cause`] is a type; its `Display` is the sentence for users.
+
+mod capacity;
+mod cause;
+mod combination;
+mod holdings;
+mod judge;
+mod node_selector;
+mod pool;
+mod request;
+pub mod selector;
+
+pub use cause::{Amount, Brief, Cause, HeldBy, Origin, Use};
+pub use holdings::{DeviceId, Holder, Holdings};
+pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
+pub use node_selector::{Unfit, unfit};
+pub use request::RequestName;
+
+#[cfg(test)]
+mod tests;

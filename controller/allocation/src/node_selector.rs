@@ -1,0 +1,150 @@
+//! Which nodes a node selector selects, and whether a node takes a pod (`k8s.io/component-helpers/scheduling`).
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, PodSpec, Taint, Toleration};
+use serde::Serialize;
+
+/// Whether the selector selects the node: one of its terms must hold. A term without requirements selects nothing.
+pub(crate) fn selects(selector: &NodeSelector, node: &Node) -> bool {
+    selector.node_selector_terms.iter().any(|term| {
+        let expressions = term.match_expressions.iter().flatten();
+        let fields = term.match_fields.iter().flatten();
+        let is_empty = expressions.clone().chain(fields.clone()).next().is_none();
+        let labels = node.metadata.labels.as_ref();
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+        let name = node.metadata.name.as_deref();
+        let field = |key: &str| if key == "metadata.name" { name } else { None };
+        !is_empty
+            && expressions.clone().all(|requirement| holds(requirement, label(&requirement.key)))
+            && fields.clone().all(|requirement| holds(requirement, field(&requirement.key)))
+    })
+}
+
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
+    let numbers = || {
+        let bound = values.first()?.parse::<i64>().ok()?;
+        Some((value?.parse::<i64>().ok()?, bound))
+    };
+    match requirement.operator.as_str() {
+        "In" => is_listed,
+        "NotIn" => !is_listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
+        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}
+
+/// Returns the selected nodes in words.
+pub(crate) fn words(selector: &NodeSelector) -> String {
+    let terms = selector.node_selector_terms.iter().map(|term| {
+        let fields = term.match_fields.iter().flatten();
+        let requirements: Vec<String> =
+            fields.chain(term.match_expressions.iter().flatten()).map(requirement_words).collect();
+        requirements.join(" and ")
+    });
+    terms.collect::<Vec<_>>().join(", or ")
+}
+
+fn requirement_words(requirement: &NodeSelectorRequirement) -> String {
+    let NodeSelectorRequirement { key, operator, values } = requirement;
+    let values = values.as_deref().unwrap_or_default();
+    match (key.as_str(), operator.as_str(), values) {
+        ("metadata.name", "In", [name]) => format!("node {name}"),
+        ("metadata.name", "In", names) => format!("nodes {}", names.join(", ")),
+        (key, "Exists" | "DoesNotExist", _) => format!("nodes with {key} {operator}"),
+        (key, operator, values) => format!("nodes with {key} {operator} [{}]", values.join(", ")),
+    }
+}
+
+/// Why a node does not take a pod, whatever its claims.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Unfit {
+    /// The node is cordoned.
+    Cordoned,
+    /// The pod's `nodeSelector` or required node affinity selects other nodes.
+    NotSelected,
+    /// The node has a taint that the pod does not tolerate.
+    Tainted {
+        /// The taint's key.
+        key: String,
+        /// The taint's value, or nothing.
+        value: String,
+    },
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cordoned => f.write_str("cordoned"),
+            Self::NotSelected => f.write_str("not selected by the pod's nodeSelector or affinity"),
+            Self::Tainted { key, value } if value.is_empty() => {
+                write!(f, "the pod does not tolerate taint {key}")
+            }
+            Self::Tainted { key, value } => write!(f, "the pod does not tolerate taint {key}={value}"),
+        }
+    }
+}
+
+/// The taint of a cordoned node, which is `unschedulable`, too.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Returns why the node does not take the pod. Resources such as CPU are not looked at.
+pub fn unfit(pod: &PodSpec, node: &Node) -> Vec<Unfit> {
+    let mut unfit = Vec::new();
+    let tolerations = pod.tolerations.as_deref().unwrap_or_default();
+    let spec = node.spec.as_ref();
+    let cordon = Taint { key: UNSCHEDULABLE.to_owned(), effect: NO_SCHEDULE.to_owned(), ..Taint::default() };
+    let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+    if is_cordoned && !tolerations.iter().any(|toleration| tolerates(toleration, &cordon)) {
+        unfit.push(Unfit::Cordoned);
+    }
+    if !is_selected(pod, node) {
+        unfit.push(Unfit::NotSelected);
+    }
+    let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let closing = taints.iter().filter(|taint| {
+        [NO_SCHEDULE, NO_EXECUTE].contains(&taint.effect.as_str()) && taint.key != UNSCHEDULABLE
+    });
+    let untolerated =
+        closing.filter(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)));
+    unfit.extend(untolerated.map(|taint| Unfit::Tainted {
+        key: taint.key.clone(),
+        value: taint.value.clone().unwrap_or_default(),
+    }));
+    unfit
+}
+
+pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
+pub(crate) const NO_EXECUTE: &str = "NoExecute";
+
+fn is_selected(pod: &PodSpec, node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let mut wanted = pod.node_selector.iter().flatten();
+    let required = pod
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    wanted.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+        && required.is_none_or(|selector| selects(selector, node))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
+    let same = |text: &Option<String>, other: &str| text.as_deref() == Some(other);
+    (empty(&toleration.effect) || same(&toleration.effect, &taint.effect))
+        && (empty(&toleration.key) || same(&toleration.key, &taint.key))
+        && match toleration.operator.as_deref().unwrap_or_default() {
+            "Exists" => true,
+            "" | "Equal" => {
+                toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+            }
+            _ => false,
+        }
+}

@@ -1,0 +1,189 @@
+//! The pools that a node can use, as the scheduler gathers them (`structured/internal/*/pools_*.go`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Node, NodeSelector};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use netclaim_api::quantity::billionths;
+
+use crate::cause::Cause;
+use crate::holdings::{DeviceId, Holdings};
+use crate::node_selector::selects;
+use crate::selector::SelectableDevice;
+
+/// A device of a node, ready to be judged.
+pub(crate) struct Candidate<'a> {
+    pub(crate) id: DeviceId,
+    pub(crate) device: &'a Device,
+    pub(crate) selectable: SelectableDevice,
+    /// Index of its pool in [`Pools::pools`].
+    pub(crate) pool: usize,
+}
+
+/// A counter of a pool: its set and its name.
+pub(crate) type Counter = (String, String);
+
+/// A pool whose devices can be allocated.
+pub(crate) struct Pool<'a> {
+    /// What is left of each counter, in billionths.
+    pub(crate) left: BTreeMap<Counter, i128>,
+    /// All of its devices, those of other nodes, too.
+    pub(crate) members: Vec<(DeviceId, &'a Device)>,
+}
+
+/// What a node offers.
+#[derive(Default)]
+pub(crate) struct Pools<'a> {
+    pub(crate) pools: Vec<Pool<'a>>,
+    /// In the order in which the scheduler tries them.
+    pub(crate) candidates: Vec<Candidate<'a>>,
+    /// Why other pools of the node cannot be used, with their drivers.
+    pub(crate) unusable: Vec<(&'a str, Cause)>,
+    /// Drivers of which the node has a slice.
+    pub(crate) drivers: BTreeSet<&'a str>,
+}
+
+impl<'a> Pools<'a> {
+    /// Gathers the pools of the node from slices. They must have all slices of its pools.
+    pub(crate) fn gather(
+        node: &Node,
+        slices: impl IntoIterator<Item = &'a ResourceSlice>,
+        holdings: &Holdings,
+    ) -> Self {
+        let mut by_pool: BTreeMap<(&str, &str), Vec<&ResourceSlice>> = BTreeMap::new();
+        for slice in slices {
+            let (driver, pool) = (slice.spec.driver.as_str(), slice.spec.pool.name.as_str());
+            by_pool.entry((driver, pool)).or_default().push(slice);
+        }
+        let mut pools = Self::default();
+        for ((driver, pool), mut slices) in by_pool {
+            let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
+            slices.retain(|slice| Some(slice.spec.pool.generation) == newest);
+            if !slices.iter().any(|slice| is_for(slice, node)) {
+                continue;
+            }
+            pools.drivers.insert(driver);
+            slices.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+            pools.add(driver, pool, &slices, node, holdings);
+        }
+        pools
+    }
+
+    fn add(
+        &mut self,
+        driver: &'a str,
+        pool: &'a str,
+        slices: &[&'a ResourceSlice],
+        node: &Node,
+        holdings: &Holdings,
+    ) {
+        let expected = slices.first().map_or(0, |slice| slice.spec.pool.resource_slice_count);
+        if i64::try_from(slices.len()).ok() != Some(expected) {
+            let cause = Cause::PoolIncomplete { pool: pool.to_owned(), slices: slices.len(), expected };
+            self.unusable.push((driver, cause));
+            return;
+        }
+        let id = |device: &Device| DeviceId {
+            driver: driver.to_owned(),
+            pool: pool.to_owned(),
+            device: device.name.clone(),
+        };
+        let members: Vec<_> = slices
+            .iter()
+            .flat_map(|slice| slice.spec.devices.iter().flatten())
+            .map(|device| (id(device), device))
+            .collect();
+        match counters_left(slices, &members, holdings) {
+            Ok(left) => {
+                let index = self.pools.len();
+                self.pools.push(Pool { left, members });
+                let of_node = slices.iter().flat_map(|slice| {
+                    slice
+                        .spec
+                        .devices
+                        .iter()
+                        .flatten()
+                        .filter(move |device| is_device_for(device, slice, node))
+                });
+                self.candidates.extend(of_node.map(|device| Candidate {
+                    id: id(device),
+                    device,
+                    selectable: SelectableDevice::new(driver, device),
+                    pool: index,
+                }));
+            }
+            Err(why) => self.unusable.push((driver, Cause::PoolInvalid { pool: pool.to_owned(), why })),
+        }
+    }
+}
+
+/// Returns the counters of a pool, less what devices consume that claims have. A shared device consumes once.
+fn counters_left(
+    slices: &[&ResourceSlice],
+    members: &[(DeviceId, &Device)],
+    holdings: &Holdings,
+) -> Result<BTreeMap<Counter, i128>, String> {
+    let mut left = BTreeMap::new();
+    for set in slices.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten()) {
+        for (name, counter) in &set.counters {
+            let key = (set.name.clone(), name.clone());
+            let amount = billionths(&counter.value.0).unwrap_or_default();
+            if left.insert(key, amount).is_some() {
+                return Err(format!("there are two counter sets {}", set.name));
+            }
+        }
+    }
+    let mut names = BTreeSet::new();
+    for (id, device) in members {
+        if !names.insert(&device.name) {
+            return Err(format!("there are two devices {}", device.name));
+        }
+        let is_held = !holdings.of(id).is_empty();
+        for (key, amount) in consumed_counters(device) {
+            match left.get_mut(&key) {
+                Some(left) if is_held => *left = left.saturating_sub(amount),
+                Some(_) => {}
+                None => {
+                    return Err(format!(
+                        "device {} needs counter {}/{}, which is not there",
+                        device.name, key.0, key.1
+                    ));
+                }
+            }
+        }
+    }
+    Ok(left)
+}
+
+/// The counters that a device in use consumes.
+pub(crate) fn consumed_counters(device: &Device) -> impl Iterator<Item = (Counter, i128)> {
+    device.consumes_counters.iter().flatten().flat_map(|consumption| {
+        consumption.counters.iter().map(|(name, counter)| {
+            let key = (consumption.counter_set.clone(), name.clone());
+            (key, billionths(&counter.value.0).unwrap_or_default())
+        })
+    })
+}
+
+fn is_for(slice: &ResourceSlice, node: &Node) -> bool {
+    let spec = &slice.spec;
+    if spec.per_device_node_selection == Some(true) {
+        return spec.devices.iter().flatten().any(|device| is_device_for(device, slice, node));
+    }
+    matches_node(node, spec.node_name.as_deref(), spec.all_nodes, spec.node_selector.as_ref())
+}
+
+fn is_device_for(device: &Device, slice: &ResourceSlice, node: &Node) -> bool {
+    if slice.spec.per_device_node_selection == Some(true) {
+        matches_node(node, device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref())
+    } else {
+        is_for(slice, node)
+    }
+}
+
+fn matches_node(node: &Node, name: Option<&str>, all: Option<bool>, selector: Option<&NodeSelector>) -> bool {
+    match name.filter(|name| !name.is_empty()) {
+        Some(name) => node.metadata.name.as_deref() == Some(name),
+        None => all == Some(true) || selector.is_some_and(|selector| selects(selector, node)),
+    }
+}

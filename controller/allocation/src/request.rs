@@ -1,0 +1,212 @@
+//! What claims ask for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::{
+    CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint, DeviceToleration,
+    ResourceClaim,
+};
+use netclaim_api::quantity::billionths;
+use serde::Serialize;
+
+use crate::cause::{Cause, Origin};
+use crate::node_selector::{NO_EXECUTE, NO_SCHEDULE};
+use crate::selector::Selector;
+
+/// The name of a request, of one of its alternatives, or of a whole claim.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestName {
+    /// The claim.
+    pub claim: String,
+    /// The request; `None` is the whole claim.
+    pub request: Option<String>,
+    /// The alternative, where the request has a list of them (`firstAvailable`).
+    pub alternative: Option<String>,
+}
+
+impl fmt::Display for RequestName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { claim, request, alternative } = self;
+        match (request, alternative) {
+            (Some(request), Some(alternative)) => {
+                write!(f, "request {request}/{alternative} of claim {claim}")
+            }
+            (Some(request), None) => write!(f, "request {request} of claim {claim}"),
+            (None, _) => write!(f, "claim {claim}"),
+        }
+    }
+}
+
+/// How many devices a request wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Exactly(usize),
+    All,
+}
+
+/// One request, or one alternative of a request.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) name: RequestName,
+    pub(crate) class: String,
+    /// Those of the class, then its own.
+    pub(crate) selectors: Vec<(Origin, Arc<Selector>)>,
+    pub(crate) wanted: Wanted,
+    pub(crate) tolerations: Vec<DeviceToleration>,
+    /// In billionths, by the name that the claim spells.
+    pub(crate) capacity: BTreeMap<String, i128>,
+    pub(crate) admin_access: bool,
+    /// Why it cannot be served on any node.
+    pub(crate) hopeless: Option<Cause>,
+}
+
+impl Request {
+    /// The first taint that keeps the request off the device.
+    pub(crate) fn untolerated<'a>(&self, taints: &'a [DeviceTaint]) -> Option<&'a DeviceTaint> {
+        taints.iter().find(|taint| {
+            [NO_SCHEDULE, NO_EXECUTE].contains(&taint.effect.as_str())
+                && !self.tolerations.iter().any(|toleration| tolerates(toleration, taint))
+        })
+    }
+
+    /// The Network that its devices must have.
+    pub(crate) fn network(&self, driver: &str) -> Option<&str> {
+        self.selectors.iter().find_map(|(_, selector)| selector.network(driver))
+    }
+}
+
+fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let DeviceToleration { effect, key, operator, value, .. } = toleration;
+    let is_or_any = |text: &Option<String>, wanted: &str| {
+        text.as_deref().is_none_or(|text| text.is_empty() || text == wanted)
+    };
+    is_or_any(effect, &taint.effect)
+        && is_or_any(key, &taint.key)
+        && match operator.as_deref().unwrap_or_default() {
+            "Exists" => true,
+            "" | "Equal" => {
+                value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+            }
+            _ => false,
+        }
+}
+
+/// Compiles selectors; the same expression only once.
+#[derive(Debug, Default)]
+struct Compiler(BTreeMap<String, Arc<Selector>>);
+
+impl Compiler {
+    fn selector(&mut self, expression: &str) -> Arc<Selector> {
+        let known = self.0.entry(expression.to_owned());
+        Arc::clone(known.or_insert_with(|| Arc::new(Selector::new(expression))))
+    }
+}
+
+/// One entry of a claim's requests: the alternatives that it names, of which one is enough.
+pub(crate) type Alternatives = Vec<Request>;
+
+/// Reads the requests of a claim.
+pub(crate) fn of_claim(name: &str, claim: &ResourceClaim, classes: &[DeviceClass]) -> Vec<Alternatives> {
+    let mut compiler = Compiler::default();
+    let requests = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref()?.requests.as_ref());
+    let requests = requests.into_iter().flatten();
+    requests.map(|request| alternatives(name, request, classes, &mut compiler)).collect()
+}
+
+fn alternatives(
+    claim: &str,
+    request: &DeviceRequest,
+    classes: &[DeviceClass],
+    compiler: &mut Compiler,
+) -> Alternatives {
+    let name = |alternative: Option<&str>| RequestName {
+        claim: claim.to_owned(),
+        request: Some(request.name.clone()),
+        alternative: alternative.map(str::to_owned),
+    };
+    let exactly = request.exactly.iter().map(|exactly| Asked {
+        name: name(None),
+        class: &exactly.device_class_name,
+        selectors: exactly.selectors.as_deref(),
+        mode: exactly.allocation_mode.as_deref(),
+        count: exactly.count,
+        tolerations: exactly.tolerations.as_deref(),
+        capacity: exactly.capacity.as_ref(),
+        admin_access: exactly.admin_access == Some(true),
+        is_derived: exactly.derived_attributes.as_ref().is_some_and(|derived| !derived.is_empty()),
+    });
+    let alternatives = request.first_available.iter().flatten().map(|alternative| Asked {
+        name: name(Some(&alternative.name)),
+        class: &alternative.device_class_name,
+        selectors: alternative.selectors.as_deref(),
+        mode: alternative.allocation_mode.as_deref(),
+        count: alternative.count,
+        tolerations: alternative.tolerations.as_deref(),
+        capacity: alternative.capacity.as_ref(),
+        admin_access: false,
+        is_derived: alternative.derived_attributes.as_ref().is_some_and(|derived| !derived.is_empty()),
+    });
+    exactly.chain(alternatives).map(|asked| asked.request(classes, compiler)).collect()
+}
+
+/// What a request and an alternative have in common.
+struct Asked<'a> {
+    name: RequestName,
+    class: &'a str,
+    selectors: Option<&'a [DeviceSelector]>,
+    mode: Option<&'a str>,
+    count: Option<i64>,
+    tolerations: Option<&'a [DeviceToleration]>,
+    capacity: Option<&'a CapacityRequirements>,
+    admin_access: bool,
+    is_derived: bool,
+}
+
+impl Asked<'_> {
+    fn request(self, classes: &[DeviceClass], compiler: &mut Compiler) -> Request {
+        let class = classes.iter().find(|class| class.metadata.name.as_deref() == Some(self.class));
+        let mut unknown = self.is_derived.then_some("derived attributes");
+        let of_class = class.and_then(|class| class.spec.as_ref()?.selectors.as_deref()).unwrap_or_default();
+        let of_request = self.selectors.unwrap_or_default();
+        let origins = of_class.iter().map(|selector| (Origin::Class(self.class.to_owned()), selector));
+        let origins = origins.chain(of_request.iter().map(|selector| (Origin::Request, selector)));
+        let mut selectors = Vec::new();
+        for (origin, selector) in origins {
+            match &selector.cel {
+                Some(cel) => selectors.push((origin, compiler.selector(&cel.expression))),
+                None => unknown = Some("a selector that is not CEL"),
+            }
+        }
+        let wanted = match self.mode {
+            None | Some("" | "ExactCount") => {
+                Wanted::Exactly(usize::try_from(self.count.unwrap_or(1)).unwrap_or(usize::MAX))
+            }
+            Some("All") => Wanted::All,
+            Some(_) => {
+                unknown = Some("another allocation mode");
+                Wanted::Exactly(1)
+            }
+        };
+        let requests = self.capacity.iter().flat_map(|capacity| capacity.requests.iter().flatten());
+        let capacity = requests
+            .map(|(name, amount)| (name.clone(), billionths(&amount.0).unwrap_or_default()))
+            .collect();
+        let hopeless = match class {
+            None => Some(Cause::NoClass { class: self.class.to_owned() }),
+            Some(_) => unknown.map(|what| Cause::UnknownKind { what: what.to_owned() }),
+        };
+        Request {
+            name: self.name,
+            class: self.class.to_owned(),
+            selectors,
+            wanted,
+            tolerations: self.tolerations.unwrap_or_default().to_vec(),
+            capacity,
+            admin_access: self.admin_access,
+            hopeless,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! CEL selectors of classes and claims, evaluated as the scheduler evaluates them
+//! (`k8s.io/dynamic-resource-allocation/cel`).
+//!
+//! The result is for people and never decides an allocation. A selector that uses what is not built here, such as
+//! `ip()`, is [`Evaluation::Unknown`]: nothing is claimed about it. The cost limits of CEL are not counted.
+
+mod amount;
+mod device;
+mod environment;
+mod version;
+
+use std::fmt;
+
+use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
+use cel::{Context, ExecutionError, Program, Value};
+use k8s_openapi::api::resource::v1::Device;
+use netclaim_api::attributes;
+
+/// A compiled CEL expression.
+pub struct Selector {
+    text: String,
+    program: Result<Program, String>,
+}
+
+/// What a selector says of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Evaluation {
+    /// The device is selected.
+    Matches,
+    /// The device is not selected.
+    Differs,
+    /// The expression has no value for the device, and the scheduler stops. The text says why.
+    Fails(String),
+    /// It is not known what the scheduler gets. The text says why.
+    Unknown(String),
+}
+
+/// A device as selectors see it.
+pub struct SelectableDevice {
+    context: Result<Context<'static, 'static>, String>,
+}
+
+impl SelectableDevice {
+    /// Prepares the device of this driver for selectors.
+    pub fn new(driver: &str, device: &Device) -> Self {
+        let environment = environment::shared().ok_or_else(|| "CEL could not be set up".to_owned());
+        let context = environment.and_then(|environment| {
+            let mut context = Context::with_env(environment);
+            context.add_variable_as_val("device", device::value(driver, device)?);
+            Ok(context)
+        });
+        Self { context }
+    }
+}
+
+impl Selector {
+    /// Compiles an expression that the API server has accepted.
+    pub fn new(expression: &str) -> Self {
+        let program = match environment::shared() {
+            Some(environment) => {
+                environment.compile(expression).map_err(|error| one_line(&error.to_string()))
+            }
+            None => Err("CEL could not be set up".to_owned()),
+        };
+        Self { text: expression.to_owned(), program }
+    }
+
+    /// The expression.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns what the scheduler gets for this device.
+    pub fn evaluate(&self, device: &SelectableDevice) -> Evaluation {
+        let program = match &self.program {
+            Ok(program) => program,
+            Err(error) => return Evaluation::Unknown(format!("it cannot be read here: {error}")),
+        };
+        let context = match &device.context {
+            Ok(context) => context,
+            Err(error) => return Evaluation::Fails(error.clone()),
+        };
+        match program.execute(context) {
+            Ok(Value::Bool(true)) => Evaluation::Matches,
+            Ok(Value::Bool(false)) => Evaluation::Differs,
+            Ok(value) => Evaluation::Fails(format!("its value is no bool but a {}", value.type_of())),
+            Err(error) => self.failure(program, &error),
+        }
+    }
+
+    /// Tells what the scheduler would meet, too, from what only this evaluation cannot do.
+    fn failure(&self, program: &Program, error: &ExecutionError) -> Evaluation {
+        let references = program.references();
+        if let Some(function) = references.functions().into_iter().find(|name| environment::is_missing(name))
+        {
+            return Evaluation::Unknown(format!("{function}() cannot be evaluated here"));
+        }
+        match error {
+            ExecutionError::NoSuchKey(key) => Evaluation::Fails(format!("no such key: {key}")),
+            ExecutionError::FunctionError { function, message } => {
+                Evaluation::Fails(format!("{function}(): {}", one_line(message)))
+            }
+            ExecutionError::DivisionByZero(_) => Evaluation::Fails("division by zero".to_owned()),
+            ExecutionError::IndexOutOfBounds(_) => Evaluation::Fails("index out of bounds".to_owned()),
+            ExecutionError::NoSuchOverload(overload) if is_comparison(overload.function()) => {
+                Evaluation::Fails(one_line(&overload.to_string()))
+            }
+            other => Evaluation::Unknown(one_line(&other.to_string())),
+        }
+    }
+
+    /// Returns the Network that every selected device of the driver must have, if the expression says so as a class for a
+    /// Network usually does: by `device.attributes["DRIVER"].network == "NAME"` in a conjunction.
+    pub fn network(&self, driver: &str) -> Option<&str> {
+        self.program.as_ref().ok().and_then(|program| required_network(program.expression(), driver))
+    }
+
+    /// Whether the expression names the driver, and is about its devices.
+    pub fn names(&self, driver: &str) -> bool {
+        self.text.contains(&format!("\"{driver}\"")) || self.text.contains(&format!("'{driver}'"))
+    }
+}
+
+impl fmt::Debug for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Selector").field(&self.text).finish()
+    }
+}
+
+/// Operators that have the same overloads here as in the scheduler.
+fn is_comparison(function: &str) -> bool {
+    [operators::LESS, operators::LESS_EQUALS, operators::GREATER, operators::GREATER_EQUALS, operators::INDEX]
+        .contains(&function)
+}
+
+fn required_network<'a>(expression: &'a IdedExpr, driver: &str) -> Option<&'a str> {
+    let Expr::Call(call) = &expression.expr else { return None };
+    match (call.func_name.as_str(), call.args.as_slice()) {
+        (operators::LOGICAL_AND, sides) => sides.iter().find_map(|side| required_network(side, driver)),
+        (operators::EQUALS, [one, other]) => {
+            let equals =
+                |attribute, value| is_network_of(attribute, driver).then(|| text_of(value)).flatten();
+            equals(one, other).or_else(|| equals(other, one))
+        }
+        _ => None,
+    }
+}
+
+/// Whether this is `device.attributes["DRIVER"].network`.
+fn is_network_of(expression: &IdedExpr, driver: &str) -> bool {
+    let operand = match &expression.expr {
+        Expr::Select(select) if select.field == attributes::NETWORK && !select.test => &select.operand,
+        Expr::Call(call) if call.func_name == operators::INDEX => match call.args.as_slice() {
+            [operand, key] if text_of(key) == Some(attributes::NETWORK) => operand,
+            _ => return false,
+        },
+        _ => return false,
+    };
+    let Expr::Call(call) = &operand.expr else { return false };
+    call.func_name == operators::INDEX && call.args.get(1).and_then(text_of) == Some(driver)
+}
+
+fn text_of(expression: &IdedExpr) -> Option<&str> {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
+
+/// Parse errors draw the expression and an arrow on further lines.
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

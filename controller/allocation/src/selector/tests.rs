@@ -1,0 +1,162 @@
+//! Golden tests of what Kubernetes documents for selectors of devices.
+
+use serde_json::json;
+
+use super::*;
+
+fn device() -> Device {
+    serde_json::from_value(json!({
+        "name": "net-storage",
+        "allowMultipleAllocations": true,
+        "attributes": {
+            "network": {"string": "storage"},
+            "mtu": {"int": 9000},
+            "fast": {"bool": true},
+            "firmware": {"version": "2.10.3"},
+            "switch.example.com/rack": {"string": "r7"},
+            "vlans": {"ints": [100, 200]},
+            "releases": {"versions": ["1.0.0", "1.2.0"]},
+            "tags": {"strings": ["a", "b"]},
+        },
+        "capacity": {"bandwidth": {"value": "10G"}, "addresses": {"value": "254"}},
+    }))
+    .unwrap()
+}
+
+fn evaluated(expression: &str) -> Evaluation {
+    Selector::new(expression).evaluate(&SelectableDevice::new("netclaim.dev", &device()))
+}
+
+const MATCHING: &[&str] = &[
+    "true",
+    r#"device.driver == "netclaim.dev""#,
+    r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "storage""#,
+    r#"device.attributes["netclaim.dev"]["network"] == "storage""#,
+    r#"device.attributes["switch.example.com"].rack == "r7""#,
+    r#"device.attributes["netclaim.dev"].fast"#,
+    r#"device.attributes["netclaim.dev"].mtu >= 1500 && device.attributes["netclaim.dev"].mtu % 1000 == 0"#,
+    r#""netclaim.dev" in device.attributes && !("other.example.com" in device.attributes)"#,
+    r#""network" in device.attributes["netclaim.dev"] && !("colour" in device.attributes["other.example.com"])"#,
+    r#"has(device.attributes["netclaim.dev"].mtu) && !has(device.attributes["netclaim.dev"].colour)"#,
+    r#"device.attributes["netclaim.dev"].?colour.orValue("none") == "none""#,
+    r#"device.attributes["netclaim.dev"].?network.orValue("none") == "storage""#,
+    r#"device.attributes["netclaim.dev"][?"mtu"].hasValue()"#,
+    r#"device.attributes["other.example.com"].?colour.orValue("") == """#,
+    r#"!device.attributes["other.example.com"][?"colour"].hasValue()"#,
+    r#"device.capacity["netclaim.dev"].bandwidth.isGreaterThan(quantity("9G"))"#,
+    r#"device.capacity["netclaim.dev"].bandwidth.compareTo(quantity("10000M")) == 0"#,
+    r#"device.capacity["netclaim.dev"].addresses == quantity("254")"#,
+    r#"device.capacity["netclaim.dev"].addresses.isLessThan(quantity("1Ki"))"#,
+    r#"device.capacity["netclaim.dev"].addresses.sub(quantity("54")).asInteger() == 200"#,
+    r#"quantity("50k").add(20).sub(quantity("100k")).sub(-50000) == quantity("20")"#,
+    r#"isQuantity("1.3Gi") && !isQuantity("200K") && sign(quantity("-1")) == -1"#,
+    r#"quantity("1500m").isInteger() == false && quantity("0.5").asApproximateFloat() == 0.5"#,
+    r#"device.attributes["netclaim.dev"].firmware.isGreaterThan(semver("2.9.0"))"#,
+    r#"device.attributes["netclaim.dev"].firmware.compareTo(semver("2.10.3")) == 0"#,
+    r#"device.attributes["netclaim.dev"].firmware == semver("2.10.3")"#,
+    r#"semver("1.0.0-alpha.1").isLessThan(semver("1.0.0")) && semver("1.2.3").minor() == 2"#,
+    r#"semver("v1.2", true).compareTo(semver("1.2.0")) == 0 && semver("01.01.01", true) == semver("1.1.1")"#,
+    r#"isSemver("1.2.3") && !isSemver("v1.2") && isSemver("v1.2", true)"#,
+    r#"cel.bind(a, device.attributes["netclaim.dev"], a.network == "storage" && a.mtu > 1500)"#,
+    r#"device.attributes["netclaim.dev"].vlans.includes(200) && !device.attributes["netclaim.dev"].vlans.includes(7)"#,
+    r#"device.attributes["netclaim.dev"].network.includes("storage")"#,
+    r#"device.attributes["netclaim.dev"].releases.includes(semver("1.2.0"))"#,
+    r#"100 in device.attributes["netclaim.dev"].vlans && device.attributes["netclaim.dev"].vlans.size() == 2"#,
+    r#"device.attributes["netclaim.dev"].tags.all(tag, tag.size() == 1)"#,
+    r#"device.attributes["netclaim.dev"].releases.exists(v, v.isGreaterThan(semver("1.1.0")))"#,
+    r#"device.attributes.exists_one(domain, domain == "switch.example.com")"#,
+    r#"device.attributes["netclaim.dev"].network.matches("^sto[a-z]+$") && matches("eth12", "^eth\\d+$")"#,
+    r#"device.attributes["netclaim.dev"].network.startsWith("sto") && "A".lowerAscii() == "a""#,
+    r#"device.attributes["switch.example.com"].rack in ["r6", "r7"]"#,
+    r#"device.allowMultipleAllocations == true"#,
+    r#"device.attributes["netclaim.dev"].colour == "red" || device.driver == "netclaim.dev""#,
+    r#"device.driver == "netclaim.dev" ? true : device.attributes["netclaim.dev"].colour == "red""#,
+];
+
+#[test]
+fn expressions_that_kubernetes_documents_select_the_device() {
+    for expression in MATCHING {
+        assert_eq!(evaluated(expression), Evaluation::Matches, "{expression}");
+    }
+}
+
+#[test]
+fn expressions_that_do_not_hold_do_not_select_the_device() {
+    for expression in [
+        "false",
+        r#"device.driver == "gpu.example.com""#,
+        r#"device.driver == "gpu.example.com" && device.attributes["netclaim.dev"].colour == "red""#,
+        r#"device.attributes["netclaim.dev"].network == "lab""#,
+        r#"device.attributes["netclaim.dev"].network == 7"#,
+        r#"device.capacity["netclaim.dev"].bandwidth.isGreaterThan(quantity("10G"))"#,
+        r#"!device.allowMultipleAllocations"#,
+        r#"!device.attributes["netclaim.dev"].fast"#,
+    ] {
+        assert_eq!(evaluated(expression), Evaluation::Differs, "{expression}");
+    }
+}
+
+#[test]
+fn an_expression_without_a_value_fails_as_in_the_scheduler() {
+    for (expression, why) in [
+        (r#"device.attributes["netclaim.dev"].colour == "red""#, "no such key: colour"),
+        (r#"device.attributes["other.example.com"].colour == "red""#, "no such key: colour"),
+        (r#"device.capacity["netclaim.dev"].memory.isGreaterThan(quantity("1"))"#, "no such key: memory"),
+        (r#"device.attributes["netclaim.dev"].network > 0"#, "overload"),
+        (r#"device.attributes["netclaim.dev"].network"#, "no bool"),
+        (r#"quantity("ten").isInteger()"#, "quantity"),
+        (r#"semver("one") == semver("1.0.0")"#, "semver"),
+        (r#"device.attributes["netclaim.dev"].mtu / 0 == 1"#, "division by zero"),
+    ] {
+        match evaluated(expression) {
+            Evaluation::Fails(text) => assert!(text.contains(why), "{expression}: {text}"),
+            other => panic!("{expression}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_claimed_of_what_cannot_be_evaluated_here() {
+    for expression in [
+        r#"ip("10.0.0.1").family() == 4"#,
+        r#"cidr("10.0.0.0/8").containsIP("10.1.1.1")"#,
+        r#"sets.contains(device.attributes["netclaim.dev"].vlans, [100])"#,
+        r#"device.attributes["netclaim.dev"].network.newFunction()"#,
+        r#""ä".matches("^.$")"#,
+        r#"quantity("9999999999999999999999999999999999999G").isInteger()"#,
+        "?!",
+    ] {
+        assert!(
+            matches!(evaluated(expression), Evaluation::Unknown(_)),
+            "{expression}: {:?}",
+            evaluated(expression)
+        );
+    }
+    // What stands before it may decide, though.
+    assert_eq!(evaluated(r#"device.driver == "x" && ip("10.0.0.1").family() == 4"#), Evaluation::Differs);
+}
+
+#[test]
+fn a_selector_names_the_network_that_it_requires() {
+    let network = |expression: &str| Selector::new(expression).network("netclaim.dev").map(str::to_owned);
+    let class = r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "lab""#;
+    assert_eq!(network(class).as_deref(), Some("lab"));
+    assert_eq!(network(r#""lab" == device.attributes["netclaim.dev"]["network"]"#).as_deref(), Some("lab"));
+    assert_eq!(network(r#"device.attributes["netclaim.dev"].network == "a" || true"#), None);
+    assert_eq!(network(r#"device.attributes["other.example.com"].network == "a""#), None);
+    assert_eq!(network(r#"device.attributes["netclaim.dev"].network != "a""#), None);
+}
+
+#[test]
+fn an_attribute_that_the_scheduler_cannot_read_fails_every_selector() {
+    let mut device = device();
+    let odd: DeviceAttribute = serde_json::from_value(json!({"version": "1.0"})).unwrap();
+    device.attributes.as_mut().unwrap().insert("odd".to_owned(), odd);
+    let evaluation = Selector::new("true").evaluate(&SelectableDevice::new("netclaim.dev", &device));
+    assert!(
+        matches!(&evaluation, Evaluation::Fails(text) if text.contains("attribute odd")),
+        "{evaluation:?}"
+    );
+}
+
+use k8s_openapi::api::resource::v1::DeviceAttribute;
