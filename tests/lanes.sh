@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # With all crates, and at once: alone, the crate would have other features, and its dependencies be compiled again.
 lane() { cargo test --workspace --locked --no-fail-fast "${@/#/--test=}"; }
-cargo test --workspace --locked --no-run --test=cluster --test=install --test=nodes
+cargo test --workspace --locked --no-run --test=cluster --test=install --test=nodes --test=rights
+rm -rf target/rights
 
 # Each in a process group of its own, which ends with this script.
 set -m
@@ -20,4 +21,6 @@ trap 'kill -INT -- -"$one" -"$three" 2>/dev/null; exit 130' INT TERM
 status=0
 wait "$one" || status=$?
 wait "$three" || status=$?
+# What they asked the API server for, beside what is granted.
+lane rights || status=$?
 exit "$status"

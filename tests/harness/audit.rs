@@ -1,6 +1,6 @@
 //! Requests to the API server, read from its audit log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::PathBuf;
@@ -9,10 +9,23 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SYSTEM};
 use crate::objects::text;
 
 const WRITES: [&str; 4] = ["create", "update", "patch", "delete"];
+
+/// What a program of netclaim has asked for: an RBAC rule with one verb for one resource.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Access {
+    /// The name of its service account.
+    pub account: String,
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The resource, with its subresource after a slash.
+    pub resource: String,
+    /// The verb.
+    pub verb: String,
+}
 
 /// The API server's audit log from a moment on.
 pub struct AuditLog {
@@ -26,6 +39,46 @@ impl AuditLog {
         let path = cluster.dir().join("log/audit.log");
         let from = path.metadata().context("no audit log")?.len();
         Ok(Self { path, from })
+    }
+
+    /// Starts at the log's beginning.
+    pub fn from_the_beginning(cluster: &Cluster) -> Self {
+        Self { path: cluster.dir().join("log/audit.log"), from: 0 }
+    }
+
+    /// What netclaim's own programs have asked for, without what scenarios ask by kubectl with their tokens.
+    pub fn accesses(&self) -> Result<BTreeSet<Access>> {
+        let mut accesses = BTreeSet::new();
+        for event in self.requests()? {
+            let user = text(&event["user"]["username"]);
+            let account =
+                user.strip_prefix("system:serviceaccount:").and_then(|user| user.strip_prefix(SYSTEM));
+            let Some(account) = account.and_then(|account| account.strip_prefix(':')) else { continue };
+            if text(&event["userAgent"]).starts_with("kubectl/") || event["objectRef"].is_null() {
+                continue;
+            }
+            let access = |group: &str, resource: &str, verb: &str| {
+                let [account, group, resource, verb] = [account, group, resource, verb].map(str::to_owned);
+                Access { account, group, resource, verb }
+            };
+            let object = &event["objectRef"];
+            let [group, resource, subresource, verb] =
+                [&object["apiGroup"], &object["resource"], &object["subresource"], &event["verb"]].map(text);
+            let resource =
+                if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") };
+            if event["impersonatedUser"].is_null() {
+                accesses.insert(access(&group, &resource, &verb));
+            } else {
+                // Constrained impersonation: the right to be the node, and the right to do this as the node.
+                accesses.insert(access("authentication.k8s.io", "nodes", "impersonate:associated-node"));
+                accesses.insert(access(&group, &resource, &format!("impersonate-on:associated-node:{verb}")));
+            }
+            if (resource.as_str(), verb.as_str()) == ("resourceclaims/status", "patch") {
+                // The API server asks for this right as well, without a request of its own.
+                accesses.insert(access(&group, "resourceclaims/driver", "associated-node:patch"));
+            }
+        }
+        Ok(accesses)
     }
 
     /// Requests that have been answered, as the audit log has them.

@@ -34,7 +34,7 @@ mod watch;
 pub use netclaim_driver::failpoint::Failpoint;
 
 pub use agent::{AGENT, AGENT_PODS, AGENT_USER, CONTROLLER};
-pub use audit::{AuditLog, time_of_day};
+pub use audit::{Access, AuditLog, time_of_day};
 pub use cluster::{Cluster, SYSTEM, project};
 pub use command::output;
 pub use node::{Interface, Node, Task, names};

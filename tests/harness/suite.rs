@@ -11,7 +11,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use crate::cluster::Cluster;
+use crate::audit::{Access, AuditLog};
+use crate::cluster::{Cluster, project};
 use crate::deaths::services_run;
 use crate::test::{LABEL, Skipped, Test};
 use crate::wait::eventually;
@@ -57,6 +58,8 @@ macro_rules! scenarios {
 
 /// What scenarios run on.
 pub struct Lane {
+    /// Its name.
+    pub name: &'static str,
     /// How many nodes the cluster has.
     pub nodes: usize,
     /// The environment variable with the folder of a cluster that keeps running.
@@ -65,7 +68,7 @@ pub struct Lane {
 
 /// Runs the scenarios that the command line selects, on one node.
 pub fn run(scenarios: Vec<Scenario>) -> ExitCode {
-    run_on(&Lane { nodes: 1, cluster: "NETCLAIM_TEST_CLUSTER" }, scenarios)
+    run_on(&Lane { name: "cluster", nodes: 1, cluster: "NETCLAIM_TEST_CLUSTER" }, scenarios)
 }
 
 /// As [`run`], in another lane.
@@ -105,7 +108,24 @@ pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
         Trial::ignorable_test(scenario.name, move || perform(&cluster, &turn, number, &scenario))
     };
     let conclusion = libtest_mimic::run(&args, (1..).zip(scenarios).map(trial).collect());
+    let is_whole = args.filter.is_none() && args.skip.is_empty();
+    if is_whole && let Err(error) = note_accesses(&cluster, lane) {
+        eprintln!("cannot note what netclaim asked the API server for: {error:#}");
+    }
     if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
+}
+
+/// Writes down what netclaim has asked the API server for, when all scenarios have run: the test `rights` compares it with what
+/// the manifests grant.
+fn note_accesses(cluster: &Cluster, lane: &Lane) -> Result<()> {
+    let accesses = AuditLog::from_the_beginning(cluster).accesses()?;
+    let lines = accesses.iter().map(|access| {
+        let Access { account, group, resource, verb } = access;
+        format!("{account} {} {resource} {verb}\n", if group.is_empty() { "core" } else { group })
+    });
+    let folder = project("target/rights");
+    std::fs::create_dir_all(&folder)?;
+    Ok(std::fs::write(folder.join(lane.name), lines.collect::<String>())?)
 }
 
 /// Ends the cluster unless `keep` is set, and keeps its logs after a failure. Returns whether that worked.

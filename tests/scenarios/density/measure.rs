@@ -67,17 +67,19 @@ impl Report {
     pub fn held(&mut self, held: Held) -> Result<()> {
         let Held { when, agent, parent, .. } = &held;
         say(&format!(
-            "{when}: agent {} KiB, {} descriptors; parent {} KiB, {} descriptors",
-            agent.rss, agent.fds, parent.rss, parent.fds
+            "{when}: agent {} KiB ({} anonymous), {} descriptors; parent {} KiB ({} anonymous), {} descriptors",
+            agent.rss, agent.anonymous, agent.fds, parent.rss, parent.anonymous, parent.fds
         ));
         self.held.push(held);
         let line = |held: &Held| {
             let Held { when, pid, agent, parent } = held;
-            let of = |Usage { rss, fds, cpu, programs, .. }: &Usage| format!("{rss},{fds},{cpu},{programs}");
+            let of = |Usage { rss, anonymous, fds, cpu, programs, .. }: &Usage| {
+                format!("{rss},{anonymous},{fds},{cpu},{programs}")
+            };
             format!("{when},{pid},{},{}", of(agent), of(parent))
         };
-        let head = "when,agent_pid,agent_rss_kib,agent_fds,agent_cpu_ms,plugins_cpu_ms,\
-                    parent_rss_kib,parent_fds,parent_cpu_ms,programs_cpu_ms";
+        let head = "when,agent_pid,agent_rss_kib,agent_anonymous_kib,agent_fds,agent_cpu_ms,plugins_cpu_ms,\
+                    parent_rss_kib,parent_anonymous_kib,parent_fds,parent_cpu_ms,programs_cpu_ms";
         self.raw.write("held.csv", head, self.held.iter().map(line))
     }
 

@@ -22,7 +22,7 @@ use status::*;
 
 fn main() -> ExitCode {
     suite::run_on(
-        &Lane { nodes: 3, cluster: "NETCLAIM_TEST_INSTALL_CLUSTER" },
+        &Lane { name: "install", nodes: 3, cluster: "NETCLAIM_TEST_INSTALL_CLUSTER" },
         scenarios![
             beside:
                 the_chart_has_no_mistakes,

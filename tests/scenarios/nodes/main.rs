@@ -26,7 +26,7 @@ use whereabouts::*;
 
 fn main() -> ExitCode {
     let nodes = std::env::var("NETCLAIM_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(3);
-    let lane = Lane { nodes, cluster: "NETCLAIM_TEST_NODES_CLUSTER" };
+    let lane = Lane { name: "nodes", nodes, cluster: "NETCLAIM_TEST_NODES_CLUSTER" };
     suite::run_on(
         &lane,
         scenarios![

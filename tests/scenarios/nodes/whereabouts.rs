@@ -21,7 +21,9 @@ fn definition(group: &str, version: &str, kind: &str, plural: &str) -> Value {
 fn take_over(test: &Test<'_>) -> Result<Takeover> {
     tokio::runtime::Runtime::new()?.block_on(async {
         let kubeconfig = test.cluster.dir().join("kubeconfig");
-        let client = Client::try_from(netclaim_process::kubernetes::config(Some(&kubeconfig)).await?)?;
+        let client = Client::try_from(
+            netclaim_process::kubernetes::config("netclaim-tests", Some(&kubeconfig)).await?,
+        )?;
         let takeover = plan(&read(&client).await?, Orphans::Free);
         apply(&client, &takeover).await?;
         Ok(takeover)

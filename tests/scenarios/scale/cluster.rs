@@ -41,7 +41,7 @@ pub fn admin(cluster: &Cluster) -> PathBuf {
 
 /// Connects with a kubeconfig.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
-    Ok(Client::try_from(netclaim_process::kubernetes::config(Some(kubeconfig)).await?)?)
+    Ok(Client::try_from(netclaim_process::kubernetes::config("netclaim-tests", Some(kubeconfig)).await?)?)
 }
 
 /// Creates netclaim's CRDs, and waits until the API server serves them.

@@ -71,7 +71,9 @@ impl Pods {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let kubeconfig = test.cluster.dir().join("kubeconfig");
         let client = runtime.block_on(async {
-            anyhow::Ok(Client::try_from(netclaim_process::kubernetes::config(Some(&kubeconfig)).await?)?)
+            anyhow::Ok(Client::try_from(
+                netclaim_process::kubernetes::config("netclaim-tests", Some(&kubeconfig)).await?,
+            )?)
         })?;
         let api: Api<Pod> = Api::namespaced(client, test.namespace());
         let pods = Self { runtime, api, seen: Arc::default() };

@@ -1,0 +1,133 @@
+//! Least privilege: what the manifests grant to netclaim's programs is what they asked the API server for while the lanes ran.
+//!
+//! `tests/lanes.sh` runs this when all lanes have ended, each of which leaves `target/rights/LANE`.
+
+// Clippy allows `unwrap` only in functions with `#[test]`, not in those that tests share.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use netclaim_tests::objects::{list, text};
+use netclaim_tests::{Access, project};
+use serde_json::Value;
+
+const LANES: [&str; 3] = ["cluster", "install", "nodes"];
+
+/// Rights that the programs need and that no scenario makes them use: account, group, resource, verb, and when it is used. What
+/// happens then has a unit test.
+const NOT_IN_THE_LANES: [(&str, &str, &str, &str, &str); 7] = [
+    ("netclaim-agent", "netclaim.dev", "addressblocks", "delete", "a block was empty for five minutes"),
+    (
+        "netclaim-controller",
+        "coordination.k8s.io",
+        "leases",
+        "create",
+        "somebody has deleted the Lease of the manifests",
+    ),
+    ("netclaim-controller", "events.k8s.io", "events", "patch", "the same event comes again within minutes"),
+    (
+        "netclaim-controller",
+        "netclaim.dev",
+        "addressleases/status",
+        "patch",
+        "a node is gone whose pod had the address",
+    ),
+    (
+        "netclaim-controller",
+        "netclaim.dev",
+        "addresspools",
+        "get",
+        "an AddressPool gets a size of its blocks",
+    ),
+    (
+        "netclaim-controller",
+        "resource.k8s.io",
+        "resourceslices",
+        "update",
+        "a Network of scope Cluster is changed",
+    ),
+    (
+        "netclaim-controller",
+        "resource.k8s.io",
+        "resourceslices",
+        "delete",
+        "a Network of scope Cluster is not accepted any more",
+    ),
+];
+
+/// What the programs asked for in all lanes.
+fn asked() -> BTreeSet<Access> {
+    let of_lane = |lane: &str| {
+        let path = project("target/rights").join(lane);
+        let lines = fs::read_to_string(&path);
+        lines.unwrap_or_else(|error| panic!("{}: {error}: run tests/lanes.sh, all of it", path.display()))
+    };
+    LANES.iter().flat_map(|lane| of_lane(lane).lines().map(access).collect::<Vec<_>>()).collect()
+}
+
+fn access(line: &str) -> Access {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [account, group, resource, verb] = <[&str; 4]>::try_from(words).unwrap().map(str::to_owned);
+    Access { account, group: if group == "core" { String::new() } else { group }, resource, verb }
+}
+
+/// What the roles of an account grant, in one of the manifests.
+fn granted(account: &str, manifest: &str) -> BTreeSet<Access> {
+    let yaml = fs::read_to_string(project("deploy/manifests").join(manifest)).unwrap();
+    let documents = yaml.split("\n---\n").map(|document| serde_saphyr::from_str::<Value>(document).unwrap());
+    let roles: Vec<Value> =
+        documents.filter(|object| matches!(text(&object["kind"]).as_str(), "Role" | "ClusterRole")).collect();
+    let mut granted = BTreeSet::new();
+    for rule in roles.iter().flat_map(|role| list(&role["rules"])) {
+        for (group, resource, verb) in list(&rule["apiGroups"]).flat_map(|group| {
+            let of_group = move |resource| list(&rule["verbs"]).map(move |verb| (group, resource, verb));
+            list(&rule["resources"]).flat_map(of_group)
+        }) {
+            let [group, resource, verb] = [group, resource, verb].map(text);
+            // There is no such object: the policies know the role by it.
+            if (resource.as_str(), verb.as_str()) != ("roles", "hold") {
+                granted.insert(Access { account: account.to_owned(), group, resource, verb });
+            }
+        }
+    }
+    assert!(granted.len() > 10, "{manifest} has no rules");
+    granted
+}
+
+fn all_granted() -> BTreeSet<Access> {
+    let agent = granted("netclaim-agent", "agent-rbac.yaml");
+    agent.into_iter().chain(granted("netclaim-controller", "controller-rbac.yaml")).collect()
+}
+
+fn shown<'a>(accesses: impl Iterator<Item = &'a Access>) -> String {
+    let show =
+        |Access { account, group, resource, verb }: &Access| format!("{account}: {verb} {resource}.{group}");
+    accesses.map(show).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_right_is_used() {
+    let (granted, asked) = (all_granted(), asked());
+    let mut unused: BTreeSet<Access> = granted.difference(&asked).cloned().collect();
+    for (account, group, resource, verb, when) in NOT_IN_THE_LANES {
+        let [account, group, resource, verb] = [account, group, resource, verb].map(str::to_owned);
+        if unused.remove(&Access {
+            account: account.clone(),
+            group,
+            resource: resource.clone(),
+            verb: verb.clone(),
+        }) {
+            println!("SKIPPED CASE: {account}: {verb} {resource}: only when {when}");
+        }
+    }
+    let unused = shown(unused.iter());
+    assert!(unused.is_empty(), "granted and never used by any scenario:\n{unused}");
+}
+
+#[test]
+fn no_right_is_missing() {
+    let (granted, asked) = (all_granted(), asked());
+    let missing = shown(asked.difference(&granted));
+    assert!(missing.is_empty(), "asked for and not granted:\n{missing}");
+}
