@@ -2,8 +2,8 @@
 //!
 //! `tests/lanes.sh` runs this when all lanes have ended, each of which leaves `target/rights/LANE`.
 
-// Clippy allows `unwrap` only in functions with `#[test]`, not in those that tests share.
-#![allow(clippy::unwrap_used)]
+// Clippy allows `unwrap` and `panic!` only in functions with `#[test]`, not in those that tests share.
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;
