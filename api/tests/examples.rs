@@ -50,7 +50,9 @@ fn the_networks_of_the_documentation_are_valid() {
 #[test]
 fn the_configurations_of_the_documentation_are_read() {
     let mut found = Vec::new();
-    documents("docs/guide.md").iter().for_each(|document| opaque_parameters(document, &mut found));
+    for page in ["docs/tenants.md", "docs/guide.md"] {
+        documents(page).iter().for_each(|document| opaque_parameters(document, &mut found));
+    }
     assert_eq!(found.len(), 9);
     for parameters in found {
         let config = Opaque::decode(&parameters.to_string()).unwrap_or_else(|e| panic!("{e}: {parameters}"));
