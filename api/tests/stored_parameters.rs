@@ -27,7 +27,7 @@ fn stored() -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn what_was_stored_once_is_read_for_ever() {
+fn stored_parameters_decode_to_the_same_values() {
     let stored = stored();
     assert!(stored.len() >= 4, "a file is missing: {:?}", stored.keys());
     for (name, file) in stored {
@@ -40,18 +40,51 @@ fn what_was_stored_once_is_read_for_ever() {
     }
 }
 
+/// The paths of a schema's fields, such as `allow.parameters.*.items.enum`.
+fn of_schema(schema: &Value, root: &Value, prefix: &str, found: &mut BTreeSet<String>) {
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{prefix}{name}");
+        of_schema(field, root, &format!("{path}."), found);
+        found.insert(path);
+    }
+    if schema["additionalProperties"].is_object() {
+        of_schema(&schema["additionalProperties"], root, &format!("{prefix}*."), found);
+    }
+    if schema["items"].is_object() {
+        of_schema(&schema["items"], root, prefix, found);
+    }
+    if let Some(name) = schema["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/")) {
+        of_schema(&root["$defs"][name], root, prefix, found);
+    }
+    for choice in ["anyOf", "oneOf", "allOf"].iter().filter_map(|key| schema[*key].as_array()).flatten() {
+        of_schema(choice, root, prefix, found);
+    }
+}
+
+/// The paths of a text's fields. The name of a declared parameter is `*`.
+fn of_text(text: &Value, prefix: &str, found: &mut BTreeSet<String>) {
+    for (name, field) in text.as_object().into_iter().flatten() {
+        let name = if prefix == "allow.parameters." { "*" } else { name };
+        let path = format!("{prefix}{name}");
+        of_text(field, &format!("{path}."), found);
+        found.insert(path);
+    }
+    text.as_array().into_iter().flatten().for_each(|item| of_text(item, prefix, found));
+}
+
 #[test]
 fn every_field_is_in_a_stored_file() {
     for kind in ["AttachmentConfig", "CNIConfig"] {
         let schema = root().join("deploy/schemas").join(kind.to_lowercase()).with_extension("json");
         let schema: Value =
             serde_json::from_str(&fs::read_to_string(schema).expect("readable")).expect("JSON");
-        let fields = schema["properties"].as_object().expect("fields").keys();
+        let (mut fields, mut shown) = (BTreeSet::new(), BTreeSet::new());
+        of_schema(&schema, &schema, "", &mut fields);
+        assert!(fields.len() > 10, "{fields:?}");
         let files = stored();
         let of_kind = files.values().map(|file| &file["parameters"]).filter(|text| text["kind"] == kind);
-        let shown: BTreeSet<&String> =
-            of_kind.filter_map(Value::as_object).flat_map(|text| text.keys()).collect();
-        let missing: Vec<_> = fields.filter(|field| !shown.contains(field)).collect();
+        of_kind.for_each(|text| of_text(text, "", &mut shown));
+        let missing: Vec<_> = fields.difference(&shown).collect();
         assert!(missing.is_empty(), "no file of api/tests/stored has {missing:?} of {kind}: add one");
     }
 }
