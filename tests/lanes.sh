@@ -17,7 +17,7 @@ one=$!
 lane install nodes &
 three=$!
 set +m
-trap 'kill -INT -- -"$one" -"$three" 2>/dev/null; exit 130' INT TERM
+trap 'kill -INT -- -"$one" -"$three" 2>/dev/null; wait; exit 130' INT TERM HUP
 status=0
 wait "$one" || status=$?
 wait "$three" || status=$?

@@ -7,7 +7,7 @@
 #   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
 #   netclaim.yaml                     the same for kubectl apply -f
 #   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as the kubectl plugin kubectl-netclaim
-#   SHA256SUMS
+#   SHA256SUMS                        of what is downloaded: all but the images
 set -euo pipefail
 # shellcheck source=../../tests/node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../../tests/node/lib.sh"
@@ -21,8 +21,9 @@ architectures=(amd64 arm64)
 
 machines() { # the compilers of the architectures that this machine does not have
   case $machine in
-  x86_64) packages cc:build-essential jq:jq aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu ;;
-  aarch64) packages cc:build-essential jq:jq x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu ;;
+  # The C++ compiler brings the C library of the other architecture, which the C compiler only recommends.
+  x86_64) packages cc:build-essential jq:jq aarch64-linux-gnu-g++:g++-aarch64-linux-gnu ;;
+  aarch64) packages cc:build-essential jq:jq x86_64-linux-gnu-g++:g++-x86-64-linux-gnu ;;
   *) die "a release is built on amd64 or arm64, and this is $machine" ;;
   esac
   ! command -v rustup >/dev/null || rustup target add {x86_64,aarch64}-unknown-linux-gnu
@@ -66,7 +67,8 @@ deploy/plugins/build.sh "$out/cni-plugins-$plugins_version.oci.tar" "$registry/c
 
 helm=$(tests/helm/build.sh)
 cp -r "$chart" "$work/netclaim"
-sed -i "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" "$work/netclaim/values.yaml"
+sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
+  -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"
 "$helm" package "$work/netclaim" --destination "$out" >/dev/null
 {
   printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: netclaim-system\n'
@@ -74,6 +76,7 @@ sed -i "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" "$work/netc
 } >"$out/netclaim.yaml"
 grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" || die "netclaim.yaml does not name the image $registry/netclaim:$version"
 cd "$out"
-sha256sum -- * >"$work/SHA256SUMS"
+# The images have digests of their own, which are signed.
+sha256sum -- *.tgz *.tar.gz netclaim.yaml >"$work/SHA256SUMS"
 mv "$work/SHA256SUMS" .
 ls -l "$out" >&2

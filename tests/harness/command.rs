@@ -1,6 +1,7 @@
 //! Runs programs; an error has what they wrote to standard error.
 
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -21,12 +22,8 @@ pub fn output(command: &mut Command) -> Result<String> {
 /// As [`output`], with `input` on standard input.
 pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that stops reading explains itself by its exit status.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let (output, killed) = end_of(child, LIMIT)?;
+    let child = command.process_group(0).spawn().with_context(|| format!("cannot run {command:?}"))?;
+    let (output, killed) = end_of(child, input, LIMIT)?;
     if !output.status.success() {
         let words: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
         let program = command.get_program().to_string_lossy().into_owned();
@@ -41,13 +38,18 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits for the end of `child`, and kills it after `limit`. Returns its output, and whether it was killed.
-fn end_of(child: Child, limit: Duration) -> Result<(Output, bool)> {
-    let pid = child.id().try_into()?;
+/// Waits for the end of `child`, which leads a process group, and kills the group after `limit`: a script's own children hold its
+/// output open. Returns the output, and whether it was killed.
+fn end_of(mut child: Child, input: &str, limit: Duration) -> Result<(Output, bool)> {
+    let pid: i32 = child.id().try_into()?;
     let (ended, end) = channel::<()>();
     let watch = thread::spawn(move || {
-        end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) && signal(pid, "KILL").is_ok()
+        end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) && signal(-pid, "KILL").is_ok()
     });
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that stops reading explains itself by its exit status.
+        let _ = stdin.write_all(input.as_bytes());
+    }
     let output = child.wait_with_output();
     drop(ended);
     Ok((output?, watch.join().unwrap_or_default()))
@@ -59,8 +61,9 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_end_is_killed() {
-        let child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (output, killed) = end_of(child, Duration::from_millis(50)).unwrap();
+        let mut script = Command::new("sh");
+        let child = script.args(["-c", "sleep 60; true"]).stdout(Stdio::piped()).process_group(0).spawn();
+        let (output, killed) = end_of(child.unwrap(), "", Duration::from_millis(50)).unwrap();
         assert!(killed && !output.status.success());
     }
 }

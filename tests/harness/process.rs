@@ -34,9 +34,9 @@ pub(crate) fn command_line(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// Sends a signal to a process.
+/// Sends a signal to a process, or to a process group by its negative number.
 pub fn signal(pid: i32, name: &str) -> Result<()> {
-    output(Command::new("kill").args([format!("-{name}"), pid.to_string()])).map(drop)
+    output(Command::new("kill").args([&format!("-{name}"), "--", &pid.to_string()])).map(drop)
 }
 
 /// Whether a process runs; a zombie does not.

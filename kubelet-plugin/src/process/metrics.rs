@@ -354,7 +354,7 @@ impl Default for Metrics {
                 "operation",
                 "How long an ADD or DEL took, with the wait for its turn",
                 [
-                    Label::any("network", "a Network; empty for a link's own devices"),
+                    Label::any("network", "a Network; empty for a link's own devices, and for a Network that is gone"),
                     Label::one_of("verb", Verb::VALUES),
                     Label::one_of("outcome", OperationEnd::VALUES),
                 ],
@@ -510,7 +510,12 @@ impl Metrics {
             attach::End::GivenUp => OperationEnd::GivenUp,
             attach::End::Stray => OperationEnd::Stray,
         };
-        let labels = OperationLabels { network: network_of(plan), verb, outcome };
+        // The DELs of a Network that is gone would make series that nobody removes.
+        let mut network = network_of(plan);
+        if self.networks.get(&NetworkLabels { network: network.clone() }).is_none() {
+            network.clear();
+        }
+        let labels = OperationLabels { network, verb, outcome };
         self.operations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
@@ -598,6 +603,7 @@ mod tests {
     #[test]
     fn operations_on_links_of_their_own_have_no_network() {
         let metrics = Metrics::default();
+        metrics.network_available("storage", true);
         for device in ["nic-eth1", "macvlan-eth2", "net-storage"] {
             metrics.operation(&plan(device), Operation::Add, attach::End::Succeeded, Duration::ZERO);
         }
@@ -607,6 +613,7 @@ mod tests {
         };
         assert!(text.contains(&format!("{} 2", count(""))) && text.contains(&count("storage")), "{text}");
         metrics.network_gone("storage");
+        metrics.operation(&plan("net-storage"), Operation::Del, attach::End::Succeeded, Duration::ZERO);
         assert!(!metrics.render().contains("storage"), "a Network that is gone has no series");
     }
 
