@@ -15,10 +15,11 @@ use serde_json::Value;
 
 const LANES: [&str; 3] = ["cluster", "install", "nodes"];
 
-/// Rights that the programs need and that no scenario makes them use: account, group, resource, verb, and when it is used. What
+/// Rights that the programs need and that no scenario surely makes them use: account, group, resource, verb, and when it is used. What
 /// happens then has a unit test.
-const NOT_IN_THE_LANES: [(&str, &str, &str, &str, &str); 7] = [
+const NOT_IN_THE_LANES: [(&str, &str, &str, &str, &str); 8] = [
     ("netclaim-agent", "netclaim.dev", "addressblocks", "delete", "a block was empty for five minutes"),
+    ("netclaim-agent", "events.k8s.io", "events", "patch", "the same event comes again within minutes"),
     (
         "netclaim-controller",
         "coordination.k8s.io",
