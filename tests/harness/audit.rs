@@ -49,7 +49,8 @@ impl AuditLog {
     /// What netclaim's own programs have asked for, without what scenarios ask by kubectl with their tokens.
     pub fn accesses(&self) -> Result<BTreeSet<Access>> {
         let mut accesses = BTreeSet::new();
-        for event in self.requests()? {
+        // Also those that go on, as watches do.
+        for event in self.events()? {
             let user = text(&event["user"]["username"]);
             let account =
                 user.strip_prefix("system:serviceaccount:").and_then(|user| user.strip_prefix(SYSTEM));
@@ -88,12 +89,15 @@ impl AuditLog {
 
     /// Requests that have been answered, as the audit log has them.
     pub fn requests(&self) -> Result<impl Iterator<Item = Value>> {
+        Ok(self.events()?.filter(|event| event["stage"] == "ResponseComplete"))
+    }
+
+    fn events(&self) -> Result<impl Iterator<Item = Value>> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.from))?;
         // The last line may be incomplete.
         let lines = BufReader::new(file).lines().map_while(Result::ok);
-        let events = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
-        Ok(events.filter(|event| event["stage"] == "ResponseComplete"))
+        Ok(lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()))
     }
 
     /// Counts the requests of `user` by verb, resource and status code.
