@@ -8,6 +8,7 @@ use kube::core::DynamicObject;
 use netclaim_controller::whereabouts::{self, IpPool, NodeSlicePool, ObjectRef, Reservation};
 use serde_json::Value;
 
+use super::existing::Existing;
 use super::report::Finding;
 
 /// The annotation of a pod that names its networks.
@@ -165,6 +166,8 @@ pub(super) struct Input {
     pub(super) reservations: Vec<Reservation>,
     pub(super) slices: Vec<NodeSlicePool>,
     pub(super) pods: Vec<whereabouts::Pod>,
+    /// The Networks and DeviceClasses that are there.
+    pub(super) existing: Existing,
     /// Whether all of the cluster's objects are there, so that what is missing does not exist.
     pub(super) is_cluster: bool,
     /// Objects that cannot be read.
@@ -210,6 +213,8 @@ impl Input {
         match (group, of.kind.as_str()) {
             ("k8s.cni.cncf.io", NAD) => self.add_nad(&of, object),
             ("whereabouts.cni.cncf.io", kind) => self.add_whereabouts(kind, object),
+            ("netclaim.dev", "Network") => self.existing.add_network(of.name, &object),
+            ("resource.k8s.io", "DeviceClass") => self.existing.add_class(of.name, &object),
             (group, kind) => {
                 let known = Kind::ALL.into_iter().find(|known| known.as_str() == kind);
                 match known.filter(|kind| kind.group() == group) {

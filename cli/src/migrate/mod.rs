@@ -9,11 +9,13 @@
 //! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a note; or what has it is
 //!   refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
+//! * What an earlier run has permitted to namespaces and claims stays. Objects of somebody else stay as they are.
 //! * Equal input gives equal output, in whatever order it comes.
 //!
 //! The formats are those of Multus 4.2 and of the Network Plumbing Working Group's standard 1.3.
 
 mod annotation;
+mod existing;
 mod input;
 mod names;
 mod network;

@@ -7,6 +7,7 @@ use netclaim_cni::hex;
 use netclaim_controller::whereabouts::default_network;
 use sha2::{Digest as _, Sha256};
 
+use super::existing::Existing;
 use super::input::NadName;
 
 /// The longest name of a DNS label, such as a request.
@@ -15,9 +16,11 @@ const LABEL: usize = 63;
 const SUBDOMAIN: usize = 253;
 
 /// Returns the name of the Network for each NetworkAttachmentDefinition: NAMESPACE-NAME, as the takeover of whereabouts names
-/// it. Where several would have one name, each gets a checksum of its own, so that none depends on the order.
+/// it. Where several would have one name, each gets a checksum of its own, so that none depends on the order; and so does one
+/// whose name somebody else's object has. What an earlier run has named keeps its name.
 pub(super) fn networks<'a>(
     nads: impl Iterator<Item = &'a NadName>,
+    existing: &Existing,
 ) -> BTreeMap<&'a NadName, Result<NetworkName, Invalid>> {
     let plain: BTreeMap<&NadName, Result<NetworkName, Invalid>> =
         nads.map(|nad| (nad, default_network(&nad.namespace, &nad.name))).collect();
@@ -26,11 +29,34 @@ pub(super) fn networks<'a>(
         *uses.entry(name).or_default() += 1;
     }
     let is_shared = |name: &NetworkName| uses.get(name).is_some_and(|uses| *uses > 1);
-    let name = |(nad, name): (&&'a NadName, &Result<NetworkName, Invalid>)| match name {
-        Ok(name) if is_shared(name) => (*nad, cut(name.as_str(), &nad.to_string(), NetworkName::MAX).parse()),
-        name => (*nad, name.clone()),
+    let name = |(nad, plain): (&&'a NadName, &Result<NetworkName, Invalid>)| {
+        let name = plain.clone().and_then(|plain| {
+            let own: NetworkName = cut(plain.as_str(), &nad.to_string(), NetworkName::MAX).parse()?;
+            let is_taken = |name: &NetworkName| existing.other(name.as_str(), nad).is_some();
+            let is_made = |name: &&NetworkName| existing.is_made(name.as_str(), nad) && !is_taken(name);
+            let made = [&plain, &own].into_iter().find(is_made).cloned();
+            match made {
+                Some(made) => Ok(made),
+                None if !is_shared(&plain) && !is_taken(&plain) => Ok(plain),
+                None => free(own, nad, existing),
+            }
+        });
+        (*nad, name)
     };
     plain.iter().map(name).collect()
+}
+
+/// Returns the name, if no object of somebody else has it.
+fn free(name: NetworkName, nad: &NadName, existing: &Existing) -> Result<NetworkName, Invalid> {
+    match existing.other(name.as_str(), nad) {
+        None => Ok(name),
+        Some(kind) => {
+            let problem = format!(
+                "{kind} {name} exists and is not made from it: rename one of them, and run this again"
+            );
+            Err(Invalid::new("metadata.name", problem))
+        }
+    }
 }
 
 /// Returns the name of the ResourceClaimTemplate for a workload.
@@ -68,7 +94,7 @@ mod tests {
             .iter()
             .map(|(namespace, name)| NadName { namespace: (*namespace).into(), name: (*name).into() })
             .collect();
-        let names = networks(nads.iter());
+        let names = networks(nads.iter(), &Existing::default());
         nads.iter().map(|nad| names[nad].as_ref().expect("a name").to_string()).collect()
     }
 

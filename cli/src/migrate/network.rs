@@ -227,6 +227,32 @@ impl Draft {
         Ok(())
     }
 
+    /// Permits what the Network permitted before: claims of pods that have moved depend on it.
+    pub(super) fn keep(&mut self, before: &NetworkSpec) {
+        let plugins = |list: &Map<String, Value>| list.get("plugins").and_then(Value::as_array).cloned();
+        let old = plugins(&before.cni).unwrap_or_default();
+        let new = self.spec.cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
+        for (plugin, old) in new.filter_map(Value::as_object_mut).zip(&old) {
+            let is_same = plugin.get("type") == old.get("type");
+            let Some(old) = old.get("capabilities").and_then(Value::as_object).filter(|_| is_same) else {
+                continue;
+            };
+            let capabilities = plugin.entry("capabilities").or_insert_with(|| json!({}));
+            if let Some(capabilities) = capabilities.as_object_mut() {
+                let declared = old.iter().filter(|(_, value)| **value == Value::Bool(true));
+                capabilities.extend(declared.map(|(name, value)| (name.clone(), value.clone())));
+            }
+        }
+        let Allow { ips, mac, bandwidth, port_mappings, args, parameters } = before.allow.clone();
+        let allow = &mut self.spec.allow;
+        allow.ips |= ips;
+        allow.mac |= mac;
+        allow.bandwidth |= bandwidth;
+        allow.port_mappings |= port_mappings;
+        allow.args |= args;
+        allow.parameters.extend(parameters);
+    }
+
     /// Returns every problem that the controller would find, by field of the Network.
     pub(super) fn problems(&self) -> Vec<Invalid> {
         self.spec.problems(self.name.as_str())

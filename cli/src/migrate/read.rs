@@ -1,4 +1,4 @@
-//! Reads NetworkAttachmentDefinitions and workloads from files and clusters.
+//! Reads NetworkAttachmentDefinitions, workloads and what earlier migrations made from files and clusters.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::cluster::{self, Connection};
 const PAGE: u32 = 500;
 
 /// The kinds that are read from a cluster: API version, kind, and the name in URLs.
-const KINDS: [(&str, &str, &str); 11] = [
+const KINDS: [(&str, &str, &str); 13] = [
     ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
     ("whereabouts.cni.cncf.io/v1alpha1", "IPPool", "ippools"),
     ("whereabouts.cni.cncf.io/v1alpha1", "OverlappingRangeIPReservation", "overlappingrangeipreservations"),
@@ -28,6 +28,8 @@ const KINDS: [(&str, &str, &str); 11] = [
     ("batch/v1", "CronJob", "cronjobs"),
     ("batch/v1", "Job", "jobs"),
     ("v1", "Pod", "pods"),
+    ("netclaim.dev/v1alpha1", "Network", "networks"),
+    ("resource.k8s.io/v1", "DeviceClass", "deviceclasses"),
 ];
 
 /// Why nothing can be read.
@@ -37,7 +39,7 @@ pub(super) enum ReadError {
     #[error(transparent)]
     Connect(#[from] cluster::ReadError),
     /// The API server does not list these objects.
-    #[error("cannot list {kind} of all namespaces")]
+    #[error("cannot list {kind} objects of the cluster")]
     List {
         kind: &'static str,
         #[source]
@@ -174,6 +176,8 @@ mod tests {
             "CronJob first",
             "Job first",
             "Pod first",
+            "Network first",
+            "DeviceClass first",
         ];
         assert_eq!(found, expected);
     }

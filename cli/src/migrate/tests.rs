@@ -281,6 +281,63 @@ fn a_network_is_offered_where_its_definition_is_and_where_it_is_used() {
 }
 
 #[test]
+fn a_second_run_takes_nothing_from_workloads_that_have_moved() {
+    let asks = |networks: &str| workload("Deployment", "shop", "web", networks);
+    let web = asks(r#"[{"name": "lan", "namespace": "default", "mac": "02:00:00:00:00:01"}]"#);
+    let shared = [macvlan("default", "lan"), workload("Deployment", "bank", "web", "default/lan")];
+    let first = migration(shared.iter().cloned().chain([web]).collect(), Some("shop"), &[]);
+    assert_eq!(of_kind(&first, "Network")[0]["spec"]["allow"], json!({"mac": true}));
+
+    let mut moved = asks("");
+    moved["spec"]["template"]["metadata"] = json!({});
+    let mut objects: Vec<Value> = shared.into_iter().chain([moved]).collect();
+    objects.extend(first.objects.iter().cloned());
+    let second = migration(objects.clone(), Some("bank"), &[]);
+    assert_eq!(refusals(&second), [""; 0]);
+    assert_eq!(of_kind(&second, "Network"), of_kind(&first, "Network"));
+    assert_eq!(of_kind(&second, "DeviceClass"), of_kind(&first, "DeviceClass"));
+
+    let network = objects.iter_mut().find(|object| object["kind"] == "Network").unwrap();
+    network["spec"]["namespaceSelector"] = json!({"matchLabels": {"team": "web"}});
+    let changed = migration(objects, Some("bank"), &[]);
+    let selector = &of_kind(&changed, "Network")[0]["spec"]["namespaceSelector"];
+    assert_eq!(selector, &json!({"matchLabels": {"team": "web"}}));
+    assert!(changed.notes.iter().any(|note| note.reason.contains("make sure that it selects bank, default")));
+}
+
+#[test]
+fn a_network_keeps_its_name_when_another_definition_would_get_the_same() {
+    let mut objects = vec![macvlan("a-b", "c")];
+    let first = migration(objects.clone(), None, &[]);
+    objects.push(macvlan("a", "b-c"));
+    objects.extend(first.objects);
+    let second = names(&migration(objects.clone(), None, &[]), "Network");
+    assert_eq!(second[1], "a-b-c");
+    assert!(second[0].starts_with("a-b-c-"), "{second:?}");
+}
+
+#[test]
+fn an_object_of_somebody_else_is_not_replaced() {
+    for kind in ["Network", "DeviceClass"] {
+        let (api, mut objects) = match kind {
+            "Network" => ("netclaim.dev/v1alpha1", vec![macvlan("shop", "lan")]),
+            _ => ("resource.k8s.io/v1", vec![macvlan("shop", "lan")]),
+        };
+        let other =
+            |name: &str| json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": {}});
+        objects.push(other("shop-lan"));
+        let found = migration(objects.clone(), None, &[]);
+        let name = names(&found, "Network").remove(0);
+        assert!(name.starts_with("shop-lan-"), "{name}");
+        objects.push(other(&name));
+        let found = migration(objects, None, &[]);
+        assert!(found.objects.is_empty());
+        let expected = format!("{kind} {name} exists and is not made from it");
+        assert!(refusals(&found)[0].contains(&expected), "{:?}", refusals(&found));
+    }
+}
+
+#[test]
 fn the_order_of_the_input_changes_nothing() {
     let mut objects = vec![
         macvlan("a-b", "c"),

@@ -11,10 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::addresses::Span;
-use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
+use netclaim_api::network::NetworkSpec;
 use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid};
 use serde_json::{Value, json};
 
+use super::existing::{self, MIGRATED_FROM};
 use super::input::{Input, NAD, NadName};
 use super::names;
 use super::network::{self, Draft};
@@ -22,15 +23,13 @@ use super::report::{Finding, Migration};
 use super::whereabouts::{self, Handover};
 use super::workload::Attachments;
 
-/// The label of a namespace that has its name.
-const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
-
 /// Translates what the input has in `namespace`, or all of it. Networks that others share are made from the whole input.
 pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &[Span]) -> Migration {
-    let names = names::networks(input.nads.keys());
+    let names = names::networks(input.nads.keys(), &input.existing);
     let handover = whereabouts::handover(input, &names, handed_over);
     let mut refused = input.refused.clone();
     let mut drafts: BTreeMap<NadName, Draft> = BTreeMap::new();
+    let mut made: BTreeMap<NadName, NetworkSpec> = BTreeMap::new();
     for (of, nad) in &input.nads {
         let name = match names.get(of) {
             Some(Ok(name)) => name.clone(),
@@ -40,8 +39,19 @@ pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &[Spa
             }
             None => continue,
         };
+        let before = match input.existing.network(name.as_str(), of) {
+            Ok(before) => before,
+            Err(problem) => {
+                refused.push(Finding::of(&of.object(), problem));
+                continue;
+            }
+        };
         match network::translate(of, nad, name, handover.addresses.get(of)) {
-            Ok(draft) => {
+            Ok(mut draft) => {
+                if let Some(before) = before {
+                    draft.keep(&before);
+                    made.insert(of.clone(), before);
+                }
                 drafts.insert(of.clone(), draft);
             }
             Err(problems) => {
@@ -69,7 +79,7 @@ pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &[Spa
             Err(problems) => refused.extend(problems),
         }
     }
-    drafts.iter_mut().for_each(|(of, draft)| restrict(of, draft, &permitted));
+    drafts.iter_mut().for_each(|(of, draft)| restrict(of, draft, made.get(of), &permitted));
     let mut selection = Selection::default();
     selection.nads.extend(drafts.keys().filter(|of| is_chosen(&of.namespace)).cloned());
     for attachments in permitted.iter().filter(|of| is_chosen(&of.workload.object.namespace)) {
@@ -91,20 +101,32 @@ fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
     Finding::new(of.object(), "spec.config", reason)
 }
 
-/// Offers a Network to the namespaces whose pods could use the NetworkAttachmentDefinition, as far as they do.
-fn restrict(of: &NadName, draft: &mut Draft, workloads: &[Attachments<'_>]) {
+/// Offers a Network to the namespaces whose pods could use the NetworkAttachmentDefinition, as far as they do, and to those that it
+/// was offered to before: their pods may have moved.
+fn restrict(of: &NadName, draft: &mut Draft, before: Option<&NetworkSpec>, workloads: &[Attachments<'_>]) {
     let users = workloads.iter().filter(|workload| workload.nads().any(|nad| nad == of));
-    let namespaces: BTreeSet<String> =
+    let mut namespaces: BTreeSet<String> =
         users.map(|user| user.workload.object.namespace.clone()).chain([of.namespace.clone()]).collect();
-    let mut selector = LabelSelector::default();
-    if namespaces.len() == 1 {
-        selector.match_labels =
-            namespaces.into_iter().map(|name| (NAMESPACE_LABEL.to_owned(), name)).collect();
-    } else {
-        let (key, values) = (NAMESPACE_LABEL.to_owned(), namespaces.into_iter().collect());
-        selector.match_expressions = vec![LabelRequirement { key, operator: LabelOperator::In, values }];
+    match before.map(|before| before.namespace_selector.as_ref()) {
+        None => {}
+        // It is offered to all namespaces.
+        Some(None) => return,
+        Some(Some(selector)) => match existing::namespaces(selector) {
+            Some(known) => namespaces.extend(known),
+            None => {
+                let namespaces: Vec<String> = namespaces.into_iter().collect();
+                let note = format!(
+                    "namespaceSelector of Network {} stays, as somebody has changed it: make sure that it selects {}",
+                    draft.name,
+                    namespaces.join(", ")
+                );
+                draft.notes.push(Invalid::new("metadata.namespace", note));
+                draft.spec.namespace_selector = Some(selector.clone());
+                return;
+            }
+        },
     }
-    draft.spec.namespace_selector = Some(selector);
+    draft.spec.namespace_selector = Some(existing::selector(namespaces));
 }
 
 /// What is printed.
@@ -128,7 +150,7 @@ impl Selection {
             json!({"apiVersion": API_VERSION, "kind": "AddressPool", "metadata": {"name": name}, "spec": spec})
         }));
         for (of, draft) in &chosen {
-            migration.objects.extend([network_object(of, draft), class(draft)]);
+            migration.objects.extend([network_object(of, draft), class(of, draft)]);
             migration.notes.extend(draft.notes.iter().map(|note| Finding::of(&of.object(), note.clone())));
             migration.notes.extend(draft.warnings().into_iter().map(|warning| {
                 let reason = format!("{} of the Network gets a warning: {}", warning.field, warning.problem);
@@ -162,20 +184,19 @@ fn network_object(of: &NadName, draft: &Draft) -> Value {
     }
     // The class is listed, so that claims of other namespaces are refused when they are created.
     let name = draft.name.as_str();
-    let annotations =
-        json!({"netclaim.dev/device-classes": name, "netclaim.dev/migrated-from": of.to_string()});
+    let annotations = json!({"netclaim.dev/device-classes": name, MIGRATED_FROM: of.to_string()});
     let metadata = json!({"name": name, "annotations": annotations});
     json!({"apiVersion": API_VERSION, "kind": "Network", "metadata": metadata, "spec": spec})
 }
 
-fn class(draft: &Draft) -> Value {
+fn class(of: &NadName, draft: &Draft) -> Value {
     let name = draft.name.as_str();
     let expression =
         format!("device.driver == {DRIVER_NAME:?} && device.attributes[{DRIVER_NAME:?}].network == {name:?}");
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": {MIGRATED_FROM: of.to_string()}},
         "spec": {"selectors": [{"cel": {"expression": expression}}]},
     })
 }
