@@ -1,6 +1,6 @@
 //! What a migration reads, sorted by kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use kube::ResourceExt as _;
@@ -157,6 +157,9 @@ pub(super) struct Container {
     pub(super) claims: Vec<Value>,
 }
 
+/// API group, kind, namespace and name of an object.
+type Key = (String, String, String, String);
+
 /// Everything that a translation depends on.
 #[derive(Debug, Default)]
 pub(super) struct Input {
@@ -199,17 +202,18 @@ impl Input {
             let name = text("/metadata/name").to_owned();
             known.insert((group, kind, of, name), object);
         }
+        let present: BTreeSet<Key> = known.keys().cloned().collect();
         for ((group, kind, namespace, name), mut object) in known {
             if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
                 metadata.insert("namespace".to_owned(), Value::String(namespace.clone()));
             }
             let of = ObjectRef { kind, namespace, name };
-            input.add(&group, of, object);
+            input.add(&group, of, object, &present);
         }
         input
     }
 
-    fn add(&mut self, group: &str, of: ObjectRef, object: Value) {
+    fn add(&mut self, group: &str, of: ObjectRef, object: Value, present: &BTreeSet<Key>) {
         match (group, of.kind.as_str()) {
             ("k8s.cni.cncf.io", NAD) => self.add_nad(&of, object),
             ("whereabouts.cni.cncf.io", kind) => self.add_whereabouts(kind, object),
@@ -218,7 +222,7 @@ impl Input {
             (group, kind) => {
                 let known = Kind::ALL.into_iter().find(|known| known.as_str() == kind);
                 match known.filter(|kind| kind.group() == group) {
-                    Some(kind) => self.add_workload(kind, of, &object),
+                    Some(kind) => self.add_workload(kind, of, &object, present),
                     None => self.refuse_unknown(of, &object),
                 }
             }
@@ -264,7 +268,7 @@ impl Input {
         }
     }
 
-    fn add_workload(&mut self, kind: Kind, of: ObjectRef, object: &Value) {
+    fn add_workload(&mut self, kind: Kind, of: ObjectRef, object: &Value, present: &BTreeSet<Key>) {
         if kind == Kind::Pod {
             self.pods.push(pod(object));
         }
@@ -281,9 +285,18 @@ impl Input {
         }
         let maker = match controller(object) {
             // The owner's template is translated instead.
-            Some((group, owner, _))
+            Some((group, owner, name))
                 if Kind::ALL.iter().any(|kind| (kind.group(), kind.as_str()) == (group, owner)) =>
             {
+                let key = (group.to_owned(), owner.to_owned(), of.namespace.clone(), name.to_owned());
+                // In a cluster, such an owner has just been made or deleted.
+                if !self.is_cluster && !present.contains(&key) {
+                    let problem = format!(
+                        "its networks are those of its owner: add {owner} {}/{name} to the input",
+                        of.namespace
+                    );
+                    self.refused.push(Finding::new(of, "metadata.ownerReferences", problem));
+                }
                 return;
             }
             Some((_, owner, name)) => Some(format!("{owner} {name}")),

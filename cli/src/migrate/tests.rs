@@ -190,8 +190,15 @@ fn pods_of_controllers_are_translated_with_these() {
             json!([{"apiVersion": api, "kind": kind, "name": "web", "controller": true}]);
         pod
     };
-    let found = migration(vec![owned("apps/v1", "StatefulSet"), macvlan("shop", "lan")], None, &[]);
-    assert_eq!((found.workloads.len(), found.refused.len()), (0, 0));
+    let pod = || vec![owned("apps/v1", "StatefulSet"), macvlan("shop", "lan")];
+    let with_owner = pod().into_iter().chain([workload("StatefulSet", "shop", "web", "lan")]);
+    let found = migration(with_owner.collect(), None, &[]);
+    assert_eq!((found.workloads.len(), found.refused.len()), (1, 0));
+    let found = migration(pod(), None, &[]);
+    assert_eq!(found.workloads.len(), 0);
+    assert!(refusals(&found)[0].contains("add StatefulSet shop/web to the input"), "{:?}", refusals(&found));
+    let found = migrate(&Input::of(pod(), "default", true), None, &[]);
+    assert_eq!(found.refused, [], "the owner is gone, or younger than the list");
     let found = migration(vec![owned("kubevirt.io/v1", "VirtualMachineInstance")], None, &[]);
     assert!(refusals(&found)[0].contains("VirtualMachineInstance web makes this object"));
 }
@@ -318,11 +325,8 @@ fn a_network_keeps_its_name_when_another_definition_would_get_the_same() {
 
 #[test]
 fn an_object_of_somebody_else_is_not_replaced() {
-    for kind in ["Network", "DeviceClass"] {
-        let (api, mut objects) = match kind {
-            "Network" => ("netclaim.dev/v1alpha1", vec![macvlan("shop", "lan")]),
-            _ => ("resource.k8s.io/v1", vec![macvlan("shop", "lan")]),
-        };
+    for (api, kind) in [("netclaim.dev/v1alpha1", "Network"), ("resource.k8s.io/v1", "DeviceClass")] {
+        let mut objects = vec![macvlan("shop", "lan")];
         let other =
             |name: &str| json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": {}});
         objects.push(other("shop-lan"));
@@ -393,7 +397,9 @@ fn a_part_of_a_pool_of_whereabouts_is_handed_over_without_what_pods_have_of_it()
     let mut pod = workload("Pod", "shop", "web-1", "lan");
     pod["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": true}]);
-    let objects = vec![whereabouts("shop", "lan", &["10.60.0.0/28", "10.60.2.0/23"]), pool(&used), pod];
+    let owner = workload("StatefulSet", "shop", "web", "lan");
+    let objects =
+        vec![whereabouts("shop", "lan", &["10.60.0.0/28", "10.60.2.0/23"]), pool(&used), pod, owner];
     let found = migration(objects, None, &["10.60.2.0/23"]);
     assert_valid(&found);
     assert_eq!(refusals(&found), [""; 0]);
