@@ -498,4 +498,12 @@ fn the_policy_of_the_guide_is_accepted() {
     let policy: Value = serde_saphyr::from_str(block).unwrap();
     let spec: UplinkPolicySpec = serde_json::from_value(policy["spec"].clone()).unwrap();
     assert_eq!(spec.problems(), []);
+    let labels = policy["spec"]["nodeSelector"].as_object().unwrap();
+    for key in labels.keys() {
+        assert!(guide.contains(&format!("kubectl label node NODE {key}=")), "step 0 sets it");
+        assert!(
+            guide.contains(&format!("kubectl label node NODE {key}-`")),
+            "step 7 removes it from one node"
+        );
+    }
 }
