@@ -443,7 +443,38 @@ fn addresses_that_whereabouts_still_hands_out_are_not_handed_over() {
     let text = refused(vec![pool(&json!({})), by_file], &["10.60.2.0/23"]);
     assert!(text.contains("nobody knows which addresses bank/odd hands out"), "{text}");
     let text = refused(vec![], &["10.60.2.0/23"]);
-    assert!(text.contains("the input has no IPPools"), "{text}");
+    assert!(text.contains("the input has no IPPool of 10.60.0.0/22"), "{text}");
+    let mut other = pool(&json!({}));
+    other["metadata"]["name"] = json!("storage-10.60.0.0-22");
+    let text = refused(vec![other], &["10.60.2.0/23"]);
+    assert!(
+        text.contains("the input has no IPPool of 10.60.0.0/22"),
+        "a pool of another network_name: {text}"
+    );
+}
+
+#[test]
+fn addresses_that_whereabouts_never_handed_out_are_not_handed_over() {
+    let mut lan = whereabouts("shop", "lan", &[]);
+    let ipam = json!({"type": "whereabouts", "range": "10.60.0.0/22", "range_start": "10.60.0.10", "range_end": "10.60.2.200",
+        "exclude": ["10.60.2.5", "10.60.2.0/23", "10.60.2.16/28", "10.60.0.0/28"]});
+    let config = json!({"cniVersion": "0.3.1", "type": "macvlan", "master": "eth1", "ipam": ipam});
+    lan["spec"]["config"] = json!(config.to_string());
+    let used = json!({"523": {"podref": "shop/gone"}, "530": {"podref": "shop/gone"}});
+    let found = migration(vec![lan, pool(&used)], None, &["10.60.2.0/23"]);
+    assert_eq!(refusals(&found), [""; 0]);
+    let range = &of_kind(&found, "Network")[0]["spec"]["addresses"]["ranges"][0];
+    let expected = json!({"subnet": "10.60.0.0/22", "rangeStart": "10.60.2.0", "rangeEnd": "10.60.2.200",
+        "exclude": ["10.60.2.5", "10.60.2.16/28", "10.60.2.11"]});
+    assert_eq!(range, &expected);
+}
+
+#[test]
+fn a_part_that_is_written_in_several_entries_is_handed_over() {
+    let lan = whereabouts("shop", "lan", &["10.60.2.0/24", "10.60.3.0/24", "10.60.3.7"]);
+    let found = migration(vec![lan, pool(&json!({}))], None, &["10.60.2.0/23"]);
+    let range = &of_kind(&found, "Network")[0]["spec"]["addresses"]["ranges"][0];
+    assert_eq!(range["exclude"], json!(["10.60.3.7"]));
 }
 
 #[test]

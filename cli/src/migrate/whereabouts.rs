@@ -27,6 +27,8 @@ const MAX_EXCLUDED: usize = 256;
 pub(super) struct Handover {
     /// Their addresses, or why they get none, with fields relative to the `ipam` object.
     pub(super) addresses: BTreeMap<NadName, Addresses>,
+    /// Addresses in their parts that whereabouts did not hand out before, either.
+    never: BTreeMap<NadName, Vec<Span>>,
     /// The AddressPools that several of them draw from.
     pub(super) pools: BTreeMap<String, AddressPoolSpec>,
     /// What is different.
@@ -65,8 +67,13 @@ pub(super) fn handover(
     let given_away = given_away(&nads, handed_over);
     let mut parts = Vec::new();
     for (of, nad) in nads {
-        match part_of(&nad, handed_over, &given_away) {
-            Ok(part) => parts.push((of, part)),
+        let part = part_of(&nad, handed_over, &given_away);
+        match part.and_then(|part| known_pools(input, &nad).map(|()| part)) {
+            Ok(part) => {
+                let never = part.ipam.ranges.iter().flat_map(|range| range.exclude.iter().copied());
+                handover.never.insert(of.clone(), never.collect());
+                parts.push((of, part));
+            }
             Err(problems) => {
                 handover.addresses.insert(of, Err(problems));
             }
@@ -98,6 +105,32 @@ fn note(note: pools::Note) -> Finding {
     Finding::new(note.object, note.field, note.reason)
 }
 
+/// Checks that files have the pools of each range: what pods have of it is written there.
+fn known_pools(input: &Input, nad: &pools::Nad) -> Result<(), Vec<Invalid>> {
+    let (ipam, scope) = (&nad.ipam, nad.ipam.network_name.as_str());
+    let sliced = if scope.is_empty() { nad.conf_name.as_str() } else { scope };
+    let has_slices = ipam.has_node_slices
+        && !input.pools.is_empty()
+        && input.slices.iter().any(|slices| slices.object.name == sliced);
+    // One that cannot be read is refused by its name.
+    if input.is_cluster || has_slices || !input.unreadable.is_empty() {
+        return Ok(());
+    }
+    let is_missing = |net| !input.pools.iter().any(|pool| pool.is_of(scope, net));
+    let missing = ipam.ranges.iter().map(|range| range.net).filter(|net| is_missing(*net));
+    let problems: Vec<Invalid> = missing
+        .map(|net| {
+            let problem = format!(
+                "the input has no IPPool of {net}, so the command cannot tell which addresses pods have: add `kubectl get \
+                 ippools.whereabouts.cni.cncf.io,nodeslicepools.whereabouts.cni.cncf.io,pods -A -o yaml`, or run this with a \
+                 kubeconfig"
+            );
+            Invalid::new("type", problem)
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
 /// Returns why nobody knows which addresses pods have or get.
 fn unknown_use(input: &Input, unread: Option<&NadName>) -> Option<Invalid> {
     if let Some(nad) = unread {
@@ -109,9 +142,7 @@ fn unknown_use(input: &Input, unread: Option<&NadName>) -> Option<Invalid> {
     if let Some(error) = input.unreadable.first() {
         return Some(Invalid::new("", format!("an object of whereabouts cannot be read: {error}")));
     }
-    let problem = "the input has no IPPools, so nobody knows which addresses pods have: add `kubectl get \
-                   ippools.whereabouts.cni.cncf.io,pods -A -o yaml`, or run this with a kubeconfig";
-    (!input.is_cluster && input.pools.is_empty()).then(|| Invalid::new("type", problem))
+    None
 }
 
 /// Returns the parts that some NetworkAttachmentDefinition of the same `network_name` does not exclude, with its name.
@@ -119,9 +150,7 @@ fn given_away(nads: &[(NadName, pools::Nad)], handed_over: &[Span]) -> Vec<(Stri
     let mut found = Vec::new();
     for (_, nad) in nads {
         for range in &nad.ipam.ranges {
-            let all = Span::of_net(range.net);
-            let first = range.first.unwrap_or_else(|| all.first());
-            let limits = Span::new(first, range.last.unwrap_or_else(|| all.last()));
+            let limits = limits(range);
             for part in handed_over.iter().filter_map(|part| part.intersection(limits?)) {
                 // Those that meet are one.
                 if !range.exclude.iter().any(|excluded| excluded.covers(part)) {
@@ -133,6 +162,12 @@ fn given_away(nads: &[(NadName, pools::Nad)], handed_over: &[Span]) -> Vec<(Stri
     found
 }
 
+/// Returns from where to where whereabouts hands out addresses of the range.
+fn limits(range: &pools::Range) -> Option<Span> {
+    let all = Span::of_net(range.net);
+    Span::new(range.first.unwrap_or_else(|| all.first()), range.last.unwrap_or_else(|| all.last()))
+}
+
 /// Returns the NetworkAttachmentDefinition with the ranges that are handed over.
 fn part_of(
     nad: &pools::Nad,
@@ -142,7 +177,8 @@ fn part_of(
     let (mut part, mut problems) = (nad.clone(), Vec::new());
     for range in &mut part.ipam.ranges {
         let all = Span::of_net(range.net);
-        let parts: Vec<Span> = handed_over.iter().filter_map(|span| span.intersection(all)).collect();
+        let limits = limits(range);
+        let parts: Vec<Span> = handed_over.iter().filter_map(|span| span.intersection(limits?)).collect();
         let [span] = parts.as_slice() else {
             problems.push(Invalid::new("type", undecided(range.net, parts.len())));
             continue;
@@ -158,7 +194,9 @@ fn part_of(
         }));
         range.first = Some(span.first()).filter(|first| *first != all.first());
         range.last = Some(span.last()).filter(|last| *last != all.last());
-        range.exclude.clear();
+        // Routers and hosts that have nothing to do with whereabouts.
+        range.exclude =
+            range.nested.iter().copied().filter(|inner| inner != span && span.covers(*inner)).collect();
     }
     if problems.is_empty() { Ok(part) } else { Err(problems) }
 }
@@ -181,15 +219,17 @@ impl Handover {
         let mut problems: Vec<Invalid> =
             pool.problems.iter().map(|problem| Invalid::new("", problem.to_string())).collect();
         let used = used(&pool);
+        let never = pool.networks.first().and_then(|network| self.never.get(&nad_of(&network.nad)));
+        let never = never.cloned().unwrap_or_default();
         let mut excluded = BTreeSet::new();
         for ranges in ranges_of(&mut pool) {
-            let of_ranges = ranges.iter_mut().map(|range| exclude(range, used.keys().copied()));
+            let of_ranges = ranges.iter_mut().map(|range| exclude(range, &never, used.keys().copied()));
             excluded.extend(of_ranges.flatten());
         }
-        if excluded.len() > MAX_EXCLUDED {
-            let count = excluded.len();
+        let count = excluded.len() + never.len();
+        if count > MAX_EXCLUDED {
             let problem =
-                format!("pods have {count} addresses of the part that is handed over: choose another part");
+                format!("{count} addresses of the part are excluded, or pods have them: choose another part");
             problems.push(Invalid::new("exclude", problem));
         }
         if !problems.is_empty() {
@@ -236,12 +276,16 @@ fn ranges_of(pool: &mut PoolTakeover) -> impl Iterator<Item = &mut Vec<AddressRa
     shared.chain(pool.networks.iter_mut().map(|network| &mut network.addresses.ranges))
 }
 
-/// Excludes those of the addresses that the range has, and no others. Returns them.
-fn exclude(range: &mut AddressRange, used: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+/// Excludes those of the addresses that the range has, and no others. Returns the used ones.
+fn exclude(range: &mut AddressRange, never: &[Span], used: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let all = Span::of_net(range.subnet);
     let first = range.range_start.unwrap_or_else(|| all.first());
-    let span = Span::new(first, range.range_end.unwrap_or_else(|| all.last()));
-    let excluded: Vec<IpAddr> = used.filter(|ip| span.is_some_and(|span| span.contains(*ip))).collect();
-    range.exclude = excluded.iter().map(|ip| Span::of_address(*ip)).collect();
+    let Some(span) = Span::new(first, range.range_end.unwrap_or_else(|| all.last())) else {
+        return Vec::new();
+    };
+    let excluded: Vec<IpAddr> = used.filter(|ip| span.contains(*ip)).collect();
+    let of_range = never.iter().filter_map(|part| part.intersection(span));
+    let others = excluded.iter().filter(|ip| !never.iter().any(|part| part.contains(**ip)));
+    range.exclude = of_range.chain(others.map(|ip| Span::of_address(*ip))).collect();
     excluded
 }

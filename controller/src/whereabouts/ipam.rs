@@ -1,5 +1,6 @@
 //! The `ipam` object of a plugin whose addresses whereabouts hands out.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -62,6 +63,8 @@ pub struct Range {
     pub last: Option<IpAddr>,
     /// Addresses that nobody gets; sorted and in the subnet.
     pub exclude: Vec<Span>,
+    /// The entries of `exclude` that lie in larger ones; sorted and in the subnet.
+    pub nested: Vec<Span>,
 }
 
 /// A route of every pod.
@@ -188,11 +191,25 @@ impl Range {
             let span = span.ok_or_else(|| quoted(&format!("exclude[{i}]"), text, problem))?;
             spans.extend(span.intersection(all));
         }
+        let nested = nested(&mut spans);
         let exclude = spans::merge(spans);
         let first = first.filter(|first| *first != usable.first());
         let last = last.filter(|last| *last != usable.last());
-        Ok(Some(Self { net, first, last, exclude }))
+        Ok(Some(Self { net, first, last, exclude, nested }))
     }
+}
+
+/// Sorts the spans, and returns those that lie in others.
+fn nested(spans: &mut Vec<Span>) -> Vec<Span> {
+    spans.sort_by_key(|span| (span.first(), Reverse(span.last())));
+    spans.dedup();
+    let mut end = None;
+    let is_nested = |span: &Span| {
+        let before = end;
+        end = end.max(Some(span.last()));
+        before.is_some_and(|before| span.last() <= before)
+    };
+    spans.iter().copied().filter(is_nested).collect()
 }
 
 /// Reads a route as CNI's `types.Route` has it.

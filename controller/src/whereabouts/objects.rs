@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ipnet::IpNet;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use netclaim_api::{Invalid, NetworkName, shorten};
@@ -11,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+use super::arithmetic::cidr;
 use super::ipam::Ipam;
+use super::plan::prefix;
 
 /// The longest explanation of a parser in an error, in bytes.
 const EXPLANATION: usize = 200;
@@ -210,6 +213,14 @@ fn part<T: DeserializeOwned + Default>(
             let problem = shorten(error.inner().to_string(), EXPLANATION);
             Err(DecodeError::Field { object: of, field, problem })
         }
+    }
+}
+
+impl IpPool {
+    /// Whether it is the pool of a range of whereabouts, in the scope of a `network_name`.
+    pub fn is_of(&self, network_name: &str, net: IpNet) -> bool {
+        let of_net = cidr(&self.range).filter(|range| range.trunc() == net);
+        of_net.is_some_and(|range| prefix(&self.object.name, range) == Some(network_name))
     }
 }
 

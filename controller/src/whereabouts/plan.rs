@@ -809,7 +809,7 @@ struct Status {
 
 /// Returns what is before the range in the name of an IPPool, `network_name` or a node; empty if it has no prefix. `None` if
 /// the name is not made from the range. Old pools are named by a range with host bits.
-fn prefix(name: &str, range: IpNet) -> Option<&str> {
+pub(super) fn prefix(name: &str, range: IpNet) -> Option<&str> {
     [range, range.trunc()].into_iter().find_map(|net| {
         let before = name.strip_suffix(&name_part(&net.to_string()))?;
         if before.is_empty() { Some(before) } else { before.strip_suffix('-') }
