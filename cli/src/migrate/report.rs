@@ -76,26 +76,31 @@ impl Finding {
 /// Returns the text without what moves a terminal's cursor, and not too long: tenants write annotations and configurations.
 fn printable(text: String) -> String {
     const MAX: usize = 1024;
+    shorten(escaped(text), MAX)
+}
+
+/// Returns the text without what moves a terminal's cursor: files may have any text as a name.
+fn escaped(text: impl fmt::Display) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    shorten(text.chars().map(escaped).collect(), MAX)
+    text.to_string().chars().map(escaped).collect()
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.object, self.field, self.reason)
+        write!(f, "{}: {}: {}", escaped(&self.object), self.field, self.reason)
     }
 }
 
 impl fmt::Display for WorkloadChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.object)?;
+        writeln!(f, "{}", escaped(&self.object))?;
         for AttachmentChange { interface, from, network } in &self.attachments {
-            writeln!(f, "  {interface}: {from} becomes Network {network}")?;
+            writeln!(f, "  {}: {} becomes Network {network}", escaped(interface), escaped(from))?;
         }
         if let Some(advice) = &self.advice {
-            writeln!(f, "  {advice}")?;
+            writeln!(f, "  {}", escaped(advice))?;
         }
-        writeln!(f, "  {}", self.command)
+        writeln!(f, "  {}", escaped(&self.command))
     }
 }
 

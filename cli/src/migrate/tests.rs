@@ -248,6 +248,16 @@ fn the_report_has_no_lines_that_tenants_write() {
     let report = found.to_string();
     assert_eq!(report.lines().count(), 2, "{report}");
     assert!(!report.contains('\u{1b}'));
+
+    let escapes = "web\u{9b}2J\u{1b}[2J\n";
+    let mut web = workload("Deployment", "shop", escapes, "lan");
+    web["spec"]["template"]["spec"]["containers"][0]["name"] = json!(escapes);
+    let found =
+        migration(vec![web, macvlan("shop", "lan"), workload("Pod", escapes, escapes, "gone")], None, &[]);
+    let report = found.to_string();
+    assert!(report.contains("patch deployment") && report.contains("NOT TRANSLATED"), "{report}");
+    assert!(!report.contains(|c: char| c.is_control() && c != '\n'), "{report:?}");
+    assert!(!report.contains("2J\n"), "{report:?}");
 }
 
 #[test]
