@@ -57,7 +57,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Element>, Vec<Invalid>> {
             Err(error) => {
                 return Err(vec![Invalid::new(
                     "",
-                    format!("is no JSON, and Multus refuses it, too: {error}"),
+                    format!("is not valid JSON, and Multus refuses it, too: {error}"),
                 )]);
             }
         }
@@ -119,7 +119,7 @@ fn from_json(index: usize, item: &Value) -> Result<Element, Vec<Invalid>> {
         Some(Value::String(text)) if text.is_empty() => None,
         Some(Value::String(text)) => Some(text.clone()),
         Some(other) => {
-            errors.push(Invalid::new(key, format!("{other} is no text, and Multus refuses it, too")));
+            errors.push(Invalid::new(key, format!("{other} is not a string, and Multus refuses it, too")));
             None
         }
     };

@@ -143,11 +143,11 @@ fn conflist(of: &NadName, nad: &Nad) -> Result<Conflist, Invalid> {
         );
         return Err(Invalid::new(CONFIG, problem));
     }
-    let wrong = |problem: String| Invalid::new(CONFIG, format!("is no JSON that can be read: {problem}"));
+    let wrong = |problem: String| Invalid::new(CONFIG, problem);
     let config = refuse_duplicate_keys(text).and_then(|()| serde_json::from_str(text));
-    let mut config = match config.map_err(|error| wrong(error.to_string()))? {
+    let mut config = match config.map_err(|error| wrong(format!("is not valid JSON: {error}")))? {
         Value::Object(config) => escaped(config),
-        _ => return Err(wrong("it is no object".to_owned())),
+        _ => return Err(wrong("is not a JSON object".to_owned())),
     };
     if config.contains_key("plugins") {
         return Ok(Conflist { list: config, is_list: true });

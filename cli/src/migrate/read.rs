@@ -53,7 +53,7 @@ pub(super) enum ReadError {
         source: io::Error,
     },
     /// A file has something else.
-    #[error("{}: is no YAML or JSON: {problem}", path.display())]
+    #[error("{}: is not valid YAML or JSON: {problem}", path.display())]
     Syntax { path: PathBuf, problem: String },
 }
 

@@ -451,7 +451,7 @@ fn addresses_that_whereabouts_still_hands_out_are_not_handed_over() {
         &json!({"cniVersion": "1.0.0", "type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts"}}),
     );
     let text = refused(vec![pool(&json!({})), by_file], &["10.60.2.0/23"]);
-    assert!(text.contains("nobody knows which addresses bank/odd hands out"), "{text}");
+    assert!(text.contains("cannot tell which addresses bank/odd hands out"), "{text}");
     let text = refused(vec![], &["10.60.2.0/23"]);
     assert!(text.contains("the input has no IPPool of 10.60.0.0/22"), "{text}");
     let mut other = pool(&json!({}));

@@ -131,11 +131,11 @@ fn known_pools(input: &Input, nad: &pools::Nad) -> Result<(), Vec<Invalid>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Returns why nobody knows which addresses pods have or get.
+/// Returns why the command cannot tell which addresses pods have or get.
 fn unknown_use(input: &Input, unread: Option<&NadName>) -> Option<Invalid> {
     if let Some(nad) = unread {
         let problem = format!(
-            "nobody knows which addresses {nad} hands out, as its ipam cannot be read: correct it, or leave it out"
+            "cannot tell which addresses {nad} hands out, as its ipam cannot be read: correct it, or leave it out"
         );
         return Some(Invalid::new("type", problem));
     }
