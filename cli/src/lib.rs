@@ -23,6 +23,7 @@ pub mod cni;
 mod components;
 pub mod explain;
 pub mod migrate;
+mod printable;
 pub mod status;
 
 /// Looks at netclaim and runs CNI plugins by hand.

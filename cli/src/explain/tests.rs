@@ -345,3 +345,26 @@ fn a_claim_is_explained_without_a_pod() {
     let refused = allocated(condition("False", "Refused", "no"));
     assert_eq!(of(refused, None), "claim shop/net is not ready (Refused): no; it is reserved for pod web");
 }
+
+#[test]
+fn what_tenants_and_plugins_have_written_cannot_move_the_cursor() {
+    let event = json!({"metadata": {}, "involvedObject": {}, "type": "Warning", "reason": "Bad\u{1b}[31m",
+        "message": "one\ntwo\u{1b}[2J"});
+    let facts = NodeFacts { events: vec![from(event)], ..NodeFacts::default() };
+    let failed = allocated(condition("False", "AttachFailed", "\u{1b}]0;owned\u{7}"));
+    let explanation = Explanation::of(&starting(failed, facts), true);
+    let text = explanation.text(true);
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+    assert!(text.contains(r"  event Bad\u{1b}[31m: one\ntwo\u{1b}[2J"), "{text}");
+    let json = serde_json::to_value(&explanation).unwrap();
+    assert_eq!(json["attachments"][0]["message"], "\u{1b}]0;owned\u{7}");
+
+    let selector =
+        json!([{"cel": {"expression": "device.driver == \"netclaim.dev\" &&\n\tfalse // \u{1b}[2J"}}]);
+    let mut asking = claim("storage", json!({}));
+    asking["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = selector;
+    let facts = Facts { claims: found(asking), ..waiting("storage", cluster()) };
+    let text = Explanation::of(&facts, true).text(true);
+    assert!(text.contains(r"does not select it: device.driver"), "{text}");
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+}

@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! An explanation for people. What tenants, plugins and the kubelet have written is made printable here.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,6 +7,7 @@ use netclaim_allocation::{HeldBy, Holder};
 
 use super::explanation::{Explanation, counted};
 use super::scheduling::{Group, Judgement};
+use crate::printable::printable;
 
 /// The most nodes that a line names.
 const SHOWN: usize = 5;
@@ -14,7 +15,7 @@ const SHOWN: usize = 5;
 impl Explanation {
     /// Returns the explanation in lines; with `details`, every node and device.
     pub(super) fn text(&self, details: bool) -> String {
-        let mut text = format!("{}\n", self.verdict);
+        let mut text = format!("{}\n", printable(&self.verdict));
         if let Some(judgement) = &self.judgement {
             text += &groups(&judgement.causes, details);
             if !judgement.unfit.is_empty() {
@@ -35,7 +36,7 @@ impl Explanation {
 fn section<T: ToString>(text: &mut String, title: &str, items: &[T]) {
     if !items.is_empty() {
         *text += &format!("\n{title}\n");
-        *text += &lines(items.iter().map(ToString::to_string));
+        *text += &lines(items.iter().map(|item| printable(&item.to_string())));
     }
 }
 
@@ -53,7 +54,7 @@ fn groups(groups: &[Group], details: bool) -> String {
     for group in groups {
         if last != Some(&group.request) {
             let title = group.request.as_deref().unwrap_or("all requests together");
-            let _ = writeln!(text, "\n{title}");
+            let _ = writeln!(text, "\n{}", printable(title));
             last = Some(&group.request);
         }
         let _ = writeln!(text, "  {}", group_line(group, details));
@@ -74,8 +75,8 @@ fn group_line(group: &Group, details: bool) -> String {
         "{} ({}{more}): {}{}",
         counted(group.nodes.len(), "node"),
         shown.join(", "),
-        group.text,
-        HeldBy(&holders)
+        printable(&group.text),
+        printable(&HeldBy(&holders).to_string())
     )
 }
 
@@ -84,16 +85,17 @@ fn all_devices(judgement: &Judgement) -> String {
     for node in &judgement.nodes {
         let unfit: Vec<String> = node.unfit.iter().map(ToString::to_string).collect();
         let unfit = if unfit.is_empty() { String::new() } else { format!(": {}", unfit.join(", ")) };
-        let _ = writeln!(text, "\nnode {}{unfit}", node.verdict.node);
+        let _ = writeln!(text, "\n{}", printable(&format!("node {}{unfit}", node.verdict.node)));
         for request in &node.verdict.requests {
-            let _ = writeln!(text, "  {}", request.request);
+            let _ = writeln!(text, "  {}", printable(&request.request.to_string()));
             for device in &request.devices {
                 let id = &device.device;
                 if device.causes.is_empty() {
                     let _ = writeln!(text, "    {}/{}: can be had", id.pool, id.device);
                 }
                 for cause in &device.causes {
-                    let _ = writeln!(text, "    {}/{}: {cause}", id.pool, id.device);
+                    let line = printable(&format!("{}/{}: {cause}", id.pool, id.device));
+                    let _ = writeln!(text, "    {line}");
                 }
             }
         }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::snapshot::Snapshot;
 use super::table::table;
 use crate::components::{AGENT, CONTROLLER, is_named, is_ready};
+use crate::printable::printable;
 
 /// The status of netclaim on a cluster.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -379,7 +380,7 @@ impl fmt::Display for Report {
         if !self.problems.is_empty() {
             f.write_str("\nPROBLEMS\n")?;
         }
-        self.problems.iter().try_for_each(|problem| writeln!(f, "* {problem}"))
+        self.problems.iter().try_for_each(|problem| writeln!(f, "* {}", printable(problem)))
     }
 }
 

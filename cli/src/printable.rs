@@ -1,0 +1,29 @@
+//! Texts of others on a terminal: tenants and plugins write names, expressions, conditions and events.
+
+use netclaim_api::shorten;
+
+/// The most bytes of a text that are shown.
+const MAX: usize = 1024;
+
+/// Returns the text in one line, without what moves a terminal's cursor, and not too long.
+pub(crate) fn printable(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    shorten(text.chars().map(escaped).collect(), MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_other_texts_stay() {
+        assert_eq!(printable("\u{1b}[2Ja\r\nb\u{9b}"), r"\u{1b}[2Ja\r\nb\u{9b}");
+        assert_eq!(printable("Größe: \"1\" \\ 2"), "Größe: \"1\" \\ 2");
+    }
+
+    #[test]
+    fn a_long_text_is_cut() {
+        let text = printable(&"é".repeat(MAX));
+        assert!(text.len() <= MAX && text.ends_with('…'), "{text}");
+    }
+}
