@@ -181,6 +181,8 @@ fn waits(judgement: &Judgement) -> String {
         )
     } else if !judgement.unknown.is_empty() {
         format!("waits; it is not known whether {} can serve it", counted(judgement.unknown.len(), "node"))
+    } else if judgement.lacks_nodes {
+        "waits; it is not known whether a node that you may not read can serve it".to_owned()
     } else if judgement.nodes.is_empty() {
         format!("waits: no node has a ResourceSlice of {DRIVER_NAME}")
     } else if judgement.nodes.iter().all(|node| !node.unfit.is_empty()) {

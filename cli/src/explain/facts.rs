@@ -49,6 +49,8 @@ pub(super) struct Cluster {
     pub(super) nodes: Option<Vec<Node>>,
     /// All that could be read.
     pub(super) claims: Vec<ResourceClaim>,
+    /// Whether these are not those of all namespaces.
+    pub(super) lacks_claims: bool,
     pub(super) networks: Option<Vec<Network>>,
 }
 

@@ -112,8 +112,11 @@ impl Reader {
         let nodes =
             "whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown";
         let nodes = self.all("Nodes", nodes, &everything).await?;
-        let claims = "less is free than shown, because the claims of other namespaces are not counted";
-        let claims = match self.all("ResourceClaims of all namespaces", claims, &everything).await? {
+        let claims =
+            "whether enough is free is not known, because the claims of other namespaces are not counted";
+        let claims = self.all("ResourceClaims of all namespaces", claims, &everything).await?;
+        let lacks_claims = claims.is_none();
+        let claims = match claims {
             Some(claims) => claims,
             None => {
                 let api = Api::namespaced(self.client.clone(), &self.namespace);
@@ -122,7 +125,7 @@ impl Reader {
         };
         let networks = "whether a Network exists and is accepted is not known";
         let networks = self.all("Networks", networks, &everything).await?;
-        Ok(Cluster { classes, slices, nodes, claims, networks })
+        Ok(Cluster { classes, slices, nodes, claims, lacks_claims, networks })
     }
 
     async fn node(&mut self, pod: &Pod, target: &Target) -> Result<NodeFacts, ReadError> {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, PodSpec};
+use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use netclaim_allocation::{
-    Answer, Cause, Holder, Holdings, NodeVerdict, Question, RequestName, RequestVerdict, Unfit, unfit,
+    Answer, Cause, Holder, Holdings, KnownNode, NodeVerdict, Question, RequestName, RequestVerdict, Unfit,
+    unfit,
 };
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::Network;
@@ -37,6 +37,9 @@ pub(super) struct Judgement {
     pub(super) networks: Vec<String>,
     /// Every node.
     pub(super) nodes: Vec<JudgedNode>,
+    /// Whether nodes that could not be read may serve the claims, by a pool that is not one node's.
+    #[serde(skip)]
+    pub(super) lacks_nodes: bool,
     #[serde(skip)]
     pub(super) is_foreign: bool,
 }
@@ -90,24 +93,19 @@ impl Judgement {
         details: bool,
     ) -> Option<Self> {
         let (classes, slices) = (cluster.classes.as_ref()?, cluster.slices.as_ref()?);
-        let mut holdings = Holdings::default();
+        let mut holdings = if cluster.lacks_claims { Holdings::partial() } else { Holdings::default() };
         cluster.claims.iter().for_each(|claim| holdings.add(claim));
         let mut question = Question::new(DRIVER_NAME, claims, classes);
-        let from_slices;
-        let nodes = match &cluster.nodes {
-            Some(nodes) => nodes,
-            None => {
-                from_slices = nodes_of(slices);
-                &from_slices
-            }
+        let nodes: Vec<KnownNode<'_>> = match &cluster.nodes {
+            Some(nodes) => nodes.iter().map(KnownNode::Whole).collect(),
+            None => nodes_of(slices),
         };
         let by_node = by_node(slices);
         let judge = |question: &Question| -> Vec<(NodeVerdict, BTreeSet<RequestName>)> {
             let verdicts = nodes.iter().map(|node| {
-                let name = node.metadata.name.as_deref();
                 let slices =
-                    [name, None].into_iter().filter_map(|name| by_node.get(&name)).flatten().copied();
-                let mut verdict = question.judge(node, slices, &holdings);
+                    [node.name(), None].into_iter().filter_map(|name| by_node.get(&name)).flatten().copied();
+                let mut verdict = question.judge(*node, slices, &holdings);
                 let ours = ours(&verdict);
                 if !details {
                     verdict.requests.iter_mut().for_each(|request| request.devices.clear());
@@ -122,12 +120,17 @@ impl Judgement {
             question.retain(|request| !foreign.contains(request));
             verdicts = judge(&question);
         }
-        let nodes = verdicts.into_iter().zip(nodes).map(|((verdict, _), node)| {
-            // Without Nodes it is not known which of them take the pod.
-            let known = pod.filter(|_| cluster.nodes.is_some());
-            JudgedNode { verdict, unfit: known.map(|pod| unfit(pod, node)).unwrap_or_default() }
+        let nodes = verdicts.into_iter().zip(&nodes).map(|((verdict, _), node)| {
+            let unfit = match (pod, node) {
+                (Some(pod), KnownNode::Whole(node)) => unfit(pod, node),
+                // Without Nodes it is not known which of them take the pod.
+                _ => Vec::new(),
+            };
+            JudgedNode { verdict, unfit }
         });
         let mut judgement = Self::grouped(nodes.collect());
+        let is_shared = |slice: &ResourceSlice| slice.spec.node_name.is_none();
+        judgement.lacks_nodes = cluster.nodes.is_none() && slices.iter().any(is_shared);
         judgement.foreign = foreign.iter().map(whole_request).collect::<BTreeSet<_>>().into_iter().collect();
         judgement.is_foreign = question.is_empty() && !claims.is_empty();
         judgement.networks = unusable_networks(&question, cluster.networks.as_deref());
@@ -252,13 +255,9 @@ fn foreign(question: &Question, verdicts: &[(NodeVerdict, BTreeSet<RequestName>)
 }
 
 /// Nodes as far as slices tell them.
-fn nodes_of(slices: &[ResourceSlice]) -> Vec<Node> {
+fn nodes_of(slices: &[ResourceSlice]) -> Vec<KnownNode<'_>> {
     let names: BTreeSet<&str> = slices.iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect();
-    let node = |name: &str| Node {
-        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
-        ..Node::default()
-    };
-    names.into_iter().map(node).collect()
+    names.into_iter().map(KnownNode::Named).collect()
 }
 
 /// A request with all of its alternatives.

@@ -78,6 +78,7 @@ fn cluster() -> Cluster {
         ),
         nodes: Some(["a", "b", "c", "d"].into_iter().map(|name| from(node(name))).collect()),
         claims: vec![from(holding("x", "a")), from(holding("y", "b"))],
+        lacks_claims: false,
         networks: Some(vec![from(network("storage"))]),
     }
 }
@@ -237,6 +238,47 @@ fn without_the_right_to_read_nodes_slices_tell_which_there_are() {
     let judgement = Explanation::of(&waiting("storage", cluster), true).judgement.unwrap();
     let nodes: Vec<_> = judgement.nodes.iter().map(|node| node.verdict.node.as_str()).collect();
     assert_eq!(nodes, ["a", "b", "c"]);
+}
+
+#[test]
+fn without_the_claims_of_other_namespaces_nothing_is_known_to_be_free() {
+    let mut cluster = cluster();
+    cluster.claims.pop();
+    cluster.lacks_claims = true;
+    let explanation = Explanation::of(&waiting("storage", cluster), true);
+    assert_eq!(explanation.verdict, "pod shop/web waits; it is not known whether 1 node can serve it");
+    let text = explanation.text(false);
+    let unknown =
+        "1 node (b): not known whether enough is free: the claims of other namespaces could not be read\n";
+    assert!(text.contains(unknown), "{text}");
+    // What is missing in spite of that is missing.
+    assert!(text.contains("1 node (a): Network storage: 0 of 1 interfaces free"), "{text}");
+}
+
+#[test]
+fn without_nodes_it_is_not_known_where_a_pool_of_the_cluster_is() {
+    let mut cluster = cluster();
+    let mut shared = slice("shared", "storage");
+    shared["spec"].as_object_mut().unwrap().remove("nodeName");
+    shared["spec"]["nodeSelector"] = json!({"nodeSelectorTerms": [{"matchExpressions":
+        [{"key": "network.netclaim.dev/storage", "operator": "In", "values": ["up"]}]}]});
+    cluster.slices = Some(vec![from(slice("c", "lab")), from(shared.clone())]);
+    cluster.nodes = None;
+    let explanation = Explanation::of(&waiting("storage", cluster), true);
+    assert_eq!(explanation.verdict, "pod shop/web waits; it is not known whether 1 node can serve it");
+    let text = explanation.text(false);
+    assert!(
+        text.contains("not known whether pool shared is for the node: the Node could not be read"),
+        "{text}"
+    );
+    let mut alone = self::cluster();
+    alone.slices = Some(vec![from(shared)]);
+    alone.nodes = None;
+    let verdict = verdict(&waiting("storage", alone));
+    assert_eq!(
+        verdict,
+        "pod shop/web waits; it is not known whether a node that you may not read can serve it"
+    );
 }
 
 #[test]

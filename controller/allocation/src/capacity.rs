@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Device, DeviceCapacity};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use netclaim_api::quantity::{ONE, billionths};
 
 use crate::cause::{Amount, Cause};
@@ -10,7 +11,8 @@ use crate::cause::{Amount, Cause};
 /// Returns what a request takes of each capacity of the device, in billionths.
 ///
 /// # Errors
-/// Says which capacity the device does not have, does not grant in this amount, or has without a meaning.
+/// Says which capacity the device does not have, does not grant in this amount, has without a meaning, or has in an amount
+/// that cannot be read.
 pub(crate) fn taken(
     device: &Device,
     requested: &BTreeMap<String, i128>,
@@ -22,13 +24,14 @@ pub(crate) fn taken(
     }
     let mut taken = BTreeMap::new();
     for (name, capacity) in capacities {
-        let fails = |why: &str| Cause::CapacityFails { capacity: name.clone(), why: why.to_owned() };
-        let amount =
-            rounded(capacity, requested.get(name).copied()).ok_or_else(|| fails("it is no quantity"))?;
+        let unknown = || Cause::AmountUnknown { of: name.clone() };
+        let amount = rounded(capacity, requested.get(name).copied()).ok_or_else(unknown)?;
         if amount < 0 {
-            return Err(fails("capacity value is negative"));
+            let why = "capacity value is negative".to_owned();
+            return Err(Cause::CapacityFails { capacity: name.clone(), why });
         }
-        if !capacity.request_policy.as_ref().is_none_or(|policy| is_granted(policy, amount)) {
+        let policy = capacity.request_policy.as_ref();
+        if !policy.map_or(Some(true), |policy| is_granted(policy, amount)).ok_or_else(unknown)? {
             return Err(Cause::NotGranted { capacity: name.clone(), wanted: Amount(amount) });
         }
         taken.insert(name.clone(), amount);
@@ -36,12 +39,12 @@ pub(crate) fn taken(
     Ok(taken)
 }
 
-/// The total of a capacity, in billionths.
-pub(crate) fn total(capacity: &DeviceCapacity) -> i128 {
-    billionths(&capacity.value.0).unwrap_or_default()
+/// The total of a capacity, in billionths; `None` if it cannot be read.
+pub(crate) fn total(capacity: &DeviceCapacity) -> Option<i128> {
+    billionths(&capacity.value.0).ok()
 }
 
-/// What a request takes of a capacity; `None` if an amount of the policy is no quantity.
+/// What a request takes of a capacity; `None` if an amount of the policy cannot be read.
 fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Option<i128> {
     let policy = capacity.request_policy.as_ref();
     let Some(requested) = requested else {
@@ -60,22 +63,29 @@ fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Option<i128> {
         let steps = (whole(requested) - min).checked_add(step.checked_sub(1)?)?.checked_div(step)?;
         return min.checked_add(steps.checked_mul(step)?)?.checked_mul(ONE);
     }
-    let values = policy.valid_values.iter().flatten().filter_map(|value| billionths(&value.0).ok());
-    Some(values.filter(|value| *value >= requested).min().unwrap_or(requested))
+    let values = policy.valid_values.iter().flatten().map(|value| billionths(&value.0).ok());
+    let values = values.collect::<Option<Vec<i128>>>()?;
+    Some(values.into_iter().filter(|value| *value >= requested).min().unwrap_or(requested))
 }
 
-fn is_granted(policy: &CapacityRequestPolicy, amount: i128) -> bool {
-    let equals = |value: &str| billionths(value) == Ok(amount);
-    if policy.default.as_ref().is_some_and(|default| equals(&default.0)) {
-        return true;
+/// Whether the policy grants the amount; `None` if an amount of the policy cannot be read.
+fn is_granted(policy: &CapacityRequestPolicy, amount: i128) -> Option<bool> {
+    let read = |value: &Quantity| billionths(&value.0).ok();
+    if let Some(default) = &policy.default
+        && read(default)? == amount
+    {
+        return Some(true);
     }
     match (&policy.valid_range, &policy.valid_values) {
-        (Some(range), _) => {
-            let max = range.max.as_ref().and_then(|max| billionths(&max.0).ok());
-            max.is_none_or(|max| amount <= max)
+        (Some(range), _) => match &range.max {
+            Some(max) => Some(amount <= read(max)?),
+            None => Some(true),
+        },
+        (None, Some(values)) if !values.is_empty() => {
+            let values = values.iter().map(read).collect::<Option<Vec<i128>>>()?;
+            Some(values.contains(&amount))
         }
-        (None, Some(values)) if !values.is_empty() => values.iter().any(|value| equals(&value.0)),
-        _ => true,
+        _ => Some(true),
     }
 }
 
@@ -141,6 +151,16 @@ mod tests {
         }
         let default = json!({"value": "10", "requestPolicy": {"default": "1"}});
         assert!(takes(default, Some("-5")).unwrap_err().stops_the_scheduler());
+    }
+
+    #[test]
+    fn an_amount_of_a_policy_that_cannot_be_read_is_not_known() {
+        let range = |max: &str| json!({"value": "9", "requestPolicy": {"default": "1", "validRange": {"min": "1", "max": max}}});
+        let values = json!({"value": "9", "requestPolicy": {"default": "1", "validValues": ["1", "many"]}});
+        for capacity in [range("many"), values] {
+            assert_eq!(takes(capacity, Some("2")), Err(Cause::AmountUnknown { of: "c".to_owned() }));
+        }
+        assert_eq!(takes(json!({"value": "many"}), None), Err(Cause::AmountUnknown { of: "c".to_owned() }));
     }
 
     #[test]

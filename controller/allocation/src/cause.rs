@@ -139,6 +139,23 @@ pub enum Cause {
         /// These uses; none if the counters do not tell them.
         by: Vec<Use>,
     },
+    /// An amount cannot be read here, so nothing is known that depends on it.
+    AmountUnknown {
+        /// What it is an amount of.
+        of: String,
+    },
+    /// The claims of other namespaces could not be read. They may have what the request wants.
+    ClaimsUnread,
+    /// The node could not be read, so it is not known whether the pool's device is for it.
+    PlacementUnknown {
+        /// The pool.
+        pool: String,
+    },
+    /// The node could not be read, so it is not known whether the claim is allocated for it.
+    AllocationUnknown {
+        /// The nodes that it is allocated for.
+        nodes: String,
+    },
     /// The claim is allocated, and not for this node.
     AllocatedElsewhere {
         /// The nodes that it is allocated for.
@@ -220,7 +237,16 @@ impl Cause {
 
     /// Whether this is not an answer.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::SelectorUnknown { .. } | Self::UnknownKind { .. } | Self::CombinationUnknown)
+        matches!(
+            self,
+            Self::SelectorUnknown { .. }
+                | Self::UnknownKind { .. }
+                | Self::AmountUnknown { .. }
+                | Self::ClaimsUnread
+                | Self::PlacementUnknown { .. }
+                | Self::AllocationUnknown { .. }
+                | Self::CombinationUnknown
+        )
     }
 }
 
@@ -290,6 +316,19 @@ impl fmt::Display for Brief<'_> {
                 let uses: BTreeSet<&str> = by.iter().map(|by| by.what.as_str()).collect();
                 f.write_str(&Vec::from_iter(uses).join(", "))
             }
+            Cause::AmountUnknown { of } => {
+                write!(f, "not known whether enough is free: the amount of {of} cannot be read here")
+            }
+            Cause::ClaimsUnread => f.write_str(
+                "not known whether enough is free: the claims of other namespaces could not be read",
+            ),
+            Cause::PlacementUnknown { pool } => {
+                write!(f, "not known whether pool {pool} is for the node: the Node could not be read")
+            }
+            Cause::AllocationUnknown { nodes } => write!(
+                f,
+                "not known whether the node is one that the claim is allocated for ({nodes}): the Node could not be read"
+            ),
             Cause::AllocatedElsewhere { nodes } => write!(f, "the claim is allocated for {nodes}"),
             Cause::NoCombination => f.write_str(
                 "each request alone can be served, but no combination of devices serves all of them with their constraints",

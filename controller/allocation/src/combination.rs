@@ -168,8 +168,9 @@ impl<'s> Search<'s, '_> {
         let held = self.holdings.of(&candidate.id);
         wanted.into_iter().all(|(name, amount)| {
             let capacity = candidate.device.capacity.as_ref().and_then(|capacities| capacities.get(&name));
-            let total = capacity.map(capacity::total).unwrap_or_default();
-            let before = used(held, &name);
+            // A candidate whose amounts cannot be read is not usable.
+            let Some(total) = capacity.and_then(capacity::total) else { return false };
+            let Some(before) = used(held, &name) else { return false };
             let sum = taken.capacities.entry((index, name)).or_default();
             *sum = sum.saturating_add(amount);
             before.saturating_add(*sum) <= total

@@ -61,17 +61,28 @@ impl fmt::Display for Holder {
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) holder: Holder,
-    /// What a share takes of each capacity, in billionths; `None` is the whole device.
-    pub(crate) share: Option<BTreeMap<String, i128>>,
+    /// What a share takes of each capacity, in billionths, if that can be read; `None` is the whole device.
+    pub(crate) share: Option<BTreeMap<String, Option<i128>>>,
 }
 
 /// What all claims hold, by device.
 #[derive(Debug, Clone, Default)]
 pub struct Holdings {
     devices: BTreeMap<DeviceId, Vec<Held>>,
+    is_partial: bool,
 }
 
 impl Holdings {
+    /// Says that the claims of other namespaces are not among those that are added. Then nothing is known to be free.
+    pub fn partial() -> Self {
+        Self { is_partial: true, ..Self::default() }
+    }
+
+    /// Whether there may be claims that are not added.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
     /// Adds what the claim has been allocated. A result with admin access takes nothing.
     pub fn add(&mut self, claim: &ResourceClaim) {
         let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -80,11 +91,10 @@ impl Holdings {
             let DeviceRequestAllocationResult { driver, pool, device, .. } = result;
             let id = DeviceId { driver: driver.clone(), pool: pool.clone(), device: device.clone() };
             let amounts = result.consumed_capacity.iter().flatten();
-            let share = result.share_id.is_some().then(|| {
-                amounts
-                    .map(|(name, amount)| (name.clone(), billionths(&amount.0).unwrap_or_default()))
-                    .collect()
-            });
+            let share = result
+                .share_id
+                .is_some()
+                .then(|| amounts.map(|(name, amount)| (name.clone(), billionths(&amount.0).ok())).collect());
             self.devices.entry(id).or_default().push(Held { holder: Holder::of(claim), share });
         }
     }

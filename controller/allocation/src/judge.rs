@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, NodeSelector};
+use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceConstraint, ResourceClaim, ResourceSlice};
 use netclaim_api::device::DeviceName;
 use netclaim_api::{DRIVER_NAME, attributes};
@@ -12,7 +12,7 @@ use crate::capacity;
 use crate::cause::{Amount, Cause, Use};
 use crate::combination::{self, Choice, Found};
 use crate::holdings::{DeviceId, Held, Holder, Holdings};
-use crate::node_selector;
+use crate::node_selector::{self, KnownNode};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
 use crate::request::{self, Alternatives, Request, RequestName, Wanted};
 use crate::selector::Evaluation;
@@ -73,6 +73,16 @@ pub struct RequestVerdict {
     pub reasons: Vec<Reason>,
     /// Each device that was looked at.
     pub devices: Vec<DeviceVerdict>,
+}
+
+impl RequestVerdict {
+    /// Whether something could serve the request of which that is not known.
+    fn has_unknown(&self) -> bool {
+        let of_devices = self.devices.iter().flat_map(|device| &device.causes);
+        let mut causes = self.reasons.iter().map(|reason| &reason.cause).chain(of_devices);
+        // Claims that could not be read leave less, never more.
+        causes.any(|cause| cause.is_unknown() && *cause != Cause::ClaimsUnread)
+    }
 }
 
 /// A cause, and what it is about.
@@ -160,22 +170,23 @@ impl Question {
     /// Judges one node. `slices` are those of its pools, all of them; others do no harm.
     pub fn judge<'a>(
         &self,
-        node: &Node,
+        node: impl Into<KnownNode<'a>>,
         slices: impl IntoIterator<Item = &'a ResourceSlice>,
         holdings: &Holdings,
     ) -> NodeVerdict {
+        let node = node.into();
         let pools = Pools::gather(node, slices, holdings);
-        let name = node.metadata.name.clone().unwrap_or_default();
+        let name = node.name().unwrap_or_default().to_owned();
         let mut verdict =
             NodeVerdict { node: name, answer: Answer::Yes, requests: Vec::new(), together: None };
         let mut choices: Vec<combination::Claim<'_>> = Vec::new();
         let (mut alone, mut is_possible) = (Answer::Yes, true);
         for claim in &self.claims {
             if let Some(selector) = &claim.allocated {
-                let elsewhere = selector.as_ref().filter(|selector| !node_selector::selects(selector, node));
-                if let Some(selector) = elsewhere {
-                    verdict.answer = Answer::No;
-                    verdict.requests.push(claim.elsewhere(selector));
+                let elsewhere = selector.as_ref().and_then(|selector| claim.elsewhere(selector, node));
+                if let Some(elsewhere) = elsewhere {
+                    verdict.answer = verdict.answer.min(elsewhere.answer);
+                    verdict.requests.push(elsewhere);
                 }
                 continue;
             }
@@ -194,19 +205,26 @@ impl Question {
             return verdict;
         }
         // Also where a request alone stops the scheduler: another one may have taken the device before.
+        let has_unknown = verdict.requests.iter().any(RequestVerdict::has_unknown);
         verdict.together = match combination::search(&choices, &pools, holdings) {
+            Found::Yes if holdings.is_partial() && !choices.is_empty() => Some(Cause::ClaimsUnread),
             Found::Yes => None,
+            // What is not known to be usable is not tried.
+            Found::No | Found::Stopped(Cause::NoCombination) if has_unknown => {
+                Some(Cause::CombinationUnknown)
+            }
             Found::No => Some(Cause::NoCombination),
             Found::Stopped(cause) => Some(cause),
             Found::Unknown => Some(Cause::CombinationUnknown),
         };
-        verdict.answer = match &verdict.together {
+        let together = match &verdict.together {
             None => Answer::Yes,
-            // Devices of which it is not known are not tried.
+            Some(Cause::NoCombination) => Answer::No,
             Some(_) if alone == Answer::Unknown => Answer::Unknown,
             Some(cause) if cause.is_unknown() => Answer::Unknown,
             Some(_) => Answer::No,
         };
+        verdict.answer = verdict.answer.min(together);
         let of_requests = || verdict.requests.iter().flat_map(|request| &request.reasons);
         if verdict.together.as_ref().is_some_and(|cause| of_requests().any(|reason| reason.cause == *cause)) {
             verdict.together = None;
@@ -226,7 +244,7 @@ impl Question {
         let mut choices = Vec::new();
         let mut gives_up = false;
         for request in alternatives {
-            let (verdict, usable) = self.request(request, pools, holdings);
+            let (mut verdict, usable) = self.request(request, pools, holdings);
             let stops_at: BTreeMap<usize, Cause> =
                 verdict.devices.iter().enumerate().filter_map(stop).collect();
             let stops = verdict.reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
@@ -234,11 +252,15 @@ impl Question {
             let is_looked_up_first = request.hopeless.is_some() && stops
                 || request.wanted == Wanted::All && (!pools.unusable.is_empty() || !stops_at.is_empty());
             gives_up |= is_looked_up_first;
-            best = best.max(verdict.answer);
             let can_serve = match request.wanted {
                 Wanted::Exactly(count) => usable.len() >= count,
                 Wanted::All => verdict.answer == Answer::Yes,
             };
+            if verdict.answer == Answer::Yes && holdings.is_partial() {
+                verdict.answer = Answer::Unknown;
+                verdict.reasons.push(Reason { subject: None, cause: Cause::ClaimsUnread });
+            }
+            best = best.max(verdict.answer);
             // An alternative that cannot be served may still be where the scheduler gives up.
             if request.hopeless.is_none() && (can_serve || !stops_at.is_empty()) {
                 choices.push(Choice { request, usable, stops: stops_at });
@@ -290,7 +312,9 @@ impl Question {
         }
         // The scheduler stops where it first meets such a device, unless it has what it needs.
         let stops = reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
-        let is_unknown = reasons.iter().any(|reason| reason.cause.is_unknown());
+        let mut unusable = pools.unusable.iter().filter(|(driver, _)| *driver == self.driver);
+        let is_unknown = reasons.iter().any(|reason| reason.cause.is_unknown())
+            || unusable.any(|(_, cause)| cause.is_unknown());
         let is_served = match request.wanted {
             Wanted::Exactly(_) => enough(&usable),
             Wanted::All => !usable.is_empty() && usable.len() == selected && pools.unusable.is_empty(),
@@ -347,14 +371,20 @@ fn stop((index, device): (usize, &DeviceVerdict)) -> Option<(usize, Cause)> {
 }
 
 impl ClaimQuestion {
-    fn elsewhere(&self, selector: &NodeSelector) -> RequestVerdict {
-        let cause = Cause::AllocatedElsewhere { nodes: node_selector::words(selector) };
-        RequestVerdict {
+    /// The verdict of a claim that is allocated for other nodes, or perhaps so.
+    fn elsewhere(&self, selector: &NodeSelector, node: KnownNode<'_>) -> Option<RequestVerdict> {
+        let nodes = || node_selector::words(selector);
+        let (answer, cause) = match node_selector::selects(selector, node) {
+            Some(true) => return None,
+            Some(false) => (Answer::No, Cause::AllocatedElsewhere { nodes: nodes() }),
+            None => (Answer::Unknown, Cause::AllocationUnknown { nodes: nodes() }),
+        };
+        Some(RequestVerdict {
             request: RequestName { claim: self.name.clone(), request: None, alternative: None },
-            answer: Answer::No,
+            answer,
             reasons: vec![Reason { subject: None, cause }],
             devices: Vec::new(),
-        }
+        })
     }
 }
 
@@ -364,8 +394,30 @@ fn offers(pools: &Pools<'_>, driver: &str, network: &str) -> bool {
     })
 }
 
-/// Returns every reason for which the request cannot have the device. A selector that does not hold is the only one.
+/// Returns every reason for which the request cannot have the device, or for which that is not known.
 fn device_causes(
+    request: &Request,
+    candidate: &Candidate<'_>,
+    pools: &Pools<'_>,
+    holdings: &Holdings,
+) -> Vec<Cause> {
+    let causes = causes_of_placed(request, candidate, pools, holdings);
+    let is_refused = match request.wanted {
+        Wanted::Exactly(_) => !causes.is_empty() && !causes.iter().any(Cause::stops_the_scheduler),
+        // Where the device is not for the node, the request does not want it.
+        Wanted::All => causes.iter().any(Cause::is_lasting),
+    };
+    if candidate.is_placed
+        || is_refused
+        || causes.iter().any(|cause| matches!(cause, Cause::NotSelected { .. }))
+    {
+        return causes;
+    }
+    vec![Cause::PlacementUnknown { pool: candidate.id.pool.clone() }]
+}
+
+/// Returns every reason for which the request cannot have a device of the node. A selector that does not hold is the only one.
+fn causes_of_placed(
     request: &Request,
     candidate: &Candidate<'_>,
     pools: &Pools<'_>,
@@ -417,8 +469,9 @@ fn short_capacities<'a>(
 ) -> impl Iterator<Item = Cause> + 'a {
     candidate.device.capacity.iter().flatten().filter_map(move |(name, capacity)| {
         let wanted = taken.get(name).copied().unwrap_or_default();
-        let total = capacity::total(capacity);
-        let free = total.saturating_sub(used(held, name));
+        let known = capacity::total(capacity).zip(used(held, name));
+        let Some((total, used)) = known else { return Some(Cause::AmountUnknown { of: name.clone() }) };
+        let free = total.saturating_sub(used);
         (wanted > free).then(|| Cause::Capacity {
             capacity: name.clone(),
             wanted: Amount(wanted),
@@ -433,15 +486,17 @@ fn short_capacities<'a>(
     })
 }
 
-/// What shares of other claims take of a capacity.
-pub(crate) fn used(held: &[Held], capacity: &str) -> i128 {
-    let shares = held.iter().filter_map(|held| held.share.as_ref()?.get(capacity));
-    shares.fold(0, |sum, amount| sum.saturating_add(*amount))
+/// What shares of other claims take of a capacity; `None` if one of them cannot be read.
+pub(crate) fn used(held: &[Held], capacity: &str) -> Option<i128> {
+    let mut shares = held.iter().filter_map(|held| held.share.as_ref()?.get(capacity));
+    shares.try_fold(0_i128, |sum, amount| Some(sum.saturating_add((*amount)?)))
 }
 
 /// Whether a share takes some of a capacity.
 fn takes(held: &Held, capacity: &str) -> bool {
-    held.share.as_ref().is_some_and(|share| share.get(capacity).is_some_and(|&taken| taken > 0))
+    held.share
+        .as_ref()
+        .is_some_and(|share| share.get(capacity).is_some_and(|taken| taken.is_none_or(|taken| taken > 0)))
 }
 
 /// The most claims that a cause lists.

@@ -28,7 +28,7 @@ pub mod selector;
 pub use cause::{Amount, Brief, Cause, HeldBy, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
-pub use node_selector::{Unfit, unfit};
+pub use node_selector::{KnownNode, Unfit, unfit};
 pub use request::RequestName;
 
 #[cfg(test)]

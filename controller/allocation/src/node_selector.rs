@@ -5,20 +5,57 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, PodSpec, Taint, Toleration};
 use serde::Serialize;
 
-/// Whether the selector selects the node: one of its terms must hold. A term without requirements selects nothing.
-pub(crate) fn selects(selector: &NodeSelector, node: &Node) -> bool {
-    selector.node_selector_terms.iter().any(|term| {
-        let expressions = term.match_expressions.iter().flatten();
-        let fields = term.match_fields.iter().flatten();
-        let is_empty = expressions.clone().chain(fields.clone()).next().is_none();
-        let labels = node.metadata.labels.as_ref();
-        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-        let name = node.metadata.name.as_deref();
-        let field = |key: &str| if key == "metadata.name" { name } else { None };
-        !is_empty
-            && expressions.clone().all(|requirement| holds(requirement, label(&requirement.key)))
-            && fields.clone().all(|requirement| holds(requirement, field(&requirement.key)))
-    })
+/// A node, as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub enum KnownNode<'a> {
+    /// The whole Node.
+    Whole(&'a Node),
+    /// Its name. The Node could not be read, so its labels are not known.
+    Named(&'a str),
+}
+
+impl<'a> From<&'a Node> for KnownNode<'a> {
+    fn from(node: &'a Node) -> Self {
+        Self::Whole(node)
+    }
+}
+
+impl<'a> KnownNode<'a> {
+    /// The node's name.
+    pub fn name(self) -> Option<&'a str> {
+        match self {
+            Self::Whole(node) => node.metadata.name.as_deref(),
+            Self::Named(name) => Some(name),
+        }
+    }
+
+    /// Whether a requirement for the node's labels holds; `None` if that is not known.
+    fn has_label(self, requirement: &NodeSelectorRequirement) -> Option<bool> {
+        let Self::Whole(node) = self else { return None };
+        let value = node.metadata.labels.as_ref().and_then(|labels| labels.get(&requirement.key));
+        Some(holds(requirement, value.map(String::as_str)))
+    }
+
+    fn has_field(self, requirement: &NodeSelectorRequirement) -> bool {
+        holds(requirement, if requirement.key == "metadata.name" { self.name() } else { None })
+    }
+}
+
+/// Whether the selector selects the node: one of its terms must hold. A term without requirements selects nothing. `None` if
+/// that depends on what is not known of the node.
+pub(crate) fn selects(selector: &NodeSelector, node: KnownNode<'_>) -> Option<bool> {
+    let terms = selector.node_selector_terms.iter().map(|term| {
+        let fields = term.match_fields.iter().flatten().map(|field| Some(node.has_field(field)));
+        let labels = term.match_expressions.iter().flatten().map(|label| node.has_label(label));
+        let requirements: Vec<Option<bool>> = fields.chain(labels).collect();
+        if requirements.is_empty() || requirements.contains(&Some(false)) {
+            Some(false)
+        } else {
+            (!requirements.contains(&None)).then_some(true)
+        }
+    });
+    let terms: Vec<Option<bool>> = terms.collect();
+    if terms.contains(&Some(true)) { Some(true) } else { (!terms.contains(&None)).then_some(false) }
 }
 
 fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
@@ -132,7 +169,7 @@ fn is_selected(pod: &PodSpec, node: &Node) -> bool {
         .and_then(|affinity| affinity.node_affinity.as_ref())
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
     wanted.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
-        && required.is_none_or(|selector| selects(selector, node))
+        && required.is_none_or(|selector| selects(selector, node.into()) == Some(true))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, NodeSelector};
+use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use netclaim_api::quantity::billionths;
 
 use crate::cause::Cause;
 use crate::holdings::{DeviceId, Holdings};
-use crate::node_selector::selects;
+use crate::node_selector::{KnownNode, selects};
 use crate::selector::SelectableDevice;
 
 /// A device of a node, ready to be judged.
@@ -18,6 +18,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) selectable: SelectableDevice,
     /// Index of its pool in [`Pools::pools`].
     pub(crate) pool: usize,
+    /// Whether it is known to be for the node.
+    pub(crate) is_placed: bool,
 }
 
 /// A counter of a pool: its set and its name.
@@ -46,7 +48,7 @@ pub(crate) struct Pools<'a> {
 impl<'a> Pools<'a> {
     /// Gathers the pools of the node from slices. They must have all slices of its pools.
     pub(crate) fn gather(
-        node: &Node,
+        node: KnownNode<'_>,
         slices: impl IntoIterator<Item = &'a ResourceSlice>,
         holdings: &Holdings,
     ) -> Self {
@@ -59,7 +61,7 @@ impl<'a> Pools<'a> {
         for ((driver, pool), mut slices) in by_pool {
             let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
             slices.retain(|slice| Some(slice.spec.pool.generation) == newest);
-            if !slices.iter().any(|slice| is_for(slice, node)) {
+            if slices.iter().all(|slice| is_for(slice, node) == Some(false)) {
                 continue;
             }
             pools.drivers.insert(driver);
@@ -74,7 +76,7 @@ impl<'a> Pools<'a> {
         driver: &'a str,
         pool: &'a str,
         slices: &[&'a ResourceSlice],
-        node: &Node,
+        node: KnownNode<'_>,
         holdings: &Holdings,
     ) {
         let expected = slices.first().map_or(0, |slice| slice.spec.pool.resource_slice_count);
@@ -93,50 +95,54 @@ impl<'a> Pools<'a> {
             .flat_map(|slice| slice.spec.devices.iter().flatten())
             .map(|device| (id(device), device))
             .collect();
-        match counters_left(slices, &members, holdings) {
+        match counters_left(pool, slices, &members, holdings) {
             Ok(left) => {
                 let index = self.pools.len();
                 self.pools.push(Pool { left, members });
                 let of_node = slices.iter().flat_map(|slice| {
-                    slice
-                        .spec
-                        .devices
-                        .iter()
-                        .flatten()
-                        .filter(move |device| is_device_for(device, slice, node))
+                    let devices = slice.spec.devices.iter().flatten();
+                    devices.map(move |device| (device, is_device_for(device, slice, node)))
                 });
-                self.candidates.extend(of_node.map(|device| Candidate {
+                let of_node = of_node.filter(|(_, is_placed)| *is_placed != Some(false));
+                self.candidates.extend(of_node.map(|(device, is_placed)| Candidate {
                     id: id(device),
                     device,
                     selectable: SelectableDevice::new(driver, device),
                     pool: index,
+                    is_placed: is_placed == Some(true),
                 }));
             }
-            Err(why) => self.unusable.push((driver, Cause::PoolInvalid { pool: pool.to_owned(), why })),
+            Err(cause) => self.unusable.push((driver, cause)),
         }
     }
 }
 
 /// Returns the counters of a pool, less what devices consume that claims have. A shared device consumes once.
 fn counters_left(
+    pool: &str,
     slices: &[&ResourceSlice],
     members: &[(DeviceId, &Device)],
     holdings: &Holdings,
-) -> Result<BTreeMap<Counter, i128>, String> {
+) -> Result<BTreeMap<Counter, i128>, Cause> {
+    let invalid = |why: String| Cause::PoolInvalid { pool: pool.to_owned(), why };
+    let unreadable = |set: &str, name: &str| Cause::AmountUnknown { of: format!("counter {set}/{name}") };
     let mut left = BTreeMap::new();
     for set in slices.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten()) {
         for (name, counter) in &set.counters {
             let key = (set.name.clone(), name.clone());
-            let amount = billionths(&counter.value.0).unwrap_or_default();
+            let amount = billionths(&counter.value.0).map_err(|_| unreadable(&set.name, name))?;
             if left.insert(key, amount).is_some() {
-                return Err(format!("there are two counter sets {}", set.name));
+                return Err(invalid(format!("there are two counter sets {}", set.name)));
             }
         }
     }
     let mut names = BTreeSet::new();
     for (id, device) in members {
         if !names.insert(&device.name) {
-            return Err(format!("there are two devices {}", device.name));
+            return Err(invalid(format!("there are two devices {}", device.name)));
+        }
+        if let Some((set, name)) = unreadable_counter(device) {
+            return Err(unreadable(set, name));
         }
         let is_held = !holdings.of(id).is_empty();
         for (key, amount) in consumed_counters(device) {
@@ -144,10 +150,10 @@ fn counters_left(
                 Some(left) if is_held => *left = left.saturating_sub(amount),
                 Some(_) => {}
                 None => {
-                    return Err(format!(
+                    return Err(invalid(format!(
                         "device {} needs counter {}/{}, which is not there",
                         device.name, key.0, key.1
-                    ));
+                    )));
                 }
             }
         }
@@ -155,25 +161,41 @@ fn counters_left(
     Ok(left)
 }
 
-/// The counters that a device in use consumes.
+/// A counter that a device consumes in an amount that cannot be read: its set and its name.
+fn unreadable_counter(device: &Device) -> Option<(&str, &str)> {
+    device.consumes_counters.iter().flatten().find_map(|consumption| {
+        let mut counters = consumption.counters.iter();
+        let (name, _) = counters.find(|(_, counter)| billionths(&counter.value.0).is_err())?;
+        Some((consumption.counter_set.as_str(), name.as_str()))
+    })
+}
+
+/// The counters that a device in use consumes. A pool in which one of them cannot be read is not used.
 pub(crate) fn consumed_counters(device: &Device) -> impl Iterator<Item = (Counter, i128)> {
     device.consumes_counters.iter().flatten().flat_map(|consumption| {
-        consumption.counters.iter().map(|(name, counter)| {
+        consumption.counters.iter().filter_map(|(name, counter)| {
             let key = (consumption.counter_set.clone(), name.clone());
-            (key, billionths(&counter.value.0).unwrap_or_default())
+            Some((key, billionths(&counter.value.0).ok()?))
         })
     })
 }
 
-fn is_for(slice: &ResourceSlice, node: &Node) -> bool {
+/// Whether the slice has devices for the node; `None` if that depends on what is not known of the node.
+fn is_for(slice: &ResourceSlice, node: KnownNode<'_>) -> Option<bool> {
     let spec = &slice.spec;
     if spec.per_device_node_selection == Some(true) {
-        return spec.devices.iter().flatten().any(|device| is_device_for(device, slice, node));
+        let devices = spec.devices.iter().flatten().map(|device| is_device_for(device, slice, node));
+        let devices: Vec<Option<bool>> = devices.collect();
+        return if devices.contains(&Some(true)) {
+            Some(true)
+        } else {
+            (!devices.contains(&None)).then_some(false)
+        };
     }
     matches_node(node, spec.node_name.as_deref(), spec.all_nodes, spec.node_selector.as_ref())
 }
 
-fn is_device_for(device: &Device, slice: &ResourceSlice, node: &Node) -> bool {
+fn is_device_for(device: &Device, slice: &ResourceSlice, node: KnownNode<'_>) -> Option<bool> {
     if slice.spec.per_device_node_selection == Some(true) {
         matches_node(node, device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref())
     } else {
@@ -181,9 +203,15 @@ fn is_device_for(device: &Device, slice: &ResourceSlice, node: &Node) -> bool {
     }
 }
 
-fn matches_node(node: &Node, name: Option<&str>, all: Option<bool>, selector: Option<&NodeSelector>) -> bool {
+fn matches_node(
+    node: KnownNode<'_>,
+    name: Option<&str>,
+    all: Option<bool>,
+    selector: Option<&NodeSelector>,
+) -> Option<bool> {
     match name.filter(|name| !name.is_empty()) {
-        Some(name) => node.metadata.name.as_deref() == Some(name),
-        None => all == Some(true) || selector.is_some_and(|selector| selects(selector, node)),
+        Some(name) => Some(node.name() == Some(name)),
+        None if all == Some(true) => Some(true),
+        None => selector.map_or(Some(false), |selector| selects(selector, node)),
     }
 }

@@ -191,9 +191,13 @@ impl Asked<'_> {
             }
         };
         let requests = self.capacity.iter().flat_map(|capacity| capacity.requests.iter().flatten());
-        let capacity = requests
-            .map(|(name, amount)| (name.clone(), billionths(&amount.0).unwrap_or_default()))
-            .collect();
+        let mut capacity = BTreeMap::new();
+        for (name, amount) in requests {
+            match billionths(&amount.0) {
+                Ok(amount) => drop(capacity.insert(name.clone(), amount)),
+                Err(_) => unknown = Some("an amount of a capacity that cannot be read here"),
+            }
+        }
         let hopeless = match class {
             None => Some(Cause::NoClass { class: self.class.to_owned() }),
             Some(_) => unknown.map(|what| Cause::UnknownKind { what: what.to_owned() }),

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Node, PodSpec};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use serde_json::{Value, json};
 
-use crate::{Answer, Cause, Holdings, NodeVerdict, Question, unfit};
+use crate::{Answer, Cause, Holdings, KnownNode, NodeVerdict, Question, unfit};
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
@@ -453,6 +453,51 @@ fn a_claim_that_is_allocated_stays_where_it_is() {
     assert_eq!(allocated(named("a")).words().0, Answer::Yes);
     let rack = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["a"]}]}]});
     assert_eq!(allocated(rack).refusal(), "the claim is allocated for nodes with rack NotIn [a]");
+}
+
+#[test]
+fn where_an_allocated_claim_is_may_be_unknown_without_the_node() {
+    let judge = |requirement: Value| {
+        let mut claim = storage("web");
+        let selector = json!({"nodeSelectorTerms": [requirement]});
+        claim.status = Some(from(json!({"allocation": {"nodeSelector": selector}})));
+        let question = Question::new("netclaim.dev", &[claim], &classes());
+        question.judge(KnownNode::Named("a"), [], &Holdings::default()).answer
+    };
+    let name =
+        |name: &str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
+    assert_eq!(judge(name("a")), Answer::Yes);
+    assert_eq!(judge(name("b")), Answer::No);
+    let rack = json!({"matchExpressions": [{"key": "rack", "operator": "In", "values": ["a"]}]});
+    assert_eq!(judge(rack), Answer::Unknown);
+}
+
+#[test]
+fn an_amount_that_cannot_be_read_is_unknown_and_never_nothing() {
+    let device = || json!([network_device(json!({}))]);
+    let more = json!({"capacity": {"requests": {"bandwidth": "much"}}});
+    let asking = Case::new(claim("web", json!([request("storage", more)])), device());
+    let holding = Case::new(storage("web"), device()).held_by([holding(
+        "x",
+        "a",
+        "net-storage",
+        Some(json!({"addresses": "many"})),
+    )]);
+    let offering = network_device(json!({"capacity": {"addresses": {"value": "many",
+        "requestPolicy": {"default": "1", "validRange": {"min": "1"}}}}}));
+    let offering = Case::new(storage("web"), json!([offering]));
+    let mut counting = Case { claims: vec![storage("web")], slices: link_pool(), others: Vec::new() };
+    counting.claims = vec![claim("web", json!([request("ipvlan", json!({}))]))];
+    counting.slices[0].spec.shared_counters =
+        Some(vec![from(json!({"name": "eth1", "counters": {"ipvlan": {"value": "many"}}}))]);
+    for case in [asking, holding, offering, counting] {
+        let (answer, words) = case.words();
+        assert_eq!(answer, Answer::Unknown, "{words:?}");
+        assert!(
+            words.iter().any(|words| words.starts_with("not known") || words.contains(": not known")),
+            "{words:?}"
+        );
+    }
 }
 
 #[test]
