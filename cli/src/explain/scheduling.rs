@@ -70,12 +70,15 @@ pub(super) struct JudgedNode {
 }
 
 impl JudgedNode {
-    /// Whether it may serve a request. The scheduler gives up if the class of only one alternative does not exist.
-    fn serves(&self, request: &str) -> bool {
+    /// Whether it can serve a request, by one of its alternatives. The scheduler gives up if the class of only one of them
+    /// does not exist.
+    fn answer(&self, request: &str) -> Answer {
         let of_request =
             || self.verdict.requests.iter().filter(|verdict| whole_request(&verdict.request) == request);
-        of_request().map(|verdict| verdict.answer).max() != Some(Answer::No)
-            && !of_request().any(has_no_class)
+        if of_request().any(has_no_class) {
+            return Answer::No;
+        }
+        of_request().map(|verdict| verdict.answer).max().unwrap_or(Answer::Yes)
     }
 }
 
@@ -131,7 +134,16 @@ impl Judgement {
         let mut judgement = Self::grouped(nodes.collect());
         let is_shared = |slice: &ResourceSlice| slice.spec.node_name.is_none();
         judgement.lacks_nodes = cluster.nodes.is_none() && slices.iter().any(is_shared);
-        judgement.foreign = foreign.iter().map(whole_request).collect::<BTreeSet<_>>().into_iter().collect();
+        let judged: BTreeSet<String> = judgement
+            .nodes
+            .iter()
+            .flat_map(|node| &node.verdict.requests)
+            .map(|verdict| whole_request(&verdict.request))
+            .collect();
+        // Of a request that is judged, it is only an alternative.
+        let foreign = foreign.iter().map(|name| (whole_request(name), name.to_string()));
+        let foreign = foreign.map(|(whole, name)| if judged.contains(&whole) { name } else { whole });
+        judgement.foreign = foreign.collect::<BTreeSet<_>>().into_iter().collect();
         judgement.is_foreign = question.is_empty() && !claims.is_empty();
         judgement.networks = unusable_networks(&question, cluster.networks.as_deref());
         Some(judgement)
@@ -159,7 +171,8 @@ impl Judgement {
                 continue;
             }
             let refused = |verdict: &&RequestVerdict| {
-                !node.serves(&whole_request(&verdict.request)) || verdict.answer == Answer::Unknown
+                node.answer(&whole_request(&verdict.request)) != Answer::Yes
+                    || verdict.answer == Answer::Unknown
             };
             for verdict in node.verdict.requests.iter().filter(refused) {
                 for reason in &verdict.reasons {
@@ -171,7 +184,7 @@ impl Judgement {
                 causes.add(None, cause.to_string(), Some(cause), name);
             }
         }
-        let is_unserved = |request: &String| fit().all(|node| !node.serves(request));
+        let is_unserved = |request: &String| fit().all(|node| node.answer(request) == Answer::No);
         judgement.unserved = requests.into_iter().filter(is_unserved).collect();
         judgement.causes = causes.sorted();
         judgement.unfit = unfit.sorted();
@@ -276,5 +289,10 @@ fn unusable_networks(question: &Question, networks: Option<&[Network]>) -> Vec<S
             refused.map(|condition| format!("Network {name} is not accepted: {}", condition.message))
         }
     };
-    question.networks().into_iter().filter_map(problem).collect()
+    // An alternative that can be used is enough.
+    let of_request = |alternatives: Vec<Option<&str>>| -> Vec<String> {
+        let problems = alternatives.into_iter().map(|network| network.and_then(problem));
+        problems.collect::<Option<Vec<String>>>().unwrap_or_default()
+    };
+    question.networks().flat_map(of_request).collect::<BTreeSet<_>>().into_iter().collect()
 }

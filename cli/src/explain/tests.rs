@@ -168,6 +168,38 @@ fn a_class_or_network_that_does_not_exist_comes_first() {
 }
 
 #[test]
+fn an_alternative_that_can_be_used_is_enough() {
+    let asking = |classes: [&str; 2]| {
+        let alternatives = classes.map(|class| json!({"name": class, "deviceClassName": class}));
+        let mut asking = claim("storage", json!({}));
+        asking["spec"]["devices"]["requests"] = json!([{"name": "net", "firstAvailable": alternatives}]);
+        Facts { claims: found(asking), ..waiting("storage", cluster()) }
+    };
+    let of_gone = r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "gone""#;
+    let mut facts = asking(["gone", "storage"]);
+    facts.cluster.as_mut().unwrap().classes.as_mut().unwrap().push(from(class("gone", of_gone)));
+    assert_eq!(verdict(&facts), "pod shop/web waits: no node can serve request net of claim net");
+    facts.cluster.as_mut().unwrap().networks = Some(vec![]);
+    assert_eq!(verdict(&facts), "pod shop/web waits: there is no Network gone");
+
+    let explanation = Explanation::of(&asking(["gpu", "storage"]), true);
+    assert_eq!(explanation.verdict, "pod shop/web waits; it is not known whether 3 nodes can serve it");
+    assert_eq!(explanation.judgement.unwrap().foreign, ["request net/gpu of claim net"]);
+    let mut without = asking(["gpu", "storage"]);
+    without.cluster.as_mut().unwrap().networks = Some(vec![]);
+    assert_eq!(verdict(&without), "pod shop/web waits; it is not known whether 3 nodes can serve it");
+}
+
+#[test]
+fn a_network_of_an_allocated_claim_keeps_nothing_waiting() {
+    let mut facts = waiting("storage", cluster());
+    facts.claims = found(claim("storage", json!({"allocation": {"devices": {"results": []}}})));
+    facts.cluster.as_mut().unwrap().networks = Some(vec![]);
+    let verdict = verdict(&facts);
+    assert!(verdict.starts_with("pod shop/web waits, but 3 nodes can serve its networks"), "{verdict}");
+}
+
+#[test]
 fn claims_of_other_drivers_are_not_judged() {
     let verdict = verdict(&waiting("gpu", cluster()));
     assert!(verdict.contains("none of its claims is for devices of netclaim"), "{verdict}");

@@ -148,16 +148,26 @@ impl Question {
         requests.filter(names).map(|request| request.name.clone()).collect()
     }
 
-    /// Returns the Networks that the requests are for, as far as their classes and selectors say so.
-    pub fn networks(&self) -> BTreeSet<&str> {
-        let requests = self.claims.iter().flat_map(|claim| claim.requests.iter().flatten());
-        requests.filter_map(|request| request.network(&self.driver)).collect()
+    /// Returns the Networks of the alternatives of each request that is not allocated; `None` where class and selectors do not
+    /// name one.
+    pub fn networks(&self) -> impl Iterator<Item = Vec<Option<&str>>> {
+        let requests = self.unallocated().flat_map(|claim| &claim.requests);
+        requests
+            .map(|alternatives| alternatives.iter().map(|request| request.network(&self.driver)).collect())
     }
 
-    /// Leaves out the requests for which `keep` is false. A request with alternatives stays if one of them does.
+    fn unallocated(&self) -> impl Iterator<Item = &ClaimQuestion> {
+        self.claims.iter().filter(|claim| claim.allocated.is_none())
+    }
+
+    /// Leaves out the requests for which `keep` is false. A request with alternatives stays if one of them does; whether the
+    /// others can be served is not known then.
     pub fn retain(&mut self, mut keep: impl FnMut(&RequestName) -> bool) {
         for claim in &mut self.claims {
             claim.requests.retain(|alternatives| alternatives.iter().any(|request| keep(&request.name)));
+            for request in claim.requests.iter_mut().flatten().filter(|request| !keep(&request.name)) {
+                request.hopeless = Some(Cause::UnknownKind { what: OTHER_DRIVER.to_owned() });
+            }
         }
         self.claims.retain(|claim| claim.allocated.is_some() || !claim.requests.is_empty());
     }
@@ -363,6 +373,8 @@ impl Question {
         }
     }
 }
+
+const OTHER_DRIVER: &str = "an alternative for devices of another driver";
 
 /// A device at which the scheduler gives up.
 fn stop((index, device): (usize, &DeviceVerdict)) -> Option<(usize, Cause)> {

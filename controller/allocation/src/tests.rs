@@ -434,6 +434,20 @@ fn each_alternative_is_judged() {
 }
 
 #[test]
+fn an_alternative_that_is_not_judged_may_be_served() {
+    let alternatives = json!([{"name": "net", "firstAvailable": [
+        {"name": "fast", "deviceClassName": "ip"}, {"name": "slow", "deviceClassName": "lab"}]}]);
+    let claims = [claim("web", alternatives)];
+    let mut question = Question::new("netclaim.dev", &claims, &classes());
+    question.retain(|request| request.alternative.as_deref() == Some("slow"));
+    let slices = [slice("a", "a", json!([network_device(json!({}))]))];
+    let verdict = question.judge(&node("a"), &slices, &Holdings::default());
+    assert_eq!(verdict.answer, Answer::Unknown);
+    let answers: Vec<_> = verdict.requests.iter().map(|request| request.answer).collect();
+    assert_eq!(answers, [Answer::Unknown, Answer::No]);
+}
+
+#[test]
 fn an_alternative_whose_class_does_not_exist_stops_the_scheduler() {
     let alternatives = json!([{"name": "net", "firstAvailable": [
         {"name": "slow", "deviceClassName": "storage"}, {"name": "fast", "deviceClassName": "stroage"}]}]);
@@ -557,7 +571,10 @@ fn a_node_that_does_not_take_the_pod_is_told_briefly() {
 fn a_question_knows_its_networks_and_its_requests() {
     let claims = [storage("web"), claim("gpu", json!([request("gpu", json!({}))]))];
     let question = Question::new("netclaim.dev", &claims, &classes());
-    assert_eq!(question.networks().into_iter().collect::<Vec<_>>(), ["storage"]);
+    assert_eq!(question.networks().collect::<Vec<_>>(), [vec![Some("storage")], vec![None]]);
+    let mut allocated = storage("web");
+    allocated.status = Some(from(json!({"allocation": {}})));
+    assert_eq!(Question::new("netclaim.dev", &[allocated], &classes()).networks().count(), 0);
     let ours: Vec<_> = question.of_driver().iter().map(ToString::to_string).collect();
     assert_eq!(ours, ["request net of claim web"]);
 }
