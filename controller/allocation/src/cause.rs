@@ -63,6 +63,13 @@ pub enum Cause {
         /// How many it can have.
         available: usize,
     },
+    /// The requests of a claim are for more devices than a claim can have, and the scheduler gives up on the pod.
+    TooManyDevices {
+        /// How many they are for, at least.
+        wanted: usize,
+        /// How many a claim can have.
+        most: usize,
+    },
     /// A selector does not select the device.
     NotSelected {
         /// Where the selector is.
@@ -208,7 +215,13 @@ impl Serialize for Amount {
 impl Cause {
     /// Whether the scheduler gives up on the pod where it meets this, whatever other nodes have.
     pub fn stops_the_scheduler(&self) -> bool {
-        matches!(self, Self::SelectorFails { .. } | Self::CapacityFails { .. } | Self::NoClass { .. })
+        matches!(
+            self,
+            Self::SelectorFails { .. }
+                | Self::CapacityFails { .. }
+                | Self::NoClass { .. }
+                | Self::TooManyDevices { .. }
+        )
     }
 
     /// The sentence without the claims that hold devices.
@@ -280,6 +293,9 @@ impl fmt::Display for Brief<'_> {
             }
             Cause::TooFew { wanted, available } => {
                 write!(f, "the request wants {wanted} devices, and can have {available}")
+            }
+            Cause::TooManyDevices { wanted, most } => {
+                write!(f, "its requests are for {wanted} devices, and one claim can have {most}: use several claims")
             }
             Cause::NotSelected { by, expression } => write!(f, "{by} does not select it: {expression}"),
             Cause::SelectorFails { by, expression, why } => {

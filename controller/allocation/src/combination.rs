@@ -9,7 +9,7 @@ use crate::cause::Cause;
 use crate::holdings::Holdings;
 use crate::judge::used;
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
-use crate::request::{Request, Wanted};
+use crate::request::{MOST_DEVICES, Request, Wanted};
 
 /// The most devices that the search tries. Nearly all searches need a handful; the rest would take the scheduler's 10 s.
 const MOST_STEPS: usize = 20_000;
@@ -47,7 +47,7 @@ pub(crate) fn search(claims: &[Claim<'_>], pools: &Pools<'_>, holdings: &Holding
         .flat_map(|claim| claim.requests.iter().map(move |choices| (claim, choices.as_slice())))
         .collect();
     let mut search = Search { requests, pools, holdings, steps: 0, is_unsure: false, stopped: None };
-    if search.serve(0, &mut Taken::default()) {
+    if search.serve(0, &Taken::default()) {
         Found::Yes
     } else if let Some(cause) = search.stopped {
         Found::Stopped(cause)
@@ -72,6 +72,8 @@ struct Search<'s, 'a> {
 struct Taken {
     /// Devices that are not shared, with the claims that have them.
     whole: BTreeMap<usize, BTreeSet<usize>>,
+    /// How many devices each claim has.
+    devices: BTreeMap<usize, usize>,
     capacities: BTreeMap<(usize, String), i128>,
     shared: BTreeSet<usize>,
     counters: BTreeMap<(usize, Counter), i128>,
@@ -81,11 +83,17 @@ struct Taken {
 
 impl<'s> Search<'s, '_> {
     /// Serves this request and all after it.
-    fn serve(&mut self, index: usize, taken: &mut Taken) -> bool {
+    fn serve(&mut self, index: usize, taken: &Taken) -> bool {
         let Some((_, choices)) = self.requests.get(index).copied() else { return true };
-        choices.iter().any(|choice| match choice.request.wanted {
-            Wanted::Exactly(count) => self.pick(index, choice, count, 0, taken),
-            Wanted::All => self.pick(index, choice, choice.usable.len(), 0, taken),
+        choices.iter().any(|choice| {
+            let count = match choice.request.wanted {
+                Wanted::Exactly(count) => count,
+                Wanted::All => choice.usable.len(),
+            };
+            let mut next = taken.clone();
+            let devices = next.devices.entry(self.claim_of(index)).or_default();
+            *devices = devices.saturating_add(count);
+            *devices <= MOST_DEVICES && self.pick(index, choice, count, 0, &next)
         })
     }
 
@@ -96,7 +104,7 @@ impl<'s> Search<'s, '_> {
         choice: &'s Choice<'_>,
         count: usize,
         from: usize,
-        taken: &mut Taken,
+        taken: &Taken,
     ) -> bool {
         if count == 0 {
             return self.serve(index + 1, taken);
@@ -117,7 +125,7 @@ impl<'s> Search<'s, '_> {
             }
             let mut next = taken.clone();
             if self.take(index, choice.request, candidate, &mut next)
-                && self.pick(index, choice, count - 1, candidate + 1, &mut next)
+                && self.pick(index, choice, count - 1, candidate + 1, &next)
             {
                 return true;
             }

@@ -14,7 +14,7 @@ use crate::combination::{self, Choice, Found};
 use crate::holdings::{DeviceId, Held, Holder, Holdings};
 use crate::node_selector::{self, KnownNode};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
-use crate::request::{self, Alternatives, Request, RequestName, Wanted};
+use crate::request::{self, Alternatives, MOST_DEVICES, Request, RequestName, Wanted};
 use crate::selector::Evaluation;
 
 /// Claims of one pod that are to be served together on a node.
@@ -33,6 +33,8 @@ struct ClaimQuestion {
     allocated: Option<Option<NodeSelector>>,
     requests: Vec<Alternatives>,
     constraints: Vec<DeviceConstraint>,
+    /// The fewest devices of the requests that have been left out.
+    left_out: usize,
 }
 
 /// Whether a node can serve something.
@@ -134,6 +136,7 @@ impl Question {
                 allocated: allocation.map(|allocation| allocation.node_selector.clone()),
                 requests: request::of_claim(&name, claim, classes),
                 constraints: devices.and_then(|devices| devices.constraints.clone()).unwrap_or_default(),
+                left_out: 0,
                 name,
             }
         });
@@ -164,7 +167,13 @@ impl Question {
     /// others can be served is not known then.
     pub fn retain(&mut self, mut keep: impl FnMut(&RequestName) -> bool) {
         for claim in &mut self.claims {
-            claim.requests.retain(|alternatives| alternatives.iter().any(|request| keep(&request.name)));
+            let is_left_out =
+                |alternatives: &mut Alternatives| !alternatives.iter().any(|request| keep(&request.name));
+            let left_out = claim.requests.extract_if(.., is_left_out).map(|alternatives| {
+                // How many devices of another driver a node has is not known.
+                alternatives.iter().map(|request| request.fewest(0)).min().unwrap_or_default()
+            });
+            claim.left_out = left_out.fold(claim.left_out, usize::saturating_add);
             for request in claim.requests.iter_mut().flatten().filter(|request| !keep(&request.name)) {
                 request.hopeless = Some(Cause::UnknownKind { what: OTHER_DRIVER.to_owned() });
             }
@@ -201,12 +210,18 @@ impl Question {
                 continue;
             }
             let mut asked = combination::Claim { constraints: &claim.constraints, requests: Vec::new() };
+            let mut wanted = claim.left_out;
             for alternatives in &claim.requests {
-                let (answer, choice) =
-                    self.alternatives(alternatives, &pools, holdings, &mut verdict.requests);
-                alone = alone.min(answer);
-                is_possible &= !choice.is_empty();
-                asked.requests.push(choice);
+                let judged = self.alternatives(alternatives, &pools, holdings, &mut verdict.requests);
+                alone = alone.min(judged.answer);
+                is_possible &= !judged.choices.is_empty();
+                wanted = wanted.saturating_add(judged.fewest);
+                asked.requests.push(judged.choices);
+            }
+            if wanted > MOST_DEVICES {
+                let cause = Cause::TooManyDevices { wanted, most: MOST_DEVICES };
+                verdict.answer = Answer::No;
+                verdict.requests.push(claim.whole(Answer::No, cause));
             }
             choices.push(asked);
         }
@@ -249,12 +264,16 @@ impl Question {
         pools: &Pools<'_>,
         holdings: &Holdings,
         verdicts: &mut Vec<RequestVerdict>,
-    ) -> (Answer, Vec<Choice<'r>>) {
+    ) -> Judged<'r> {
         let mut best = Answer::No;
+        let mut fewest: Option<usize> = None;
         let mut choices = Vec::new();
         let mut gives_up = false;
         for request in alternatives {
             let (mut verdict, usable) = self.request(request, pools, holdings);
+            let is_wanted = |device: &&DeviceVerdict| !device.causes.iter().any(Cause::is_lasting);
+            let devices = request.fewest(verdict.devices.iter().filter(is_wanted).count());
+            fewest = Some(fewest.map_or(devices, |fewest| fewest.min(devices)));
             let stops_at: BTreeMap<usize, Cause> =
                 verdict.devices.iter().enumerate().filter_map(stop).collect();
             let stops = verdict.reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
@@ -277,7 +296,10 @@ impl Question {
             }
             verdicts.push(verdict);
         }
-        if gives_up { (Answer::No, Vec::new()) } else { (best, choices) }
+        if gives_up {
+            (best, choices) = (Answer::No, Vec::new());
+        }
+        Judged { answer: best, choices, fewest: fewest.unwrap_or_default() }
     }
 
     fn request(
@@ -374,6 +396,14 @@ impl Question {
     }
 }
 
+/// What a node has for a request with its alternatives.
+struct Judged<'r> {
+    answer: Answer,
+    choices: Vec<Choice<'r>>,
+    /// How many devices the alternative wants that wants the fewest.
+    fewest: usize,
+}
+
 const OTHER_DRIVER: &str = "an alternative for devices of another driver";
 
 /// A device at which the scheduler gives up.
@@ -391,12 +421,17 @@ impl ClaimQuestion {
             Some(false) => (Answer::No, Cause::AllocatedElsewhere { nodes: nodes() }),
             None => (Answer::Unknown, Cause::AllocationUnknown { nodes: nodes() }),
         };
-        Some(RequestVerdict {
+        Some(self.whole(answer, cause))
+    }
+
+    /// A verdict about the whole claim.
+    fn whole(&self, answer: Answer, cause: Cause) -> RequestVerdict {
+        RequestVerdict {
             request: RequestName { claim: self.name.clone(), request: None, alternative: None },
             answer,
             reasons: vec![Reason { subject: None, cause }],
             devices: Vec::new(),
-        })
+        }
     }
 }
 

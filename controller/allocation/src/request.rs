@@ -47,6 +47,9 @@ pub(crate) enum Wanted {
     All,
 }
 
+/// The most devices of a claim (`AllocationResultsMaxSize`).
+pub(crate) const MOST_DEVICES: usize = 32;
+
 /// One request, or one alternative of a request.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -64,6 +67,15 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// How many devices it wants at least, where a node has `all` that it could ever have.
+    pub(crate) fn fewest(&self, all: usize) -> usize {
+        match self.wanted {
+            _ if self.hopeless.as_ref().is_some_and(Cause::is_unknown) => 0,
+            Wanted::Exactly(count) => count,
+            Wanted::All => all,
+        }
+    }
+
     /// The first taint that keeps the request off the device.
     pub(crate) fn untolerated<'a>(&self, taints: &'a [DeviceTaint]) -> Option<&'a DeviceTaint> {
         taints.iter().find(|taint| {

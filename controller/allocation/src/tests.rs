@@ -421,6 +421,33 @@ fn several_devices_are_counted() {
 }
 
 #[test]
+fn a_claim_for_more_devices_than_a_claim_can_have_stops_the_scheduler() {
+    let nics: Vec<Value> = (0..40).map(|i| link_device(&format!("nic-eth{i}"), "nic", json!({}))).collect();
+    let asking = |more: Value| Case::new(claim("web", json!([request("any", more)])), json!(nics));
+    let refusal = "its requests are for 33 devices, and one claim can have 32: use several claims";
+    assert_eq!(asking(json!({"count": 32})).words().0, Answer::Yes);
+    assert_eq!(asking(json!({"count": 33})).refusal(), refusal);
+    assert!(asking(json!({"allocationMode": "All"})).refusal().contains("are for 40 devices"));
+    let verdict = asking(json!({"count": 33})).verdict();
+    let about_claim = verdict.requests.last().unwrap();
+    assert_eq!(about_claim.request.to_string(), "claim web");
+    assert!(about_claim.reasons[0].cause.stops_the_scheduler());
+
+    // The alternative with the fewest devices counts, and requests for other drivers do, too.
+    let alternatives = |fewest: usize| {
+        let mut other = request("ip", json!({"count": 20}));
+        other["name"] = json!("gpu");
+        let either = json!({"name": "net", "firstAvailable": [{"name": "many", "deviceClassName": "any", "count": 30},
+            {"name": "few", "deviceClassName": "any", "count": fewest}]});
+        let mut question = Question::new("netclaim.dev", &[claim("web", json!([either, other]))], &classes());
+        question.retain(|request| request.request.as_deref() == Some("net"));
+        question.judge(&node("a"), &[slice("a", "a", json!(nics))], &Holdings::default()).answer
+    };
+    assert_eq!(alternatives(12), Answer::Yes);
+    assert_eq!(alternatives(13), Answer::No);
+}
+
+#[test]
 fn each_alternative_is_judged() {
     let alternatives = json!([{"name": "net", "firstAvailable": [
         {"name": "fast", "deviceClassName": "lab"}, {"name": "slow", "deviceClassName": "storage"}]}]);
