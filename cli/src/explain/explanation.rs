@@ -6,6 +6,7 @@ use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
 use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated};
+use super::limits;
 use super::networks::{self, Attachment};
 use super::scheduling::Judgement;
 use super::starting;
@@ -48,8 +49,21 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
     let stage = Stage::of(pod);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     if facts.claims.is_empty() {
-        let verdict = format!("{name} names no ResourceClaim, so it gets no network of netclaim");
-        return Explanation { notes: extended_resources(pod), ..Explanation::saying(verdict) };
+        let limits = if stage == Stage::Waiting { by_limits(pod, facts) } else { None };
+        return match limits {
+            Some(limits) => {
+                let notes = scheduler_says(pod).into_iter().collect();
+                Explanation { notes, ..Explanation::saying(format!("{name} waits; {limits}")) }
+            }
+            None if facts.cluster.as_ref().is_some_and(|cluster| cluster.classes.is_none()) => {
+                Explanation::saying(format!(
+                    "{name} names no ResourceClaim; it is not known whether it asks for a network by limits"
+                ))
+            }
+            None => Explanation::saying(format!(
+                "{name} names no ResourceClaim, so it gets no network of netclaim"
+            )),
+        };
     }
     let attachments: Vec<Attachment> = facts.found().flat_map(networks::of_claim).collect();
     match stage {
@@ -111,6 +125,7 @@ fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
         Some(judgement) => format!("{name} {}", waits(judgement)),
     };
     notes.extend(judgement.iter().flat_map(not_judged));
+    notes.extend(by_limits(pod, facts));
     Explanation { judgement, notes, ..Explanation::saying(verdict) }
 }
 
@@ -238,20 +253,16 @@ fn not_judged(judgement: &Judgement) -> Vec<String> {
     foreign.map(|request| format!("{request} is for devices of another driver, and was not judged")).collect()
 }
 
-/// The scheduler makes a claim for such a pod only when it has found a node.
-fn extended_resources(pod: &Pod) -> Vec<String> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let limits = containers.flat_map(|container| {
-        container.resources.iter().flat_map(|resources| resources.limits.iter().flatten())
-    });
-    let ours = limits.map(|(name, _)| name).filter(|name| {
-        let domain = name.split_once('/').map(|(domain, _)| domain);
-        matches!(domain, Some(DRIVER_NAME | "deviceclass.resource.kubernetes.io"))
-    });
-    ours.map(|name| {
-        format!("its limit {name} becomes a claim when the scheduler has found a node; until then it is not judged")
-    })
-    .collect()
+/// What the pod asks for by limits, which have no claim yet.
+fn by_limits(pod: &Pod, facts: &Facts) -> Option<String> {
+    let classes = facts.cluster.as_ref().and_then(|cluster| cluster.classes.as_deref());
+    let limits = limits::of_pod(pod, classes);
+    let (is, words) = match limits.as_slice() {
+        [] => return None,
+        [limit] => ("is", limit.to_string()),
+        limits => ("are", limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    Some(format!("it asks by limits for {words}, which {is} judged once the scheduler has made its claim"))
 }
 
 /// `1 node`, `2 nodes`.

@@ -10,6 +10,7 @@
 
 mod explanation;
 mod facts;
+mod limits;
 mod networks;
 mod read;
 mod scheduling;

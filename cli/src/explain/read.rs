@@ -3,14 +3,14 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodResourceClaim};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use kube::api::ListParams;
 use kube::{Api, Client, Error, Resource, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use serde::de::DeserializeOwned;
 
 use super::facts::{ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, is_allocated};
-use super::{Object, Target};
+use super::{Object, Target, limits};
 use crate::cluster::{ReadError, get, list};
 use crate::components::{AGENT, NAME};
 
@@ -45,6 +45,9 @@ impl Reader {
         let mut facts = Facts { claims: self.claims_of(&pod).await?, ..Facts::default() };
         match Stage::of(&pod) {
             Stage::Waiting if facts.found().next().is_some() => facts.cluster = Some(self.cluster().await?),
+            Stage::Waiting if limits::has_any(&pod) => {
+                facts.cluster = Some(Cluster { classes: self.classes().await?, ..Cluster::default() });
+            }
             Stage::Starting => facts.node = Some(self.node(&pod, target).await?),
             _ => {}
         }
@@ -106,7 +109,7 @@ impl Reader {
     async fn cluster(&mut self) -> Result<Cluster, ReadError> {
         let everything = ListParams::default();
         let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
-        let classes = self.all("DeviceClasses", "what the claims may have is not known", &everything).await?;
+        let classes = self.classes().await?;
         let offers = "what the nodes offer is not known. An admin can run this command, too";
         let slices = self.all("ResourceSlices", offers, &ours).await?;
         let nodes =
@@ -126,6 +129,10 @@ impl Reader {
         let networks = "whether a Network exists and is accepted is not known";
         let networks = self.all("Networks", networks, &everything).await?;
         Ok(Cluster { classes, slices, nodes, claims, lacks_claims, networks })
+    }
+
+    async fn classes(&mut self) -> Result<Option<Vec<DeviceClass>>, ReadError> {
+        self.all("DeviceClasses", "what the pod asks for is not known", &ListParams::default()).await
     }
 
     async fn node(&mut self, pod: &Pod, target: &Target) -> Result<NodeFacts, ReadError> {

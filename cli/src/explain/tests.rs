@@ -245,6 +245,41 @@ fn a_claim_that_is_not_there_is_the_cause() {
 }
 
 #[test]
+fn a_pod_that_asks_by_limits_waits_for_the_claim_of_the_scheduler() {
+    let mut fast = class("fast", "true");
+    fast["spec"]["extendedResourceName"] = json!("example.com/fast");
+    let asking = |limits: Value, init: Value| {
+        let mut pod = pending();
+        let container = |limits| json!({"name": "main", "resources": {"limits": limits}});
+        pod["spec"] = json!({"containers": [container(limits)], "initContainers": [container(init)]});
+        let classes = Some(vec![from(fast.clone())]);
+        let cluster = Some(Cluster { classes, ..Cluster::default() });
+        verdict(&Facts { pod: Some(from(pod)), cluster, ..Facts::default() })
+    };
+    let judged = "judged once the scheduler has made its claim";
+    assert_eq!(
+        asking(json!({"cpu": "1", "example.com/fast": "1", "example.com/gpu": "1"}), json!({})),
+        format!("pod shop/web waits; it asks by limits for example.com/fast (class fast), which is {judged}")
+    );
+    let implied = json!({"deviceclass.resource.kubernetes.io/lab": "1"});
+    assert_eq!(
+        asking(json!({"example.com/fast": "1"}), implied),
+        format!(
+            "pod shop/web waits; it asks by limits for deviceclass.resource.kubernetes.io/lab (class lab), example.com/fast (class fast), which are {judged}"
+        )
+    );
+    for none in [json!({"example.com/gpu": "1"}), json!({"example.com/fast": "0"})] {
+        let verdict = asking(none, json!({"memory": "1Gi"}));
+        assert!(verdict.ends_with("so it gets no network of netclaim"), "{verdict}");
+    }
+    let mut pod = pending();
+    pod["spec"] =
+        json!({"containers": [{"name": "main", "resources": {"limits": {"example.com/fast": "1"}}}]});
+    let facts = Facts { pod: Some(from(pod)), cluster: Some(Cluster::default()), ..Facts::default() };
+    assert!(verdict(&facts).ends_with("it is not known whether it asks for a network by limits"));
+}
+
+#[test]
 fn what_may_not_be_read_is_said() {
     let mut cluster = cluster();
     cluster.slices = None;
