@@ -104,7 +104,7 @@ impl Judgement {
             None => nodes_of(slices),
         };
         let by_node = by_node(slices);
-        let judge = |question: &Question| -> Vec<(NodeVerdict, BTreeSet<RequestName>)> {
+        let judge = |question: &mut Question| -> Vec<(NodeVerdict, BTreeSet<RequestName>)> {
             let verdicts = nodes.iter().map(|node| {
                 let slices =
                     [node.name(), None].into_iter().filter_map(|name| by_node.get(&name)).flatten().copied();
@@ -117,11 +117,11 @@ impl Judgement {
             });
             verdicts.collect()
         };
-        let mut verdicts = judge(&question);
+        let mut verdicts = judge(&mut question);
         let foreign = foreign(&question, &verdicts);
         if !foreign.is_empty() {
             question.retain(|request| !foreign.contains(request));
-            verdicts = judge(&question);
+            verdicts = judge(&mut question);
         }
         let nodes = verdicts.into_iter().zip(&nodes).map(|((verdict, _), node)| {
             let unfit = match (pod, node) {

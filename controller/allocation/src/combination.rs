@@ -14,6 +14,9 @@ use crate::request::{MOST_DEVICES, Request, Wanted};
 /// The most devices that the search tries. Nearly all searches need a handful; the rest would take the scheduler's 10 s.
 const MOST_STEPS: usize = 20_000;
 
+/// The most devices that the searches of all nodes try: a handful on each of 5,000 nodes, and some hard ones.
+pub(crate) const MOST_STEPS_OF_ALL: usize = 500_000;
+
 /// A claim whose requests are to be served together.
 pub(crate) struct Claim<'a> {
     pub(crate) constraints: &'a [DeviceConstraint],
@@ -40,18 +43,26 @@ pub(crate) enum Found {
     Unknown,
 }
 
-/// Looks for devices for all requests.
-pub(crate) fn search(claims: &[Claim<'_>], pools: &Pools<'_>, holdings: &Holdings) -> Found {
+/// Looks for devices for all requests. It takes its steps from those that are left for all nodes.
+pub(crate) fn search(
+    claims: &[Claim<'_>],
+    pools: &Pools<'_>,
+    holdings: &Holdings,
+    steps_left: &mut usize,
+) -> Found {
     let requests: Vec<(&Claim<'_>, &[Choice<'_>])> = claims
         .iter()
         .flat_map(|claim| claim.requests.iter().map(move |choices| (claim, choices.as_slice())))
         .collect();
-    let mut search = Search { requests, pools, holdings, steps: 0, is_unsure: false, stopped: None };
-    if search.serve(0, &Taken::default()) {
+    let most = MOST_STEPS.min(*steps_left);
+    let mut search = Search { requests, pools, holdings, steps: 0, most, is_unsure: false, stopped: None };
+    let is_served = search.serve(0, &Taken::default());
+    *steps_left = steps_left.saturating_sub(search.steps);
+    if is_served {
         Found::Yes
     } else if let Some(cause) = search.stopped {
         Found::Stopped(cause)
-    } else if search.is_unsure || search.steps >= MOST_STEPS {
+    } else if search.is_unsure || search.steps >= most {
         Found::Unknown
     } else {
         Found::No
@@ -63,6 +74,7 @@ struct Search<'s, 'a> {
     pools: &'s Pools<'a>,
     holdings: &'s Holdings,
     steps: usize,
+    most: usize,
     is_unsure: bool,
     stopped: Option<Cause>,
 }
@@ -113,7 +125,7 @@ impl<'s> Search<'s, '_> {
         tried.sort_unstable();
         for candidate in tried.into_iter().filter(|candidate| *candidate >= from) {
             self.steps += 1;
-            if self.steps >= MOST_STEPS || self.stopped.is_some() {
+            if self.steps >= self.most || self.stopped.is_some() {
                 return false;
             }
             if let Some(cause) = choice.stops.get(&candidate) {

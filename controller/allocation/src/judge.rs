@@ -24,6 +24,8 @@ use crate::selector::Evaluation;
 pub struct Question {
     driver: String,
     claims: Vec<ClaimQuestion>,
+    /// Devices that the searches of the nodes to come may try.
+    steps_left: usize,
 }
 
 #[derive(Debug)]
@@ -140,7 +142,11 @@ impl Question {
                 name,
             }
         });
-        Self { driver: driver.to_owned(), claims: claims.collect() }
+        Self {
+            driver: driver.to_owned(),
+            claims: claims.collect(),
+            steps_left: combination::MOST_STEPS_OF_ALL,
+        }
     }
 
     /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
@@ -186,9 +192,10 @@ impl Question {
         self.claims.is_empty()
     }
 
-    /// Judges one node. `slices` are those of its pools, all of them; others do no harm.
+    /// Judges one node. `slices` are those of its pools, all of them; others do no harm. When very many combinations have been
+    /// tried for the nodes before, it is not known whether this one can serve all requests together.
     pub fn judge<'a>(
-        &self,
+        &mut self,
         node: impl Into<KnownNode<'a>>,
         slices: impl IntoIterator<Item = &'a ResourceSlice>,
         holdings: &Holdings,
@@ -231,7 +238,7 @@ impl Question {
         }
         // Also where a request alone stops the scheduler: another one may have taken the device before.
         let has_unknown = verdict.requests.iter().any(RequestVerdict::has_unknown);
-        verdict.together = match combination::search(&choices, &pools, holdings) {
+        verdict.together = match combination::search(&choices, &pools, holdings, &mut self.steps_left) {
             Found::Yes if holdings.is_partial() && !choices.is_empty() => Some(Cause::ClaimsUnread),
             Found::Yes => None,
             // What is not known to be usable is not tried.

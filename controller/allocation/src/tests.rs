@@ -381,6 +381,27 @@ fn a_device_that_one_request_takes_cannot_stop_the_scheduler_for_another() {
 }
 
 #[test]
+fn the_work_for_all_nodes_is_bounded() {
+    // Each mode has six devices, and seven of one mode are wanted: all combinations of six are tried.
+    let devices: Vec<Value> =
+        (0..24).map(|i| link_device(&format!("nic-eth{i}"), &format!("mode{}", i % 4), json!({}))).collect();
+    let mut hard = claim("web", json!([request("any", json!({"count": 7}))]));
+    hard.spec.as_mut().unwrap().devices.as_mut().unwrap().constraints =
+        Some(vec![from(json!({"matchAttribute": "netclaim.dev/mode"}))]);
+    let slices = [slice("a", "a", json!(devices))];
+    let mut question = Question::new("netclaim.dev", &[hard], &classes());
+    let holdings = Holdings::default();
+    assert_eq!(question.judge(&node("a"), &slices, &holdings).together, Some(Cause::NoCombination));
+    let mut judged = 1;
+    while question.judge(&node("a"), &slices, &holdings).answer == Answer::No {
+        judged += 1;
+        assert!(judged < 1_000_000, "the work is not bounded");
+    }
+    let verdict = question.judge(&node("a"), &slices, &holdings);
+    assert_eq!((verdict.answer, verdict.together), (Answer::Unknown, Some(Cause::CombinationUnknown)));
+}
+
+#[test]
 fn constraints_are_met_by_a_combination_or_by_none() {
     let devices = json!([link_device("nic-eth1", "nic", json!({})), {"name": "nic-eth2",
         "attributes": {"network": {"string": ""}, "uplink": {"string": "eth2"}, "mode": {"string": "nic"}}}]);
@@ -502,7 +523,7 @@ fn where_an_allocated_claim_is_may_be_unknown_without_the_node() {
         let mut claim = storage("web");
         let selector = json!({"nodeSelectorTerms": [requirement]});
         claim.status = Some(from(json!({"allocation": {"nodeSelector": selector}})));
-        let question = Question::new("netclaim.dev", &[claim], &classes());
+        let mut question = Question::new("netclaim.dev", &[claim], &classes());
         question.judge(KnownNode::Named("a"), [], &Holdings::default()).answer
     };
     let name =
