@@ -9,7 +9,6 @@ use netclaim_allocation::{
     Answer, Cause, Holder, Holdings, KnownNode, NodeVerdict, Question, RequestName, RequestVerdict, Unfit,
     unfit,
 };
-use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::Network;
 use serde::Serialize;
 
@@ -98,7 +97,7 @@ impl Judgement {
         let (classes, slices) = (cluster.classes.as_ref()?, cluster.slices.as_ref()?);
         let mut holdings = if cluster.lacks_claims { Holdings::partial() } else { Holdings::default() };
         cluster.claims.iter().for_each(|claim| holdings.add(claim));
-        let mut question = Question::new(DRIVER_NAME, claims, classes);
+        let mut question = Question::new(claims, classes);
         let nodes: Vec<KnownNode<'_>> = match &cluster.nodes {
             Some(nodes) => nodes.iter().map(KnownNode::Whole).collect(),
             None => nodes_of(slices),

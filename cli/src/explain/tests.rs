@@ -429,7 +429,7 @@ fn a_pod_that_runs_lists_its_networks() {
         Explanation::of(&facts, true).text(false),
         "pod shop/web runs on node a with 1 network\n\
          \n\
-         what it has\n\
+         attachments\n\
          \x20 net1: Network storage of pool a, by request net of claim net, 36:6f:e3:6d:91:81, 10.20.0.2/22\n"
     );
     let ended = Some(from(pod(json!({"phase": "Failed"}), Some("a"))));

@@ -26,8 +26,8 @@ impl Explanation {
                 text += &all_devices(judgement);
             }
         }
-        section(&mut text, "what keeps it", &self.causes);
-        section(&mut text, "what it has", &self.attachments);
+        section(&mut text, "causes", &self.causes);
+        section(&mut text, "attachments", &self.attachments);
         section(&mut text, "notes", &self.notes);
         text
     }
@@ -91,7 +91,7 @@ fn all_devices(judgement: &Judgement) -> String {
             for device in &request.devices {
                 let id = &device.device;
                 if device.causes.is_empty() {
-                    let _ = writeln!(text, "    {}/{}: can be had", id.pool, id.device);
+                    let _ = writeln!(text, "    {}/{}: available", id.pool, id.device);
                 }
                 for cause in &device.causes {
                     let line = printable(&format!("{}/{}: {cause}", id.pool, id.device));

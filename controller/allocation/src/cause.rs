@@ -350,7 +350,7 @@ impl fmt::Display for Brief<'_> {
                 "each request alone can be served, but no combination of devices serves all of them with their constraints",
             ),
             Cause::CombinationUnknown => f.write_str(
-                "each request alone can be served; whether all of them together can was not found out",
+                "each request alone can be served; could not determine whether all of them can be served together",
             ),
         }
     }

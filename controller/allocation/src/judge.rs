@@ -22,7 +22,6 @@ use crate::selector::Evaluation;
 /// It is made once, and asked about one node after another, so that no more than one node's slices have to be in memory.
 #[derive(Debug)]
 pub struct Question {
-    driver: String,
     claims: Vec<ClaimQuestion>,
     /// Devices that the searches of the nodes to come may try.
     steps_left: usize,
@@ -128,8 +127,8 @@ pub struct DeviceVerdict {
 }
 
 impl Question {
-    /// Asks for these claims. `driver` is whose devices netclaim's words are about.
-    pub fn new(driver: &str, claims: &[ResourceClaim], classes: &[DeviceClass]) -> Self {
+    /// Asks for these claims.
+    pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Self {
         let claims = claims.iter().map(|claim| {
             let name = claim.metadata.name.clone().unwrap_or_default();
             let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -143,7 +142,6 @@ impl Question {
             }
         });
         Self {
-            driver: driver.to_owned(),
             claims: claims.collect(),
             steps_left: combination::MOST_STEPS_OF_ALL,
         }
@@ -153,7 +151,7 @@ impl Question {
     pub fn of_driver(&self) -> BTreeSet<RequestName> {
         let requests = self.claims.iter().flat_map(|claim| claim.requests.iter().flatten());
         let names =
-            |request: &&Request| request.selectors.iter().any(|(_, selector)| selector.names(&self.driver));
+            |request: &&Request| request.selectors.iter().any(|(_, selector)| selector.names(DRIVER_NAME));
         requests.filter(names).map(|request| request.name.clone()).collect()
     }
 
@@ -161,8 +159,7 @@ impl Question {
     /// name one.
     pub fn networks(&self) -> impl Iterator<Item = Vec<Option<&str>>> {
         let requests = self.unallocated().flat_map(|claim| &claim.requests);
-        requests
-            .map(|alternatives| alternatives.iter().map(|request| request.network(&self.driver)).collect())
+        requests.map(|alternatives| alternatives.iter().map(|request| request.network(DRIVER_NAME)).collect())
     }
 
     fn unallocated(&self) -> impl Iterator<Item = &ClaimQuestion> {
@@ -342,7 +339,7 @@ impl Question {
             if causes.is_empty() {
                 usable.push(index);
             } else if is_selected && !enough(&usable) {
-                let subject = Some(subject(&self.driver, candidate));
+                let subject = Some(subject(candidate));
                 let reason = |cause: &Cause| Reason { subject: subject.clone(), cause: cause.clone() };
                 reasons.extend(causes.iter().map(reason));
             }
@@ -351,7 +348,7 @@ impl Question {
         }
         // The scheduler stops where it first meets such a device, unless it has what it needs.
         let stops = reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
-        let mut unusable = pools.unusable.iter().filter(|(driver, _)| *driver == self.driver);
+        let mut unusable = pools.unusable.iter().filter(|(driver, _)| *driver == DRIVER_NAME);
         let is_unknown = reasons.iter().any(|reason| reason.cause.is_unknown())
             || unusable.any(|(_, cause)| cause.is_unknown());
         let is_served = match request.wanted {
@@ -377,7 +374,7 @@ impl Question {
                 });
             }
             if !stops {
-                let unusable = pools.unusable.iter().filter(|(driver, _)| *driver == self.driver);
+                let unusable = pools.unusable.iter().filter(|(driver, _)| *driver == DRIVER_NAME);
                 reasons.extend(unusable.map(|(_, cause)| Reason { subject: None, cause: cause.clone() }));
             }
             if reasons.is_empty() {
@@ -390,12 +387,12 @@ impl Question {
 
     /// Why no device of a node is one that the request could have.
     fn nothing(&self, request: &Request, pools: &Pools<'_>) -> Cause {
-        let names_driver = request.selectors.iter().any(|(_, selector)| selector.names(&self.driver));
-        match request.network(&self.driver) {
-            _ if names_driver && !pools.drivers.contains(self.driver.as_str()) => {
-                Cause::NotPublished { driver: self.driver.clone() }
+        let names_driver = request.selectors.iter().any(|(_, selector)| selector.names(DRIVER_NAME));
+        match request.network(DRIVER_NAME) {
+            _ if names_driver && !pools.drivers.contains(DRIVER_NAME) => {
+                Cause::NotPublished { driver: DRIVER_NAME.to_owned() }
             }
-            Some(network) if !offers(pools, &self.driver, network) => {
+            Some(network) if !offers(pools, network) => {
                 Cause::NetworkNotOffered { network: network.to_owned() }
             }
             _ => Cause::NothingSelected { class: request.class.clone() },
@@ -442,9 +439,9 @@ impl ClaimQuestion {
     }
 }
 
-fn offers(pools: &Pools<'_>, driver: &str, network: &str) -> bool {
+fn offers(pools: &Pools<'_>, network: &str) -> bool {
     pools.candidates.iter().any(|candidate| {
-        candidate.id.driver == driver && text_attribute(candidate, attributes::NETWORK) == Some(network)
+        candidate.id.driver == DRIVER_NAME && text_attribute(candidate, attributes::NETWORK) == Some(network)
     })
 }
 
@@ -606,9 +603,9 @@ fn use_of(driver: &str, device: &str, uplink: Option<&str>) -> String {
 }
 
 /// The Network or device in words.
-fn subject(driver: &str, candidate: &Candidate<'_>) -> String {
+fn subject(candidate: &Candidate<'_>) -> String {
     let network = text_attribute(candidate, attributes::NETWORK).filter(|network| !network.is_empty());
-    match network.filter(|_| candidate.id.driver == driver) {
+    match network.filter(|_| candidate.id.driver == DRIVER_NAME) {
         Some(network) => format!("Network {network}"),
         None => format!("device {}", candidate.id.device),
     }

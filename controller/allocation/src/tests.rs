@@ -114,7 +114,7 @@ impl Case {
     fn verdict(&self) -> NodeVerdict {
         let mut holdings = Holdings::default();
         self.others.iter().for_each(|claim| holdings.add(claim));
-        Question::new("netclaim.dev", &self.claims, &classes()).judge(&node("a"), &self.slices, &holdings)
+        Question::new(&self.claims, &classes()).judge(&node("a"), &self.slices, &holdings)
     }
 
     /// The answer, and the sentences.
@@ -389,7 +389,7 @@ fn the_work_for_all_nodes_is_bounded() {
     hard.spec.as_mut().unwrap().devices.as_mut().unwrap().constraints =
         Some(vec![from(json!({"matchAttribute": "netclaim.dev/mode"}))]);
     let slices = [slice("a", "a", json!(devices))];
-    let mut question = Question::new("netclaim.dev", &[hard], &classes());
+    let mut question = Question::new(&[hard], &classes());
     let holdings = Holdings::default();
     assert_eq!(question.judge(&node("a"), &slices, &holdings).together, Some(Cause::NoCombination));
     let mut judged = 1;
@@ -460,7 +460,7 @@ fn a_claim_for_more_devices_than_a_claim_can_have_stops_the_scheduler() {
         other["name"] = json!("gpu");
         let either = json!({"name": "net", "firstAvailable": [{"name": "many", "deviceClassName": "any", "count": 30},
             {"name": "few", "deviceClassName": "any", "count": fewest}]});
-        let mut question = Question::new("netclaim.dev", &[claim("web", json!([either, other]))], &classes());
+        let mut question = Question::new(&[claim("web", json!([either, other]))], &classes());
         question.retain(|request| request.request.as_deref() == Some("net"));
         question.judge(&node("a"), &[slice("a", "a", json!(nics))], &Holdings::default()).answer
     };
@@ -486,7 +486,7 @@ fn an_alternative_that_is_not_judged_may_be_served() {
     let alternatives = json!([{"name": "net", "firstAvailable": [
         {"name": "fast", "deviceClassName": "ip"}, {"name": "slow", "deviceClassName": "lab"}]}]);
     let claims = [claim("web", alternatives)];
-    let mut question = Question::new("netclaim.dev", &claims, &classes());
+    let mut question = Question::new(&claims, &classes());
     question.retain(|request| request.alternative.as_deref() == Some("slow"));
     let slices = [slice("a", "a", json!([network_device(json!({}))]))];
     let verdict = question.judge(&node("a"), &slices, &Holdings::default());
@@ -523,7 +523,7 @@ fn where_an_allocated_claim_is_may_be_unknown_without_the_node() {
         let mut claim = storage("web");
         let selector = json!({"nodeSelectorTerms": [requirement]});
         claim.status = Some(from(json!({"allocation": {"nodeSelector": selector}})));
-        let mut question = Question::new("netclaim.dev", &[claim], &classes());
+        let mut question = Question::new(&[claim], &classes());
         question.judge(KnownNode::Named("a"), [], &Holdings::default()).answer
     };
     let name =
@@ -618,11 +618,11 @@ fn a_node_that_does_not_take_the_pod_is_told_briefly() {
 #[test]
 fn a_question_knows_its_networks_and_its_requests() {
     let claims = [storage("web"), claim("gpu", json!([request("gpu", json!({}))]))];
-    let question = Question::new("netclaim.dev", &claims, &classes());
+    let question = Question::new(&claims, &classes());
     assert_eq!(question.networks().collect::<Vec<_>>(), [vec![Some("storage")], vec![None]]);
     let mut allocated = storage("web");
     allocated.status = Some(from(json!({"allocation": {}})));
-    assert_eq!(Question::new("netclaim.dev", &[allocated], &classes()).networks().count(), 0);
+    assert_eq!(Question::new(&[allocated], &classes()).networks().count(), 0);
     let ours: Vec<_> = question.of_driver().iter().map(ToString::to_string).collect();
     assert_eq!(ours, ["request net of claim web"]);
 }
