@@ -10,6 +10,7 @@ use cel::common::value::{CowVal, Val};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::quantity::billionths;
 
+use super::Evaluation;
 use super::amount::Amount;
 use super::version::Version;
 
@@ -18,16 +19,18 @@ type Values = HashMap<CelMapKey<'static>, Box<dyn Val>>;
 /// Returns the variable `device`.
 ///
 /// # Errors
-/// Says which attribute or capacity has no value that the scheduler can read; it stops there.
-pub(super) fn value(driver: &str, device: &Device) -> Result<Box<dyn Val>, String> {
+/// Says which attribute has no value that the scheduler can read, where it stops, or which capacity cannot be read here.
+pub(super) fn value(driver: &str, device: &Device) -> Result<Box<dyn Val>, Evaluation> {
     let mut attributes = HashMap::new();
     for (name, attribute) in device.attributes.iter().flatten() {
-        let value = attribute_value(attribute).map_err(|error| format!("attribute {name}: {error}"))?;
+        let value = attribute_value(attribute)
+            .map_err(|error| Evaluation::Fails(format!("attribute {name}: {error}")))?;
         insert(&mut attributes, driver, name, value);
     }
     let mut capacities = HashMap::new();
     for (name, capacity) in device.capacity.iter().flatten() {
-        let amount = billionths(&capacity.value.0).map_err(|error| format!("capacity {name}: {error}"))?;
+        let amount = billionths(&capacity.value.0)
+            .map_err(|error| Evaluation::Unknown(format!("capacity {name}: {error}")))?;
         insert(&mut capacities, driver, name, Box::new(Amount(amount)));
     }
     let shared = device.allow_multiple_allocations == Some(true);

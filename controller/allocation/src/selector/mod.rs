@@ -37,13 +37,15 @@ pub enum Evaluation {
 
 /// A device as selectors see it.
 pub struct SelectableDevice {
-    context: Result<Context<'static, 'static>, String>,
+    /// What every selector says of the device, if there is none.
+    context: Result<Context<'static, 'static>, Evaluation>,
 }
 
 impl SelectableDevice {
     /// Prepares the device of this driver for selectors.
     pub fn new(driver: &str, device: &Device) -> Self {
-        let environment = environment::shared().ok_or_else(|| "CEL could not be set up".to_owned());
+        let missing = || Evaluation::Unknown("CEL could not be set up".to_owned());
+        let environment = environment::shared().ok_or_else(missing);
         let context = environment.and_then(|environment| {
             let mut context = Context::with_env(environment);
             context.add_variable_as_val("device", device::value(driver, device)?);
@@ -78,7 +80,7 @@ impl Selector {
         };
         let context = match &device.context {
             Ok(context) => context,
-            Err(error) => return Evaluation::Fails(error.clone()),
+            Err(evaluation) => return evaluation.clone(),
         };
         match program.execute(context) {
             Ok(Value::Bool(true)) => Evaluation::Matches,
