@@ -469,7 +469,7 @@ fn what_tenants_and_plugins_have_written_cannot_move_the_cursor() {
     assert_eq!(json["attachments"][0]["message"], "\u{1b}]0;owned\u{7}");
 
     let selector =
-        json!([{"cel": {"expression": "device.driver == \"netclaim.dev\" &&\n\tfalse // \u{1b}[2J"}}]);
+        json!([{"cel": {"expression": "device.driver == \"netclaim.dev\" &&\n\t\"\u{1b}[2J\" == \"x\""}}]);
     let mut asking = claim("storage", json!({}));
     asking["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = selector;
     let facts = Facts { claims: found(asking), ..waiting("storage", cluster()) };

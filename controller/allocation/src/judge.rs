@@ -141,10 +141,7 @@ impl Question {
                 name,
             }
         });
-        Self {
-            claims: claims.collect(),
-            steps_left: combination::MOST_STEPS_OF_ALL,
-        }
+        Self { claims: claims.collect(), steps_left: combination::MOST_STEPS_OF_ALL }
     }
 
     /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
