@@ -1,5 +1,7 @@
 //! Texts of others on a terminal: tenants and plugins write names, expressions, conditions and events.
 
+use std::fmt::Display;
+
 use netclaim_api::shorten;
 
 /// The most bytes of a text that are shown.
@@ -7,8 +9,13 @@ const MAX: usize = 1024;
 
 /// Returns the text in one line, without what moves a terminal's cursor, and not too long.
 pub(crate) fn printable(text: &str) -> String {
+    shorten(escaped(text), MAX)
+}
+
+/// Returns the whole text in one line, without what moves a terminal's cursor: commands are not cut.
+pub(crate) fn escaped(text: impl Display) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    shorten(text.chars().map(escaped).collect(), MAX)
+    text.to_string().chars().map(escaped).collect()
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use netclaim_api::{Invalid, shorten};
+use netclaim_api::Invalid;
 use netclaim_controller::whereabouts::ObjectRef;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::printable::{escaped, printable};
 
 /// The result of a migration.
 #[derive(Debug, Default, Serialize)]
@@ -65,24 +67,12 @@ pub(super) struct Finding {
 
 impl Finding {
     pub(super) fn new(object: ObjectRef, field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { object, field: printable(field.into()), reason: printable(reason.into()) }
+        Self { object, field: printable(&field.into()), reason: printable(&reason.into()) }
     }
 
     pub(super) fn of(object: &ObjectRef, invalid: Invalid) -> Self {
         Self::new(object.clone(), invalid.field, invalid.problem)
     }
-}
-
-/// Returns the text without what moves a terminal's cursor, and not too long: tenants write annotations and configurations.
-fn printable(text: String) -> String {
-    const MAX: usize = 1024;
-    shorten(escaped(text), MAX)
-}
-
-/// Returns the text without what moves a terminal's cursor: files may have any text as a name.
-fn escaped(text: impl fmt::Display) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.to_string().chars().map(escaped).collect()
 }
 
 impl fmt::Display for Finding {
