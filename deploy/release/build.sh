@@ -37,7 +37,7 @@ install_auditable() {
 version() { awk -v key="$2:" '$1 == key { print $2; exit }' "$1"; }
 
 machines
-auditable=$(artifact cargo-auditable -- "$auditable_version" "$machine")
+auditable=$(artifact cargo-auditable "$root/deploy/release/build.sh" -- "$auditable_version" "$machine")
 make_once "$auditable" "installing cargo-auditable $auditable_version (once)" install_auditable
 export PATH=$auditable/bin:$PATH NETCLAIM_AUDITABLE=1 NETCLAIM_PROFILE=release
 version=$(cargo metadata --no-deps --format-version 1 --locked | jq -r '.packages[] | select(.name == "netclaim-cli").version')
