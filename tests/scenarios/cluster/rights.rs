@@ -102,6 +102,21 @@ fn entry(driver: &str, node: &str) -> Value {
 }
 
 pub fn the_agent_changes_only_the_labels_of_networks_of_its_own_node(test: &Test<'_>) -> Result<()> {
+    // kubectl reads what it patches, and the agent does not.
+    let read = test.name("read");
+    let subject = json!({"kind": "ServiceAccount", "name": "netclaim-agent", "namespace": SYSTEM});
+    test.create([
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": read},
+            "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": read},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": read}, "subjects": [subject]}),
+    ])?;
+    let result = labels_end_at_the_node(test);
+    test.cluster.kubectl(&["delete", "clusterrole,clusterrolebinding", &read])?;
+    result
+}
+
+fn labels_end_at_the_node(test: &Test<'_>) -> Result<()> {
     let [bound, unbound] = agent_tokens(test)?;
     let patch = |token: &str, change: Value| {
         let patch = ["patch", "node", "node0", "--type=merge", "--dry-run=server", "-p", &change.to_string()];
@@ -109,7 +124,7 @@ pub fn the_agent_changes_only_the_labels_of_networks_of_its_own_node(test: &Test
     };
     let labels = |labels: Value| json!({"metadata": {"labels": labels}});
     let ours = || labels(json!({"network.netclaim.dev/a": "up", "network.netclaim.dev/b": null}));
-    patch(&bound, ours())?;
+    eventually(10, "the right to read Nodes is in force", || patch(&bound, ours()))?;
     let words = "may only change the labels network.netclaim.dev/NETWORK of a Node";
     for (what, change) in [
         ("another label", labels(json!({"example.com/rack": "7"}))),
