@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use netclaim_api::device::{DeviceName, link_label};
+use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::published::{Amounts, Facts, device, taint};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
@@ -20,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Uplinks of a node.
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
+/// The Network of scope `Cluster`.
+pub const EVERYWHERE: &str = "everywhere";
 /// Devices of a node without Networks.
 pub const EXCLUSIVE: usize = 8;
 
@@ -155,8 +158,11 @@ pub async fn nodes(client: &Client, count: usize) -> Result<Vec<Node>> {
         let api = api.clone();
         async move {
             let resources = json!({"cpu": "64", "memory": "256Gi", "pods": "250"});
+            // As an agent labels a node that serves the Network.
+            let serves = network_label(&EVERYWHERE.parse().map_err(Error::msg)?);
+            let labels = json!({"kubernetes.io/os": "linux", serves: SERVED});
             let node = serde_json::from_value(json!({
-                "metadata": {"name": format!("node-{n:04}"), "labels": {"kubernetes.io/os": "linux"}},
+                "metadata": {"name": format!("node-{n:04}"), "labels": labels},
                 "status": {"capacity": resources, "allocatable": resources,
                     "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
                         "message": "", "lastHeartbeatTime": null, "lastTransitionTime": null}]},

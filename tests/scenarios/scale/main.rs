@@ -51,6 +51,10 @@ fn main() -> ExitCode {
             "simulated::networks_are_scheduled_beside_many_claims",
             users::networks_are_scheduled_beside_many_claims,
         ),
+        trial(
+            "simulated::a_cluster_wide_network_is_scheduled_beside_its_claims",
+            users::a_cluster_wide_network_is_scheduled_beside_its_claims,
+        ),
         trial("simulated::exclusive_devices_are_scheduled", users::exclusive_devices_are_scheduled),
         trial("addresses::blocks_are_leased_ahead_of_pods", addresses::blocks_are_leased_ahead_of_pods),
     ];

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
 use netclaim_api::network::Network;
@@ -10,7 +11,7 @@ use netclaim_tests::{Cluster, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{self, PATIENCE};
+use crate::cluster::{self, Controller, PATIENCE, admin};
 use crate::fleet::{self, LINKS, Uses};
 
 /// The Networks, which every node has.
@@ -41,6 +42,29 @@ impl Networks {
         cluster.kubectl_with(&["create", "-f", "-"], &list)?;
         let api = Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()));
         Ok(Self { api, count: all.len() })
+    }
+
+    /// Creates a Network of scope `Cluster` with its class, and has a controller publish it. Nothing changes after that, so that
+    /// the controller ends.
+    pub async fn create_everywhere(cluster: &Cluster, client: &Client) -> Result<()> {
+        let mut network = objects::network(fleet::EVERYWHERE, "macvlan", LINKS[0], "");
+        network["spec"]["scope"] = json!("Cluster");
+        network["spec"]["capacity"] = json!({"interfaces": 1_000_000});
+        network["spec"]["cni"]["plugins"][0]["ipam"] = json!({"type": "dhcp"});
+        let class = objects::class_of_network(&class(fleet::EVERYWHERE), fleet::EVERYWHERE);
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [network, class]}).to_string();
+        cluster.kubectl_with(&["create", "-f", "-"], &list)?;
+        let mut controller = Controller::start(cluster, &admin(cluster))?;
+        let slices: Api<ResourceSlice> = Api::all(client.clone());
+        let is_of_cluster = |slice: &ResourceSlice| slice.spec.node_selector.is_some();
+        let published = async {
+            while !slices.list(&ListParams::default()).await?.iter().any(is_of_cluster) {
+                sleep(Duration::from_secs(1)).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(PATIENCE, published).await.context("the Network of scope Cluster is not published")??;
+        controller.stop()
     }
 
     /// Waits until each status counts so many nodes.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -14,6 +14,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
+use netclaim_api::device::cluster_pool;
 use netclaim_tests::{Cluster, Usage, objects};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -167,21 +168,48 @@ pub struct Others {
 }
 
 impl Others {
-    /// Claims of the last Network of the last link but one, which share its device.
-    pub fn on_last_network(uses: Uses) -> Self {
-        let network = fleet::network(LINKS[0], uses.networks() - 1);
-        let (class, has_bandwidth) = (class(&network), uses != Uses::Networks);
-        let result = move |node: &str, n: usize, _: usize| {
-            let mut consumed = json!({"addresses": "1"});
-            if has_bandwidth {
-                consumed["bandwidth"] = json!("0");
-            }
+    /// Claims that share the devices of all Networks but the one with this number on the first link. Those of a node are of
+    /// different Networks.
+    pub fn on_all_networks_but(unused: usize, uses: Uses) -> Self {
+        let all = LINKS.into_iter().flat_map(|link| (0..uses.networks()).map(move |n| (link, n)));
+        let used = all.filter(|(link, n)| (*link, *n) != (LINKS[0], unused));
+        let networks: Vec<String> = used.map(|(link, n)| fleet::network(link, n)).collect();
+        let class = class(&networks[0]);
+        let result = move |node: &str, n: usize, of_node: usize| {
+            let network = &networks[(n + of_node) % networks.len()];
             json!({
                 "request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("net-{network}"),
-                "shareID": format!("00000000-0000-4000-8000-{n:012x}"), "consumedCapacity": consumed,
+                "shareID": format!("00000000-0000-4000-8000-{n:012x}"), "consumedCapacity": {"addresses": "1"},
             })
         };
         Self { class, result: Box::new(result) }
+    }
+
+    /// Claims of the last Network of the last link but one, which share its device.
+    pub fn on_last_network(uses: Uses) -> Self {
+        let network = fleet::network(LINKS[0], uses.networks() - 1);
+        let class = class(&network);
+        let result = move |node: &str, n: usize, _: usize| {
+            json!({
+                "request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("net-{network}"),
+                "shareID": format!("00000000-0000-4000-8000-{n:012x}"),
+                "consumedCapacity": {"addresses": "1", "bandwidth": "0"},
+            })
+        };
+        Self { class, result: Box::new(result) }
+    }
+
+    /// Claims that share the one device of the Network of scope `Cluster`.
+    pub fn on_cluster_wide_network() -> Result<Self> {
+        let network = fleet::EVERYWHERE;
+        let pool = cluster_pool(&network.parse().map_err(Error::msg)?);
+        let result = move |_: &str, n: usize, _: usize| {
+            json!({
+                "request": "net", "driver": DRIVER_NAME, "pool": pool, "device": format!("net-{network}"),
+                "shareID": format!("00000000-0000-4000-8000-{n:012x}"), "consumedCapacity": {"interfaces": "1"},
+            })
+        };
+        Ok(Self { class: class(network), result: Box::new(result) })
     }
 
     /// Claims of whole devices, the first ones of each node.

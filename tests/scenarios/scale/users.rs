@@ -1,5 +1,5 @@
-//! The scheduler on a fleet as users have it: two uplinks, six Networks, and many claims of others; beside it, nodes with plain
-//! exclusive devices.
+//! The scheduler on a fleet as users have it: two uplinks, six Networks and one of scope `Cluster`, and many claims of others;
+//! beside it, nodes with plain exclusive devices.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -24,39 +24,51 @@ use crate::scheduling::{Others, Profile, Scheduling};
 /// Claims of others, unless `$NETCLAIM_SCALE_CLAIMS` says otherwise.
 const CLAIMS: &str = "20000";
 
-/// Measures Networks in the first and in the last place, beside claims of others.
+/// The Network of the first link that nobody uses.
+const NEW: usize = 1;
+
+/// Measures Networks in the first and in the last place, one that nobody uses, and one of scope `Cluster`, beside claims of others.
 pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
     on_cluster("users", async |cluster, count| {
         let mut report = Report::new("users")?;
         let client = client(&admin(cluster)).await?;
         Networks::create(cluster, &client, Uses::Networks)?;
         let nodes = published(&client, count, Uses::Networks, &mut report).await?;
+        Networks::create_everywhere(cluster, &client).await?;
         of_networks(cluster, &client, &nodes, &mut report).await
     })
 }
 
+/// How many claims of others there are in each measurement.
+fn claims() -> Result<Vec<usize>> {
+    let claims = std::env::var("NETCLAIM_SCALE_CLAIMS").unwrap_or_else(|_| CLAIMS.to_owned());
+    let parse =
+        |claims: &str| claims.parse().with_context(|| format!("NETCLAIM_SCALE_CLAIMS has {claims:?}"));
+    claims.split(',').map(parse).collect()
+}
+
 async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report: &mut Report) -> Result<()> {
     let last = Uses::Networks.networks() - 1;
-    let places = [("first", fleet::network(LINKS[0], 0)), ("last", fleet::network(LINKS[1], last))];
+    let first = ("first", fleet::network(LINKS[0], 0));
+    let last = ("last", fleet::network(LINKS[1], last));
+    let new = ("new", fleet::network(LINKS[0], NEW));
+    let cluster_wide = ("cluster-wide", fleet::EVERYWHERE.to_owned());
     let default = Scheduling::new(cluster, client, Profile::Default)?;
     default.measure("pods without claims", "plain", None, report).await?;
-    let claims = std::env::var("NETCLAIM_SCALE_CLAIMS").unwrap_or_else(|_| CLAIMS.to_owned());
-    let (others, mut before) = (Others::on_last_network(Uses::Networks), 0);
-    for claims in claims.split(',') {
-        let claims: usize =
-            claims.parse().with_context(|| format!("NETCLAIM_SCALE_CLAIMS has {claims:?}"))?;
+    let (others, mut before) = (Others::on_all_networks_but(NEW, Uses::Networks), 0);
+    for claims in claims()? {
         Scheduling::new(cluster, client, Profile::Default)?
             .allocate(nodes, &others, before..claims, report)
             .await?;
         before = claims;
         let profiles = [
-            ("", Profile::Default),
-            (", 2 % of nodes", Profile::Percent(2)),
-            (", no scores", Profile::Unscored),
+            ("", Profile::Default, vec![&first, &last, &new, &cluster_wide]),
+            (", 2 % of nodes", Profile::Percent(2), vec![&first, &cluster_wide]),
+            (", no scores", Profile::Unscored, vec![&first, &cluster_wide]),
         ];
-        for (number, (title, profile)) in profiles.into_iter().enumerate() {
+        for (number, (title, profile, places)) in profiles.into_iter().enumerate() {
             let scheduling = Scheduling::new(cluster, client, profile)?;
-            for (place, network) in &places {
+            for (place, network) in places {
                 let title = format!("{place} Network beside {claims}{title}");
                 let kind = format!("{place}-{claims}-{number}");
                 scheduling.measure(&title, &kind, Some(&class(network)), report).await?;
@@ -64,6 +76,33 @@ async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report:
         }
     }
     Ok(())
+}
+
+/// Measures a Network of scope `Cluster` beside claims of others that share it.
+pub fn a_cluster_wide_network_is_scheduled_beside_its_claims() -> Result<()> {
+    on_cluster("cluster-wide", async |cluster, count| {
+        let mut report = Report::new("cluster-wide")?;
+        let client = client(&admin(cluster)).await?;
+        Networks::create(cluster, &client, Uses::Networks)?;
+        let nodes = published(&client, count, Uses::Networks, &mut report).await?;
+        Networks::create_everywhere(cluster, &client).await?;
+        let scheduling = Scheduling::new(cluster, &client, Profile::Default)?;
+        let claims = claims()?.first().copied().unwrap_or_default();
+        let others = Others::on_cluster_wide_network()?;
+        scheduling.allocate(&nodes, &others, 0..claims, &mut report).await?;
+        let class = class(fleet::EVERYWHERE);
+        let profiles = [
+            ("", Profile::Default),
+            (", 2 % of nodes", Profile::Percent(2)),
+            (", no scores", Profile::Unscored),
+        ];
+        for (number, (title, profile)) in profiles.into_iter().enumerate() {
+            let title = format!("cluster-wide Network beside {claims} claims of it{title}");
+            let scheduling = Scheduling::new(cluster, &client, profile)?;
+            scheduling.measure(&title, &format!("own-{number}"), Some(&class), &mut report).await?;
+        }
+        Ok(())
+    })
 }
 
 /// Measures nodes with plain exclusive devices, of which half are in use.
