@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::Invalid;
+use netclaim_api::addresses::spans::{merge, within};
 use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
@@ -12,7 +13,6 @@ use serde_json::Value;
 use crate::acceptance::{decode_spec, stored_status};
 use crate::catalog::Judgement;
 use crate::node_objects::{NodeFacts, Nodes};
-use crate::spans::{merge, within};
 use crate::status::{Finding, find, named};
 
 /// Whether one AddressPool is accepted.

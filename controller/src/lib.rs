@@ -34,12 +34,10 @@ mod policies;
 mod pools;
 mod reconciler;
 mod schedule;
-mod spans;
 mod status;
 mod waiting;
 mod warnings;
 mod watches;
-pub mod whereabouts;
 
 use std::net::SocketAddr;
 use std::pin::pin;

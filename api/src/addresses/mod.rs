@@ -20,6 +20,7 @@ mod block;
 mod lease;
 mod pool;
 mod span;
+pub mod spans;
 
 #[cfg(feature = "crd")]
 pub use block::AddressBlock;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
-use netclaim_controller::whereabouts::{self, IpPool, NodeSlicePool, ObjectRef, Reservation};
+use netclaim_whereabouts::{self as whereabouts, IpPool, NodeSlicePool, ObjectRef, Reservation};
 use serde_json::Value;
 
 use super::existing::Existing;

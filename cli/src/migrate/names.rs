@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use netclaim_api::{Invalid, NetworkName};
 use netclaim_cni::hex;
-use netclaim_controller::whereabouts::default_network;
+use netclaim_whereabouts::default_network;
 use sha2::{Digest as _, Sha256};
 
 use super::existing::Existing;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use netclaim_api::Invalid;
-use netclaim_controller::whereabouts::ObjectRef;
+use netclaim_whereabouts::ObjectRef;
 use serde::Serialize;
 use serde_json::Value;
 

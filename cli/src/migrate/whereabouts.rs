@@ -9,9 +9,7 @@ use std::net::IpAddr;
 
 use netclaim_api::addresses::{AddressPoolSpec, AddressRange, Span};
 use netclaim_api::{Invalid, NetworkName};
-use netclaim_controller::whereabouts::{
-    self as pools, DecodeError, ObjectRef, Objects, Orphans, PoolTakeover,
-};
+use netclaim_whereabouts::{self as pools, DecodeError, ObjectRef, Objects, Orphans, PoolTakeover};
 
 use super::input::{Input, NadName};
 use super::network::Addresses;

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use netclaim_api::addresses::spans::{merge, within};
 use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span, before, nth_after};
 use tokio::time::Instant;
-
-use crate::spans::{merge, within};
 
 /// The blocks of a pool that exist, of any size.
 #[derive(Debug, Clone, Default)]

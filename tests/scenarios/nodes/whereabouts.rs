@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
-use netclaim_controller::whereabouts::{Orphans, Takeover, apply, plan, read};
 use netclaim_tests::objects::{self, class_of_network, list, pod, text};
 use netclaim_tests::{Test, eventually};
+use netclaim_whereabouts::{Orphans, Takeover, apply, plan, read};
 use serde_json::{Value, json};
 
 /// A definition that takes any object.

@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::objects::{DecodeError, IpPool, Nad, NodeSlicePool, Objects, Pod, Reservation};
-use super::report::Takeover;
+use crate::objects::{DecodeError, IpPool, Nad, NodeSlicePool, Objects, Pod, Reservation};
+use crate::report::Takeover;
 
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;

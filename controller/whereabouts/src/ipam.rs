@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::Span;
+use netclaim_api::addresses::{Span, spans};
 use netclaim_api::{Invalid, shorten};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::arithmetic::{cidr, ip, usable};
-use crate::spans;
+use crate::arithmetic::{cidr, ip, usable};
 
 /// What whereabouts reads and what has no meaning for addresses: its lock, its log, its access to the API server.
 const OPERATIONAL: [&str; 12] = [

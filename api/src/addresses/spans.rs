@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use netclaim_api::addresses::{Span, nth_after};
+use super::{Span, nth_after};
 
 /// Joins spans that overlap or meet, and sorts them.
-pub(crate) fn merge(mut spans: Vec<Span>) -> Vec<Span> {
+#[must_use]
+pub fn merge(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut merged: Vec<Span> = Vec::new();
     for span in spans {
@@ -23,7 +24,8 @@ pub(crate) fn merge(mut spans: Vec<Span>) -> Vec<Span> {
 }
 
 /// Whether one of the sorted, disjoint spans has the address.
-pub(crate) fn contains(sorted: &[Span], ip: IpAddr) -> bool {
+#[must_use]
+pub fn contains(sorted: &[Span], ip: IpAddr) -> bool {
     let address = Span::of_address(ip);
     let after =
         sorted.partition_point(|span| (span.family(), span.first()) <= (address.family(), address.first()));
@@ -31,7 +33,7 @@ pub(crate) fn contains(sorted: &[Span], ip: IpAddr) -> bool {
 }
 
 /// Returns what sorted spans without overlaps have of a span.
-pub(crate) fn within(sorted: &[Span], all: Span) -> impl Iterator<Item = Span> {
+pub fn within(sorted: &[Span], all: Span) -> impl Iterator<Item = Span> {
     let start = sorted.partition_point(|span| span.last() < all.first());
     let spans = sorted.iter().skip(start).take_while(move |span| span.first() <= all.last());
     spans.filter_map(move |span| span.intersection(all))

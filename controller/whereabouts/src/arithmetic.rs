@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use netclaim_api::addresses::{Span, before, nth_after};
 
 /// Reads an address as Kubernetes' `ParseIPSloppy` does: with leading zeros in IPv4, and IPv4 written as IPv6.
-pub(super) fn ip(text: &str) -> Option<IpAddr> {
+pub(crate) fn ip(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(ip.to_canonical());
@@ -20,7 +20,7 @@ pub(super) fn ip(text: &str) -> Option<IpAddr> {
 }
 
 /// Reads a CIDR with whatever host bits it has. The address part stays as written.
-pub(super) fn cidr(text: &str) -> Option<IpNet> {
+pub(crate) fn cidr(text: &str) -> Option<IpNet> {
     let (address, prefix) = text.trim().split_once('/')?;
     let is_number = (1..=3).contains(&prefix.len()) && prefix.bytes().all(|byte| byte.is_ascii_digit());
     let net = IpNet::new(ip(address)?, prefix.parse().ok().filter(|_| is_number)?).ok()?;
@@ -29,14 +29,14 @@ pub(super) fn cidr(text: &str) -> Option<IpNet> {
 
 /// Returns the usable part of a subnet: without the first and the last address (`FirstUsableIP`, `LastUsableIP`). `None` if
 /// the subnet has less than four addresses, with which whereabouts refuses to work.
-pub(super) fn usable(net: IpNet) -> Option<Span> {
+pub(crate) fn usable(net: IpNet) -> Option<Span> {
     let all = Span::of_net(net);
     let span = Span::new(nth_after(all.first(), 1)?, before(all.last())?)?;
     (all.size() >= 4).then_some(span)
 }
 
 /// Returns a range as it is in the names of whereabouts' objects (`normalizeRange`, `NormalizeIP`).
-pub(super) fn name_part(range: &str) -> String {
+pub(crate) fn name_part(range: &str) -> String {
     let end = if range.ends_with(':') { "0" } else { "" };
     format!("{range}{end}").replace([':', '/'], "-")
 }

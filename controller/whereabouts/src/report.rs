@@ -9,7 +9,7 @@ use netclaim_api::addresses::{AddressLeaseSpec, AddressPoolSpec, Family, Network
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::objects::{DecodeError, ObjectRef};
+use crate::objects::{DecodeError, ObjectRef};
 
 /// Everything that is taken over from whereabouts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

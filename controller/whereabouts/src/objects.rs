@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::arithmetic::cidr;
-use super::ipam::Ipam;
-use super::plan::prefix;
+use crate::arithmetic::cidr;
+use crate::ipam::Ipam;
+use crate::plan::prefix;
 
 /// The longest explanation of a parser in an error, in bytes.
 const EXPLANATION: usize = 200;

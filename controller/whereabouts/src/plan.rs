@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use netclaim_api::addresses::spans::{self, contains};
 use netclaim_api::addresses::{
     AddressLeaseSpec, AddressPoolSpec, AddressRange, Family, Holder, HolderKind, Leased, NetworkAddresses,
     PoolKey, Route, Span, lease_name, nth_after,
@@ -17,12 +18,11 @@ use netclaim_api::addresses::{
 use netclaim_api::{NetworkName, shorten};
 use serde::{Deserialize, Serialize};
 
-use super::arithmetic::{cidr, ip, name_part};
-use super::objects::{IpPool, Nad, NodeSlicePool, ObjectRef, Objects, Pod};
-use super::report::{
+use crate::arithmetic::{cidr, ip, name_part};
+use crate::objects::{IpPool, Nad, NodeSlicePool, ObjectRef, Objects, Pod};
+use crate::report::{
     NetworkAddressing, Note, Orphan, PoolTakeover, Problem, SharedPool, Takeover, Unclaimed, UnclaimedReason,
 };
-use crate::spans::{self, contains};
 
 /// Entries that `exclude` and `reserved` of a Network may have.
 const MAX_SPANS: usize = 256;
@@ -809,7 +809,7 @@ struct Status {
 
 /// Returns what is before the range in the name of an IPPool, `network_name` or a node; empty if it has no prefix. `None` if
 /// the name is not made from the range. Old pools are named by a range with host bits.
-pub(super) fn prefix(name: &str, range: IpNet) -> Option<&str> {
+pub(crate) fn prefix(name: &str, range: IpNet) -> Option<&str> {
     [range, range.trunc()].into_iter().find_map(|net| {
         let before = name.strip_suffix(&name_part(&net.to_string()))?;
         if before.is_empty() { Some(before) } else { before.strip_suffix('-') }
