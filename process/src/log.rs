@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tracing_subscriber::filter::{EnvFilter, ParseError};
-use tracing_subscriber::reload;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer as _, fmt, reload};
 
 /// From one look at the file to the next. The kubelet takes up to a minute to write it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,26 +68,12 @@ pub fn init(args: &LogArgs, quiet: &'static str) {
     let first = filter(quiet, &args.log);
     let refused = first.as_ref().err().map(ToString::to_string);
     let first = first.or_else(|_| filter(quiet, FALLBACK)).unwrap_or_default();
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(first)
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal());
-    let file = args.log_filter_file.clone();
-    let followed = file.map(|file| Followed { file, flag: args.log.clone(), quiet, known: None });
-    if args.log_json {
-        let log = log.json().with_filter_reloading();
-        let handle = log.reload_handle();
-        log.init();
-        if let Some(followed) = followed {
-            followed.start(handle);
-        }
-    } else {
-        let log = log.with_filter_reloading();
-        let handle = log.reload_handle();
-        log.init();
-        if let Some(followed) = followed {
-            followed.start(handle);
-        }
+    let (first, handle) = reload::Layer::new(first);
+    let log = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    let log = if args.log_json { log.json().boxed() } else { log.boxed() };
+    tracing_subscriber::registry().with(first).with(log).init();
+    if let Some(file) = args.log_filter_file.clone() {
+        Followed { file, flag: args.log.clone(), quiet, known: None }.start(handle);
     }
     if let Some(error) = refused {
         tracing::warn!(filter = args.log, error, "cannot use --log: logging at level {FALLBACK}");

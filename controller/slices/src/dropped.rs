@@ -56,15 +56,10 @@ impl DroppedField {
     ];
 
     /// All fields.
-    pub const ALL: [Self; 7] = [
-        Self::AllowMultipleAllocations,
-        Self::RequestPolicy,
-        Self::ConsumesCounters,
-        Self::SharedCounters,
-        Self::Taints,
-        Self::BindsToNode,
-        Self::Other,
-    ];
+    pub const ALL: [Self; 7] = {
+        let [a, b, c, d, e, f] = Self::GATED;
+        [a, b, c, d, e, f, Self::Other]
+    };
 
     /// Returns the path of the field in the slice.
     #[must_use]
