@@ -172,24 +172,21 @@ fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
 /// Says whether nodes have addresses for an accepted Network, or can get them.
 fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding<AddressesReason> {
     let AddressTotals { size, leased, used, free, .. } = totals.unwrap_or_default();
-    match supply {
+    let message = match supply {
         // Without numbers: every agent watches Networks, and numbers change all the time.
-        Supply::Free => Finding::new(AddressesReason::Free, "every node has the addresses that it wants"),
-        Supply::Exhausted(nodes) => {
-            let message = format!(
-                "no block of addresses is free for {}: nodes have leased {leased} of {size} addresses, of which pods have \
-                 {used}, and {free} are in no block; add a range",
-                named(nodes.iter())
-            );
-            Finding::new(AddressesReason::Exhausted, message)
-        }
+        Supply::Free => "every node has the addresses that it wants".to_owned(),
+        Supply::Exhausted(nodes) => format!(
+            "no block of addresses is free for {}: nodes have leased {leased} of {size} addresses, of which pods have {used}, \
+             and {free} are in no block; add a range",
+            named(nodes.iter())
+        ),
         Supply::PoolMissing(pool) => {
-            let message = format!(
+            format!(
                 "no AddressPool {pool} is accepted: create or correct it; nodes keep the blocks that they have"
-            );
-            Finding::new(AddressesReason::PoolMissing, message)
+            )
         }
-    }
+    };
+    Finding::new(supply.reason(), message)
 }
 
 /// Decodes the spec of an object; an error names the field.

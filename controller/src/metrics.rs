@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use netclaim_api::reasons::{AddressesReason, Reason as _};
 use netclaim_process::http::{Answer, serve};
 use netclaim_process::metrics::{Label, Registry};
 use netclaim_slices::DroppedField;
@@ -16,6 +17,12 @@ use tokio::net::TcpListener;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Accepted {
     pub(crate) accepted: bool,
+}
+
+/// Label: whether a Network has addresses for its nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Addressing {
+    pub(crate) reason: &'static str,
 }
 
 /// Label: whether a pool is published as it should be.
@@ -39,6 +46,7 @@ pub(crate) struct Metrics {
     pub(crate) dropped: Family<Field, Gauge>,
     pub(crate) status_writes: Counter,
     pub(crate) addresses: Family<Vec<(&'static str, String)>, Gauge>,
+    pub(crate) addressing: Family<Addressing, Gauge>,
     pub(crate) blocks_created: Counter,
     pub(crate) blocks_removed: Counter,
     pub(crate) address_moves: Counter,
@@ -69,8 +77,9 @@ pub(crate) const ADDRESS_STATES: [&str; 4] = ["size", "leased", "used", "free"];
 impl Metrics {
     pub(crate) fn registry(&self) -> Registry {
         let Self { leader, networks, pools, dropped, status_writes, .. } = self.clone();
-        let Self { addresses, blocks_created, blocks_removed, address_moves, .. } = self.clone();
+        let Self { addresses, addressing, blocks_created, blocks_removed, address_moves, .. } = self.clone();
         let is = |name| Label::one_of(name, &["true", "false"]);
+        let reasons: Vec<&str> = AddressesReason::ALL.iter().map(|reason| reason.as_str()).collect();
         let mut registry = Registry::new("netclaim_controller");
         registry.add("leader", "1 if this replica leads, else 0", [], leader);
         registry.add("networks", "Networks by whether they are accepted", [is("accepted")], networks);
@@ -96,6 +105,12 @@ impl Metrics {
                 Label::one_of("state", &ADDRESS_STATES),
             ],
             addresses,
+        );
+        registry.add(
+            "networks_addressing",
+            "Networks with addresses by the reason of their condition AddressesAvailable",
+            [Label::one_of("reason", &reasons)],
+            addressing,
         );
         registry.add("blocks_created", "AddressBlocks created", [], blocks_created);
         registry.add("blocks_removed", "AddressBlocks that the controller has deleted", [], blocks_removed);
@@ -163,6 +178,11 @@ mod tests {
                     {
                         let labels = vec![(of, "storage".to_owned()), ("state", state.to_owned())];
                         one(&addresses.get_or_create(&labels));
+                    }
+                }),
+                ("netclaim_controller_networks_addressing", &|| {
+                    for reason in AddressesReason::ALL {
+                        one(&metrics.addressing.get_or_create(&Addressing { reason: reason.as_str() }));
                     }
                 }),
                 ("netclaim_controller_blocks_created_total", &|| count(&metrics.blocks_created)),

@@ -30,7 +30,7 @@ use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
 use netclaim_api::network::{Network, NetworkSpec, NetworkStatus, Scope};
-use netclaim_api::reasons::{AcceptedReason, Reason as _};
+use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
@@ -45,8 +45,8 @@ use crate::acceptance::{Acceptance, Addresses};
 use crate::address_pools::PoolAcceptance;
 use crate::blocks::{self, Demand, Leased};
 use crate::catalog::Catalog;
-use crate::leasing::Draw;
-use crate::metrics::{self, Accepted, Field, Metrics};
+use crate::leasing::{Draw, Supply};
+use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
 use crate::network_nodes::NetworkNodes;
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
@@ -394,6 +394,12 @@ impl Reconciler {
         }
         if stale.leased {
             self.known.leased = self.leased.borrow().clone();
+            for reason in AddressesReason::ALL {
+                let has_it = |supply: &&Supply| supply.reason() == *reason;
+                let count = self.known.leased.supply.values().filter(has_it).count();
+                let gauge = self.metrics.addressing.get_or_create(&Addressing { reason: reason.as_str() });
+                gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
             self.mark_all(Cause::Nodes);
         }
     }

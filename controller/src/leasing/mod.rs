@@ -31,6 +31,7 @@ use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, AddressTotals, BlockSize, Family, PoolKey};
+use netclaim_api::reasons::AddressesReason;
 use tokio::time::Instant;
 
 use self::free::{Taken, Usable};
@@ -223,6 +224,17 @@ pub(crate) enum Supply {
     Exhausted(BTreeSet<String>),
     /// There is no accepted AddressPool of this name.
     PoolMissing(String),
+}
+
+impl Supply {
+    /// The reason of the condition that says so.
+    pub(crate) fn reason(&self) -> AddressesReason {
+        match self {
+            Self::Free => AddressesReason::Free,
+            Self::Exhausted(_) => AddressesReason::Exhausted,
+            Self::PoolMissing(_) => AddressesReason::PoolMissing,
+        }
+    }
 }
 
 /// The safety time.
