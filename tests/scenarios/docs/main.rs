@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+/// The pages of the site, in order.
+const CONTENTS: &str = "docs/SUMMARY.md";
+
 /// The root of the project.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -103,6 +106,18 @@ fn broken(pages: &BTreeMap<PathBuf, String>, page: &Path, target: &str) -> Optio
 }
 
 #[test]
+fn the_contents_of_the_site_list_each_page_once() {
+    let pages = pages();
+    let summary = Path::new(CONTENTS);
+    let docs = pages.keys().filter(|page| page.starts_with("docs") && *page != summary);
+    let expected: BTreeSet<String> = docs.map(|page| page.display().to_string()).collect();
+    let listed: Vec<String> =
+        prose(&pages[summary]).flat_map(targets).map(|page| format!("docs/{page}")).collect();
+    assert_eq!(listed.iter().cloned().collect::<BTreeSet<_>>(), expected);
+    assert_eq!(listed.len(), expected.len(), "a page is listed twice");
+}
+
+#[test]
 fn every_link_leads_somewhere() {
     let pages = pages();
     let links = pages.iter().flat_map(|(path, text)| {
@@ -129,6 +144,8 @@ fn every_page_can_be_found_from_the_first_one() {
             );
         }
     }
+    // The contents are a page of their own only for the site.
+    found.insert(PathBuf::from(CONTENTS));
     let lost: Vec<_> = pages.keys().filter(|page| !found.contains(*page)).collect();
     assert!(lost.is_empty(), "no link leads to {lost:?}");
 }

@@ -1,0 +1,20 @@
+#!/bin/bash
+# build.sh MDBOOK OUT [FILES]: builds docs/ as a site in the folder OUT. FILES is where the repository's files can be read, such as
+# https://HOST/OWNER/netclaim/blob/v0.1.0: links to files outside of docs/ go there.
+set -euo pipefail
+[[ $# == 2 || $# == 3 ]] || { echo "usage: build.sh MDBOOK OUT [FILES]" >&2; exit 2; }
+mdbook=$1 out=$(realpath -m "$2") files=${3:-https://netclaim.dev/files}
+docs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+book=$(mktemp -d)
+trap 'rm -rf "$book"' EXIT
+
+mkdir "$book/src"
+cp "$docs/site/book.toml" "$book"
+(cd "$docs" && find . -path ./site -prune -o -type f -print0 | xargs -0 cp --parents -t "$book/src")
+cd "$book/src"
+sed -i -E "s|\]\(\.\./\.\./|](${files}/|g" ./*/*.md
+# mdBook makes index.html of README.md.
+sed -i -E "s|\]\(\.\./|](${files}/|g; s|\]\(([a-z]+)/README\.md|](\1/index.md|g" ./*.md
+rm -rf "$out"
+"$mdbook" build "$book" --dest-dir "$out"
+echo "$out/index.html"
