@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 cache := $(or $(NETCLAIM_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/netclaim)
 deny_version := 0.20.2
+mdbook_version := 0.5.4
+mdbook := $(cache)/mdbook-$(mdbook_version)/bin/mdbook
 deny := $(cache)/cargo-deny-$(deny_version)/bin/cargo-deny
 
 .PHONY: help
@@ -92,7 +94,20 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
+
+.PHONY: test-multus
+test-multus: tools ## A workload moves from Multus to netclaim and back, with both on one node (root)
+	tests/node/build.sh
+	tests/bench/peers/build.sh >/dev/null
+	cargo test --package netclaim-tests --test starts --locked -- a_deployment_moves
+
+.PHONY: test-upgrade
+test-upgrade: tools ## FROM, the newest release by default, is upgraded to this version and rolled back, under running pods (root)
+	tests/node/build.sh
+	from=$(or $(FROM),$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || true)); \
+	  [[ $$from ]] || { echo 'make test-upgrade FROM=REVISION: there is no release (a tag v*) before this version' >&2; exit 2; }; \
+	  NETCLAIM_UPGRADE_FROM=$$from cargo test --package netclaim-tests --test install --locked -- an_earlier_version
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
@@ -144,6 +159,14 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the referenc
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-reference
 	deploy/helm/manifests.sh "$$(tests/helm/build.sh)" deploy/helm/netclaim deploy/manifests
+
+.PHONY: site
+site: $(mdbook) ## The documentation as a site in OUT (target/site); FILES is where the repository's files can be read
+	docs/site/build.sh $(mdbook) $(or $(OUT),target/site) $(FILES)
+
+$(mdbook):
+	@echo '==> installing mdbook $(mdbook_version) (once; about 2 minutes)'
+	cargo install --quiet --locked --no-default-features --features search --version $(mdbook_version) mdbook --root $(cache)/mdbook-$(mdbook_version)
 
 .PHONY: clean
 clean: ## Removes what was built: target and the cache of the tests

@@ -18,6 +18,7 @@ mod deaths;
 pub mod helm;
 mod install;
 mod leftovers;
+mod netclaimctl;
 mod node;
 pub mod objects;
 mod plugged;

@@ -1,6 +1,7 @@
 //! netclaim is installed, looked at, upgraded and uninstalled as admins do it: by Helm, kustomize and netclaimctl, on three nodes.
 //!
-//! `$NETCLAIM_TEST_INSTALL_CLUSTER` is the folder of a cluster that keeps running.
+//! `$NETCLAIM_TEST_INSTALL_CLUSTER` is the folder of a cluster that keeps running; `$NETCLAIM_UPGRADE_FROM` the revision of the
+//! repository that is upgraded, without which that scenario is skipped.
 
 use std::process::ExitCode;
 
@@ -13,12 +14,14 @@ mod helm;
 mod left;
 mod migrate;
 mod status;
+mod upgrade;
 
 use chart::*;
 use explain::*;
 use helm::*;
 use migrate::*;
 use status::*;
+use upgrade::*;
 
 fn main() -> ExitCode {
     suite::run_on(
@@ -35,7 +38,8 @@ fn main() -> ExitCode {
                 netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,
-                plugins_come_from_an_image;
+                plugins_come_from_an_image,
+                an_earlier_version_is_upgraded_and_rolled_back_under_running_pods;
         ],
     )
 }

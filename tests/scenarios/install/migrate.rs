@@ -1,7 +1,5 @@
 //! `netclaimctl migrate` on a real cluster, which knows Multus' objects and has no Multus.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{container, list};
 use netclaim_tests::{Test, eventually};
@@ -17,16 +15,6 @@ fn definition() -> Value {
         "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [
             {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]},
     })
-}
-
-/// Runs `netclaimctl migrate` as the cluster's admin, for the scenario's namespace.
-fn migrate(test: &Test<'_>) -> Result<Value> {
-    let mut command = Command::new(test.cluster.image_program("netclaimctl")?);
-    command.args(["migrate", "--output=json", "--namespace", test.namespace(), "--kubeconfig"]);
-    let output = command.arg(test.cluster.dir().join("kubeconfig")).output()?;
-    let error = || String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{} {}", error(), String::from_utf8_lossy(&output.stdout));
-    serde_json::from_slice(&output.stdout).with_context(error)
 }
 
 pub fn a_deployment_of_multus_gets_its_network_from_netclaim(test: &Test<'_>) -> Result<()> {
@@ -56,7 +44,7 @@ fn moved(test: &Test<'_>) -> Result<()> {
     ])?;
     test.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"])?;
 
-    let migration = migrate(test)?;
+    let migration = test.migrate()?;
     test.create(list(&migration["objects"]).cloned())?;
     let change = migration["workloads"].get(0).context("the Deployment is not translated")?;
     let patch = change["patch"].to_string();
@@ -71,7 +59,7 @@ fn moved(test: &Test<'_>) -> Result<()> {
     let deployment = test.get("deployment", "web")?;
     let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
     ensure!(annotations.get("k8s.v1.cni.cncf.io/networks").is_none(), "{annotations}");
-    let again = migrate(test)?;
+    let again = test.migrate()?;
     ensure!(list(&again["workloads"]).next().is_none(), "nothing is left to move: {again}");
     Ok(())
 }

@@ -12,6 +12,7 @@
 //! | [`measure`] | what is measured of each | |
 //! | [`pods`], [`timeline`] | when a pod starts, and where the time goes | |
 //! | [`faults`] | what becomes of pods when something dies, stops or restarts | `make bench-peers` |
+//! | [`moving`] | a workload moves from Multus to netclaim, with both on one node | `make test-multus` |
 //! | [`samples`], [`picture`] | numbers, tables and the picture | |
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ mod daemon;
 mod dranet;
 mod faults;
 mod measure;
+mod moving;
 mod multus;
 mod own;
 mod peers;
@@ -31,6 +33,7 @@ mod pods;
 mod samples;
 mod timeline;
 
+use moving::*;
 use own::*;
 use peers::*;
 
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
             pods_start_when_the_agent_is_back,
             the_peers_start_pods_in_turns,
             the_peers_come_back_after_a_pod_was_created,
-            the_peers_survive_faults;
+            the_peers_survive_faults,
+            a_deployment_moves_from_multus_to_netclaim_and_back;
     ])
 }

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::contestants::{Contestant, addresses_left};
 use crate::daemon::{Account, Daemon, Programs};
 
-const NETWORK: &str = "multus-a";
+/// The name of its network, and of its configuration.
+pub const NETWORK: &str = "multus-a";
 const CRD: &str = "network-attachment-definitions.k8s.cni.cncf.io";
 /// Below the node's root.
 const SHIM: &str = "/opt/cni/bin/multus-shim";
