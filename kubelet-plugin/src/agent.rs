@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use crate::blocks::keeper::BlockKeeper;
 use crate::devices::availability::Availability;
 use crate::devices::publish::{Devices, Inputs};
+use crate::dump;
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
 use crate::inventory::block_watch::BlockWatch;
@@ -219,7 +220,11 @@ impl Agent {
 
     /// Starts to report to the API server.
     pub(crate) fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>) {
-        let writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        let mut writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        if self.args.annotate_pods {
+            let annotations = writer.annotate(Arc::clone(&self.pods));
+            self.parts.start("annotating pods", |_| annotations.run());
+        }
         self.parts.start("writing statuses", |_| writer.run(reported));
     }
 
@@ -352,6 +357,15 @@ impl Agent {
             "serving metrics",
             http::serve_metrics(self.args.metrics_address, metrics()),
         );
+        match listen(&self.args.dump_socket()) {
+            Ok(listener) => {
+                let (node, attacher) = (self.args.node_name.clone(), Arc::clone(&self.attacher));
+                let dump = dump::serve(listener, node, attacher, readiness.clone());
+                parts.start_until_cancelled("answering --dump-state", dump);
+            }
+            // Pods do without it.
+            Err(error) => tracing::warn!(%error, "cannot answer --dump-state"),
+        }
         parts.start_until_cancelled(
             "serving probes",
             http::serve_health(self.args.health_address, move || readiness.check()),
@@ -363,7 +377,7 @@ impl Agent {
         tracing::info!("stopping");
         // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
         self.parts.cancel();
-        for socket in [self.args.agent_socket(), self.args.gate_socket()] {
+        for socket in [self.args.agent_socket(), self.args.gate_socket(), self.args.dump_socket()] {
             let _ = fs::remove_file(socket);
         }
         if tokio::time::timeout(DRAIN_TIMEOUT, self.attacher.drain()).await.is_err() {

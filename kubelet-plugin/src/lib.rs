@@ -23,6 +23,7 @@
 //! | `status` | reports in the claim's status and in events | the API server |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //! | `process` | arguments, programs, metrics, sockets, memory | the process |
+//! | `dump` | prints what the agent knows of its pods | a socket of its own |
 //! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //!
 //! Invariants:
@@ -34,6 +35,7 @@ mod agent;
 pub mod blocks;
 mod devices;
 mod dra;
+mod dump;
 #[cfg(test)]
 mod fixtures;
 mod gate;
@@ -49,6 +51,7 @@ mod runtime;
 mod status;
 mod waking;
 
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
@@ -74,13 +77,17 @@ pub fn run_agent(args: Args) -> anyhow::Result<ExitCode> {
     Err(error).with_context(|| format!("cannot become the agent's parent {}", program.display()))
 }
 
-/// Runs the agent's parent, or reports whether it has registered with the kubelet.
+/// Runs the agent's parent, reports whether it has registered with the kubelet, or prints what the agent knows.
 ///
 /// # Errors
 /// What could not be set up.
 pub fn run_parent(args: &Args) -> anyhow::Result<ExitCode> {
     if args.is_started {
         return Ok(if args.started_note().exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    if args.dump_state {
+        io::stdout().write_all(dump::read(&args.dump_socket())?.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
     }
     parent::start(args)
 }

@@ -87,6 +87,10 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_WAKE_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub wake_pods: bool,
 
+    /// Whether pods get their networks into the annotation k8s.v1.cni.cncf.io/network-status, for programs made for Multus
+    #[arg(long, env = "NETCLAIM_ANNOTATE_PODS", default_value = "false", action = clap::ArgAction::Set)]
+    pub annotate_pods: bool,
+
     /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI
     /// plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
@@ -117,6 +121,10 @@ pub struct Args {
     /// Only report by the exit status whether the agent of this instance has registered with the kubelet
     #[arg(long)]
     pub is_started: bool,
+
+    /// Only print what the agent of this node knows of its pods, as JSON
+    #[arg(long, conflicts_with = "is_started")]
+    pub dump_state: bool,
 
     #[command(flatten)]
     pub log: LogArgs,
@@ -204,6 +212,11 @@ impl Args {
         self.run_dir.join("agent.sock")
     }
 
+    /// The socket that answers with what the agent knows of its pods.
+    pub fn dump_socket(&self) -> PathBuf {
+        self.run_dir.join("dump.sock")
+    }
+
     /// The socket by which the kubelet reports its pods.
     pub fn pods_socket(&self) -> PathBuf {
         self.kubelet_dir.join("pods-api/pods-api.sock")
@@ -269,10 +282,9 @@ mod tests {
     #[test]
     fn every_flag_has_an_environment_variable_named_like_it() {
         Args::command().debug_assert();
-        for arg in Args::command()
-            .get_arguments()
-            .filter(|arg| arg.get_long().is_some_and(|l| !["help", "version", "is-started"].contains(&l)))
-        {
+        for arg in Args::command().get_arguments().filter(|arg| {
+            arg.get_long().is_some_and(|l| !["help", "version", "is-started", "dump-state"].contains(&l))
+        }) {
             let long = arg.get_long().unwrap_or_default();
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
             assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(wanted.as_str()), "--{long}");

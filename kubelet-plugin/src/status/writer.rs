@@ -1,9 +1,11 @@
 //! Keeps the statuses that are to be written, and writes them with retries.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
+use crate::pods::NodePods;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
@@ -18,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::annotations::{AnnotationWriter, Annotations};
 use super::entries::{Entry, State, entry, has_entries, patch};
 use super::events::Events;
 
@@ -86,6 +89,7 @@ pub struct StatusWriter {
     claims_of_pod: HashMap<String, BTreeSet<String>>,
     /// Claims with a write under way: a second one at the same time could be overtaken.
     busy: HashSet<String>,
+    annotations: Option<Annotations>,
 }
 
 impl StatusWriter {
@@ -98,7 +102,15 @@ impl StatusWriter {
             desired: HashMap::new(),
             claims_of_pod: HashMap::new(),
             busy: HashSet::new(),
+            annotations: None,
         }
+    }
+
+    /// Has the pods annotated, too. Returns the task that does it.
+    pub fn annotate(&mut self, pods: Arc<NodePods>) -> AnnotationWriter {
+        let (annotations, writer) = AnnotationWriter::new(self.client.clone(), pods);
+        self.annotations = Some(annotations);
+        writer
     }
 
     /// Writes until all senders of updates are dropped.
@@ -108,7 +120,12 @@ impl StatusWriter {
             let due = self.start_due(&mut writes);
             tokio::select! {
                 update = updates.recv() => match update {
-                    Some(Update::Attachments { pod_uid, state }) => self.attachments(&pod_uid, &state),
+                    Some(Update::Attachments { pod_uid, state }) => {
+                        self.attachments(&pod_uid, &state);
+                        if let Some(annotations) = &self.annotations {
+                            annotations.attachments(&pod_uid, &state);
+                        }
+                    }
                     Some(Update::Refused(refusal)) => self.refused(&refusal),
                     Some(Update::GivenUp { plan, why }) => {
                         self.publish(&plan, PodEvent::NetworkDetachGivenUp, "Detach", &format!("something may be left on the node: {why}"));

@@ -79,6 +79,13 @@ pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
     let [one] = of_pod.as_slice() else { anyhow::bail!("the pod has one attachment, listed are {listed:?}") };
     ensure!(one["ifname"] == "net1" && one["attached"] == true, "{one}");
     ensure!(one["ips"] == json!(test.interface("p", "net1")?.ips), "{one}");
+
+    let dump = ["exec", "-n", SYSTEM, AGENT, "--", "netclaim-parent", "--dump-state"];
+    let state: Value = serde_json::from_str(&test.cluster.kubectl(&dump)?)?;
+    let uid = test.get("pod", "p")?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let known = &state["pods"][uid];
+    ensure!(known["gate"] == "open" && known["sandbox"] == sandbox, "{known}");
+    ensure!(known["attachments"][0]["phase"] == "attached", "{known}");
     Ok(())
 }
 

@@ -355,7 +355,7 @@ fn writes_to_pods_end_at_the_annotation(test: &Test<'_>) -> Result<()> {
         )?;
     }
     let alone = || with(json!({"netclaim.dev/retry": "1"}));
-    let words = "the netclaim agent of node node0 may only wake pods of that node";
+    let words = "the netclaim agent of node node0 may only annotate pods of that node";
     refused("another node's pod", apply_to_pod(test, &bound, "elsewhere", alone()), &[words])?;
     let words = "(token without a node)";
     refused("a wake by an unbound token", apply_to_pod(test, &unbound, "here", number("1")), &[words])?;

@@ -99,7 +99,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 }
 
 /// Values that are not the default, and what has to be in the objects for it.
-const VALUES: [(&str, &str); 23] = [
+const VALUES: [(&str, &str); 24] = [
     (
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
         "netclaim@sha256:00",
@@ -112,6 +112,10 @@ const VALUES: [(&str, &str); 23] = [
     ("agent.metricsAddress=127.0.0.1:9177", "value: \"127.0.0.1:9177\""),
     ("agent.logJSON=true", "NETCLAIM_LOG_JSON"),
     ("agent.extraEnv[0].name=NETCLAIM_GC_PERIOD,agent.extraEnv[0].value=60s", "NETCLAIM_GC_PERIOD"),
+    (
+        "agent.networkStatusAnnotation=true",
+        "key in [\"netclaim.dev/retry\",\"k8s.v1.cni.cncf.io/network-status\"]",
+    ),
     ("agent.podAnnotations.a=b", "a: b"),
     ("agent.podLabels.team=net", "team: net"),
     (

@@ -7,13 +7,17 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::helm::Helm;
 use netclaim_tests::objects::list;
 use netclaim_tests::{AGENT, SYSTEM, Test, eventually, output, project};
+use serde_json::Value;
 
 use crate::left::nothing_is_left;
 
 const MANIFESTS: &str = "deploy/manifests";
 
 /// Does something to the installation, and installs the manifests again whatever became of it.
-fn and_then_as_before(test: &Test<'_>, change: impl FnOnce(&Helm<'_>) -> Result<()>) -> Result<()> {
+pub(crate) fn and_then_as_before(
+    test: &Test<'_>,
+    change: impl FnOnce(&Helm<'_>) -> Result<()>,
+) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
     let changed = change(&helm);
     let restored = restore(test, &helm);
@@ -27,7 +31,7 @@ fn restore(test: &Test<'_>, helm: &Helm<'_>) -> Result<()> {
     test.cluster.controller_ready()
 }
 
-fn uninstall(helm: &Helm<'_>) -> Result<String> {
+pub(crate) fn uninstall(helm: &Helm<'_>) -> Result<String> {
     helm.run(&["uninstall", "netclaim", "--ignore-not-found", "--wait", "--timeout=120s"])
 }
 
@@ -38,7 +42,7 @@ fn blocks_are_given_back(test: &Test<'_>) -> Result<String> {
 }
 
 /// Does a step, and prints how long it took.
-fn timed<T>(done: &str, step: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn timed<T>(done: &str, step: impl FnOnce() -> Result<T>) -> Result<T> {
     let begin = Instant::now();
     let result = step().with_context(|| format!("not {done}"))?;
     eprintln!("       {done} after {:.1} s", begin.elapsed().as_secs_f64());
@@ -52,6 +56,19 @@ fn variable(test: &Test<'_>, name: &str) -> Result<Option<String>> {
     Ok(variables.find(|variable| variable["name"] == name).map(|found| found["value"].to_string()))
 }
 
+/// Whether a pod has the annotation `network-status` with its network, as the claim's status has it.
+fn is_annotated(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
+    let pod = test.get("pod", pod)?;
+    let annotation = &pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"];
+    let annotation = annotation.as_str().context("the pod has no annotation")?;
+    let status: Value = serde_json::from_str(annotation)?;
+    let entry = &status[0];
+    ensure!(entry["name"] == network && entry["interface"] == "net1", "{status}");
+    let is_address = entry["ips"][0].as_str().is_some_and(|ip| ip.parse::<std::net::IpAddr>().is_ok());
+    ensure!(is_address && entry["mac"].is_string(), "{status}");
+    Ok(())
+}
+
 pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Result<()> {
     and_then_as_before(test, |helm| {
         let network = test.macvlan("a")?;
@@ -62,11 +79,18 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
         timed("installed", || helm.release("install", &["--take-ownership", "--force-conflicts"]))?;
         test.start_pod("q", &network)?;
 
-        timed("upgraded", || helm.release("upgrade", &["--set", "agent.logJSON=true"]))?;
+        let values = "agent.logJSON=true,agent.networkStatusAnnotation=true";
+        // kubectl counts as an owner of what it has applied, also after Helm has taken it over.
+        timed("upgraded", || helm.release("upgrade", &["--force-conflicts", "--set", values]))?;
         ensure!(variable(test, "NETCLAIM_LOG_JSON")?.is_some(), "it is not upgraded");
         test.start_pod("r", &network)?;
+        for pod in ["p", "r"] {
+            eventually(20, "the annotation for programs made for Multus", || {
+                is_annotated(test, pod, &network)
+            })?;
+        }
 
-        timed("rolled back", || helm.run(&["rollback", "netclaim", "1", "--wait", "--timeout=120s"]))?;
+        timed("rolled back", || helm.run(&["rollback", "netclaim", "1", "--force-conflicts", "--wait", "--timeout=120s"]))?;
         ensure!(variable(test, "NETCLAIM_LOG_JSON")?.is_none(), "it is not rolled back");
         test.start_pod("s", &network)?;
         ensure!(test.container("p", "shell")?.id == container, "a pod was started again");
