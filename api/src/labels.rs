@@ -95,6 +95,25 @@ pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, Stri
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
+/// Whether a node with this value of a label or field meets a requirement of Kubernetes' `NodeSelector`
+/// (`component-helpers/scheduling/corev1/nodeaffinity`). What that refuses as invalid nothing meets.
+pub fn meets_node_requirement(operator: &str, values: &[String], value: Option<&str>) -> bool {
+    let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
+    let numbers = || match values {
+        [bound] => Some((value?.parse::<i64>().ok()?, bound.parse::<i64>().ok()?)),
+        _ => None,
+    };
+    match operator {
+        "In" => is_listed,
+        "NotIn" => !values.is_empty() && !is_listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
+        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}
+
 /// Returns every problem of `spec.nodeSelector`.
 pub(crate) fn node_selector_problems(selector: &BTreeMap<String, String>) -> Vec<Invalid> {
     let problem =
@@ -155,6 +174,24 @@ mod tests {
         assert!(selects(
             json!({"matchExpressions": [{"key": "gone", "operator": "NotIn", "values": ["x"]}]})
         ));
+    }
+
+    #[test]
+    fn a_node_meets_a_requirement_as_the_scheduler_says() {
+        let meets = |operator: &str, values: &[&str], value: Option<&str>| {
+            let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+            meets_node_requirement(operator, &values, value)
+        };
+        assert!(meets("In", &["6", "7"], Some("7")) && !meets("In", &["6"], Some("7")));
+        assert!(!meets("In", &[], None));
+        assert!(meets("NotIn", &["6"], Some("7")) && meets("NotIn", &["6"], None));
+        assert!(!meets("NotIn", &["7"], Some("7")) && !meets("NotIn", &[], Some("7")));
+        assert!(meets("Exists", &[], Some("")) && !meets("Exists", &[], None));
+        assert!(meets("DoesNotExist", &[], None) && !meets("DoesNotExist", &[], Some("")));
+        assert!(meets("Gt", &["6"], Some("7")) && !meets("Gt", &["7"], Some("7")));
+        assert!(meets("Lt", &["10"], Some("7")), "as numbers");
+        assert!(!meets("Lt", &["10", "11"], Some("7")) && !meets("Gt", &["a"], Some("7")));
+        assert!(!meets("Resembles", &["7"], Some("7")));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
 use netclaim_api::NetworkName;
-use netclaim_api::labels::has_all;
+use netclaim_api::labels::{has_all, meets_node_requirement};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -373,20 +373,7 @@ impl Term {
 
 impl Requirement {
     fn holds(&self, value: Option<&str>) -> bool {
-        let is_listed = value.is_some_and(|value| self.values.iter().any(|listed| listed == value));
-        let compared = || {
-            let bound = self.values.first()?.parse::<i64>().ok()?;
-            Some(value?.parse::<i64>().ok()?.cmp(&bound))
-        };
-        match self.operator.as_str() {
-            "In" => is_listed,
-            "NotIn" => !is_listed,
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
-            "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
-            _ => false,
-        }
+        meets_node_requirement(&self.operator, &self.values, value)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, PodSpec, Taint, Toleration};
+use netclaim_api::labels::meets_node_requirement;
 use serde::Serialize;
 
 /// A node, as far as it is known.
@@ -37,7 +38,8 @@ impl<'a> KnownNode<'a> {
     }
 
     fn has_field(self, requirement: &NodeSelectorRequirement) -> bool {
-        holds(requirement, if requirement.key == "metadata.name" { self.name() } else { None })
+        // The API has no other field.
+        requirement.key == "metadata.name" && holds(requirement, self.name())
     }
 }
 
@@ -59,21 +61,7 @@ pub(crate) fn selects(selector: &NodeSelector, node: KnownNode<'_>) -> Option<bo
 }
 
 fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
-    let numbers = || {
-        let bound = values.first()?.parse::<i64>().ok()?;
-        Some((value?.parse::<i64>().ok()?, bound))
-    };
-    match requirement.operator.as_str() {
-        "In" => is_listed,
-        "NotIn" => !is_listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
-        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
-        _ => false,
-    }
+    meets_node_requirement(&requirement.operator, requirement.values.as_deref().unwrap_or_default(), value)
 }
 
 /// Returns the selected nodes in words.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use netclaim_api::labels::meets_node_requirement;
 
 /// Whether `selector` selects the node with this name and these labels: one of its terms has to.
 pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
@@ -25,21 +26,7 @@ pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, St
 }
 
 fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = value.is_some_and(|value| values.iter().any(|one| one == value));
-    let numbers = || match (value?.parse::<i64>(), values) {
-        (Ok(value), [bound]) => Some((value, bound.parse::<i64>().ok()?)),
-        _ => None,
-    };
-    match requirement.operator.as_str() {
-        "In" => listed,
-        "NotIn" => !values.is_empty() && !listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
-        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
-        _ => false,
-    }
+    meets_node_requirement(&requirement.operator, requirement.values.as_deref().unwrap_or_default(), value)
 }
 
 #[cfg(test)]
