@@ -164,6 +164,26 @@ pub struct NetworkStatus {
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
 
+#[cfg(feature = "crd")]
+impl Network {
+    /// Returns the condition `Accepted`; `None` if the controller has not looked at the present spec yet.
+    pub fn acceptance(&self) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
+        use crate::reasons::{AcceptedReason, ConditionReason as _};
+        let mut conditions = self.status.iter().flat_map(|status| &status.conditions);
+        conditions.find(|condition| {
+            condition.type_ == AcceptedReason::TYPE
+                && condition.observed_generation == self.metadata.generation
+        })
+    }
+
+    /// Returns why claims cannot use the network, in a sentence; `None` if they can, or if that is not known yet.
+    pub fn refusal(&self) -> Option<String> {
+        let refused = self.acceptance().filter(|condition| condition.status != "True")?;
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        Some(format!("Network {name} is not accepted: {}", refused.message))
+    }
+}
+
 impl NetworkSpec {
     /// Returns the VLAN id that every attachment has on the uplink. The kernel makes one link for each id, so one pod at a
     /// time can have it.

@@ -281,12 +281,7 @@ fn unusable_networks(question: &Question, networks: Option<&[Network]>) -> Vec<S
     let Some(networks) = networks else { return Vec::new() };
     let problem = |name: &str| match networks.iter().find(|network| network.name_any() == name) {
         None => Some(format!("there is no Network {name}")),
-        Some(network) => {
-            let mut conditions = network.status.iter().flat_map(|status| &status.conditions);
-            let refused =
-                conditions.find(|condition| condition.type_ == "Accepted" && condition.status == "False");
-            refused.map(|condition| format!("Network {name} is not accepted: {}", condition.message))
-        }
+        Some(network) => network.refusal(),
     };
     // An alternative that can be used is enough.
     let of_request = |alternatives: Vec<Option<&str>>| -> Vec<String> {

@@ -5,11 +5,10 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use netclaim_api::network::{Network, Scope};
 use netclaim_api::quantity::billionths;
-use netclaim_api::reasons::{AcceptedReason, ConditionReason as _, Reason as _};
+use netclaim_api::reasons::{AcceptedReason, Reason as _};
 use netclaim_api::{DRIVER_NAME, attributes};
 use serde::Serialize;
 
@@ -188,7 +187,7 @@ fn network_row(
     let mut row = NetworkRow {
         name: network.name_any(),
         scope: network.spec.scope,
-        accepted: accepted(network).map(|condition| condition.status == "True"),
+        accepted: network.acceptance().map(|condition| condition.status == "True"),
         nodes: 0,
         open_nodes: 0,
         attachments: 0,
@@ -274,11 +273,11 @@ fn of_pods(pods: &[Pod]) -> Vec<String> {
 
 fn of_network(network: &Network) -> Option<String> {
     let name = network.name_any();
-    match accepted(network) {
+    if let Some(refusal) = network.refusal() {
+        return Some(refusal);
+    }
+    match network.acceptance() {
         None => Some(format!("Network {name}: the controller has not looked at it yet")),
-        Some(condition) if condition.status != "True" => {
-            Some(format!("Network {name} is not accepted: {}", condition.message))
-        }
         Some(condition) if condition.reason == AcceptedReason::AcceptedWithWarnings.as_str() => {
             Some(format!("Network {name} is accepted with warnings: {}", condition.message))
         }
@@ -308,14 +307,6 @@ fn of_node(node: &NodeRow) -> Option<String> {
 fn closed((device, taints): (&String, &BTreeSet<String>)) -> String {
     let taints: Vec<&str> = taints.iter().map(|taint| plain(taint)).collect();
     format!("{device} ({})", taints.join(", "))
-}
-
-fn accepted(network: &Network) -> Option<&Condition> {
-    let generation = network.metadata.generation;
-    let mut conditions = network.status.iter().flat_map(|status| &status.conditions);
-    conditions.find(|condition| {
-        condition.type_ == AcceptedReason::TYPE && condition.observed_generation == generation
-    })
 }
 
 /// A name without the driver's domain, which the API server adds or not.
