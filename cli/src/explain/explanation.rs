@@ -2,13 +2,14 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::ResourceExt as _;
+use netclaim_allocation::{Holdings, Judgement, World, counted};
 use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
 use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated};
 use super::limits;
 use super::networks::{self, Attachment};
-use super::scheduling::Judgement;
 use super::starting;
 
 /// An explanation.
@@ -122,7 +123,7 @@ fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
                 "{name} waits for the scheduler; none of its claims is for devices of netclaim ({DRIVER_NAME})"
             )
         }
-        Some(judgement) => format!("{name} {}", waits(judgement)),
+        Some(judgement) => format!("{name} {}", judgement.outlook()),
     };
     notes.extend(judgement.iter().flat_map(not_judged));
     notes.extend(by_limits(pod, facts));
@@ -164,51 +165,32 @@ fn of_claim(facts: &Facts, details: bool) -> Explanation {
             let nodes = counted(judgement.serving.len(), "node");
             format!("{name} is not allocated, but {nodes} can serve it: it waits for a pod that uses it")
         }
-        Some(judgement) => format!("{name} {}", waits(judgement)),
+        Some(judgement) => format!("{name} {}", judgement.outlook()),
     };
     let notes = judgement.iter().flat_map(not_judged).collect();
     Explanation { judgement, notes, ..Explanation::saying(verdict) }
 }
 
+/// Judges all nodes; `None` if classes or slices could not be read.
 fn judge(facts: &Facts, pod: Option<&PodSpec>, cluster: &Cluster, details: bool) -> Option<Judgement> {
     let claims: Vec<ResourceClaim> = facts.found().cloned().collect();
-    Judgement::of(&claims, pod, cluster, details)
-}
-
-/// The rest of the sentence that begins with the pod or claim.
-fn waits(judgement: &Judgement) -> String {
-    let others = match judgement.serving_others.len() {
-        0 => String::new(),
-        1 => "; 1 node could, but does not take the pod".to_owned(),
-        others => format!("; {others} nodes could, but do not take the pod"),
+    let mut holdings = if cluster.lacks_claims { Holdings::partial() } else { Holdings::default() };
+    cluster.claims.iter().for_each(|claim| holdings.add(claim));
+    let refusal = |name: &str| {
+        let networks = cluster.networks.as_ref()?;
+        match networks.iter().find(|network| network.name_any() == name) {
+            None => Some(format!("there is no Network {name}")),
+            Some(network) => network.refusal(),
+        }
     };
-    if let Some(network) = judgement.networks.first().filter(|_| judgement.serving.is_empty()) {
-        format!("waits: {network}")
-    } else if let Some(stop) = judgement.stop() {
-        match &stop.request {
-            Some(request) => format!("waits: the scheduler cannot serve {request}: {}", stop.text),
-            None => format!("waits: {}", stop.text),
-        }
-    } else if !judgement.serving.is_empty() {
-        let nodes = counted(judgement.serving.len(), "node");
-        format!(
-            "waits, but {nodes} can serve its networks: the scheduler has another reason, or has not tried yet"
-        )
-    } else if !judgement.unknown.is_empty() {
-        format!("waits; it is not known whether {} can serve it", counted(judgement.unknown.len(), "node"))
-    } else if judgement.lacks_nodes {
-        "waits; it is not known whether a node that you may not read can serve it".to_owned()
-    } else if judgement.nodes.is_empty() {
-        format!("waits: no node has a ResourceSlice of {DRIVER_NAME}")
-    } else if judgement.nodes.iter().all(|node| !node.unfit.is_empty()) {
-        format!("waits: no node takes the pod{others}")
-    } else {
-        match judgement.unserved.as_slice() {
-            [] => format!("waits: no node can serve all of its requests{others}"),
-            [request] => format!("waits: no node can serve {request}{others}"),
-            requests => format!("waits: no node can serve {}{others}", requests.join(" or ")),
-        }
-    }
+    let world = World {
+        classes: cluster.classes.as_deref()?,
+        slices: cluster.slices.as_deref()?,
+        nodes: cluster.nodes.as_deref(),
+        holdings: &holdings,
+        refusal: &refusal,
+    };
+    Some(Judgement::of(&claims, pod, &world, details))
 }
 
 /// Why a pod's claim is not there.
@@ -263,9 +245,4 @@ fn by_limits(pod: &Pod, facts: &Facts) -> Option<String> {
         limits => ("are", limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     };
     Some(format!("it asks by limits for {words}, which {is} judged once the scheduler has made its claim"))
-}
-
-/// `1 node`, `2 nodes`.
-pub(super) fn counted(number: usize, thing: &str) -> String {
-    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }

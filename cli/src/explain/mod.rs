@@ -13,7 +13,6 @@ mod facts;
 mod limits;
 mod networks;
 mod read;
-mod scheduling;
 mod starting;
 mod text;
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use netclaim_allocation::{HeldBy, Holder};
+use netclaim_allocation::{Group, HeldBy, Holder, Judgement};
 
-use super::explanation::{Explanation, counted};
-use super::scheduling::{Group, Judgement};
+use super::explanation::Explanation;
 use crate::printable::printable;
 
 /// The most nodes that a line names.
@@ -65,16 +64,10 @@ fn groups(groups: &[Group], details: bool) -> String {
 /// `3 nodes (a, b, c): Network storage: 0 of 254 addresses free`.
 fn group_line(group: &Group, details: bool) -> String {
     let most = if details { group.nodes.len() } else { SHOWN };
-    let shown = group.nodes.get(..most).unwrap_or(&group.nodes);
-    let more = match group.nodes.len().saturating_sub(shown.len()) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     let holders: BTreeSet<&Holder> = group.holders.iter().collect();
     format!(
-        "{} ({}{more}): {}{}",
-        counted(group.nodes.len(), "node"),
-        shown.join(", "),
+        "{}: {}{}",
+        group.nodes_in_words(most),
         printable(&group.text),
         printable(&HeldBy(&holders).to_string())
     )

@@ -1,21 +1,22 @@
 //! The judgement: whether a node can serve claims, and why not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::api::resource::v1::{DeviceClass, DeviceConstraint, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{Device, DeviceClass, DeviceConstraint, ResourceClaim, ResourceSlice};
 use netclaim_api::device::DeviceName;
 use netclaim_api::{DRIVER_NAME, attributes};
 use serde::Serialize;
 
 use crate::capacity;
-use crate::cause::{Amount, Cause, Use};
+use crate::cause::{Amount, Cause, Origin, Use};
 use crate::combination::{self, Choice, Found};
 use crate::holdings::{DeviceId, Held, Holder, Holdings};
 use crate::node_selector::{self, KnownNode};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
 use crate::request::{self, Alternatives, MOST_DEVICES, Request, RequestName, Wanted};
-use crate::selector::Evaluation;
+use crate::selector::{Evaluation, Selector};
 
 /// Claims of one pod that are to be served together on a node.
 ///
@@ -146,10 +147,26 @@ impl Question {
 
     /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
     pub fn of_driver(&self) -> BTreeSet<RequestName> {
-        let requests = self.claims.iter().flat_map(|claim| claim.requests.iter().flatten());
-        let names =
-            |request: &&Request| request.selectors.iter().any(|(_, selector)| selector.names(DRIVER_NAME));
-        requests.filter(names).map(|request| request.name.clone()).collect()
+        self.naming_driver().map(|request| request.name.clone()).collect()
+    }
+
+    /// Returns the Networks of the requests that name the driver; `None` if one of them may be for other devices.
+    pub(crate) fn only_networks(&self) -> Option<BTreeSet<&str>> {
+        self.naming_driver().map(|request| request.network(DRIVER_NAME)).collect()
+    }
+
+    fn naming_driver(&self) -> impl Iterator<Item = &Request> {
+        let names = |(_, selector): &(Origin, Arc<Selector>)| selector.names(DRIVER_NAME);
+        self.all().filter(move |request| request.selectors.iter().any(names))
+    }
+
+    /// Returns the names of all requests and alternatives.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &RequestName> {
+        self.all().map(|request| &request.name)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Request> {
+        self.claims.iter().flat_map(|claim| claim.requests.iter().flatten())
     }
 
     /// Returns the Networks of the alternatives of each request that is not allocated; `None` where class and selectors do not
@@ -437,9 +454,10 @@ impl ClaimQuestion {
 }
 
 fn offers(pools: &Pools<'_>, network: &str) -> bool {
-    pools.candidates.iter().any(|candidate| {
-        candidate.id.driver == DRIVER_NAME && text_attribute(candidate, attributes::NETWORK) == Some(network)
-    })
+    pools
+        .candidates
+        .iter()
+        .any(|candidate| candidate.id.driver == DRIVER_NAME && network_of(candidate.device) == Some(network))
 }
 
 /// Returns every reason for which the request cannot have the device, or for which that is not known.
@@ -601,16 +619,17 @@ fn use_of(driver: &str, device: &str, uplink: Option<&str>) -> String {
 
 /// The Network or device in words.
 fn subject(candidate: &Candidate<'_>) -> String {
-    let network = text_attribute(candidate, attributes::NETWORK).filter(|network| !network.is_empty());
-    match network.filter(|_| candidate.id.driver == DRIVER_NAME) {
+    match network_of(candidate.device).filter(|_| candidate.id.driver == DRIVER_NAME) {
         Some(network) => format!("Network {network}"),
         None => format!("device {}", candidate.id.device),
     }
 }
 
-fn text_attribute<'a>(candidate: &'a Candidate<'_>, name: &str) -> Option<&'a str> {
-    let mut attributes = candidate.device.attributes.iter().flatten();
-    attributes.find(|(key, _)| is_ours(key, name)).and_then(|(_, value)| value.string.as_deref())
+/// The Network that a device of the driver is of; `None` for a link's own devices.
+pub(crate) fn network_of(device: &Device) -> Option<&str> {
+    let mut all = device.attributes.iter().flatten();
+    let network = all.find(|(key, _)| is_ours(key, attributes::NETWORK));
+    network.and_then(|(_, value)| value.string.as_deref()).filter(|network| !network.is_empty())
 }
 
 /// Whether the key is the driver's attribute, with or without its domain.

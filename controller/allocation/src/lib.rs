@@ -6,7 +6,8 @@
 //! ```text
 //!   claims, classes ──> Question ──┐
 //!   all claims ───────> Holdings ──┼──> one NodeVerdict for each node: its requests ──> Reasons with a Cause
-//!   a node, its slices ────────────┘                                        └──> devices ──> Causes
+//!   a node, its slices ────────────┘              │                         └──> devices ──> Causes
+//!                                                 └──> one Judgement of all nodes, in groups with the same cause
 //! ```
 //!
 //! Invariants:
@@ -20,6 +21,7 @@ mod cause;
 mod combination;
 mod holdings;
 mod judge;
+mod judgement;
 mod node_selector;
 mod pool;
 mod request;
@@ -28,6 +30,7 @@ pub mod selector;
 pub use cause::{Amount, Brief, Cause, HeldBy, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
+pub use judgement::{Group, JudgedNode, Judgement, Needed, Outlook, World, counted};
 pub use node_selector::{KnownNode, Unfit, unfit};
 pub use request::RequestName;
 
