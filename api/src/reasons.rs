@@ -142,8 +142,13 @@ reasons! {
 }
 
 reasons! {
-    /// Reasons of the agent's events on pods.
+    /// Reasons of events on pods: the first is the controller's, the others are the agent's.
     PodEvent {
+        /// No node can serve the networks that the pod's claims ask for, so the pod stays Pending. The message says what the claims
+        /// cannot have on which nodes.
+        ///
+        /// See [Why is my pod Pending?](../troubleshooting.md#why-is-my-pod-pending).
+        NetworkNotAllocated,
         /// An ADD has failed. The agent retries it, and the pod's containers wait.
         ///
         /// As for the condition `AttachFailed`.

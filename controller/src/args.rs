@@ -35,6 +35,10 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value_t = crate::leasing::SAFETY.as_secs())]
     pub node_gone_after: u64,
 
+    /// Whether pods for which the scheduler finds no node get an event that says what their claims cannot have where
+    #[arg(long, env = "NETCLAIM_EXPLAIN_PENDING_PODS", default_value = "true", action = clap::ArgAction::Set)]
+    pub explain_pending_pods: bool,
+
     /// Where to serve /metrics, /healthz and /readyz
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "0.0.0.0:9178")]
     pub metrics_address: SocketAddr,

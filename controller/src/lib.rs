@@ -10,7 +10,8 @@
 //!   ResourceSlices ───┘     ▼ │     └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
 //!   AddressBlocks ────┐
 //!   AddressLeases ────┼─ blocks ──────> leasing ─────> AddressBlocks of nodes
-//!   waiting pods ─────┘
+//!   waiting pods ─────┼─ explaining ──> netclaim_allocation ──> events of pods
+//!   slices, claims ───┘
 //! ```
 //!
 //! Invariants:
@@ -24,6 +25,8 @@ mod address_pools;
 mod args;
 mod blocks;
 mod catalog;
+mod events;
+mod explaining;
 mod leader;
 mod leasing;
 mod metrics;
@@ -122,6 +125,7 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
         publisher,
         identity: identity.clone(),
         node_gone_after: Duration::from_secs(args.node_gone_after),
+        explain_pending_pods: args.explain_pending_pods,
     };
     let candidacy = Candidacy {
         namespace: args.namespace.unwrap_or_else(|| config.default_namespace.clone()),

@@ -13,6 +13,8 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 use thiserror::Error;
 use tokio::net::TcpListener;
 
+use crate::explaining::Outcome;
+
 /// Label: whether a Network is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Accepted {
@@ -37,6 +39,12 @@ pub(crate) struct Field {
     pub(crate) field: &'static str,
 }
 
+/// Label: what came of the judgement of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Explained {
+    pub(crate) outcome: &'static str,
+}
+
 /// Counters and gauges of this replica. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
@@ -50,6 +58,7 @@ pub(crate) struct Metrics {
     pub(crate) blocks_created: Counter,
     pub(crate) blocks_removed: Counter,
     pub(crate) address_moves: Counter,
+    pub(crate) pods_explained: Family<Explained, Counter>,
     pub(crate) ready: Ready,
 }
 
@@ -77,7 +86,9 @@ pub(crate) const ADDRESS_STATES: [&str; 4] = ["size", "leased", "used", "free"];
 impl Metrics {
     pub(crate) fn registry(&self) -> Registry {
         let Self { leader, networks, pools, dropped, status_writes, .. } = self.clone();
-        let Self { addresses, addressing, blocks_created, blocks_removed, address_moves, .. } = self.clone();
+        let Self {
+            addresses, addressing, blocks_created, blocks_removed, address_moves, pods_explained, ..
+        } = self.clone();
         let is = |name| Label::one_of(name, &["true", "false"]);
         let reasons: Vec<&str> = AddressesReason::ALL.iter().map(|reason| reason.as_str()).collect();
         let mut registry = Registry::new("netclaim_controller");
@@ -119,6 +130,12 @@ impl Metrics {
             "Empty AddressBlocks deleted because another node needs them",
             [],
             address_moves,
+        );
+        registry.add(
+            "pods_explained",
+            "Pods that wait for a node and were judged, by what came of it",
+            [Label::one_of("outcome", &Outcome::ALL.map(Outcome::as_str))],
+            pods_explained,
         );
         registry
     }
@@ -188,6 +205,11 @@ mod tests {
                 ("netclaim_controller_blocks_created_total", &|| count(&metrics.blocks_created)),
                 ("netclaim_controller_blocks_removed_total", &|| count(&metrics.blocks_removed)),
                 ("netclaim_controller_address_moves_total", &|| count(&metrics.address_moves)),
+                ("netclaim_controller_pods_explained_total", &|| {
+                    for outcome in Outcome::ALL.map(Outcome::as_str) {
+                        count(&metrics.pods_explained.get_or_create(&Explained { outcome }));
+                    }
+                }),
             ],
         );
     }

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
@@ -22,6 +23,15 @@ pub(crate) struct Spec {
     #[serde(rename = "podCIDRs")]
     pod_cidrs: Vec<String>,
     unschedulable: bool,
+    taints: Vec<NodeTaint>,
+}
+
+/// A taint of a Node, without the time when it was added.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct NodeTaint {
+    key: String,
+    value: Option<String>,
+    effect: String,
 }
 
 /// The part of a Node's status that is kept.
@@ -48,6 +58,32 @@ pub(crate) struct NodeFacts {
     pub(crate) pod_cidrs: Vec<IpNet>,
     /// Whether it takes no new pods.
     pub(crate) is_unschedulable: bool,
+    pub(crate) taints: Vec<NodeTaint>,
+}
+
+impl NodeFacts {
+    /// Returns the Node as far as it is known.
+    pub(crate) fn object(&self, name: &str) -> Node {
+        let taint = |NodeTaint { key, value, effect }: &NodeTaint| Taint {
+            key: key.clone(),
+            value: value.clone(),
+            effect: effect.clone(),
+            time_added: None,
+        };
+        Node {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(self.labels.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(NodeSpec {
+                unschedulable: Some(self.is_unschedulable),
+                taints: Some(self.taints.iter().map(taint).collect()),
+                ..NodeSpec::default()
+            }),
+            status: None,
+        }
+    }
 }
 
 /// Nodes by name.
@@ -134,6 +170,7 @@ fn facts(node: &NodeObject) -> (String, NodeFacts) {
         addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
         pod_cidrs,
         is_unschedulable: node.spec.unschedulable,
+        taints: node.spec.taints.clone(),
     };
     (node.name_any(), facts)
 }

@@ -17,13 +17,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
@@ -31,7 +31,6 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
 use netclaim_api::network::{Network, NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
-use netclaim_api::shorten;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
     DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
@@ -40,18 +39,22 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::acceptance::{Acceptance, Addresses};
 use crate::address_pools::PoolAcceptance;
 use crate::blocks::{self, Demand, Leased};
 use crate::catalog::Catalog;
+use crate::events::Events;
+use crate::explaining::{self, Unscheduled};
 use crate::leasing::{Draw, Supply};
 use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
 use crate::network_nodes::NetworkNodes;
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
 use crate::schedule::{Cause, Schedule};
-use crate::status::{CONTROLLER, apply};
+use crate::status::apply;
+use crate::waiting::PodObject;
 use crate::warnings::{ChangedWarnings, Overlaps};
 use crate::watches::{Refused, next, next_unless_refused};
 use crate::{policies, pools};
@@ -65,9 +68,6 @@ const LEASED_GATHER: Duration = Duration::from_secs(2);
 /// Time between a failed write and the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The longest note of an event, in bytes (`events.k8s.io/v1`).
-const MAX_NOTE: usize = 1024;
-
 /// What to publish as, and whose slices to read.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -79,6 +79,8 @@ pub(crate) struct Settings {
     pub(crate) identity: String,
     /// How long a Node object must be gone before the addresses of its blocks are free.
     pub(crate) node_gone_after: Duration,
+    /// Whether pods that wait for a node get an event that says why.
+    pub(crate) explain_pending_pods: bool,
 }
 
 /// Reconciles until `cancel`. Published pools stay.
@@ -96,10 +98,22 @@ pub(crate) async fn run(
     let (demand, needed) = watch::channel(None);
     let (report, leased) = watch::channel(Leased::default());
     let after = settings.node_gone_after;
-    let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report);
+    let events = Events::new(client.clone(), settings.identity.clone());
+    let unscheduled = settings.explain_pending_pods.then(|| Arc::new(Unscheduled::default()));
+    // A task of its own: what it reads may be large. It ends with this function.
+    let _explaining = unscheduled.clone().map(|pods| {
+        let (client, events, metrics) = (client.clone(), events.clone(), metrics.clone());
+        AbortOnDropHandle::new(tokio::spawn(explaining::run(client, events, metrics, pods, needed.clone())))
+    });
+    let saw = |event: &watcher::Event<PodObject>| {
+        if let Some(pods) = &unscheduled {
+            pods.apply(event);
+        }
+    };
+    let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report, saw);
     tokio::select! {
         () = leasing => Ok(()),
-        () = watch(client, settings, metrics, publisher, demand, leased) => Ok(()),
+        () = watch(client, settings, metrics, publisher, events, demand, leased) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
     }
@@ -110,6 +124,7 @@ async fn watch(
     settings: Settings,
     metrics: Metrics,
     publisher: PublisherHandle,
+    events: Events,
     demand: watch::Sender<Option<Demand>>,
     leased: watch::Receiver<Leased>,
 ) {
@@ -142,8 +157,7 @@ async fn watch(
         network_api,
         policy_api,
         pool_api,
-        client,
-        settings,
+        events,
         metrics,
         publisher,
         demand,
@@ -322,8 +336,7 @@ struct Reconciler {
     network_api: Api<DynamicObject>,
     policy_api: Api<DynamicObject>,
     pool_api: Api<DynamicObject>,
-    client: Client,
-    settings: Settings,
+    events: Events,
     metrics: Metrics,
     publisher: PublisherHandle,
     /// Which nodes need addresses.
@@ -610,21 +623,8 @@ impl Reconciler {
         reason: String,
         message: String,
     ) {
-        let event = Event {
-            type_: EventType::Warning,
-            reason,
-            note: Some(shorten(message, MAX_NOTE)),
-            action: "Accept".to_owned(),
-            secondary: None,
-        };
-        let reporter =
-            Reporter { controller: CONTROLLER.to_owned(), instance: Some(self.settings.identity.clone()) };
-        // A new recorder each time: one that knows the last event counts it up and drops the new note.
-        let recorder = Recorder::new(self.client.clone(), reporter);
         let about = object.object_ref(&ApiResource::erase::<K>(&()));
-        if let Err(error) = recorder.publish(&event, &about).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot write an event");
-        }
+        self.events.warn(&about, reason, "Accept", message).await;
     }
 }
 
@@ -693,21 +693,14 @@ mod tests {
         // Cancelled: these tests ignore the publisher's requests.
         let cancel = CancellationToken::new();
         cancel.cancel();
-        let (handle, _) = Publisher::spawn(client.clone(), publisher.clone(), cancel);
-        let settings = Settings {
-            driver: "netclaim.dev".into(),
-            publisher,
-            identity: "pod-1".into(),
-            node_gone_after: Duration::from_secs(600),
-        };
+        let (handle, _) = Publisher::spawn(client.clone(), publisher, cancel);
         let reconciler = Reconciler {
             network_api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
             policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
             pool_api: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
-            client,
-            settings,
+            events: Events::new(client, "pod-1".into()),
             metrics: Metrics::default(),
             publisher: handle,
             revision: 0,

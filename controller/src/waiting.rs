@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -11,7 +11,7 @@ use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
 use netclaim_api::NetworkName;
 use netclaim_api::labels::{has_all, meets_node_requirement};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::leasing::{Places, Waiting};
@@ -27,13 +27,14 @@ const RETRY: Duration = Duration::from_secs(30);
 pub(crate) type PodObject = Object<Spec, Status>;
 
 /// The part of a pod's spec that is kept.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Spec {
     resource_claims: Vec<ClaimOfPod>,
     node_name: Option<String>,
     node_selector: BTreeMap<String, String>,
     affinity: Option<Affinity>,
+    tolerations: Vec<Toleration>,
 }
 
 /// The part of a pod's status that is kept.
@@ -44,12 +45,14 @@ pub(crate) struct Status {
     resource_claim_statuses: Vec<ClaimOfPod>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ClaimOfPod {
     name: String,
-    /// Absent in the spec if a template makes the claim.
+    /// Absent in the spec if a template makes the claim, and in the status if the pod needs none.
     resource_claim_name: Option<String>,
+    /// Always absent in the status.
+    resource_claim_template_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -62,34 +65,34 @@ struct Condition {
     last_transition_time: Option<Time>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Affinity {
     node_affinity: Option<NodeAffinity>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct NodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     required: Option<Required>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Required {
     node_selector_terms: Vec<Term>,
 }
 
 /// What a node must meet, all of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Term {
     match_expressions: Vec<Requirement>,
     match_fields: Vec<Requirement>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Requirement {
     key: String,
     operator: String,
@@ -123,6 +126,18 @@ enum Stage {
     Unschedulable(Constraint),
     /// It has a node, since this time.
     Bound { node: String, since: Option<Timestamp> },
+}
+
+/// A pod for which the scheduler found no node, and whose claims exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unschedulable {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// The names of its claims, by the names that it has for them.
+    pub(crate) claims: BTreeMap<String, String>,
+    /// What it says of its claims and of nodes: a part of its spec, as JSON.
+    pub(crate) spec: String,
 }
 
 /// The pods that the watch has shown.
@@ -281,6 +296,32 @@ fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
     Some((pod.uid()?, PendingPod { namespace: pod.namespace()?, claims, stage: stage(pod) }))
 }
 
+impl Unschedulable {
+    /// Returns what is known of a pod, if it is such a pod.
+    pub(crate) fn of(pod: &PodObject) -> Option<Self> {
+        let is_done = pod.spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some();
+        if is_done || !matches!(stage(pod), Stage::Unschedulable(_)) {
+            return None;
+        }
+        let mut claims = BTreeMap::new();
+        for claim in &pod.spec.resource_claims {
+            let mut made = pod.status.iter().flat_map(|status| &status.resource_claim_statuses);
+            let found = match &claim.resource_claim_name {
+                Some(name) => Some(name),
+                None => made.find(|made| made.name == claim.name)?.resource_claim_name.as_ref(),
+            };
+            claims.extend(found.map(|found| (claim.name.clone(), found.clone())));
+        }
+        Some(Self {
+            uid: pod.uid()?,
+            namespace: pod.namespace()?,
+            name: pod.name_any(),
+            claims,
+            spec: serde_json::to_string(&pod.spec).ok()?,
+        })
+    }
+}
+
 fn stage(pod: &PodObject) -> Stage {
     let mut conditions = pod.status.iter().flat_map(|status| &status.conditions);
     let scheduled = conditions.find(|condition| condition.kind == "PodScheduled");
@@ -379,6 +420,7 @@ impl Requirement {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
     use serde_json::{Value, json};
 
     use super::*;
@@ -497,6 +539,33 @@ mod tests {
         }))));
         let question = pods.next_question(TIME, Instant::now()).unwrap();
         assert_eq!(question.claims, BTreeSet::from(["p-net-x7".to_owned()]));
+    }
+
+    #[test]
+    fn an_unschedulable_pod_is_known_with_all_of_its_claims() {
+        let known = |change: fn(&mut Value)| Unschedulable::of(&pod("u1", change));
+        let found = known(|_| {}).unwrap();
+        assert_eq!((found.namespace.as_str(), found.name.as_str()), ("shop", "u1"));
+        assert_eq!(found.claims, BTreeMap::from([("net".to_owned(), "c".to_owned())]));
+        let spec = |pod: &Unschedulable| serde_json::from_str::<PodSpec>(&pod.spec).unwrap();
+        assert_eq!(spec(&found).resource_claims.unwrap()[0].resource_claim_name.as_deref(), Some("c"));
+        let templated = known(|pod| {
+            let claims = ["net", "none"].map(|name| json!({"name": name, "resourceClaimTemplateName": "t"}));
+            pod["spec"]["resourceClaims"] = json!(claims);
+            pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+            pod["status"]["resourceClaimStatuses"] =
+                json!([{"name": "net", "resourceClaimName": "p-net-x7"}, {"name": "none"}]);
+        });
+        let templated = templated.unwrap();
+        assert_eq!(templated.claims, BTreeMap::from([("net".to_owned(), "p-net-x7".to_owned())]));
+        assert_eq!(spec(&templated).tolerations.unwrap()[0].operator.as_deref(), Some("Exists"));
+        let none: [fn(&mut Value); 4] = [
+            |pod| pod["spec"]["resourceClaims"] = json!([{"name": "net", "resourceClaimTemplateName": "t"}]),
+            |pod| pod["spec"]["resourceClaims"] = json!([]),
+            |pod| pod["spec"]["nodeName"] = json!("a"),
+            |pod| pod["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:00Z"),
+        ];
+        assert_eq!(none.map(known), [const { None }; 4]);
     }
 
     #[test]

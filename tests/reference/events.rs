@@ -31,6 +31,8 @@ keeps new pods off a device is a [taint](../architecture.md#devices-and-counters
 The controller writes an event on a Network or an AddressPool when its condition `Accepted` gets the reason `Invalid` or
 `AcceptedWithWarnings`, and on an UplinkPolicy when it gets `Invalid`. The event has the condition's reason and message.
 
+The controller writes `NetworkNotAllocated` on pods, and agents write the other events.
+
 The kubelet has events of its own on pods: `FailedPrepareDynamicResources` has the message of the condition `Refused`. `Failed`
 with `CreateContainerError` says that a container waits for the pod's networks, and why.
 

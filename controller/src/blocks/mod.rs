@@ -94,13 +94,14 @@ enum Action {
     ClearNode { lease: LeaseRef, node: String },
 }
 
-/// Leases blocks as `demand` says, and reports how the pools are. Does not return.
+/// Leases blocks as `demand` says, and reports how the pools are. `saw` is told of each pod that the watch shows. Does not return.
 pub(crate) async fn run(
     client: Client,
     safety: Duration,
     metrics: Metrics,
     mut demand: watch::Receiver<Option<Demand>>,
     report: watch::Sender<Leased>,
+    saw: impl Fn(&watcher::Event<PodObject>),
 ) {
     let objects = |resource: ApiResource| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -121,6 +122,7 @@ pub(crate) async fn run(
             event = next_unless_refused(&mut block_events, "address blocks") => state.apply_block(event),
             event = next_unless_refused(&mut lease_events, "address leases") => state.apply_lease(event),
             event = next(&mut pod_events, "pods that do not run yet") => {
+                saw(&event);
                 if state.pods.apply(event) {
                     state.waiting = None;
                     // Pods come and go all the time; they matter only if addresses are scarce.

@@ -11,6 +11,7 @@ use netclaim_tests::{scenarios, suite};
 mod addresses;
 mod claims;
 mod controller;
+mod explaining;
 mod lost_nodes;
 mod placement;
 mod segments;
@@ -19,6 +20,7 @@ mod whereabouts;
 use addresses::*;
 use claims::*;
 use controller::*;
+use explaining::*;
 use lost_nodes::*;
 use placement::*;
 use segments::*;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
                 a_pod_goes_to_a_node_with_enough_bandwidth,
                 pods_with_claims_are_spread_over_the_nodes,
                 pods_with_claims_avoid_each_other,
+                a_pod_that_no_node_can_serve_is_told_once_why,
                 a_claim_of_another_node_is_refused,
                 a_named_claim_moves_to_another_node_with_its_pod,
                 a_cluster_wide_network_counts_its_interfaces_over_all_nodes,

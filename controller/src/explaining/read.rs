@@ -1,0 +1,141 @@
+//! Reads what pods ask for, and what the scheduler could give them.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use kube::api::ListParams;
+use kube::{Api, Client};
+use netclaim_allocation::{Holdings, Needed};
+use netclaim_api::DRIVER_NAME;
+use serde::de::DeserializeOwned;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// Time between two reads of one object, at least.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Slices in one answer of the API server. One may have 128 devices, and 100 kB.
+const SLICES: u32 = 100;
+
+/// Claims in one answer of the API server.
+const CLAIMS: u32 = 500;
+
+/// Classes by name; `None` if there is none of the name.
+pub(super) type Classes = BTreeMap<String, Option<DeviceClass>>;
+
+/// What nodes offer of what is asked for, and what claims have of it.
+#[derive(Debug)]
+pub(super) struct Offers {
+    pub(super) slices: Vec<ResourceSlice>,
+    pub(super) holdings: Holdings,
+}
+
+/// Reads objects, one request after the other.
+pub(super) struct Reader {
+    client: Client,
+    pace: Interval,
+}
+
+impl Reader {
+    pub(super) fn new(client: Client) -> Self {
+        let mut pace = interval(INTERVAL);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { client, pace }
+    }
+
+    /// Returns the claims, named as the pod names them, and adds their classes; `None` if a claim does not exist.
+    pub(super) async fn claims(
+        &mut self,
+        namespace: &str,
+        names: &BTreeMap<String, String>,
+        classes: &mut Classes,
+    ) -> kube::Result<Option<Vec<ResourceClaim>>> {
+        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
+        let class_api: Api<DeviceClass> = Api::all(self.client.clone());
+        let mut claims = Vec::new();
+        for (name_of_pod, name) in names {
+            self.pace.tick().await;
+            let Some(mut claim) = api.get_opt(name).await? else { return Ok(None) };
+            for class in classes_of(&claim) {
+                if let Entry::Vacant(unread) = classes.entry(class) {
+                    self.pace.tick().await;
+                    let found = class_api.get_opt(unread.key()).await?;
+                    unread.insert(found);
+                }
+            }
+            claim.metadata.name = Some(name_of_pod.clone());
+            claims.push(claim);
+        }
+        Ok(Some(claims))
+    }
+
+    /// Reads the slices and claims of all nodes and namespaces.
+    pub(super) async fn offers(&self, needed: &Needed) -> kube::Result<Offers> {
+        let mut slices = Vec::new();
+        let of_driver = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
+        each(Api::all(self.client.clone()), of_driver.limit(SLICES), |mut slice: ResourceSlice| {
+            needed.trim(&mut slice);
+            slices.push(slice);
+        })
+        .await?;
+        let devices: HashSet<(&str, &str)> = slices.iter().flat_map(devices_of).collect();
+        let mut holdings = Holdings::default();
+        each(
+            Api::all(self.client.clone()),
+            ListParams::default().limit(CLAIMS),
+            |mut claim: ResourceClaim| {
+                keep_only(&mut claim, &devices);
+                holdings.add(&claim);
+            },
+        )
+        .await?;
+        Ok(Offers { slices, holdings })
+    }
+}
+
+/// Lists objects in parts.
+async fn each<K: Clone + Debug + DeserializeOwned>(
+    api: Api<K>,
+    mut params: ListParams,
+    mut take: impl FnMut(K),
+) -> kube::Result<()> {
+    loop {
+        let part = api.list(&params).await?;
+        part.items.into_iter().for_each(&mut take);
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The devices of a slice, each with its pool.
+fn devices_of(slice: &ResourceSlice) -> impl Iterator<Item = (&str, &str)> {
+    let devices = slice.spec.devices.iter().flatten();
+    devices.map(|device| (slice.spec.pool.name.as_str(), device.name.as_str()))
+}
+
+/// Drops what the claim has of other devices.
+fn keep_only(claim: &mut ResourceClaim, devices: &HashSet<(&str, &str)>) {
+    let allocation = claim.status.as_mut().and_then(|status| status.allocation.as_mut());
+    let allocated = allocation.and_then(|allocation| allocation.devices.as_mut());
+    if let Some(results) = allocated.and_then(|allocated| allocated.results.as_mut()) {
+        results.retain(|result| {
+            result.driver == DRIVER_NAME && devices.contains(&(result.pool.as_str(), result.device.as_str()))
+        });
+    }
+}
+
+/// The classes that the requests of a claim and their alternatives name.
+fn classes_of(claim: &ResourceClaim) -> BTreeSet<String> {
+    let devices = claim.spec.iter().filter_map(|spec| spec.devices.as_ref());
+    let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+    let names = requests.flat_map(|request| {
+        let exactly = request.exactly.iter().map(|exactly| &exactly.device_class_name);
+        let alternatives = request.first_available.iter().flatten();
+        exactly.chain(alternatives.map(|alternative| &alternative.device_class_name))
+    });
+    names.cloned().collect()
+}

@@ -1,0 +1,174 @@
+//! The loop, with an API server that is none.
+
+use http::{Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower_test::mock;
+
+use super::*;
+use crate::node_objects::NodeFacts;
+
+/// Answers requests by their path and query for some time, and returns those that were made, and the notes of events.
+async fn serve(
+    mut requests: mock::Handle<Request<Body>, Response<Body>>,
+    objects: BTreeMap<&'static str, Value>,
+    time: Duration,
+) -> (Vec<String>, Vec<Value>) {
+    let (mut seen, mut events) = (Vec::new(), Vec::new());
+    let end = Instant::now() + time;
+    while let Ok(Some((request, reply))) = tokio::time::timeout_at(end, requests.next_request()).await {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().trim_start_matches("/apis/").to_owned();
+        let answer = if head.method == http::Method::POST {
+            let event: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+            events.push(event.clone());
+            Some(event)
+        } else {
+            let query = head.uri.query().unwrap_or_default();
+            let part = if query.contains("continue=next") { "?continue" } else { "" };
+            objects.get(format!("{path}{part}").as_str()).cloned()
+        };
+        seen.push(path);
+        let missing = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "reason": "NotFound", "code": 404});
+        let status = if answer.is_some() { 200 } else { 404 };
+        let body = Body::from(answer.unwrap_or(missing).to_string().into_bytes());
+        reply.send_response(Response::builder().status(status).body(body).unwrap());
+    }
+    (seen, events)
+}
+
+fn pod(uid: &str) -> PodObject {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": uid, "uid": uid, "namespace": "shop"},
+        "spec": {"resourceClaims": [{"name": "net", "resourceClaimTemplateName": "storage"}]},
+        "status": {
+            "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+            "resourceClaimStatuses": [{"name": "net", "resourceClaimName": "web-net-x7"}]},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn class(expression: &str) -> Value {
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "storage"},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+}
+
+const OF_STORAGE: &str =
+    r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "storage""#;
+
+/// Two nodes with one interface each, which claims of this namespace and of another one have.
+fn objects(expression: &str) -> BTreeMap<&'static str, Value> {
+    let slice = |node: &str| {
+        json!({"metadata": {"name": node}, "spec": {"driver": "netclaim.dev", "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "net-storage", "allowMultipleAllocations": true,
+                "attributes": {"network": {"string": "storage"}},
+                "capacity": {"interfaces": {"value": "1", "requestPolicy": {"default": "1", "validRange": {"min": "1"}}}}}]}})
+    };
+    let holding = |namespace: &str, name: &str, node: &str| {
+        json!({"metadata": {"namespace": namespace, "name": name}, "spec": {}, "status": {
+            "allocation": {"devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": node,
+                "device": "net-storage", "shareID": "s", "consumedCapacity": {"interfaces": "1"}}]}}}})
+    };
+    let list = |token: &str, items: Value| json!({"apiVersion": "resource.k8s.io/v1", "kind": "List", "metadata": {"continue": token}, "items": items});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"namespace": "shop", "name": "web-net-x7"},
+        "spec": {"devices": {"requests": [{"name": "net", "exactly": {"deviceClassName": "storage"}}]}}});
+    BTreeMap::from([
+        ("resource.k8s.io/v1/namespaces/shop/resourceclaims/web-net-x7", claim),
+        ("resource.k8s.io/v1/deviceclasses/storage", class(expression)),
+        ("resource.k8s.io/v1/resourceslices", list("next", json!([slice("a")]))),
+        ("resource.k8s.io/v1/resourceslices?continue", list("", json!([slice("b")]))),
+        ("resource.k8s.io/v1/resourceclaims", list("next", json!([holding("bank", "vault", "a")]))),
+        ("resource.k8s.io/v1/resourceclaims?continue", list("", json!([holding("shop", "db", "b")]))),
+    ])
+}
+
+/// Lets pods wait for some time, and returns the requests and the events.
+async fn explain(
+    pods: &[PodObject],
+    objects: BTreeMap<&'static str, Value>,
+    seconds: u64,
+) -> (Vec<String>, Vec<Value>, Metrics) {
+    let (service, requests) = mock::pair();
+    let client = Client::new(service, "default");
+    let metrics = Metrics::default();
+    let unscheduled = Arc::new(Unscheduled::default());
+    let networks = BTreeMap::from([("storage".parse().unwrap(), Draw::Nothing)]);
+    let nodes = ["a", "b"].map(|node| (node.to_owned(), NodeFacts::default()));
+    let demand = Demand { networks, nodes: Arc::new(nodes.into()), ..Demand::default() };
+    let (_demand, needed) = watch::channel(Some(demand));
+    for pod in pods {
+        unscheduled.apply(&watcher::Event::Apply(pod.clone()));
+    }
+    let events = Events::new(client.clone(), "pod-1".to_owned());
+    let explaining = run(client, events, metrics.clone(), unscheduled, needed);
+    tokio::select! {
+        () = explaining => unreachable!(),
+        (seen, events) = serve(requests, objects, Duration::from_secs(seconds)) => (seen, events, metrics),
+    }
+}
+
+fn count(metrics: &Metrics, outcome: Outcome) -> u64 {
+    metrics.pods_explained.get_or_create(&Explained { outcome: outcome.as_str() }).get()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_no_node_can_serve_get_one_event_each_with_the_cause() {
+    let (seen, events, metrics) = explain(&[pod("web-1"), pod("web-2")], objects(OF_STORAGE), 200).await;
+    assert_eq!(events.len(), 2, "{events:#?}");
+    let note = "no node can serve request net of claim net. 2 nodes (a, b): Network storage: \
+        0 of 1 interfaces free; held by claim shop/db, and claims of other namespaces";
+    for (event, name) in events.iter().zip(["web-1", "web-2"]) {
+        assert_eq!((&event["note"], &event["reason"]), (&json!(note), &json!("NetworkNotAllocated")));
+        assert_eq!(event["regarding"]["name"], name);
+        assert_eq!((&event["type"], &event["metadata"]["namespace"]), (&json!("Warning"), &json!("shop")));
+    }
+    let reads = |path: &str| seen.iter().filter(|seen| seen.ends_with(path)).count();
+    assert_eq!(reads("/resourceclaims/web-net-x7"), 3, "after 10, 70 and 190 s: {seen:?}");
+    assert_eq!(reads("/resourceslices"), 6, "in parts");
+    assert_eq!((count(&metrics, Outcome::Reported), count(&metrics, Outcome::Known)), (2, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_read_while_no_pod_waits() {
+    let (seen, ..) = explain(&[], objects(OF_STORAGE), 200).await;
+    assert_eq!(seen, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_are_not_read_for_pods_that_ask_for_devices_of_other_drivers() {
+    let foreign = objects(r#"device.driver == "gpu.example.com""#);
+    let (seen, events, metrics) = explain(&[pod("web-1")], foreign, 200).await;
+    assert_eq!(seen.len(), 2, "the claim and its class: {seen:?}");
+    assert!(events.is_empty());
+    assert_eq!(count(&metrics, Outcome::Foreign), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_node_can_serve_gets_no_event() {
+    let mut objects = objects(OF_STORAGE);
+    objects.remove("resource.k8s.io/v1/resourceclaims?continue");
+    let claims = json!({"apiVersion": "resource.k8s.io/v1", "kind": "List", "metadata": {}, "items": []});
+    objects.insert("resource.k8s.io/v1/resourceclaims", claims);
+    let (_, events, metrics) = explain(&[pod("web-1")], objects, 60).await;
+    assert!(events.is_empty());
+    assert_eq!(count(&metrics, Outcome::Served), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_that_does_not_exist_is_named() {
+    let expression = OF_STORAGE.replace(r#"network == "storage""#, r#"network == "gone""#);
+    let (_, events, _) = explain(&[pod("web-1")], objects(&expression), 60).await;
+    assert_eq!(events[0]["note"], "there is no Network gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_retried() {
+    let mut partial = objects(OF_STORAGE);
+    partial.remove("resource.k8s.io/v1/resourceslices");
+    let (seen, events, metrics) = explain(&[pod("web-1")], partial, 100).await;
+    assert!(events.is_empty());
+    assert_eq!(count(&metrics, Outcome::Failed), 2, "{seen:?}");
+}

@@ -1,0 +1,52 @@
+//! What the controller says of pods for which the scheduler finds no node.
+
+use anyhow::{Result, ensure};
+use netclaim_tests::objects::text;
+use netclaim_tests::{Plugged, Test, holds};
+use serde_json::json;
+
+/// More than the time until the controller looks at a pod again.
+const AGAIN: u64 = 75;
+
+const REASON: &str = "NetworkNotAllocated: ";
+
+pub fn a_pod_that_no_node_can_serve_is_told_once_why(test: &Test<'_>) -> Result<()> {
+    let namespace = test.namespace();
+    let _first = Plugged::on(test, "node0", "eth63")?;
+    let second = Plugged::on(test, "node1", "eth63")?;
+    let network = test.network_on("eth63", "a", |network| {
+        network["spec"]["capacity"] = json!({"interfaces": 1});
+    })?;
+    test.pod_on("node0", "holder", &network)?;
+    test.runs_with("holder", &["net1"])?;
+    second.set(&["far-eth63", "down"])?;
+    test.condition(60, ["network", &network], "Available", |condition| {
+        text(&condition["message"]).contains("node1")
+    })?;
+
+    test.pod("waiting", &network)?;
+    test.is_unschedulable("waiting")?;
+    let event = test.event("waiting", &[REASON])?;
+    let held = format!("held by claim {namespace}/holder (pod {namespace}/holder)");
+    for part in [
+        format!("{REASON}no node can serve request net of claim waiting. "),
+        format!("1 node (node0): Network {network}: 0 of 1 interfaces free; {held}"),
+        format!("1 node (node1): Network {network}: it takes no new pods: netclaim.dev/link-down"),
+        format!("1 node (node2): the node does not offer Network {network}"),
+    ] {
+        ensure!(event.contains(&part), "{part:?} is not in {event:?}");
+    }
+    holds(AGAIN, "the pod has one event", || {
+        let events = test.events("waiting")?;
+        let told = events.iter().filter(|event| event.starts_with(REASON)).count();
+        ensure!(told == 1, "{events:#?}");
+        Ok(())
+    })?;
+
+    second.set(&["far-eth63", "up"])?;
+    test.runs_with("waiting", &["net1"])?;
+    ensure!(test.node_of("waiting")? == "node1", "it runs on {}", test.node_of("waiting")?);
+    let others = test.events("holder")?;
+    ensure!(!others.iter().any(|event| event.starts_with(REASON)), "{others:#?}");
+    Ok(())
+}
