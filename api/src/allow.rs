@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{AttachmentConfig, Invalid, ParameterRule};
 
@@ -69,6 +70,18 @@ pub(crate) fn is_false(value: &bool) -> bool {
     !*value
 }
 
+impl AttachmentConfig {
+    /// Returns every setting that no claim may have, whatever the admin allows; paths are relative to the configuration.
+    pub fn never_of_claims(&self) -> Vec<Invalid> {
+        let ports = self.port_mappings.iter().enumerate().filter_map(|(i, mapping)| {
+            Some(Invalid::new(format!("portMappings[{i}].hostPort"), host_port_problem(mapping.host_port)?))
+        });
+        let args =
+            self.args.keys().filter_map(|key| Some(Invalid::new(format!("args.{key}"), arg_problem(key)?)));
+        ports.chain(args).collect()
+    }
+}
+
 impl Allow {
     /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` names the object with these
     /// rules, for the message.
@@ -99,15 +112,8 @@ impl Allow {
             );
             return Err(Invalid::new(field, problem));
         }
-        for (i, mapping) in port_mappings.iter().enumerate() {
-            if let Some(problem) = host_port_problem(mapping.host_port) {
-                return Err(Invalid::new(format!("portMappings[{i}].hostPort"), problem));
-            }
-        }
-        for key in args.keys() {
-            if let Some(problem) = arg_problem(key) {
-                return Err(Invalid::new(format!("args.{key}"), problem));
-            }
+        if let Some(never) = config.never_of_claims().into_iter().next() {
+            return Err(never);
         }
         for (name, value) in parameters {
             let field = format!("parameters.{name}");
@@ -119,6 +125,18 @@ impl Allow {
             rule.check(value).map_err(|problem| problem.within(&field))?;
         }
         Ok(())
+    }
+
+    /// Returns a warning for each parameter that the conflist in `field` does not use; paths are relative to the object.
+    pub(crate) fn unused(&self, conflist: &Map<String, Value>, field: &str) -> Vec<Invalid> {
+        let text = Value::Object(conflist.clone()).to_string();
+        let is_unused = |name: &&String| !text.contains(&format!("${{parameters.{name}}}"));
+        let warning = |name: &String| {
+            let problem =
+                format!("{field} has no ${{parameters.{name}}}: what claims set here has no effect");
+            Invalid::new(format!("parameters.{name}"), problem)
+        };
+        self.parameters.keys().filter(is_unused).map(warning).collect()
     }
 
     /// Returns every problem of the rules themselves; paths are relative to the object.

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::written::{ip, ips};
 use crate::{IfName, Invalid, IpRequest, MacAddr, Quantity};
 
 /// Opaque device configuration of a DeviceClass or a ResourceClaim: the settings of an attachment.
@@ -26,7 +27,7 @@ pub struct AttachmentConfig {
     pub ips: Vec<IpRequest>,
     /// Addresses of the first replica of a StatefulSet, such as `10.20.0.5`; replica N gets the Nth address after each. So claims
     /// from one template have addresses of their own that stay. The Network must have them in `addresses.reserved`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "replicaIPs")]
+    #[serde(default, deserialize_with = "ips", skip_serializing_if = "Vec::is_empty", rename = "replicaIPs")]
     #[schemars(with = "Vec<String>")]
     pub replica_ips: Vec<IpAddr>,
     /// MAC address of the interface, such as `02:00:5e:10:00:01`. Plugins get it as the CNI capability `mac`.
@@ -85,7 +86,7 @@ pub struct PortMapping {
     #[serde(default)]
     pub protocol: Protocol,
     /// Address of the node to listen on, such as `192.0.2.10`. By default, the node listens on all of its addresses.
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "hostIP")]
+    #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none", rename = "hostIP")]
     #[schemars(with = "Option<String>")]
     pub host_ip: Option<IpAddr>,
 }

@@ -27,7 +27,10 @@ pub(crate) fn capability_args(
     asked.into_iter().filter(|(_, asked)| *asked).try_for_each(|(name, _)| needs(name))?;
     let limits = match bandwidth {
         Some(asked) => {
-            within(asked, granted)?;
+            let beyond = granted.map(|granted| asked.beyond(granted)).unwrap_or_default();
+            if let Some(problem) = beyond.into_iter().next() {
+                return Err(problem);
+            }
             needs("bandwidth")?;
             Some(Bandwidth { ingress: asked.ingress.or(granted), egress: asked.egress.or(granted) })
         }
@@ -43,16 +46,20 @@ pub(crate) fn capability_args(
     })
 }
 
-fn within(asked: &Bandwidth, granted: Option<Quantity>) -> Result<(), Invalid> {
-    for (field, rate) in [("bandwidth.ingress", asked.ingress), ("bandwidth.egress", asked.egress)] {
-        if let Some((rate, granted)) = rate.zip(granted).filter(|(rate, granted)| rate > granted) {
+impl Bandwidth {
+    /// Returns the rates that are more than was granted; paths are relative to the configuration.
+    pub fn beyond(&self, granted: Quantity) -> Vec<Invalid> {
+        let rates = [("bandwidth.ingress", self.ingress), ("bandwidth.egress", self.egress)];
+        let beyond =
+            rates.into_iter().filter_map(|(field, rate)| Some((field, rate.filter(|rate| *rate > granted)?)));
+        let problem = |(field, rate)| {
             let problem = format!(
                 "{rate} is more than the {granted} that the claim was granted: raise capacity.requests.bandwidth"
             );
-            return Err(Invalid::new(field, problem));
-        }
+            Invalid::new(field, problem)
+        };
+        beyond.map(problem).collect()
     }
-    Ok(())
 }
 
 /// The bandwidth plugin refuses a rate without a burst, so each rate gets a burst of a tenth of a second. Older versions

@@ -2,9 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::{Allow, IfName};
+use netclaim_cni::validate::{Severity, validate_template};
+
+use crate::conflist::as_conflist;
+use crate::{Allow, IfName, Invalid, template};
 
 /// Opaque device configuration of a **DeviceClass**: the CNI configuration that attaches an uplink device.
 ///
@@ -22,4 +25,29 @@ pub struct CniConfig {
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
     pub allow: Allow,
+}
+
+impl CniConfig {
+    /// Returns every problem; none means that an uplink can be attached with it. Paths are relative to the configuration, and lead
+    /// through `plugins` also where a single plugin is written.
+    pub fn problems(&self) -> Vec<Invalid> {
+        let rules = self.allow.problems().into_iter().map(|problem| problem.within("allow"));
+        rules.chain(self.findings(Severity::Error)).collect()
+    }
+
+    /// Returns every likely mistake.
+    pub fn warnings(&self) -> Vec<Invalid> {
+        let unused = self.allow.unused(&self.config, "config").into_iter().map(|p| p.within("allow"));
+        self.findings(Severity::Warning).chain(unused).collect()
+    }
+
+    fn findings(&self, severity: Severity) -> impl Iterator<Item = Invalid> {
+        let mut conflist = as_conflist(&self.config);
+        conflist.entry("name").or_insert_with(|| json!("netclaim"));
+        let findings = validate_template(Value::Object(conflist).to_string().as_bytes(), &|name| {
+            template::place_with(name, &self.allow)
+        });
+        let of_severity = findings.into_iter().filter(move |finding| finding.severity == severity);
+        of_severity.map(|finding| Invalid::from(finding).within("config"))
+    }
 }

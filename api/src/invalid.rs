@@ -33,10 +33,16 @@ impl Invalid {
         shown.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join("; ")
     }
 
+    /// Returns the error if there are more than `max` of what `field` lists.
+    pub(crate) fn too_many(field: impl Into<String>, count: usize, max: usize) -> Option<Self> {
+        (count > max).then(|| Self::new(field, format!("has {count} items: write at most {max}")))
+    }
+
     /// Returns the error with the path of the field from the object that contains it.
     #[must_use]
     pub fn within(self, parent: &str) -> Self {
         let field = match self.field.chars().next() {
+            _ if parent.is_empty() => self.field,
             None => parent.to_owned(),
             Some('[') => format!("{parent}{}", self.field),
             Some(_) => format!("{parent}.{}", self.field),

@@ -85,6 +85,11 @@ impl LabelSelector {
                     if takes_values { "is empty: In and NotIn need values" } else { "must be left out here" };
                 wrong("values", problem.to_owned());
             }
+            for (j, value) in values.iter().enumerate() {
+                if !value.is_empty() && !is_label_name(value) {
+                    wrong(&format!("values[{j}]"), format!("{value:?} cannot be the value of a label"));
+                }
+            }
         }
         problems
     }

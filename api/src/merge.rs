@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use netclaim_cni::validate::{Finding, Severity, validate, validate_template};
+use netclaim_cni::validate::{Finding, Severity, validate};
 use netclaim_cni::{CapabilityArgs, NetworkList, error_chain};
 use serde_json::{Map, Value, json};
 
@@ -14,9 +14,7 @@ use crate::capability::capability_args;
 use crate::conflist::{as_conflist, plain_conflist};
 use crate::network::{ADDRESSES, NetworkSpec};
 use crate::opaque::Opaque;
-use crate::{
-    Allow, AttachmentConfig, CniConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template,
-};
+use crate::{Allow, AttachmentConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template};
 
 /// Who wrote a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,9 +164,21 @@ fn asked(base: Base<'_>, settings: &mut AttachmentConfig) -> Result<Asked, Inval
         (ips, first) if ips.is_empty() && first.is_empty() => Ok(Asked::None),
         (ips, first) if first.is_empty() => Ok(Asked::Addresses(ips)),
         (ips, first) if ips.is_empty() => Ok(Asked::ByReplica(first)),
-        _ => Err(Invalid::new("replicaIPs", "set either ips or replicaIPs")),
+        _ => Err(Invalid::new("replicaIPs", EITHER_IPS)),
     }
 }
+
+/// What is wrong with a CNIConfig of a claim.
+pub const CNI_OF_CLAIM: &str = "a CNIConfig may only come from a DeviceClass, because it runs as root on the node: use an \
+                                AttachmentConfig, or ask the admin for a class";
+
+/// Returns what is wrong with a CNIConfig for the device of a Network.
+pub fn cni_of_network(network: &str) -> String {
+    format!("a CNIConfig needs an uplink device, but this is Network {network:?}, which has its own")
+}
+
+/// What is wrong with two ways to ask for addresses.
+pub const EITHER_IPS: &str = "set either ips or replicaIPs";
 
 /// Returns the conflist of a device and what claims may set in it. `limited` says that bandwidth was granted or asked for.
 fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Template, Allow), Invalid> {
@@ -178,22 +188,20 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
             continue;
         };
         if layer.author == Author::Claim {
-            let problem = "a CNIConfig may only come from a DeviceClass, because it runs as root on the node: \
-                           use an AttachmentConfig, or ask the admin for a class";
-            return Err(Invalid::new("kind", problem).within(&layer.place()));
+            return Err(Invalid::new("kind", CNI_OF_CLAIM).within(&layer.place()));
         }
         if let Base::Network(name, _) = base {
-            let problem = format!(
-                "a CNIConfig needs an uplink device, but this is Network {:?}, which has its own",
-                name.as_str()
-            );
-            return Err(Invalid::new("kind", problem).within(&layer.place()));
+            return Err(Invalid::new("kind", cni_of_network(name.as_str())).within(&layer.place()));
         }
         class_config = Some((layer, config));
     }
     let (conflist, allow, owner, field) = match (class_config, base) {
         (Some((layer, config)), _) => {
-            let conflist = class_conflist(config).map_err(|problem| Invalid::new(layer.place(), problem))?;
+            let problems = config.problems();
+            if !problems.is_empty() {
+                return Err(Invalid::new(layer.place(), Invalid::list(&problems)));
+            }
+            let conflist = as_conflist(&config.config);
             (conflist, config.allow.clone(), "the DeviceClass".to_owned(), "config")
         }
         (None, Base::Network(name, spec)) => {
@@ -208,23 +216,10 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
     Ok((Template { conflist, owner, field }, allow))
 }
 
-/// Returns the conflist of a DeviceClass, or everything that is wrong with its CNIConfig.
-fn class_conflist(config: &CniConfig) -> Result<Map<String, Value>, String> {
-    let conflist = as_conflist(&config.config);
-    let mut named = conflist.clone();
-    named.entry("name").or_insert_with(|| json!("netclaim"));
-    let findings = validate_template(Value::Object(named).to_string().as_bytes(), &|name| {
-        template::place_with(name, &config.allow)
-    });
-    let rules = config.allow.problems().into_iter().map(|problem| problem.within("allow")).collect();
-    refused(findings, "config", rules)?;
-    Ok(conflist)
-}
-
-/// Refuses a configuration at `path` with errors among its findings. `errors` are known already.
-fn refused(findings: Vec<Finding>, path: &str, mut errors: Vec<Invalid>) -> Result<(), String> {
+/// Refuses a configuration at `path` with errors among its findings.
+fn refused(findings: Vec<Finding>, path: &str) -> Result<(), String> {
     let found = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
-    errors.extend(found.map(|error| Invalid::from(error).within(path)));
+    let errors: Vec<Invalid> = found.map(|error| Invalid::from(error).within(path)).collect();
     if errors.is_empty() { Ok(()) } else { Err(Invalid::list(&errors)) }
 }
 
@@ -245,7 +240,7 @@ impl Merged {
         }
         resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
         let json = Value::Object(resolved).to_string();
-        refused(validate(json.as_bytes()), field, Vec::new())
+        refused(validate(json.as_bytes()), field)
             .and_then(|()| {
                 NetworkList::parse(json.as_bytes()).map_err(|e| format!("{field}: {}", error_chain(&e)))
             })

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::{API_VERSION, AttachmentConfig, CniConfig, Invalid, strict_json};
+use crate::decode::{decode, parse};
+use crate::{API_VERSION, AttachmentConfig, CniConfig, Invalid};
 
 /// The `apiVersion` under which upstream defined `CNIConfig`.
 const UPSTREAM_API_VERSION: &str = "cni.networking.x-k8s.io/v1alpha1";
@@ -20,29 +21,46 @@ impl Opaque {
     /// Decodes the JSON text of `opaque.parameters`, which the API server limits to 10 KiB.
     ///
     /// # Errors
-    /// Names the field that is unknown, repeated, missing or wrong.
+    /// Names the first field that is unknown, repeated, missing or wrong.
     pub fn decode(text: &str) -> Result<Self, Invalid> {
-        let Value::Object(mut object) = strict_json::parse(text)? else {
-            return Err(Invalid::new("", "is not a JSON object"));
+        let first = |errors: Vec<Invalid>| errors.into_iter().next();
+        Self::read(&parse(text)?)
+            .map_err(|errors| first(errors).unwrap_or_else(|| Invalid::new("", "is invalid")))
+    }
+
+    /// Decodes `opaque.parameters`.
+    ///
+    /// # Errors
+    /// Every field that is unknown, missing or wrong.
+    pub fn read(parameters: &Value) -> Result<Self, Vec<Invalid>> {
+        let Value::Object(mut object) = parameters.clone() else {
+            return Err(vec![Invalid::new("", "is not a JSON object")]);
         };
         let mut text_field = |field: &str| match object.remove(field) {
             Some(Value::String(text)) => Ok(text),
             Some(other) => Err(Invalid::new(field, format!("{other} is not a string"))),
             None => Err(Invalid::new(field, format!("is missing: write {API_VERSION:?} and a kind"))),
         };
-        let version = text_field("apiVersion")?;
-        let kind = text_field("kind")?;
+        let (version, kind) = match (text_field("apiVersion"), text_field("kind")) {
+            (Ok(version), Ok(kind)) => (version, kind),
+            (version, kind) => return Err([version.err(), kind.err()].into_iter().flatten().collect()),
+        };
         let object = Value::Object(object);
         match (version.as_str(), kind.as_str()) {
             (API_VERSION, "AttachmentConfig") => {
-                let config: AttachmentConfig = strict_json::decode(object)?;
-                config.problems().into_iter().next().map_or(Ok(Self::Attachment(config)), Err)
+                let config: AttachmentConfig = decode(&object)?;
+                let problems = config.problems();
+                if problems.is_empty() { Ok(Self::Attachment(config)) } else { Err(problems) }
             }
-            (API_VERSION | UPSTREAM_API_VERSION, "CNIConfig") => strict_json::decode(object).map(Self::Cni),
+            (API_VERSION | UPSTREAM_API_VERSION, "CNIConfig") => decode(&object).map(Self::Cni),
             (API_VERSION, _) => {
-                Err(Invalid::new("kind", format!("{kind:?} is unknown: use AttachmentConfig or CNIConfig")))
+                let problem = format!("{kind:?} is unknown: use AttachmentConfig or CNIConfig");
+                Err(vec![Invalid::new("kind", problem)])
             }
-            _ => Err(Invalid::new("apiVersion", format!("{version:?} is unknown: use {API_VERSION:?}"))),
+            _ => {
+                let problem = format!("{version:?} is unknown: use {API_VERSION:?}");
+                Err(vec![Invalid::new("apiVersion", problem)])
+            }
         }
     }
 }
@@ -84,6 +102,8 @@ mod tests {
                 .contains("use AttachmentConfig or CNIConfig")
         );
         assert!(Opaque::decode("[]").is_err());
+        let both = Opaque::read(&serde_json::json!({"ifName": "a"})).expect_err("neither");
+        assert_eq!(both.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), ["apiVersion", "kind"]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Quantity(u64);
 
 /// What people write in YAML: `10G` or a plain number.
 #[derive(Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "is no amount: write for example 10G, 500M or 64")]
 #[allow(dead_code, reason = "the variants are read by TryFrom and described to schemars")]
 enum Written {
     Whole(u64),

@@ -15,13 +15,16 @@ pub const MAX_ID: u32 = (1 << 24) - 1;
 /// attributes and capacities.
 pub const MAX_CHOICES: usize = 12;
 
+/// The most entries of `ids`.
+const MAX_RANGES: usize = 64;
+
 /// The segmentation ids of a Network. Its CNI configuration uses them as `${segmentation.id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Segmentation {
     /// Ids and ranges of ids, such as `100` and `200-299`. If several Networks list an id for one uplink, the first Network
     /// by name has it there.
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ids: Vec<IdRange>,
     /// Who chooses the id of an attachment. `Node`: the node takes the lowest free id, and the device's capacity `segments`
     /// counts the ids. `Claim`: the claim requests the capacity of an id, such as `segment150: 1`, and the scheduler finds a
@@ -50,7 +53,7 @@ pub struct IdRange {
 
 /// What people write in YAML: `100` or `200-299`.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "is no id or range of ids: write for example 100 or 200-299")]
 enum Text {
     Number(u32),
     Text(String),
@@ -120,6 +123,9 @@ impl Segmentation {
         let mut problems = Vec::new();
         if self.ids.is_empty() {
             problems.push(Invalid::new("ids", "is empty: nobody could use the network"));
+        }
+        if let Some(many) = Invalid::too_many("ids", self.ids.len(), MAX_RANGES) {
+            return vec![many];
         }
         let mut sorted = self.ids.clone();
         sorted.sort_by_key(|range| range.first);

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Invalid;
+use crate::decode::Removed;
 
 /// The most unknown fields of an object: no version adds more.
 const MAX_UNKNOWN: usize = 32;
@@ -33,30 +34,13 @@ pub fn read_stored<T: DeserializeOwned>(value: &Value) -> Result<Stored<T>, Inva
         };
         let path = error.path().to_string();
         let is_unknown = error.inner().to_string().starts_with("unknown field ");
-        if !is_unknown || unknown.len() == MAX_UNKNOWN || !remove(&mut rest, error.path()) {
+        if !is_unknown || unknown.len() == MAX_UNKNOWN || !Removed::default().remove(&mut rest, error.path())
+        {
             let path = if path == "." { String::new() } else { path };
             return Err(Invalid::new(path, error.into_inner().to_string()));
         }
         unknown.push(path);
     }
-}
-
-/// Removes the field at the path. Returns whether there was one.
-fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> bool {
-    use serde_path_to_error::Segment;
-    let mut segments: Vec<&Segment> = path.iter().collect();
-    let Some(Segment::Map { key: last }) = segments.pop() else { return false };
-    let mut at = value;
-    for segment in segments {
-        let next = match segment {
-            Segment::Seq { index } => at.get_mut(*index),
-            Segment::Map { key } => at.get_mut(key),
-            Segment::Enum { .. } | Segment::Unknown => None,
-        };
-        let Some(next) = next else { return false };
-        at = next;
-    }
-    at.as_object_mut().is_some_and(|fields| fields.remove(last).is_some())
 }
 
 #[cfg(test)]

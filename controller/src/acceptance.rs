@@ -46,7 +46,7 @@ impl Judgement for Acceptance {
     fn of(network: &DynamicObject) -> Self {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
         let name = network.name_any();
-        let result = validate(&name, spec);
+        let result = NetworkSpec::read(&name, spec);
         Self {
             warnings: result.as_ref().map(|(_, spec)| spec.warnings(&name)).unwrap_or_default(),
             result,
@@ -189,24 +189,6 @@ fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> 
     Finding::new(supply.reason(), message)
 }
 
-/// Decodes the spec of an object; an error names the field.
-pub(crate) fn decode_spec<T: DeserializeOwned>(spec: &Value) -> Result<T, Vec<Invalid>> {
-    serde_path_to_error::deserialize(spec).map_err(|error| {
-        let path = error.path().to_string();
-        let path = if path == "." { "" } else { &path };
-        vec![Invalid::new(path, error.inner().to_string()).within("spec")]
-    })
-}
-
-fn validate(name: &str, spec: &Value) -> Result<(NetworkName, NetworkSpec), Vec<Invalid>> {
-    let spec: NetworkSpec = decode_spec(spec)?;
-    let problems = spec.problems(name);
-    match name.parse() {
-        Ok(name) if problems.is_empty() => Ok((name, spec)),
-        _ => Err(problems),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
@@ -319,10 +301,10 @@ mod tests {
         for (spec, expected) in [
             (
                 json!({"cni": {}, "uplink": {"interfaces": ["eth1", 7]}}),
-                "spec.uplink.interfaces[1]: invalid type: integer",
+                "spec.uplink.interfaces[1]: must be a string, not a number",
             ),
             (json!({"cni": {}, "uplnk": {}}), "spec.uplnk: unknown field `uplnk`"),
-            (Value::Null, "spec: invalid type: null"),
+            (Value::Null, "spec: must be an object, not null"),
         ] {
             let status = network(|network| network["spec"] = spec)
                 .status(&on(0), Addresses::default(), Vec::new(), &at(0))

@@ -10,7 +10,7 @@ use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals,
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
-use crate::acceptance::{decode_spec, stored_status};
+use crate::acceptance::stored_status;
 use crate::catalog::Judgement;
 use crate::node_objects::{NodeFacts, Nodes};
 use crate::status::{Finding, find, named};
@@ -31,7 +31,7 @@ impl Judgement for PoolAcceptance {
         let spec = pool.data.get("spec").unwrap_or(&Value::Null);
         Self {
             name: pool.name_any(),
-            result: validate(spec),
+            result: AddressPoolSpec::read(&pool.name_any(), spec),
             generation: pool.metadata.generation,
             before: stored_status(pool),
         }
@@ -87,16 +87,6 @@ impl PoolAcceptance {
             addresses,
             conditions: vec![condition],
         })
-    }
-}
-
-fn validate(spec: &Value) -> Result<AddressPoolSpec, Vec<Invalid>> {
-    let spec: AddressPoolSpec = decode_spec(spec)?;
-    let problems = spec.problems();
-    if problems.is_empty() {
-        Ok(spec)
-    } else {
-        Err(problems.into_iter().map(|problem| problem.within("spec")).collect())
     }
 }
 

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::DynamicObject;
 use netclaim_api::Invalid;
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
+use netclaim_api::stored::Stored;
 use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::Value;
 
@@ -16,17 +17,7 @@ pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyS
     let before = policy.data.get("status").cloned().unwrap_or_default();
     let before: UplinkPolicyStatus = serde_json::from_value(before).unwrap_or_default();
     let finding = match UplinkPolicySpec::read(spec) {
-        Ok(stored) if stored.unknown.is_empty() => {
-            Finding::new(AcceptedReason::Accepted, "nodes that it selects follow it")
-        }
-        Ok(stored) => {
-            let unknown: Vec<String> = stored.unknown.iter().map(|path| format!("spec.{path}")).collect();
-            let message = format!(
-                "nodes that it selects follow it, but for what this version of netclaim does not know: {}",
-                unknown.join(", ")
-            );
-            Finding::new(AcceptedReason::AcceptedWithWarnings, message)
-        }
+        Ok(stored) => accepted(&stored),
         Err(problems) => Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)),
     };
     let generation = policy.metadata.generation;
@@ -34,6 +25,25 @@ pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyS
     let same = find(&before.conditions, AcceptedReason::TYPE) == Some(&condition)
         && before.observed_generation == generation;
     (!same).then(|| UplinkPolicyStatus { observed_generation: generation, conditions: vec![condition] })
+}
+
+fn accepted(stored: &Stored<UplinkPolicySpec>) -> Finding<AcceptedReason> {
+    let mut message = "nodes that it selects follow it".to_owned();
+    let unknown: Vec<String> = stored.unknown.iter().map(|path| format!("spec.{path}")).collect();
+    if !unknown.is_empty() {
+        message += &format!(", but for what this version of netclaim does not know: {}", unknown.join(", "));
+    }
+    let warnings = stored.value.warnings();
+    if !warnings.is_empty() {
+        message += &format!(
+            "{} look at {}",
+            if unknown.is_empty() { ", but" } else { ";" },
+            Invalid::list(&warnings)
+        );
+    }
+    let is_plain = unknown.is_empty() && warnings.is_empty();
+    let reason = if is_plain { AcceptedReason::Accepted } else { AcceptedReason::AcceptedWithWarnings };
+    Finding::new(reason, message)
 }
 
 /// Says what is wrong with a policy, and what nodes do instead of following it.
@@ -103,6 +113,17 @@ mod tests {
             judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "drainFirst": true}));
         assert_eq!(status, "True");
         assert!(message.ends_with("does not know: spec.drainFirst"), "{message}");
+    }
+
+    #[test]
+    fn a_policy_with_a_probable_mistake_is_followed_with_a_warning() {
+        let (status, message) =
+            judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "modes": ["nic"]}));
+        assert_eq!(status, "True");
+        assert!(
+            message.starts_with("nodes that it selects follow it, but look at spec.modes: has no effect"),
+            "{message}"
+        );
     }
 
     #[test]

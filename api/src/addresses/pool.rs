@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::span::{Family, Span, overlap, subtract};
+use crate::decode::decode;
+use crate::written::{ip, net};
 use crate::{Invalid, NetworkName};
 
 /// Nodes for which a pool has room by default, if the cluster has fewer.
@@ -21,6 +23,12 @@ const BLOCKS_PER_NODE: u128 = 4;
 const MAX_DEFAULT_BLOCK: u128 = 64;
 /// Addresses in a block of the default size, at least.
 const MIN_DEFAULT_BLOCK: u128 = 4;
+/// Limits of lists: blocks are computed of all of them.
+const MAX_RANGES: usize = 64;
+const MAX_ROUTES: usize = 64;
+const MAX_SPANS: usize = 256;
+/// The longest name of an AddressPool, in bytes. The names of its blocks begin with it.
+const MAX_NAME: usize = 200;
 /// Host bits of the largest block that may be set: no node has 65,536 pods.
 const MAX_HOST_BITS: u8 = 16;
 
@@ -35,18 +43,18 @@ pub struct NetworkAddresses {
     /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
     /// IPv6 range.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = MAX_RANGES))]
     pub ranges: Vec<AddressRange>,
     /// Routes that pods get with their addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = MAX_ROUTES))]
     pub routes: Vec<Route>,
     /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<BlockSize>,
     /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = 256))]
+    #[schemars(with = "Vec<String>", length(max = MAX_SPANS))]
     pub reserved: Vec<Span>,
 }
 
@@ -70,6 +78,9 @@ fn union_rules() -> Value {
         category = "netclaim",
         status = "AddressPoolStatus",
         doc = "Addresses that several Networks draw from.",
+        validation = kube::core::Rule::new("size(self.metadata.name) <= 200").message(
+            "the name must have at most 200 bytes, because the names of its blocks begin with it"
+        ),
         printcolumn = r#"{"name":"Ranges","type":"string","jsonPath":".spec.ranges[*].subnet"}"#,
         printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.addresses.size","description":"attachments that the ranges allow"}"#,
         printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased"}"#,
@@ -81,18 +92,18 @@ fn union_rules() -> Value {
 pub struct AddressPoolSpec {
     /// The ranges of the pool. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
     /// IPv6 range.
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ranges: Vec<AddressRange>,
     /// Routes that pods get with their addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = MAX_ROUTES))]
     pub routes: Vec<Route>,
     /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number of nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<BlockSize>,
     /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = 256))]
+    #[schemars(with = "Vec<String>", length(max = MAX_SPANS))]
     pub reserved: Vec<Span>,
 }
 
@@ -101,23 +112,24 @@ pub struct AddressPoolSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddressRange {
     /// The subnet, such as `10.20.0.0/22`. Pods get its prefix length.
-    #[schemars(with = "String")]
+    #[serde(deserialize_with = "net")]
+    #[schemars(with = "String", extend("format" = "cidr"))]
     pub subnet: IpNet,
     /// The first address for pods. By default, it is the first one of the subnet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub range_start: Option<IpAddr>,
     /// The last address for pods. By default, it is the last one of the subnet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub range_end: Option<IpAddr>,
     /// The gateway of the subnet, which no pod gets. By default, it is the first address of the subnet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub gateway: Option<IpAddr>,
     /// Addresses that no pod gets: `10.20.0.7`, `10.20.0.0/28` or `10.20.0.7-10.20.0.9`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = 256))]
+    #[schemars(with = "Vec<String>", length(max = MAX_SPANS))]
     pub exclude: Vec<Span>,
 }
 
@@ -126,10 +138,11 @@ pub struct AddressRange {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Route {
     /// The destination, such as `10.0.0.0/8`.
-    #[schemars(with = "String")]
+    #[serde(deserialize_with = "net")]
+    #[schemars(with = "String", extend("format" = "cidr"))]
     pub dst: IpNet,
     /// The next hop. By default, it is the gateway of the range.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub gw: Option<IpAddr>,
 }
@@ -249,7 +262,7 @@ impl NetworkAddresses {
 
 /// Whether the text can name a Kubernetes object (a DNS subdomain).
 fn is_object_name(text: &str) -> bool {
-    text.len() <= 200 && text.split('.').all(crate::is_dns_label)
+    text.len() <= MAX_NAME && text.split('.').all(crate::is_dns_label)
 }
 
 impl AddressRange {
@@ -317,6 +330,7 @@ impl AddressRange {
                 "the range ends before it starts, or has no address for pods",
             ));
         }
+        problems.extend(Invalid::too_many("exclude", self.exclude.len(), MAX_SPANS));
         let outside = self.exclude.iter().enumerate().filter(|(_, span)| all.intersection(**span).is_none());
         problems.extend(outside.map(|(i, span)| {
             Invalid::new(format!("exclude[{i}]"), format!("{span} is not in subnet {subnet}"))
@@ -326,6 +340,29 @@ impl AddressRange {
 }
 
 impl AddressPoolSpec {
+    /// Reads the AddressPool `name` from its spec.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(name: &str, spec: &Value) -> Result<Self, Vec<Invalid>> {
+        let of_name = (!is_object_name(name)).then(|| {
+            let problem =
+                format!("{name:?} cannot name an AddressPool: use a DNS name of at most {MAX_NAME} bytes");
+            Invalid::new("metadata.name", problem)
+        });
+        let read = decode(spec).and_then(|spec: Self| {
+            let problems = spec.problems();
+            if problems.is_empty() { Ok(spec) } else { Err(problems) }
+        });
+        match (of_name, read) {
+            (None, Ok(spec)) => Ok(spec),
+            (of_name, read) => {
+                let of_spec = read.err().into_iter().flatten().map(|problem| problem.within("spec"));
+                Err(of_name.into_iter().chain(of_spec).collect())
+            }
+        }
+    }
+
     /// Returns the families of the pool's addresses.
     pub fn families(&self) -> BTreeSet<Family> {
         self.ranges.iter().map(AddressRange::family).collect()
@@ -484,6 +521,17 @@ impl AddressPoolSpec {
         if self.ranges.is_empty() {
             problems.push(Invalid::new("ranges", "is empty: list the subnets"));
         }
+        // What follows compares ranges with each other.
+        let lists = [
+            ("ranges", self.ranges.len(), MAX_RANGES),
+            ("routes", self.routes.len(), MAX_ROUTES),
+            ("reserved", self.reserved.len(), MAX_SPANS),
+        ];
+        let many = lists.into_iter().filter_map(|(field, count, max)| Invalid::too_many(field, count, max));
+        problems.extend(many);
+        if !problems.is_empty() {
+            return problems;
+        }
         for (i, range) in self.ranges.iter().enumerate() {
             let at = format!("ranges[{i}]");
             problems.extend(range.problems().into_iter().map(|problem| problem.within(&at)));
@@ -517,6 +565,10 @@ impl AddressPoolSpec {
             }
         }
         for (i, route) in self.routes.iter().enumerate() {
+            if route.dst != route.dst.trunc() {
+                let problem = format!("{} has host bits set: write {}", route.dst, route.dst.trunc());
+                problems.push(Invalid::new(format!("routes[{i}].dst"), problem));
+            }
             if route.gw.is_some_and(|gw| Family::of(gw) != Family::of(route.dst.addr())) {
                 problems.push(Invalid::new(format!("routes[{i}].gw"), "is not of the family of dst"));
             }

@@ -9,7 +9,38 @@ pub(super) fn spec_rules() -> Value {
         "rule": "self.scope != 'Cluster' || !has(self.segmentation)",
         "message": IDS_OF_CLUSTER,
         "fieldPath": ".segmentation",
+    }, {
+        "rule": "!has(self.addresses) || !has(self.capacity) || !has(self.capacity.addresses)",
+        "message": ADDRESSES_COUNTED,
+        "fieldPath": ".capacity",
     }])
+}
+
+/// For the uplink.
+pub(super) fn uplink_rules() -> Value {
+    json!([{
+        "rule": "has(self.interfaces) && size(self.interfaces) > 0 || has(self.attributes) && size(self.attributes) > 0",
+        "message": EVERY_LINK,
+    }])
+}
+
+/// For the capacity: amounts that nobody could take anything of, or that are none.
+pub(super) fn capacity_rules() -> Value {
+    let amount = |field: &str, least: &str, message: &str| {
+        let text = format!("string(self.{field})");
+        json!({
+            "rule": format!(
+                "!has(self.{field}) || self.{field} == null || isQuantity({text}) && quantity({text}).compareTo(quantity('0')) >= {least}"
+            ),
+            "message": message,
+            "fieldPath": format!(".{field}"),
+        })
+    };
+    json!([
+        amount("bandwidth", "0", "must be an amount such as 10G"),
+        amount("interfaces", "1", "must be a number of at least 1, such as 64"),
+        amount("addresses", "1", "must be a number of at least 1, such as 254"),
+    ])
 }
 
 /// For the scope.
@@ -20,5 +51,7 @@ pub(super) fn scope_rules() -> Value {
     }])
 }
 
+pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remove it";
+pub(super) const EVERY_LINK: &str = "selects every link: name interfaces, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
     "ids are handed out by nodes, and a Network of scope Cluster is not: use scope Node";

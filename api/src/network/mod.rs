@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::addresses::{AddressTotals, NetworkAddresses};
-use crate::attribute::DeclaredAttributes;
+use crate::attribute::{self, DeclaredAttributes, MAX_DECLARED, admission_rules_of_declared};
 use crate::conflist::{Plugin, link_use_of, plugins, vlan_of};
+use crate::decode::decode;
 use crate::labels::LabelSelector;
 use crate::segmentation::Segmentation;
-use crate::{Allow, IfName, LinkUse, NetworkName, Quantity};
+use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
 
 /// A network that pods can be attached to through ResourceClaims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -78,6 +79,7 @@ pub struct NetworkSpec {
     pub segmentation: Option<Segmentation>,
     /// Attributes of the network's devices, which selectors and constraints of claims can use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
     pub attributes: DeclaredAttributes,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
@@ -96,6 +98,9 @@ fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
+/// The most names of interfaces, since every node looks for all of them.
+const MAX_INTERFACES: usize = 32;
+
 /// Where the capacity of a Network is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "described at the field")]
@@ -108,20 +113,33 @@ pub enum Scope {
 /// Selects the link of a node that a Network uses: the first with one of the names and all of the attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("x-kubernetes-validations" = admission::uplink_rules()))]
 pub struct UplinkSelector {
     /// Interface names, the preferred one first, such as `[eth1, ens5]`. By default, any name is possible, and the link
     /// with the lowest index comes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = MAX_INTERFACES))]
     pub interfaces: Vec<IfName>,
     /// Attributes that the link must have. An UplinkPolicy or a file on the node declares them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
     pub attributes: DeclaredAttributes,
+}
+
+impl UplinkSelector {
+    /// Returns every problem; paths are relative to the selector. What the driver says of a link is not declared, and selects
+    /// none.
+    fn problems(&self) -> Vec<Invalid> {
+        let many = Invalid::too_many("interfaces", self.interfaces.len(), MAX_INTERFACES);
+        let attributes = attribute::problems(&self.attributes).into_iter().map(|p| p.within("attributes"));
+        many.into_iter().chain(attributes).collect()
+    }
 }
 
 /// How much of a Network claims can be granted: on each node, or in the whole cluster if the scope is `Cluster`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = admission::capacity_rules()))]
 pub struct NetworkCapacity {
     /// Bandwidth that claims can request, in bits per second, such as `10G`. By default, claims can request none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,6 +203,29 @@ impl Network {
 }
 
 impl NetworkSpec {
+    /// Reads the Network `name` from its spec.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(name: &str, spec: &Value) -> Result<(NetworkName, Self), Vec<Invalid>> {
+        let named: Result<NetworkName, _> = name.parse();
+        let spec: Self = match decode(spec) {
+            Ok(spec) => spec,
+            Err(errors) => {
+                let of_name = named.err().map(|problem| problem.within("metadata.name"));
+                return Err(of_name
+                    .into_iter()
+                    .chain(errors.into_iter().map(|error| error.within("spec")))
+                    .collect());
+            }
+        };
+        let problems = spec.problems(name);
+        match named {
+            Ok(name) if problems.is_empty() => Ok((name, spec)),
+            _ => Err(problems),
+        }
+    }
+
     /// Returns the VLAN id that every attachment has on the uplink. The kernel makes one link for each id, so one pod at a
     /// time can have it.
     pub fn fixed_vlan(&self) -> Option<u32> {

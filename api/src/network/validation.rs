@@ -6,7 +6,7 @@ use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
-use super::admission::IDS_OF_CLUSTER;
+use super::admission::{ADDRESSES_COUNTED, EVERY_LINK, IDS_OF_CLUSTER};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::NetworkAddresses;
 use crate::conflist::{Plugin, declares, is_inside_pod};
@@ -27,8 +27,10 @@ impl NetworkSpec {
             problems.push(problem.within("metadata.name"));
         }
         if self.uplink.as_ref().is_some_and(|uplink| *uplink == UplinkSelector::default()) {
-            let problem = "selects every link: name interfaces, attributes, or both";
-            problems.push(Invalid::new("spec.uplink", problem));
+            problems.push(Invalid::new("spec.uplink", EVERY_LINK));
+        }
+        if let Some(uplink) = &self.uplink {
+            problems.extend(uplink.problems().into_iter().map(|problem| problem.within("spec.uplink")));
         }
         for (name, amount) in
             [("interfaces", self.capacity.interfaces), ("addresses", self.capacity.addresses)]
@@ -92,8 +94,10 @@ impl NetworkSpec {
             let problem = "claims can ask only for addresses of spec.addresses.reserved, which is empty";
             Invalid::new("spec.allow.ips", problem)
         });
+        let unused = allow.unused(&self.cni, "spec.cni").into_iter().map(|p| p.within("spec.allow"));
         self.cni_findings(name, Severity::Warning)
             .chain(untaken)
+            .chain(unused)
             .chain(unenforced)
             .chain(none_reserved)
             .collect()
@@ -132,8 +136,7 @@ impl NetworkSpec {
         let mut problems: Vec<Invalid> =
             addresses.problems().into_iter().map(|problem| problem.within("spec.addresses")).collect();
         if self.capacity.addresses.is_some() {
-            let problem = "is counted from spec.addresses: remove it";
-            problems.push(Invalid::new("spec.capacity.addresses", problem));
+            problems.push(Invalid::new("spec.capacity.addresses", ADDRESSES_COUNTED));
         }
         if places != 1 && !ipams.is_empty() {
             let problem = format!(
@@ -158,6 +161,8 @@ impl NetworkSpec {
     /// What validation finds in the conflist, under the name that it will have.
     fn cni_findings(&self, name: &str, severity: Severity) -> impl Iterator<Item = Invalid> {
         let mut conflist = self.cni_with(&self.sample_ipam());
+        // A name that is wrong is reported as the object's.
+        let name = if name.parse::<NetworkName>().is_ok() { name } else { "network" };
         conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
         let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
             Some(None) => Err(UnknownPlaceholder {

@@ -62,7 +62,7 @@ pub struct UplinkPolicySpec {
     pub share_node_links: bool,
     /// How pods may use the links, such as `[macvlan, ipvlan]`. By default, all that the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 3))]
+    #[schemars(length(max = MAX_MODES))]
     pub modes: Vec<LinkUse>,
     /// Attributes of the links' devices, which selectors and constraints of claims can use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -72,6 +72,9 @@ pub struct UplinkPolicySpec {
     #[serde(default, skip_serializing_if = "UplinkCapacity::is_empty")]
     pub capacity: UplinkCapacity,
 }
+
+/// The most modes of a policy: there are no more.
+const MAX_MODES: usize = 3;
 
 /// The state of a policy, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

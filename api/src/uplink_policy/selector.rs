@@ -6,7 +6,11 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Quantity;
+use crate::written::nets;
+use crate::{Invalid, Quantity};
+
+/// The most entries of one field.
+const MAX_ENTRIES: usize = 32;
 
 /// Selects links. A link must match one entry of every field that is set. `*` stands for any characters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,27 +18,27 @@ use crate::Quantity;
 pub struct LinkSelector {
     /// Interface names, including alternative names: `eth1`, `ens*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = MAX_ENTRIES))]
     pub names: Vec<Pattern>,
     /// Kernel drivers, or the kinds of virtual links: `mlx5_core`, `bond`, `veth`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = MAX_ENTRIES))]
     pub drivers: Vec<Pattern>,
     /// PCI vendor and device ids: `8086:1572`, `15b3:*`.
     #[serde(rename = "pciIDs", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = MAX_ENTRIES))]
     pub pci_ids: Vec<Pattern>,
     /// PCI addresses: `0000:3b:00.1`, `0000:3b:*`.
     #[serde(rename = "pciBusIDs", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = MAX_ENTRIES))]
     pub pci_bus_ids: Vec<Pattern>,
     /// MAC addresses: `02:00:00:00:00:01`, `02:00:*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = MAX_ENTRIES))]
     pub macs: Vec<Pattern>,
     /// Networks in CIDR notation: a link must have an IP address in one of them, such as `10.1.0.0/16`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), with = "Vec<String>")]
+    #[serde(deserialize_with = "nets", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_ENTRIES), with = "Vec<String>")]
     pub addresses: Vec<IpNet>,
     /// The lowest speed of a link, in bits per second, such as `25G`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,6 +119,20 @@ impl LinkSelector {
 
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns every problem; paths are relative to the selector.
+    pub(super) fn problems(&self) -> Vec<Invalid> {
+        let Self { names, drivers, pci_ids, pci_bus_ids, macs, addresses, min_speed: _ } = self;
+        let lists = [
+            ("names", names.len()),
+            ("drivers", drivers.len()),
+            ("pciIDs", pci_ids.len()),
+            ("pciBusIDs", pci_bus_ids.len()),
+            ("macs", macs.len()),
+            ("addresses", addresses.len()),
+        ];
+        lists.into_iter().filter_map(|(field, count)| Invalid::too_many(field, count, MAX_ENTRIES)).collect()
     }
 }
 

@@ -4,7 +4,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::admission::{ALWAYS_EVERY_LINK, NEVER_SHARED, SHARED_WHOLE};
-use super::{Publish, UplinkPolicySpec};
+use super::{MAX_MODES, Publish, UplinkPolicySpec};
+use crate::decode::decode;
 use crate::labels::node_selector_problems;
 use crate::stored::{Stored, read_stored};
 use crate::{Invalid, LinkUse, Quantity, attribute};
@@ -22,6 +23,34 @@ impl UplinkPolicySpec {
             of_links.map(|path| Invalid::new(format!("spec.{path}"), "unknown field")).collect();
         problems.extend(stored.value.problems());
         if problems.is_empty() { Ok(stored) } else { Err(problems) }
+    }
+
+    /// Reads the spec of a policy that somebody is about to write.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, unknown fields too.
+    pub fn read_strictly(spec: &Value) -> Result<Self, Vec<Invalid>> {
+        let spec: Self = decode(spec)
+            .map_err(|errors| errors.into_iter().map(|error| error.within("spec")).collect::<Vec<_>>())?;
+        let problems = spec.problems();
+        if problems.is_empty() { Ok(spec) } else { Err(problems) }
+    }
+
+    /// Returns every likely mistake in a policy without problems.
+    pub fn warnings(&self) -> Vec<Invalid> {
+        let is_never = self.publish == Publish::Never;
+        let every_link = (is_never && self.links.is_empty()).then(|| {
+            let problem = "selects every link: none of the nodes that the policy selects publishes any";
+            Invalid::new("spec.links", problem)
+        });
+        let without_effect = [
+            ("spec.modes", !self.modes.is_empty()),
+            ("spec.attributes", !self.attributes.is_empty()),
+            ("spec.capacity.bandwidth", self.capacity.bandwidth.is_some()),
+        ];
+        let without_effect = without_effect.into_iter().filter(|(_, written)| is_never && *written);
+        let problem = "has no effect, because publish: Never makes no device of the links: remove it";
+        every_link.into_iter().chain(without_effect.map(|(field, _)| Invalid::new(field, problem))).collect()
     }
 
     /// Returns the policy that nodes follow instead of an invalid one. A policy that restricts what is published becomes
@@ -50,6 +79,8 @@ impl UplinkPolicySpec {
     /// Returns every problem of the spec; none means that nodes follow it.
     pub fn problems(&self) -> Vec<Invalid> {
         let mut problems = node_selector_problems(&self.node_selector);
+        problems.extend(self.links.problems().into_iter().map(|problem| problem.within("spec.links")));
+        problems.extend(Invalid::too_many("spec.modes", self.modes.len(), MAX_MODES));
         if self.publish == Publish::Always && self.links.is_empty() {
             problems.push(Invalid::new("spec.links", ALWAYS_EVERY_LINK));
         }

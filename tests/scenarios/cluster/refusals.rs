@@ -86,6 +86,33 @@ pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -
             }),
             "use scope Node",
         ),
+        (with(&|network| network["spec"]["uplink"] = json!({})), "selects every link"),
+        (
+            with(&|network| network["spec"]["uplink"] = json!({"attributes": {"mtu": {"int": 9000}}})),
+            "what the driver itself says",
+        ),
+        (
+            with(&|network| network["spec"]["attributes"] = json!({"speed": {"int": 1}})),
+            "what the driver itself says",
+        ),
+        (with(&|network| network["spec"]["capacity"] = json!({"interfaces": 0})), "at least 1"),
+        (with(&|network| network["spec"]["capacity"] = json!({"addresses": "0"})), "at least 1"),
+        (with(&|network| network["spec"]["capacity"] = json!({"bandwidth": "-1G"})), "an amount such as 10G"),
+        (
+            with(&|network| network["spec"]["capacity"] = json!({"bandwidth": "10 Gbit"})),
+            "an amount such as 10G",
+        ),
+        (
+            with(&|network| {
+                network["spec"]["addresses"] = json!({"ranges": [{"subnet": "10.77.0.0/24"}]});
+                network["spec"]["capacity"] = json!({"addresses": 254});
+            }),
+            "is counted from spec.addresses",
+        ),
+        (
+            with(&|network| network["spec"]["addresses"] = json!({"ranges": [{"subnet": "lab"}]})),
+            "must be of type cidr",
+        ),
     ] {
         let refused = refused.with_context(|| format!("{why}: it was accepted"))?;
         ensure!(refused.contains(why), "{refused}");
