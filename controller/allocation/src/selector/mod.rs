@@ -7,14 +7,18 @@
 mod amount;
 mod device;
 mod environment;
+mod reads;
 mod version;
 
 use std::fmt;
 
-use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
+use cel::common::ast::operators;
 use cel::{Context, ExecutionError, Program, Value};
 use k8s_openapi::api::resource::v1::Device;
-use netclaim_api::attributes;
+
+use reads::required_network;
+
+pub use reads::{Read, Reads};
 
 /// A compiled CEL expression.
 pub struct Selector {
@@ -117,6 +121,16 @@ impl Selector {
         self.program.as_ref().ok().and_then(|program| required_network(program.expression(), driver))
     }
 
+    /// Returns why the expression cannot be read here, if it cannot.
+    pub fn problem(&self) -> Option<&str> {
+        self.program.as_ref().err().map(String::as_str)
+    }
+
+    /// Returns what the expression reads of a device; nothing if it cannot be read.
+    pub fn reads(&self) -> Reads {
+        self.program.as_ref().map(|program| Reads::of(program.expression())).unwrap_or_default()
+    }
+
     /// Whether the expression names the driver, and is about its devices.
     pub fn names(&self, driver: &str) -> bool {
         self.text.contains(&format!("\"{driver}\"")) || self.text.contains(&format!("'{driver}'"))
@@ -133,40 +147,6 @@ impl fmt::Debug for Selector {
 fn is_comparison(function: &str) -> bool {
     [operators::LESS, operators::LESS_EQUALS, operators::GREATER, operators::GREATER_EQUALS, operators::INDEX]
         .contains(&function)
-}
-
-fn required_network<'a>(expression: &'a IdedExpr, driver: &str) -> Option<&'a str> {
-    let Expr::Call(call) = &expression.expr else { return None };
-    match (call.func_name.as_str(), call.args.as_slice()) {
-        (operators::LOGICAL_AND, sides) => sides.iter().find_map(|side| required_network(side, driver)),
-        (operators::EQUALS, [one, other]) => {
-            let equals =
-                |attribute, value| is_network_of(attribute, driver).then(|| text_of(value)).flatten();
-            equals(one, other).or_else(|| equals(other, one))
-        }
-        _ => None,
-    }
-}
-
-/// Whether this is `device.attributes["DRIVER"].network`.
-fn is_network_of(expression: &IdedExpr, driver: &str) -> bool {
-    let operand = match &expression.expr {
-        Expr::Select(select) if select.field == attributes::NETWORK && !select.test => &select.operand,
-        Expr::Call(call) if call.func_name == operators::INDEX => match call.args.as_slice() {
-            [operand, key] if text_of(key) == Some(attributes::NETWORK) => operand,
-            _ => return false,
-        },
-        _ => return false,
-    };
-    let Expr::Call(call) = &operand.expr else { return false };
-    call.func_name == operators::INDEX && call.args.get(1).and_then(text_of) == Some(driver)
-}
-
-fn text_of(expression: &IdedExpr) -> Option<&str> {
-    match &expression.expr {
-        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
-        _ => None,
-    }
 }
 
 /// Parse errors draw the expression and an arrow on further lines.

@@ -160,3 +160,41 @@ fn an_attribute_that_the_scheduler_cannot_read_fails_every_selector() {
 }
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
+
+#[test]
+fn the_attributes_and_capacities_that_an_expression_names_are_known() {
+    let reads = |expression: &str| {
+        let reads = Selector::new(expression).reads();
+        let shown = |read: Read| {
+            let (kind, mark) = (
+                if read.is_capacity { "capacity" } else { "attribute" },
+                if read.is_optional { "?" } else { "" },
+            );
+            format!("{kind} {}/{}{mark}", read.domain, read.name)
+        };
+        (reads.values.into_iter().map(shown).collect::<Vec<_>>(), reads.narrows)
+    };
+    assert_eq!(reads(r#"device.driver == "netclaim.dev""#), (vec![], false));
+    assert_eq!(reads("device.allowMultipleAllocations"), (vec![], true));
+    assert_eq!(
+        reads(
+            r#"device.driver == "d" && device.attributes["d"].network == "lab" && device.capacity["d"]["bandwidth"].isInteger()"#
+        ),
+        (vec!["attribute d/network".to_owned(), "capacity d/bandwidth".to_owned()], true)
+    );
+    for optional in [
+        r#"device.attributes["d"].?colour.orValue("") == "red""#,
+        r#"device.attributes["d"][?"colour"].hasValue()"#,
+        r#""colour" in device.attributes["d"]"#,
+        r#"has(device.attributes["d"].colour)"#,
+    ] {
+        assert_eq!(reads(optional), (vec!["attribute d/colour?".to_owned()], true), "{optional}");
+    }
+    let (guarded, _) =
+        reads(r#"has(device.attributes["d"].colour) && device.attributes["d"].colour == "red""#);
+    assert_eq!(guarded, ["attribute d/colour?", "attribute d/colour?"]);
+    let (looped, narrows) = reads(r#"["a", "b"].exists(c, device.attributes["d"].colour == c)"#);
+    assert_eq!((looped, narrows), (vec!["attribute d/colour".to_owned()], true));
+    assert_eq!(reads("?!"), (vec![], false));
+    assert!(Selector::new("?!").problem().is_some() && Selector::new("true").problem().is_none());
+}
