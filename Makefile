@@ -157,6 +157,7 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the referenc
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-validation --test table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-reference
 	deploy/helm/manifests.sh "$$(tests/helm/build.sh)" deploy/helm/netclaim deploy/manifests
 

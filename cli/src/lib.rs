@@ -6,6 +6,7 @@
 //!   API server ─────────────────> status
 //!   API server, files ──────────> migrate
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
+//!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
 //! ```
 //!
 //! Invariants:
@@ -21,10 +22,12 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 pub mod cluster;
 pub mod cni;
 mod components;
+mod documents;
 pub mod explain;
 pub mod migrate;
 mod printable;
 pub mod status;
+pub mod validate;
 
 /// Looks at netclaim and runs CNI plugins by hand.
 #[derive(Debug, Parser)]
@@ -44,6 +47,9 @@ pub enum Command {
     Explain(explain::Args),
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster. Exits with 1 if something is.
     Status(status::Args),
+    /// Says what is wrong with Networks, classes, claims and policies in files, without a cluster. Exits with 1 if something is, and
+    /// with 2 if the command line is wrong.
+    Validate(validate::Args),
     /// Translates what Multus reads into Networks, classes, claim templates and patches. Exits with 1 if something cannot be
     /// translated.
     Migrate(migrate::Args),
@@ -72,6 +78,7 @@ pub async fn run(cli: Cli, out: &mut (dyn Write + Send), err: &mut (dyn Write + 
         Command::Cni(args) => cni::run(args, out, err).await,
         Command::Explain(args) => explain::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err).await,
+        Command::Validate(args) => validate::run(&args, out, err),
         Command::Migrate(args) => migrate::run(args, out, err).await,
     }
 }

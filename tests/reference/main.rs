@@ -1,6 +1,7 @@
 //! The reference is what the code says. `make generate` writes it anew. Alerts, dashboard and runbooks use only what it has.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod bad_inputs;
 mod events;
 mod flags;
 mod metrics;
@@ -26,6 +27,11 @@ fn assert_fresh(path: &str, content: &str) {
 #[test]
 fn the_reference_of_metrics_is_fresh() {
     assert_fresh("docs/reference/metrics.md", &metrics::page());
+}
+
+#[test]
+fn the_reference_of_bad_inputs_is_fresh() {
+    assert_fresh("docs/reference/bad-inputs.md", &bad_inputs::page());
 }
 
 #[test]

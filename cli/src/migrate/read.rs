@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::input::with_kind;
 use crate::cluster::{self, Connection};
+use crate::documents;
 
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
@@ -65,7 +66,8 @@ pub(super) fn files(paths: &[PathBuf]) -> Result<Vec<Value>, ReadError> {
     let mut objects = Vec::new();
     for path in paths {
         let text = text(path).map_err(|source| ReadError::File { path: path.clone(), source })?;
-        let read = documents(&text).map_err(|problem| ReadError::Syntax { path: path.clone(), problem })?;
+        let read =
+            documents::read(&text).map_err(|problem| ReadError::Syntax { path: path.clone(), problem })?;
         objects.extend(read);
     }
     Ok(objects)
@@ -78,17 +80,6 @@ fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     Ok(text)
-}
-
-/// Returns the documents of a text in JSON or YAML.
-pub(super) fn documents(text: &str) -> Result<Vec<Value>, String> {
-    if text.trim_start().starts_with('{') {
-        let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-        return values.collect::<Result<_, _>>().map_err(|error| error.to_string());
-    }
-    // The file is the caller's own, and may have a whole cluster.
-    let options = serde_saphyr::options! { budget: None };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())
 }
 
 /// Reads the cluster, and returns the objects with the namespace of the context.
@@ -180,15 +171,5 @@ mod tests {
             "DeviceClass first",
         ];
         assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn documents_are_read_in_yaml_and_in_json() {
-        for text in ["{\"a\": 1}\n{\"a\": 2}", "a: 1\n---\na: 2\n", "# nothing\n---\na: 1\n---\n---\na: 2"] {
-            let found: Vec<i64> =
-                documents(text).expect("reads").iter().filter_map(|value| value["a"].as_i64()).collect();
-            assert_eq!(found, [1, 2], "{text}");
-        }
-        assert!(documents("a: [").is_err() && documents("{").is_err());
     }
 }

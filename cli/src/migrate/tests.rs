@@ -10,9 +10,9 @@ use netclaim_api::uplink_policy::UplinkPolicySpec;
 use serde_json::{Value, json};
 
 use super::input::Input;
-use super::read::documents;
 use super::report::Migration;
 use super::translate::migrate;
+use crate::documents;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -376,7 +376,7 @@ fn what_is_printed_means_the_same_to_every_reader_of_yaml() {
         "f": "${x}: #", "g": "", "h": "10.0", "i": null, "j": [], "k": "y", "l": "~", "m": "line\nline"});
     let found = migration(vec![nad("shop", "odd", &config)], None, &[]);
     let text = super::yaml(&found.objects).unwrap();
-    assert_eq!(documents(&text).unwrap(), found.objects);
+    assert_eq!(documents::read(&text).unwrap(), found.objects);
     for quoted in ["on", "no", "52:54:00:12:34:56", "1e3", "y"] {
         assert!(
             text.contains(&format!(": '{quoted}'\n")) || text.contains(&format!(": \"{quoted}\"\n")),
@@ -514,7 +514,7 @@ fn the_guide_shows_what_the_command_prints() {
     let guide = std::fs::read_to_string(&path).unwrap();
     let blocks = blocks_of_guide(&guide);
     let handed_over = blocks[1].trim().rsplit_once(' ').unwrap().1;
-    let found = migration(documents(blocks[0]).unwrap(), None, &[handed_over]);
+    let found = migration(documents::read(blocks[0]).unwrap(), None, &[handed_over]);
     assert_valid(&found);
     let (yaml, report) = (super::yaml(&found.objects).unwrap(), found.to_string());
     let fresh = guide

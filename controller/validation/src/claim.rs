@@ -1,0 +1,306 @@
+//! ResourceClaims and ResourceClaimTemplates: what they ask for, and how it is attached.
+
+use netclaim_api::merge::{Author, CNI_OF_CLAIM, EITHER_IPS};
+use netclaim_api::segmentation::MAX_ID;
+use netclaim_api::{AttachmentConfig, Invalid, Quantity, attributes};
+use serde_json::Value;
+
+use crate::Review;
+use crate::config::Config;
+use crate::known::Known;
+use crate::selectors::{Selectors, is_capacity_name, known_capacities, retired};
+
+/// What the specification of a claim is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// A claim.
+    Claim,
+    /// A template, of which each pod gets a claim.
+    Template,
+}
+
+/// One device, or a count of devices, that a claim asks for: a request, or one alternative of it.
+struct Asked<'a> {
+    /// `REQUEST`, or `REQUEST/ALTERNATIVE`.
+    name: String,
+    /// The path of `body`.
+    field: String,
+    body: &'a Value,
+    selectors: Selectors,
+    /// Whether nothing but a device of the driver is meant.
+    is_ours: bool,
+}
+
+/// Reviews the specification of a claim at `path`. `None`: it is not about the driver.
+pub(crate) fn review(spec: &Value, path: &str, of: Of, driver: &str, known: &Known) -> Option<Review> {
+    let mut review = Review::default();
+    let devices = &spec["devices"];
+    let path = format!("{path}.devices");
+    let configs = Config::of(&devices["config"], &format!("{path}.config"), driver, &mut review);
+    let requests = requests(&devices["requests"], &format!("{path}.requests"), &configs, driver, known);
+    constraints(&devices["constraints"], &format!("{path}.constraints"), driver, &mut review);
+    let is_ours = requests.iter().flatten().any(|asked| asked.is_ours);
+    if !is_ours && configs.is_empty() && review == Review::default() {
+        return None;
+    }
+    for config in &configs {
+        of_config(config, of, &mut review);
+    }
+    for asked in requests.iter().flatten() {
+        asked.selectors.review(driver, &mut review);
+        if asked.is_ours {
+            of_request(asked, &configs, driver, &mut review);
+        }
+        refused_by_network(asked, &configs, known, &mut review);
+    }
+    same_names(&requests, &configs, &mut review);
+    Some(review)
+}
+
+/// Returns the requests of a claim, each with its alternatives.
+fn requests<'a>(
+    list: &'a Value,
+    path: &str,
+    configs: &[Config],
+    driver: &str,
+    known: &Known,
+) -> Vec<Vec<Asked<'a>>> {
+    let requests: Vec<&Value> = list.as_array().into_iter().flatten().collect();
+    let is_alone = requests.len() == 1;
+    let asked = |name: String, field: String, body: &'a Value| {
+        let selectors = Selectors::of(&body["selectors"], &format!("{field}.selectors"));
+        let is_named =
+            configs.iter().any(|config| config.requests.iter().any(|request| names(request, &name)));
+        let is_ours = is_named
+            || (is_alone && configs.iter().any(|config| config.requests.is_empty()))
+            || selectors.name(driver)
+            || known.has_class(body["deviceClassName"].as_str().unwrap_or_default())
+            || capacities(body).any(|(name, _)| unqualified(name, driver).is_some());
+        Asked { name, field, body, selectors, is_ours }
+    };
+    let alternatives = |(index, request): (usize, &'a Value)| {
+        let name = request["name"].as_str().unwrap_or_default();
+        let field = format!("{path}[{index}]");
+        let alternatives = request["firstAvailable"].as_array();
+        match (request.get("exactly"), alternatives) {
+            (Some(exactly), _) => vec![asked(name.to_owned(), format!("{field}.exactly"), exactly)],
+            (None, Some(alternatives)) => {
+                let alternative = |(j, body): (usize, &'a Value)| {
+                    let alternative = body["name"].as_str().unwrap_or_default();
+                    asked(format!("{name}/{alternative}"), format!("{field}.firstAvailable[{j}]"), body)
+                };
+                alternatives.iter().enumerate().map(alternative).collect()
+            }
+            // v1beta1 has no `exactly`.
+            (None, None) => vec![asked(name.to_owned(), field, request)],
+        }
+    };
+    requests.into_iter().enumerate().map(alternatives).collect()
+}
+
+/// Whether `request` in a configuration is for what is asked for under this name.
+fn names(request: &str, asked: &str) -> bool {
+    request == asked || asked.split_once('/').is_some_and(|(main, _)| request == main)
+}
+
+/// Returns the configurations that apply, in their order.
+fn applying<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> impl DoubleEndedIterator<Item = &'a Config> {
+    configs.iter().filter(move |config| {
+        config.requests.is_empty() || config.requests.iter().any(|request| names(request, &asked.name))
+    })
+}
+
+/// Returns the last configuration that names the interface, and the name.
+fn if_name<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> Option<(&'a Config, &'a str)> {
+    applying(asked, configs)
+        .rev()
+        .find_map(|config| Some((config, config.attachment()?.if_name.as_ref()?.as_str())))
+}
+
+/// Adds what a claim cannot set, and what it had better not.
+fn of_config(config: &Config, of: Of, review: &mut Review) {
+    let field = &config.field;
+    if config.cni().is_some() {
+        review.error(format!("{field}.kind"), CNI_OF_CLAIM);
+    }
+    let Some(settings) = config.attachment() else { return };
+    review.errors.extend(settings.never_of_claims().into_iter().map(|problem| problem.within(field)));
+    let AttachmentConfig { ips, replica_ips, mac, .. } = settings;
+    if !ips.is_empty() && !replica_ips.is_empty() {
+        review.error(format!("{field}.replicaIPs"), EITHER_IPS);
+    }
+    match of {
+        Of::Template => {
+            if !ips.is_empty() {
+                let problem = "is the same for every claim of the template, so that one pod at a time can have it: use replicaIPs \
+                               for a StatefulSet, else a ResourceClaim for each pod";
+                review.warn(format!("{field}.ips"), problem);
+            }
+            if mac.is_some() {
+                let problem = "is the same for every claim of the template, so that one pod at a time can have it: leave it out, or \
+                               use a ResourceClaim for each pod";
+                review.warn(format!("{field}.mac"), problem);
+            }
+        }
+        Of::Claim => {
+            if !replica_ips.is_empty() {
+                let problem = "is for templates, whose claims the replicas of a StatefulSet get: use ips";
+                review.warn(format!("{field}.replicaIPs"), problem);
+            }
+        }
+    }
+}
+
+/// Adds what is wrong with a request for devices of the driver.
+fn of_request(asked: &Asked<'_>, configs: &[Config], driver: &str, review: &mut Review) {
+    let Asked { name, field, body, .. } = asked;
+    if body["adminAccess"] == true {
+        let problem = "attaches nothing, because others may have the device: leave it out to get a network";
+        review.warn(format!("{field}.adminAccess"), problem);
+    }
+    let all = body["allocationMode"] == "All";
+    if all {
+        let problem = "makes an interface of every device of a node that matches: use ExactCount";
+        review.warn(format!("{field}.allocationMode"), problem);
+    }
+    let count = body["count"].as_i64().unwrap_or(1);
+    if let Some((config, if_name)) = if_name(asked, configs) {
+        let place = format!("{}.ifName", config.field);
+        if count > 1 && !all {
+            let problem = format!(
+                "{if_name:?} would be the name of {count} interfaces, since request {name} is for {count} devices: make a request \
+                 for each"
+            );
+            review.error(place, problem);
+        } else if all {
+            let problem =
+                format!("{if_name:?} is for one interface, and request {name} may get several devices");
+            review.warn(place, problem);
+        }
+    }
+    of_capacity(asked, driver, review);
+    let granted = granted(body);
+    let limits = |config| Some((config, Config::attachment(config)?.bandwidth?));
+    let limited = applying(asked, configs).rev().find_map(limits);
+    if let Some((granted, (config, limits))) = granted.zip(limited) {
+        review.errors.extend(limits.beyond(granted).into_iter().map(|problem| problem.within(&config.field)));
+    }
+}
+
+/// Returns the bandwidth that the request asks for, and is granted.
+fn granted(body: &Value) -> Option<Quantity> {
+    let (_, rate) = capacities(body).find(|(name, _)| *name == attributes::BANDWIDTH)?;
+    rate.filter(|rate| rate.value() > 0)
+}
+
+/// Adds what the agent would refuse with the class and the Network, if they are known.
+fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
+    let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
+    let layers = applying(asked, configs).filter_map(|config| config.layer(Author::Claim)).collect();
+    let Some(problem) = known.refusal(class, layers, granted(asked.body)) else { return };
+    let of_config = |config: &&Config| problem.field.starts_with(&format!("claim config[{}]", config.index));
+    let found = match applying(asked, configs).find(of_config) {
+        Some(config) => {
+            let place = format!("claim config[{}]", config.index);
+            let field = problem.field.strip_prefix(&place).unwrap_or_default().trim_start_matches('.');
+            Invalid::new(field, problem.problem.clone()).within(&config.field)
+        }
+        // The setting alone: of the last configuration that has it, be it of the class.
+        None => match applying(asked, configs).rev().find(|config| config.sets(&problem.field)) {
+            Some(config) => problem.clone().within(&config.field),
+            None => Invalid::new(format!("{}.deviceClassName", asked.field), format!("{class}: {problem}")),
+        },
+    };
+    // What no Network permits is known already.
+    if !review.errors.iter().any(|error| error.field == found.field) {
+        review.errors.push(found);
+    }
+}
+
+/// Adds capacities that no device of the driver has.
+fn of_capacity(asked: &Asked<'_>, driver: &str, review: &mut Review) {
+    let field = format!("{}.capacity.requests", asked.field);
+    let mut ids = Vec::new();
+    for (name, amount) in capacities(asked.body) {
+        let field = format!("{field}[{name}]");
+        let plain = unqualified(name, driver).unwrap_or(name);
+        if !is_capacity_name(plain) {
+            review.error(field, format!("no device of {driver} has this capacity: {}", known_capacities()));
+            continue;
+        }
+        if plain != name {
+            let problem = format!(
+                "is not found by the scheduler of Kubernetes 1.37 and older, which compares names as they are published: write {plain}"
+            );
+            review.warn(field, problem);
+            continue;
+        }
+        let Some(id) = attributes::id_of_segment(name) else { continue };
+        ids.push(name);
+        if !(1..=MAX_ID).contains(&id) {
+            review.error(field, format!("{id} is no segmentation id: ids are from 1 to {MAX_ID}"));
+        } else if amount.is_some_and(|amount| amount.value() > 1) {
+            review.error(field, "an attachment takes 1 of an id: write 1");
+        }
+    }
+    if ids.len() > 1 {
+        let problem =
+            format!("chooses the segmentation ids {}: an attachment has one, so ask for one", ids.join(", "));
+        review.error(field, problem);
+    }
+}
+
+/// Returns the capacities that a request asks for. An amount is `None` if it is none.
+fn capacities(body: &Value) -> impl Iterator<Item = (&str, Option<Quantity>)> {
+    let requests = body["capacity"]["requests"].as_object().into_iter().flatten();
+    requests.map(|(name, amount)| {
+        let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+        (name.as_str(), Quantity::rounded_up(&amount).ok())
+    })
+}
+
+/// Returns a name in the driver's domain without the domain.
+fn unqualified<'a>(name: &'a str, driver: &str) -> Option<&'a str> {
+    name.strip_prefix(driver)?.strip_prefix('/')
+}
+
+/// Adds constraints on attributes that no device has any more.
+fn constraints(list: &Value, path: &str, driver: &str, review: &mut Review) {
+    for (index, constraint) in list.as_array().into_iter().flatten().enumerate() {
+        for kind in ["matchAttribute", "distinctAttribute"] {
+            let name = constraint[kind].as_str().and_then(|name| unqualified(name, driver));
+            if let Some(instead) = name.and_then(retired) {
+                let problem = format!("no device has the attribute any more: {instead}");
+                review.warn(format!("{path}[{index}].{kind}"), problem);
+            }
+        }
+    }
+}
+
+/// Adds interface names that two requests have: a pod has one interface of a name.
+fn same_names(requests: &[Vec<Asked<'_>>], configs: &[Config], review: &mut Review) {
+    let mut reported: Vec<usize> = Vec::new();
+    for (index, later) in requests.iter().enumerate() {
+        let Some((config, name)) = later.iter().find_map(|asked| if_name(asked, configs)) else { continue };
+        let has = |asked: &Asked<'_>| if_name(asked, configs).is_some_and(|(_, other)| other == name);
+        let Some(earlier) = requests.iter().take(index).find(|earlier| earlier.iter().any(has)) else {
+            continue;
+        };
+        if reported.contains(&config.index) {
+            continue;
+        }
+        reported.push(config.index);
+        let request = |alternatives: &[Asked<'_>]| {
+            let name = alternatives.first().map(|asked| asked.name.as_str()).unwrap_or_default();
+            name.split('/').next().unwrap_or_default().to_owned()
+        };
+        let problem = format!(
+            "{name:?} would be the name of two interfaces, those of requests {} and {}: give each request a config of its own",
+            request(earlier),
+            request(later)
+        );
+        let is_certain = earlier.iter().chain(later).all(|asked| asked.is_ours && has(asked));
+        let field = format!("{}.ifName", config.field);
+        if is_certain { review.error(field, problem) } else { review.warn(field, problem) }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the objects of a set know of each other. What is not in the set is unknown, and nothing is said about it.
+
+use std::collections::BTreeMap;
+
+use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses};
+use netclaim_api::merge::{Asked, Base, Layer, merge};
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::overlap::overlaps;
+use netclaim_api::{API_VERSION, Invalid, NetworkName, Quantity};
+use serde_json::Value;
+
+use crate::class;
+
+/// The valid objects of a set that others name.
+#[derive(Default)]
+pub(crate) struct Known {
+    networks: BTreeMap<NetworkName, NetworkSpec>,
+    pools: BTreeMap<String, AddressPoolSpec>,
+    classes: BTreeMap<String, Class>,
+}
+
+/// A class for the driver.
+pub(crate) struct Class {
+    /// The Network that its devices must have, if its selectors say so; an empty text for a link's own devices.
+    pub(crate) network: Option<String>,
+    /// Its configurations.
+    pub(crate) layers: Vec<Layer>,
+}
+
+impl Known {
+    pub(crate) fn of(objects: &[Value], driver: &str) -> Self {
+        let mut known = Self::default();
+        for object in objects {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let spec = &object["spec"];
+            match object["kind"].as_str().unwrap_or_default() {
+                "Network" if object["apiVersion"] == API_VERSION => {
+                    known.networks.extend(NetworkSpec::read(name, spec));
+                }
+                "AddressPool" if object["apiVersion"] == API_VERSION => {
+                    known.pools.extend(AddressPoolSpec::read(name, spec).map(|pool| (name.to_owned(), pool)));
+                }
+                "DeviceClass" => {
+                    known.classes.extend(class::known(object, driver).map(|class| (name.to_owned(), class)));
+                }
+                _ => {}
+            }
+        }
+        known
+    }
+
+    /// Whether the set has a class of this name that is for the driver.
+    pub(crate) fn has_class(&self, name: &str) -> bool {
+        self.classes.contains_key(name)
+    }
+
+    /// Returns Networks of the set that hand out the same addresses, each with a warning.
+    pub(crate) fn overlaps(&self) -> Vec<(&NetworkName, Invalid)> {
+        overlaps(self.networks.iter(), &self.pools)
+    }
+
+    /// Returns what the agent would refuse of a claim's configurations for a class of the set. The path is that of the agent's
+    /// messages: `claim config[0].FIELD`, or the setting alone.
+    pub(crate) fn refusal(
+        &self,
+        class: &str,
+        claim: Vec<Layer>,
+        granted: Option<Quantity>,
+    ) -> Option<Invalid> {
+        let class = self.classes.get(class)?;
+        let (name, spec) =
+            self.networks.get_key_value(&class.network.as_ref()?.parse::<NetworkName>().ok()?)?;
+        let layers: Vec<Layer> = class.layers.iter().cloned().chain(claim).collect();
+        match merge(Base::Network(name, spec), &layers, granted) {
+            Ok(merged) => self.not_reserved(spec, &merged.asked),
+            Err(problem) => Some(problem),
+        }
+    }
+
+    /// Returns why a claim cannot ask for these addresses of a Network.
+    fn not_reserved(&self, spec: &NetworkSpec, asked: &Asked) -> Option<Invalid> {
+        let Asked::Addresses(ips) = asked else { return None };
+        let addresses: &NetworkAddresses = spec.addresses.as_ref()?;
+        let pool = addresses.inline().or_else(|| self.pools.get(addresses.pool.as_ref()?).cloned())?;
+        pool.asked(ips).err()
+    }
+}
