@@ -1,11 +1,16 @@
 //! Which cluster a command reads, and how.
 
+use std::fmt::Debug;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
+
+/// Objects in one answer of the API server.
+const PAGE: u32 = 500;
 
 /// The flags that choose a cluster.
 #[derive(Debug, clap::Args)]
@@ -53,6 +58,26 @@ pub enum ReadError {
     },
 }
 
+impl ReadError {
+    /// Whether the user lacks the right.
+    pub fn is_forbidden(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_forbidden)
+    }
+
+    /// Whether the API server does not know such objects.
+    pub fn is_unknown(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 404)
+    }
+
+    fn status(&self) -> Option<&kube::core::Status> {
+        match self {
+            Self::List { source: kube::Error::Api(status), .. }
+            | Self::Get { source: kube::Error::Api(status), .. } => Some(status),
+            _ => None,
+        }
+    }
+}
+
 impl Connection {
     /// Connects as the user of the kubeconfig.
     ///
@@ -79,19 +104,60 @@ impl Connection {
 ///
 /// # Errors
 /// Fails with what the API server says.
-pub async fn list<K: Clone + std::fmt::Debug + DeserializeOwned>(
+pub async fn list<K: Clone + Debug + DeserializeOwned>(
     what: &'static str,
     api: Api<K>,
     params: &ListParams,
 ) -> Result<Vec<K>, ReadError> {
-    api.list(params).await.map(|list| list.items).map_err(|source| ReadError::List { what, source })
+    fold(what, &api, params, Vec::new, |found, object| {
+        found.push(object);
+        ControlFlow::Continue(())
+    })
+    .await
+}
+
+/// Lists objects page by page and hands each to `add`, which may break off the list. Only one page is in memory at a time.
+///
+/// If the API server forgets the list between two pages, it is read once more from the beginning, with a new `begin`.
+///
+/// # Errors
+/// Fails with what the API server says.
+pub async fn fold<K: Clone + Debug + DeserializeOwned, T>(
+    what: &'static str,
+    api: &Api<K>,
+    params: &ListParams,
+    begin: impl Fn() -> T,
+    mut add: impl FnMut(&mut T, K) -> ControlFlow<()>,
+) -> Result<T, ReadError> {
+    let (mut found, mut params, mut is_second_try) = (begin(), params.clone().limit(PAGE), false);
+    loop {
+        let page = match api.list(&params).await {
+            Ok(page) => page,
+            Err(kube::Error::Api(status))
+                if status.code == 410 && params.continue_token.is_some() && !is_second_try =>
+            {
+                (found, params.continue_token, is_second_try) = (begin(), None, true);
+                continue;
+            }
+            Err(source) => return Err(ReadError::List { what, source }),
+        };
+        for object in page.items {
+            if add(&mut found, object).is_break() {
+                return Ok(found);
+            }
+        }
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(found);
+        }
+    }
 }
 
 /// Reads an object; `what` names it in an error.
 ///
 /// # Errors
 /// Fails with what the API server says, and if there is no such object.
-pub async fn get<K: Clone + std::fmt::Debug + DeserializeOwned>(
+pub async fn get<K: Clone + Debug + DeserializeOwned>(
     what: String,
     api: Api<K>,
     name: &str,
@@ -100,5 +166,77 @@ pub async fn get<K: Clone + std::fmt::Debug + DeserializeOwned>(
         Ok(Some(object)) => Ok(object),
         Ok(None) => Err(ReadError::Missing { what }),
         Err(source) => Err(ReadError::Get { what, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::ResourceExt as _;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::mock::{api_server, status};
+
+    fn page(names: &[&str], next: &str) -> (u16, Value) {
+        let items: Vec<Value> = names.iter().map(|name| json!({"metadata": {"name": name}})).collect();
+        (200, json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"continue": next}, "items": items}))
+    }
+
+    async fn names(client: kube::Client) -> Result<Vec<String>, ReadError> {
+        let nodes = list("Nodes", Api::<Node>::all(client), &ListParams::default().labels("a=b")).await?;
+        Ok(nodes.iter().map(Node::name_any).collect())
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_page_by_page() {
+        let client = api_server(|uri| {
+            assert!(uri.contains("limit=500") && uri.contains("labelSelector=a%3Db"), "{uri}");
+            if uri.contains("continue=next") { page(&["b"], "") } else { page(&["a"], "next") }
+        });
+        assert_eq!(names(client).await.unwrap(), ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_expires_is_read_once_more_from_the_beginning() {
+        let expired = Arc::new(AtomicUsize::new(0));
+        let count = expired.clone();
+        let client = api_server(move |uri| match uri.contains("continue=next") {
+            true if count.fetch_add(1, Ordering::SeqCst) == 0 => status(410, "Expired"),
+            true => page(&["b"], ""),
+            false => page(&["a"], "next"),
+        });
+        assert_eq!(names(client).await.unwrap(), ["a", "b"]);
+
+        let client = api_server(|uri| {
+            if uri.contains("continue=next") { status(410, "Expired") } else { page(&["a"], "next") }
+        });
+        let error = names(client).await.unwrap_err();
+        assert_eq!(error.to_string(), "cannot list Nodes");
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_broken_off_reads_no_further_page() {
+        let client = api_server(|uri| {
+            assert!(!uri.contains("continue="), "{uri}");
+            page(&["a", "b"], "next")
+        });
+        let (nodes, everything) = (Api::<Node>::all(client), ListParams::default());
+        let first = fold("Nodes", &nodes, &everything, String::new, |name, node| {
+            *name = node.name_any();
+            ControlFlow::Break(())
+        });
+        assert_eq!(first.await.unwrap(), "a");
+    }
+
+    #[tokio::test]
+    async fn a_missing_right_is_told_from_other_errors() {
+        let error = names(api_server(|_| status(403, "Forbidden"))).await.unwrap_err();
+        assert!(error.is_forbidden() && !error.is_unknown());
+        let error = names(api_server(|_| status(404, "NotFound"))).await.unwrap_err();
+        assert!(error.is_unknown() && !error.is_forbidden());
     }
 }

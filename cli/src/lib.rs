@@ -24,7 +24,10 @@ pub mod cni;
 mod components;
 mod documents;
 pub mod explain;
+mod kinds;
 pub mod migrate;
+#[cfg(test)]
+mod mock;
 mod printable;
 pub mod status;
 pub mod validate;

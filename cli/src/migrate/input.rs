@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use netclaim_whereabouts::{self as whereabouts, IpPool, NodeSlicePool, ObjectRef, Reservation};
 use serde_json::Value;
@@ -403,14 +402,4 @@ fn containers(spec: &Value, field: &str) -> Vec<Container> {
         Some(Container { name: name_of(container)?, claims: claims.cloned().unwrap_or_default() })
     };
     list(spec, field).filter_map(container).collect()
-}
-
-/// Returns an object of a cluster's list as a file would have it; `None` if it has no name.
-pub(super) fn with_kind(object: DynamicObject, api_version: &str, kind: &str) -> Option<Value> {
-    let name = object.name_any();
-    let mut value = serde_json::to_value(object).ok()?;
-    let fields = value.as_object_mut()?;
-    fields.insert("apiVersion".to_owned(), Value::String(api_version.to_owned()));
-    fields.insert("kind".to_owned(), Value::String(kind.to_owned()));
-    (!name.is_empty()).then_some(value)
 }

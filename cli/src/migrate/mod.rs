@@ -35,12 +35,12 @@ use std::process::ExitCode;
 
 use netclaim_api::addresses::Span;
 use netclaim_cni::error_chain;
-use serde_json::Value;
 
 use self::input::Input;
 use self::read::ReadError;
 use self::report::Migration;
 use crate::cluster::Connection;
+use crate::kinds::yaml;
 
 /// `netclaimctl migrate`.
 #[derive(Debug, clap::Args)]
@@ -123,17 +123,4 @@ async fn migration(args: &Args) -> Result<Migration, ReadError> {
     };
     let namespace = args.namespace.clone().or(context).filter(|_| !args.all_namespaces);
     Ok(translate::migrate(&input, namespace.as_deref(), &args.handed_over))
-}
-
-/// Returns the objects as documents that kubectl reads.
-fn yaml(objects: &[Value]) -> Result<String, String> {
-    let mut text = String::new();
-    for object in objects {
-        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        let document =
-            serde_saphyr::to_string_with_options(object, options).map_err(|error| error.to_string())?;
-        text.push_str("---\n");
-        text.push_str(&document);
-    }
-    Ok(text)
 }

@@ -4,48 +4,42 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use kube::api::{ApiResource, ListParams};
-use kube::core::{DynamicObject, GroupVersionKind};
-use kube::{Api, Client};
+use kube::Client;
+use kube::api::ListParams;
 use serde_json::Value;
 
 use super::input::with_kind;
-use crate::cluster::{self, Connection};
+use crate::cluster::{self, Connection, list};
 use crate::documents;
+use crate::kinds::Kind;
 
-/// Objects in one answer of the API server.
-const PAGE: u32 = 500;
-
-/// The kinds that are read from a cluster: API version, kind, and the name in URLs.
-const KINDS: [(&str, &str, &str); 13] = [
-    ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
-    ("whereabouts.cni.cncf.io/v1alpha1", "IPPool", "ippools"),
-    ("whereabouts.cni.cncf.io/v1alpha1", "OverlappingRangeIPReservation", "overlappingrangeipreservations"),
-    ("whereabouts.cni.cncf.io/v1alpha1", "NodeSlicePool", "nodeslicepools"),
-    ("apps/v1", "Deployment", "deployments"),
-    ("apps/v1", "StatefulSet", "statefulsets"),
-    ("apps/v1", "DaemonSet", "daemonsets"),
-    ("apps/v1", "ReplicaSet", "replicasets"),
-    ("batch/v1", "CronJob", "cronjobs"),
-    ("batch/v1", "Job", "jobs"),
-    ("v1", "Pod", "pods"),
-    ("netclaim.dev/v1alpha1", "Network", "networks"),
-    ("resource.k8s.io/v1", "DeviceClass", "deviceclasses"),
+/// The kinds that are read from a cluster.
+const KINDS: [Kind; 13] = [
+    Kind::new("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
+    Kind::new("whereabouts.cni.cncf.io/v1alpha1", "IPPool", "ippools"),
+    Kind::new(
+        "whereabouts.cni.cncf.io/v1alpha1",
+        "OverlappingRangeIPReservation",
+        "overlappingrangeipreservations",
+    ),
+    Kind::new("whereabouts.cni.cncf.io/v1alpha1", "NodeSlicePool", "nodeslicepools"),
+    Kind::new("apps/v1", "Deployment", "deployments"),
+    Kind::new("apps/v1", "StatefulSet", "statefulsets"),
+    Kind::new("apps/v1", "DaemonSet", "daemonsets"),
+    Kind::new("apps/v1", "ReplicaSet", "replicasets"),
+    Kind::new("batch/v1", "CronJob", "cronjobs"),
+    Kind::new("batch/v1", "Job", "jobs"),
+    Kind::new("v1", "Pod", "pods"),
+    Kind::new("netclaim.dev/v1alpha1", "Network", "networks"),
+    Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses"),
 ];
 
 /// Why nothing can be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
-    /// There is no client.
+    /// The cluster cannot be read.
     #[error(transparent)]
-    Connect(#[from] cluster::ReadError),
-    /// The API server does not list these objects.
-    #[error("cannot list {kind} objects of the cluster")]
-    List {
-        kind: &'static str,
-        #[source]
-        source: kube::Error,
-    },
+    Cluster(#[from] cluster::ReadError),
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     File {
@@ -91,76 +85,42 @@ pub(super) async fn cluster(connection: &Connection) -> Result<(Vec<Value>, Stri
     Ok((objects(&client).await?, client.default_namespace().to_owned()))
 }
 
+/// A kind that the cluster does not know has no objects.
 async fn objects(client: &Client) -> Result<Vec<Value>, ReadError> {
     let mut objects = Vec::new();
-    for (api_version, kind, plural) in KINDS {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let resource =
-            ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-        let found = list(client, &resource).await.map_err(|source| ReadError::List { kind, source })?;
-        objects.extend(found.into_iter().filter_map(|object| with_kind(object, api_version, kind)));
+    for kind in KINDS {
+        let found = match list(kind.plural, kind.api(client.clone(), None), &ListParams::default()).await {
+            Err(error) if error.is_unknown() => continue,
+            found => found?,
+        };
+        objects.extend(found.into_iter().filter_map(|object| kind.object(object)));
     }
     Ok(objects)
 }
 
-/// Lists a kind in all namespaces. A kind that the cluster does not know has no objects.
-async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<DynamicObject>, kube::Error> {
-    let api = Api::<DynamicObject>::all_with(client.clone(), resource);
-    let (mut found, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
-    loop {
-        let page = match api.list(&params).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(found),
-            page => page?,
-        };
-        found.extend(page.items);
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            return Ok(found);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use http::{Request, Response};
-    use kube::client::Body;
     use serde_json::json;
-    use tower_test::mock::pair;
 
     use super::*;
+    use crate::mock::{api_server, items, status};
 
     #[tokio::test]
-    async fn a_cluster_is_read_page_by_page_and_without_the_kinds_that_it_does_not_know() {
-        let (service, mut requests) = pair::<Request<Body>, Response<Body>>();
-        tokio::spawn(async move {
-            while let Some((request, answer)) = requests.next_request().await {
-                let uri = request.uri().to_string();
-                let page = |name: &str, next: &str| {
-                    json!({"kind": "List", "apiVersion": "v1", "metadata": {"continue": next},
-                        "items": [{"metadata": {"namespace": "shop", "name": name}}]})
-                };
-                let (code, body) = if uri.contains("whereabouts") {
-                    (
-                        404,
-                        json!({"kind": "Status", "status": "Failure", "message": "", "reason": "NotFound", "code": 404}),
-                    )
-                } else if uri.contains("continue=next") {
-                    (200, page("second", ""))
-                } else {
-                    (200, page("first", if uri.contains("/deployments") { "next" } else { "" }))
-                };
-                let body = Body::from(body.to_string().into_bytes());
-                answer.send_response(Response::builder().status(code).body(body).expect("a response"));
+    async fn a_cluster_is_read_without_the_kinds_that_it_does_not_know() {
+        let client = api_server(|uri| {
+            if uri.contains("whereabouts") {
+                status(404, "NotFound")
+            } else {
+                items([json!({"metadata": {"namespace": "shop", "name": "first"}})])
             }
         });
-        let found = objects(&Client::new(service, "shop")).await.expect("reads");
+        let found = objects(&client).await.expect("reads");
         let named =
             |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]).replace('"', "");
         let found: Vec<String> = found.iter().map(named).collect();
         let expected = [
             "NetworkAttachmentDefinition first",
             "Deployment first",
-            "Deployment second",
             "StatefulSet first",
             "DaemonSet first",
             "ReplicaSet first",
