@@ -97,6 +97,15 @@ pub fn is_pool_of(pool: &str, node: &str) -> bool {
     pool == node || (node != OF_CLUSTER && is_of_link())
 }
 
+/// Returns the node that publishes in this pool; `None` if it is a pool of the controller.
+pub fn node_of_pool(pool: &str) -> Option<&str> {
+    match pool.split_once('/') {
+        Some((OF_CLUSTER, _)) => None,
+        Some((node, _)) => Some(node),
+        None => Some(pool),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,7 +136,9 @@ mod tests {
         assert!(pool.starts_with("n1.example/eth1-100-"), "{pool}");
         for own in ["n1.example", pool.as_str()] {
             assert!(is_pool_of(own, "n1.example"), "{own}");
+            assert_eq!(node_of_pool(own), Some("n1.example"));
         }
+        assert_eq!((node_of_pool("networks"), node_of_pool("networks/lab")), (Some("networks"), None));
         for other in ["n1.example2", "n1.example2/eth1", "networks/lab", "n1", ""] {
             assert!(!is_pool_of(other, "n1.example"), "{other}");
         }

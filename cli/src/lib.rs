@@ -3,7 +3,7 @@
 //! ```text
 //!   command line, environment ──> settings ──┐
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
-//!   API server ─────────────────> status
+//!   API server ─────────────────> status, attachments
 //!   API server, files ──────────> migrate
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
@@ -19,8 +19,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use self::colour::Colours;
+
+pub mod attachments;
 pub mod cluster;
 pub mod cni;
+pub mod colour;
 mod components;
 mod documents;
 pub mod explain;
@@ -30,6 +34,7 @@ pub mod migrate;
 mod mock;
 mod printable;
 pub mod status;
+mod table;
 pub mod validate;
 
 /// Looks at netclaim and runs CNI plugins by hand.
@@ -44,6 +49,8 @@ pub struct Cli {
 /// A group of commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Lists which networks pods have now, with addresses, nodes, and what is not ready.
+    Attachments(attachments::Args),
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
     Cni(cni::Args),
     /// Says why a pod waits for its networks, or what it has.
@@ -75,12 +82,18 @@ fn shown_name(program: impl AsRef<Path>) -> &'static str {
     }
 }
 
-/// Runs the command.
-pub async fn run(cli: Cli, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
+/// Runs the command. Its texts for people have these colours.
+pub async fn run(
+    cli: Cli,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+    colours: Colours,
+) -> ExitCode {
     match cli.command {
+        Command::Attachments(args) => attachments::run(args, out, err, colours).await,
         Command::Cni(args) => cni::run(args, out, err).await,
         Command::Explain(args) => explain::run(args, out, err).await,
-        Command::Status(args) => status::run(args, out, err).await,
+        Command::Status(args) => status::run(args, out, err, colours).await,
         Command::Validate(args) => validate::run(&args, out, err),
         Command::Migrate(args) => migrate::run(args, out, err).await,
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use netclaim_cli::colour::Colours;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a killed plugin may take to exit.
@@ -27,7 +28,7 @@ async fn main() -> ExitCode {
     };
     let (mut out, mut err) = (io::stdout(), io::stderr());
     tokio::select! {
-        code = netclaim_cli::run(cli, &mut out, &mut err) => code,
+        code = netclaim_cli::run(cli, &mut out, &mut err, Colours::of_stdout()) => code,
         () = interrupted => {
             // Plugins have their own process groups, so the terminal does not interrupt them; the drop of `run` kills them.
             eprintln!("netclaimctl: interrupted; what was begun is not finished: `cni attachments` shows what to `cni del`");

@@ -10,7 +10,7 @@ mod failure;
 mod networks;
 mod settings;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{error::Error as StdError, fs};
@@ -21,6 +21,9 @@ use netclaim_cni::error_chain;
 use netclaim_cni::validate::{Severity, validate};
 use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachment};
 use serde_json::{Value, json};
+
+use crate::colour::Colours;
+use crate::table::table;
 
 pub use failure::Failure;
 pub use networks::{LoadError, files, load};
@@ -249,26 +252,18 @@ fn attachments(
         writeln!(out, "{:#}", Value::Array(known.iter().map(object).collect()))?;
         return Ok(());
     }
-    let mut rows = vec![["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"].map(str::to_owned)];
-    rows.extend(known.iter().map(|of| {
+    let rows = known.iter().map(|of| {
         let Attachment { container_id, if_name, .. } = &of.attachment;
         let addresses = if attached(of) { ips(of).join(",") } else { "(ADD failed)".to_owned() };
         let netns = netns(of).unwrap_or_default();
-        [of.list.name().to_string(), container_id.to_string(), if_name.to_string(), netns, addresses]
-    }));
-    Ok(table(&rows, out)?)
-}
-
-fn table(rows: &[[String; 5]], out: &mut (dyn Write + Send)) -> io::Result<()> {
-    let mut widths = [0; 5];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.len().max(*width);
-        }
-    }
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+        vec![
+            of.list.name().to_string().into(),
+            container_id.to_string().into(),
+            if_name.to_string().into(),
+            netns.into(),
+            addresses.into(),
+        ]
+    });
+    let head = ["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"];
+    Ok(out.write_all(table(&head, rows, Colours::Off).as_bytes())?)
 }

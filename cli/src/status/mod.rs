@@ -8,7 +8,6 @@
 
 mod report;
 mod snapshot;
-mod table;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,7 +15,8 @@ use std::process::ExitCode;
 use netclaim_cni::error_chain;
 
 use self::report::Report;
-use crate::cluster::Connection;
+use crate::cluster::{Connection, ReadError};
+use crate::colour::Colours;
 
 /// `netclaimctl status`.
 #[derive(Debug, clap::Args)]
@@ -42,17 +42,21 @@ pub enum Output {
 }
 
 /// Prints the status. Fails if something is wrong, and if the cluster cannot be read.
-pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
-    let snapshot = match snapshot::read(&args).await {
-        Ok(snapshot) => snapshot,
+pub async fn run(
+    args: Args,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+    colours: Colours,
+) -> ExitCode {
+    let report = match report(&args).await {
+        Ok(report) => report,
         Err(error) => {
             let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
             return ExitCode::FAILURE;
         }
     };
-    let report = Report::of(&snapshot);
     let text = match args.output {
-        Output::Table => report.to_string(),
+        Output::Table => report.text(colours),
         Output::Json => match serde_json::to_string_pretty(&report) {
             Ok(json) => json + "\n",
             Err(error) => {
@@ -64,4 +68,9 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
     // A reader that has closed the pipe has what it wants.
     let _ = out.write_all(text.as_bytes());
     if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn report(args: &Args) -> Result<Report, ReadError> {
+    let client = args.connection.client().await?;
+    Ok(Report::of(&snapshot::read(&client, &args.namespace).await?))
 }

@@ -1,7 +1,6 @@
 //! What a snapshot of the cluster means. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
@@ -13,9 +12,10 @@ use netclaim_api::{DRIVER_NAME, attributes};
 use serde::Serialize;
 
 use super::snapshot::Snapshot;
-use super::table::table;
+use crate::colour::{Colours, Mark};
 use crate::components::{AGENT, CONTROLLER, is_named, is_ready};
 use crate::printable::printable;
+use crate::table::{Cell, table};
 
 /// The status of netclaim on a cluster.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -328,50 +328,71 @@ fn short(value: f64) -> String {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let amount = |row: &NetworkRow, name: &str| {
-            let amount = row.capacity.get(name);
-            amount.map_or_else(
-                || "-".to_owned(),
-                |amount| format!("{}/{}", short(amount.used), short(amount.total)),
-            )
+impl NetworkRow {
+    fn cells(&self) -> Vec<Cell> {
+        let accepted = match self.accepted {
+            Some(true) => Cell::from("True"),
+            Some(false) => Cell::marked("False", Mark::Bad),
+            None => Cell::marked("Unknown", Mark::Warning),
         };
-        let networks = self.networks.iter().map(|row| {
-            let nodes = match row.scope {
-                Scope::Node => format!("{}/{}", row.open_nodes, row.nodes),
-                Scope::Cluster => "-".to_owned(),
-            };
-            [
-                row.name.clone(),
-                format!("{:?}", row.scope),
-                row.accepted.map_or("Unknown", |yes| if yes { "True" } else { "False" }).to_owned(),
-                nodes,
-                row.attachments.to_string(),
-                amount(row, attributes::ADDRESSES),
-                amount(row, attributes::INTERFACES),
-                amount(row, attributes::BANDWIDTH),
-            ]
-        });
+        let nodes = match self.scope {
+            Scope::Cluster => Cell::from("-"),
+            Scope::Node => {
+                let mark = match self.open_nodes {
+                    open if open == self.nodes => Mark::Plain,
+                    0 => Mark::Bad,
+                    _ => Mark::Warning,
+                };
+                Cell::marked(format!("{}/{}", self.open_nodes, self.nodes), mark)
+            }
+        };
+        let amount = |name: &str| match self.capacity.get(name) {
+            Some(Amount { used, total }) => format!("{}/{}", short(*used), short(*total)),
+            None => "-".to_owned(),
+        };
+        vec![
+            self.name.as_str().into(),
+            format!("{:?}", self.scope).into(),
+            accepted,
+            nodes,
+            self.attachments.to_string().into(),
+            amount(attributes::ADDRESSES).into(),
+            amount(attributes::INTERFACES).into(),
+            amount(attributes::BANDWIDTH).into(),
+        ]
+    }
+}
+
+impl NodeRow {
+    fn cells(&self) -> Vec<Cell> {
+        let mark = if self.agent == Agent::Ready { Mark::Plain } else { Mark::Bad };
+        let closed: Vec<String> = self.closed.iter().map(closed).collect();
+        vec![
+            self.name.as_str().into(),
+            Cell::marked(format!("{:?}", self.agent), mark),
+            self.devices.to_string().into(),
+            self.attachments.to_string().into(),
+            Cell::marked(closed.join(", "), Mark::Warning),
+        ]
+    }
+}
+
+impl Report {
+    /// Returns the status for people.
+    pub(super) fn text(&self, colours: Colours) -> String {
         let head =
             ["NETWORK", "SCOPE", "ACCEPTED", "NODES", "ATTACHMENTS", "ADDRESSES", "INTERFACES", "BANDWIDTH"];
-        f.write_str(&table(head, networks))?;
-        let nodes = self.nodes.iter().map(|row| {
-            let closed: Vec<String> = row.closed.iter().map(closed).collect();
-            [
-                row.name.clone(),
-                format!("{:?}", row.agent),
-                row.devices.to_string(),
-                row.attachments.to_string(),
-                closed.join(", "),
-            ]
-        });
+        let networks = table(&head, self.networks.iter().map(NetworkRow::cells), colours);
         let head = ["NODE", "AGENT", "DEVICES", "ATTACHMENTS", "NO NEW PODS"];
-        write!(f, "\n{}", table(head, nodes))?;
+        let nodes = table(&head, self.nodes.iter().map(NodeRow::cells), colours);
+        let mut text = format!("{networks}\n{nodes}");
         if !self.problems.is_empty() {
-            f.write_str("\nPROBLEMS\n")?;
+            text += &format!("\n{}\n", colours.paint(Mark::Bad, "PROBLEMS"));
         }
-        self.problems.iter().try_for_each(|problem| writeln!(f, "* {}", printable(problem)))
+        for problem in &self.problems {
+            text += &format!("* {}\n", printable(problem));
+        }
+        text
     }
 }
 
@@ -442,7 +463,7 @@ mod tests {
         let report = Report::of(&healthy());
         assert_eq!(report.problems, [""; 0]);
         assert_eq!(
-            report.to_string(),
+            report.text(Colours::Off),
             "NETWORK   SCOPE   ACCEPTED   NODES   ATTACHMENTS   ADDRESSES   INTERFACES   BANDWIDTH\n\
              storage   Node    True       2/2     3             3/508       -            5G/20G\n\
              \n\
@@ -486,6 +507,24 @@ mod tests {
         for (problem, beginning) in problems.iter().zip(beginnings) {
             assert!(problem.starts_with(beginning), "{problem}");
         }
+    }
+
+    #[test]
+    fn a_terminal_shows_in_colours_what_is_wrong() {
+        let mut snapshot = healthy();
+        let down = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);
+        snapshot.slices[2] = slice("b", 1, json!([storage(down)]));
+        snapshot.pods[0] = pod(AGENT, "a", "False");
+        let report = Report::of(&snapshot);
+        let (red, yellow) = (
+            |text: &str| format!("\u{1b}[31m{text}\u{1b}[0m"),
+            |text: &str| format!("\u{1b}[33m{text}\u{1b}[0m"),
+        );
+        let text = report.text(Colours::On);
+        for marked in [red("NotReady"), yellow("1/2"), yellow("net-storage (link-down)"), red("PROBLEMS")] {
+            assert!(text.contains(&marked), "{text}");
+        }
+        assert!(!report.text(Colours::Off).contains('\u{1b}'));
     }
 
     #[test]

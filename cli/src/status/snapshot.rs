@@ -2,12 +2,11 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::Network;
 
-use super::Args;
 use crate::cluster::{ReadError, list};
 
 /// The objects of one moment, more or less.
@@ -22,12 +21,11 @@ pub(super) struct Snapshot {
     pub(super) pods: Vec<Pod>,
 }
 
-/// Reads the cluster.
+/// Reads the cluster; netclaim is in this namespace.
 ///
 /// # Errors
 /// See [`ReadError`].
-pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
-    let client = args.connection.client().await?;
+pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, ReadError> {
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
     let (networks, slices, claims, nodes, pods) = tokio::try_join!(
@@ -35,7 +33,7 @@ pub(super) async fn read(args: &Args) -> Result<Snapshot, ReadError> {
         list("ResourceSlices", Api::all(client.clone()), &ours),
         list("ResourceClaims of all namespaces", Api::all(client.clone()), &everything),
         list("Nodes", Api::all(client.clone()), &everything),
-        list("netclaim's Pods", Api::namespaced(client.clone(), &args.namespace), &everything),
+        list("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything),
     )?;
     Ok(Snapshot { networks, slices, claims, nodes, pods })
 }

@@ -1,0 +1,150 @@
+//! What claims have of netclaim's devices. Pure.
+
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
+use kube::ResourceExt as _;
+use netclaim_api::DRIVER_NAME;
+use netclaim_api::device::{DeviceName, node_of_pool};
+use netclaim_api::reasons::{ConditionReason as _, ReadyReason};
+use serde::Serialize;
+
+use crate::colour::Mark;
+use crate::printable::printable;
+use crate::table::{Cell, NONE};
+
+/// One device of netclaim that a claim has, for one pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Attachment {
+    pub(super) namespace: String,
+    /// The pod that the claim is reserved for; `None` if it is reserved for no pod.
+    pub(super) pod: Option<String>,
+    /// The interface in the pod; `None` until the agent has attached it.
+    pub(super) interface: Option<String>,
+    pub(super) claim: String,
+    pub(super) request: String,
+    /// `None` if the device is a link.
+    pub(super) network: Option<String>,
+    pub(super) addresses: Vec<String>,
+    pub(super) mac: Option<String>,
+    /// `None` if only the pod says it, and the pod cannot be read.
+    pub(super) node: Option<String>,
+    pub(super) uplink: Option<String>,
+    pub(super) mode: Option<String>,
+    pub(super) pool: String,
+    pub(super) device: String,
+    /// The `Ready` condition; `None` if the agent has not reported yet.
+    pub(super) ready: Option<bool>,
+    pub(super) reason: Option<String>,
+    pub(super) message: Option<String>,
+}
+
+impl Attachment {
+    /// Returns what the claim has, for each pod that it is reserved for. A result with admin access attaches nothing.
+    pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Self> {
+        let Some(status) = &claim.status else { return Vec::new() };
+        let results = status
+            .allocation
+            .iter()
+            .filter_map(|allocation| allocation.devices.as_ref()?.results.as_ref())
+            .flatten()
+            .filter(|result| result.driver == DRIVER_NAME && result.admin_access != Some(true));
+        let pods: Vec<&str> = status
+            .reserved_for
+            .iter()
+            .flatten()
+            .filter(|consumer| consumer.resource == "pods")
+            .map(|consumer| consumer.name.as_str())
+            .collect();
+        let mut attachments = Vec::new();
+        for result in results {
+            let reported = status.devices.iter().flatten().find(|device| is_of(device, result));
+            let attachment = Self::new(claim, result, reported);
+            attachments
+                .extend(pods.iter().map(|pod| Self { pod: Some((*pod).to_owned()), ..attachment.clone() }));
+            if pods.is_empty() {
+                attachments.push(attachment);
+            }
+        }
+        attachments
+    }
+
+    fn new(
+        claim: &ResourceClaim,
+        result: &DeviceRequestAllocationResult,
+        reported: Option<&AllocatedDeviceStatus>,
+    ) -> Self {
+        let mut conditions = reported.iter().flat_map(|device| device.conditions.iter().flatten());
+        let ready = conditions.find(|condition| condition.type_ == ReadyReason::TYPE);
+        let data = reported.and_then(|device| device.network_data.as_ref());
+        let network = match result.device.parse() {
+            Ok(DeviceName::Network(network)) => Some(network.to_string()),
+            _ => None,
+        };
+        Self {
+            namespace: claim.namespace().unwrap_or_default(),
+            pod: None,
+            interface: data.and_then(|data| data.interface_name.clone()),
+            claim: claim.name_any(),
+            request: result.request.clone(),
+            network,
+            addresses: data.and_then(|data| data.ips.clone()).unwrap_or_default(),
+            mac: data.and_then(|data| data.hardware_address.clone()),
+            node: node_of_pool(&result.pool).map(str::to_owned),
+            uplink: None,
+            mode: None,
+            pool: result.pool.clone(),
+            device: result.device.clone(),
+            ready: ready.map(|condition| condition.status == "True"),
+            reason: ready.map(|condition| condition.reason.clone()),
+            message: ready.map(|condition| condition.message.clone()),
+        }
+    }
+
+    /// Returns the titles of [`Self::cells`].
+    pub(super) fn head(has_namespaces: bool, wide: bool) -> Vec<&'static str> {
+        let mut head = if has_namespaces { vec!["NAMESPACE"] } else { Vec::new() };
+        head.extend(["POD", "INTERFACE", "NETWORK", "ADDRESSES", "NODE", "READY", "REASON"]);
+        if wide {
+            head.extend(["MAC", "UPLINK", "MODE", "DEVICE", "CLAIM", "REQUEST", "MESSAGE"]);
+        }
+        head
+    }
+
+    /// Returns a row of a table.
+    pub(super) fn cells(&self, has_namespaces: bool, wide: bool) -> Vec<Cell> {
+        let text = |text: &str| Cell::from(printable(text));
+        let optional = |value: &Option<String>| value.as_deref().map_or_else(|| NONE.into(), text);
+        let mut cells = if has_namespaces { vec![text(&self.namespace)] } else { Vec::new() };
+        let addresses = self.addresses.join(",");
+        cells.extend([
+            optional(&self.pod),
+            optional(&self.interface),
+            optional(&self.network),
+            if addresses.is_empty() { Cell::from(NONE) } else { text(&addresses) },
+            optional(&self.node),
+            match self.ready {
+                Some(true) => Cell::from("True"),
+                Some(false) => Cell::marked("False", Mark::Bad),
+                None => Cell::marked("Unknown", Mark::Warning),
+            },
+            optional(&self.reason),
+        ]);
+        if wide {
+            cells.extend([
+                optional(&self.mac),
+                optional(&self.uplink),
+                optional(&self.mode),
+                text(&self.device),
+                text(&self.claim),
+                text(&self.request),
+                optional(&self.message),
+            ]);
+        }
+        cells
+    }
+}
+
+fn is_of(device: &AllocatedDeviceStatus, result: &DeviceRequestAllocationResult) -> bool {
+    (&device.driver, &device.pool, &device.device, &device.share_id)
+        == (&result.driver, &result.pool, &result.device, &result.share_id)
+}

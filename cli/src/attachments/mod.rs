@@ -1,0 +1,129 @@
+//! `netclaimctl attachments`: which networks pods have now.
+//!
+//! ```text
+//!   API server ── claims ──> attachments ── pods, slices: what claims do not say ──> a table, JSON or YAML
+//! ```
+//!
+//! It reads, with the rights of whoever runs it: to list the claims of a namespace is enough for the table.
+
+mod attachment;
+mod read;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use netclaim_cni::error_chain;
+use serde_json::json;
+
+use self::attachment::Attachment;
+use self::read::Found;
+use crate::cluster::Connection;
+use crate::colour::Colours;
+use crate::kinds::yaml;
+use crate::table::table;
+
+/// `netclaimctl attachments`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Shows one pod [default: all pods of the namespace]
+    pub pod: Option<String>,
+    /// Shows one namespace [default: that of the context]
+    #[arg(long, short)]
+    pub namespace: Option<String>,
+    /// Shows all namespaces
+    #[arg(long, short = 'A', conflicts_with_all = ["namespace", "pod"])]
+    pub all_namespaces: bool,
+    /// Shows the pods of one node
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Shows one Network
+    #[arg(long)]
+    pub network: Option<String>,
+    /// How to print the attachments
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Which cluster
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// A form of the attachments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// For people, with MAC address, link, claim and message
+    Wide,
+    /// For programs, with everything
+    Json,
+    /// For programs, with everything
+    Yaml,
+}
+
+/// Prints the attachments. Fails if the claims cannot be read.
+pub async fn run(
+    args: Args,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+    colours: Colours,
+) -> ExitCode {
+    let found = match found(&args).await {
+        Ok(found) => found,
+        Err(error) => {
+            let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    for note in &found.notes {
+        let _ = writeln!(err, "netclaimctl: {note}");
+    }
+    let is_table = matches!(args.output, Output::Table | Output::Wide);
+    if found.attachments.is_empty() && is_table {
+        let _ = writeln!(err, "{}", nothing(&args, found.namespace.as_deref()));
+        return ExitCode::SUCCESS;
+    }
+    match text(&found, args.output, colours) {
+        // A reader that has closed the pipe has what it wants.
+        Ok(text) => drop(out.write_all(text.as_bytes())),
+        Err(error) => {
+            let _ = writeln!(err, "netclaimctl: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+async fn found(args: &Args) -> Result<Found, crate::cluster::ReadError> {
+    read::attachments(&args.connection.client().await?, args).await
+}
+
+/// What kubectl says when it finds nothing, and what else to say of one pod.
+fn nothing(args: &Args, namespace: Option<&str>) -> String {
+    match (&args.pod, namespace) {
+        (Some(pod), Some(namespace)) => format!(
+            "pod {namespace}/{pod} has no such attachment: netclaimctl explain pod {pod} --namespace {namespace}"
+        ),
+        (_, Some(namespace)) => format!("No resources found in {namespace} namespace."),
+        (_, None) => "No resources found".to_owned(),
+    }
+}
+
+fn text(found: &Found, output: Output, colours: Colours) -> Result<String, String> {
+    let object = || json!({"attachments": found.attachments});
+    match output {
+        Output::Table | Output::Wide => {
+            let wide = output == Output::Wide;
+            let has_namespaces = found.namespace.is_none();
+            let head = Attachment::head(has_namespaces, wide);
+            let rows = found.attachments.iter().map(|attachment| attachment.cells(has_namespaces, wide));
+            Ok(table(&head, rows, colours))
+        }
+        Output::Json => {
+            serde_json::to_string_pretty(&object()).map(|json| json + "\n").map_err(|error| error.to_string())
+        }
+        Output::Yaml => yaml([&object()]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

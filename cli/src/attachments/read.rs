@@ -1,0 +1,168 @@
+//! Reads attachments page by page. What is kept of an object is what is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use netclaim_api::{DRIVER_NAME, attributes};
+
+use super::attachment::Attachment;
+use super::{Args, Output};
+use crate::cluster::{ReadError, fold, get};
+
+/// What has been found.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Found {
+    /// The namespace that was read; `None` if it was all of them.
+    pub(super) namespace: Option<String>,
+    /// By namespace, pod and interface.
+    pub(super) attachments: Vec<Attachment>,
+    /// What the user may not read, and what is missing because of it.
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads the attachments that the arguments choose.
+///
+/// # Errors
+/// Fails if the claims, or the one pod, cannot be read.
+pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, ReadError> {
+    let namespace = match &args.namespace {
+        _ if args.all_namespaces => None,
+        Some(namespace) => Some(namespace.clone()),
+        None => Some(client.default_namespace().to_owned()),
+    };
+    if let (Some(pod), Some(namespace)) = (&args.pod, &namespace) {
+        let what = format!("pod {namespace}/{pod}");
+        get(what, Api::<Pod>::namespaced(client.clone(), namespace), pod).await?;
+    }
+    let what = if namespace.is_some() { "ResourceClaims" } else { "ResourceClaims of all namespaces" };
+    let claims = in_namespace::<ResourceClaim>(client, namespace.as_deref());
+    let mut attachments = fold(what, &claims, &ListParams::default(), Vec::new, |found, claim| {
+        let of_claim = Attachment::of_claim(&claim).into_iter();
+        found.extend(of_claim.filter(|attachment| is_chosen(attachment, args)));
+        ControlFlow::Continue(())
+    })
+    .await?;
+    let mut notes = Vec::new();
+    let pods = nodes_of_pods(client, namespace.as_deref(), &mut attachments).await;
+    permitted(pods, &mut notes, "Pods", "the nodes of Networks of scope Cluster are not shown")?;
+    attachments.retain(|attachment| args.node.is_none() || attachment.node == args.node);
+    if args.output != Output::Table && !attachments.is_empty() {
+        let uplinks = uplinks(client, &mut attachments).await;
+        permitted(uplinks, &mut notes, "ResourceSlices", "uplinks and modes are not shown")?;
+    }
+    attachments.sort();
+    Ok(Found { namespace, attachments, notes })
+}
+
+fn in_namespace<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+fn is_chosen(attachment: &Attachment, args: &Args) -> bool {
+    (args.pod.is_none() || attachment.pod == args.pod)
+        && (args.network.is_none() || attachment.network == args.network)
+}
+
+/// Goes on without what the user may not read.
+fn permitted(
+    read: Result<(), ReadError>,
+    notes: &mut Vec<String>,
+    what: &str,
+    follows: &str,
+) -> Result<(), ReadError> {
+    match read {
+        Err(error) if error.is_forbidden() => {
+            notes.push(format!("you may not read {what}: {follows}"));
+            Ok(())
+        }
+        read => read,
+    }
+}
+
+/// Sets the nodes of attachments whose pool is of no node.
+async fn nodes_of_pods(
+    client: &Client,
+    namespace: Option<&str>,
+    attachments: &mut [Attachment],
+) -> Result<(), ReadError> {
+    let without = attachments.iter().filter(|attachment| attachment.node.is_none());
+    let pods: BTreeSet<(String, String)> = without
+        .filter_map(|attachment| Some((attachment.namespace.clone(), attachment.pod.clone()?)))
+        .collect();
+    if pods.is_empty() {
+        return Ok(());
+    }
+    let api = in_namespace::<Pod>(client, namespace);
+    let nodes = fold("Pods", &api, &ListParams::default(), BTreeMap::new, |nodes, pod| {
+        let name = (pod.namespace().unwrap_or_default(), pod.name_any());
+        if let Some(node) = pod.spec.and_then(|spec| spec.node_name).filter(|_| pods.contains(&name)) {
+            nodes.insert(name, node);
+        }
+        ControlFlow::Continue(())
+    })
+    .await?;
+    for attachment in attachments.iter_mut().filter(|attachment| attachment.node.is_none()) {
+        let Some(pod) = attachment.pod.clone() else { continue };
+        attachment.node = nodes.get(&(attachment.namespace.clone(), pod)).cloned();
+    }
+    Ok(())
+}
+
+/// What a device says of its link, in the generation of its pool.
+#[derive(Debug, Default)]
+struct Link {
+    generation: i64,
+    uplink: Option<String>,
+    mode: Option<String>,
+}
+
+/// Sets uplinks and modes.
+async fn uplinks(client: &Client, attachments: &mut [Attachment]) -> Result<(), ReadError> {
+    let devices: BTreeSet<(String, String)> =
+        attachments.iter().map(|attachment| (attachment.pool.clone(), attachment.device.clone())).collect();
+    let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
+    let api = Api::<ResourceSlice>::all(client.clone());
+    let links = fold("ResourceSlices", &api, &ours, BTreeMap::new, |links, slice| {
+        let pool = slice.spec.pool;
+        for device in slice.spec.devices.into_iter().flatten() {
+            let name = (pool.name.clone(), device.name.clone());
+            if !devices.contains(&name) {
+                continue;
+            }
+            let link: &mut Link = links.entry(name).or_default();
+            if pool.generation >= link.generation {
+                let text = |attribute| text_of(&device, attribute);
+                *link = Link {
+                    generation: pool.generation,
+                    uplink: text(attributes::UPLINK),
+                    mode: text(attributes::MODE),
+                };
+            }
+        }
+        ControlFlow::Continue(())
+    })
+    .await?;
+    for attachment in attachments {
+        if let Some(link) = links.get(&(attachment.pool.clone(), attachment.device.clone())) {
+            (attachment.uplink, attachment.mode) = (link.uplink.clone(), link.mode.clone());
+        }
+    }
+    Ok(())
+}
+
+/// An attribute of the driver's domain; `None` if it is empty.
+fn text_of(device: &Device, name: &str) -> Option<String> {
+    let attributes = device.attributes.as_ref()?;
+    let attribute = attributes.get(name).or_else(|| attributes.get(&format!("{DRIVER_NAME}/{name}")))?;
+    attribute.string.clone().filter(|text| !text.is_empty())
+}
