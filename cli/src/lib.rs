@@ -4,6 +4,7 @@
 //!   command line, environment ──> settings ──┐
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status, attachments
+//!   API server ─────────────────> bugreport ──> an archive without secrets
 //!   API server, files ──────────> migrate
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
@@ -22,6 +23,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use self::colour::Colours;
 
 pub mod attachments;
+pub mod bugreport;
 pub mod cluster;
 pub mod cni;
 pub mod colour;
@@ -51,6 +53,8 @@ pub struct Cli {
 pub enum Command {
     /// Lists which networks pods have now, with addresses, nodes, and what is not ready.
     Attachments(attachments::Args),
+    /// Packs what a maintainer needs to find a bug into an archive: objects, events, logs and versions, without secrets.
+    Bugreport(bugreport::Args),
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
     Cni(cni::Args),
     /// Says why a pod waits for its networks, or what it has.
@@ -91,6 +95,7 @@ pub async fn run(
 ) -> ExitCode {
     match cli.command {
         Command::Attachments(args) => attachments::run(args, out, err, colours).await,
+        Command::Bugreport(args) => bugreport::run(args, out, err).await,
         Command::Cni(args) => cni::run(args, out, err).await,
         Command::Explain(args) => explain::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err, colours).await,

@@ -12,6 +12,7 @@ mod snapshot;
 use std::io::Write;
 use std::process::ExitCode;
 
+use kube::Client;
 use netclaim_cni::error_chain;
 
 use self::report::Report;
@@ -73,4 +74,12 @@ pub async fn run(
 async fn report(args: &Args) -> Result<Report, ReadError> {
     let client = args.connection.client().await?;
     Ok(Report::of(&snapshot::read(&client, &args.namespace).await?))
+}
+
+/// Returns the status as people see it.
+///
+/// # Errors
+/// Fails if the cluster cannot be read.
+pub(crate) async fn text(client: &Client, namespace: &str) -> Result<String, ReadError> {
+    Ok(Report::of(&snapshot::read(client, namespace).await?).text(Colours::Off))
 }
