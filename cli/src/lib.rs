@@ -15,9 +15,10 @@
 //! * `netclaimctl cni` accepts the command line and environment of cnitool, and prints what cnitool prints.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::StyledStr;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::colour::Colours;
@@ -27,6 +28,7 @@ pub mod bugreport;
 pub mod cluster;
 pub mod cni;
 pub mod colour;
+pub mod completion;
 mod components;
 mod documents;
 pub mod explain;
@@ -39,9 +41,24 @@ pub mod status;
 mod table;
 pub mod validate;
 
+/// The end of a command's help: what it exits with.
+macro_rules! exit_codes {
+    ($success:literal, $failure:literal) => {
+        concat!(
+            "Exit codes:\n",
+            "  0    ",
+            $success,
+            "\n  1    ",
+            $failure,
+            "\n  2    the command line is wrong\n",
+            "  130  interrupted"
+        )
+    };
+}
+
 /// Looks at netclaim and runs CNI plugins by hand.
 #[derive(Debug, Parser)]
-#[command(name = "netclaimctl", version)]
+#[command(name = "netclaimctl", version, after_help = exit_codes!("success", "failure"))]
 pub struct Cli {
     /// The command.
     #[command(subcommand)]
@@ -52,28 +69,54 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Lists which networks pods have now, with addresses, nodes, and what is not ready.
+    #[command(after_help = exit_codes!("the attachments are printed, or there are none", "the claims cannot be read"))]
     Attachments(attachments::Args),
     /// Packs what a maintainer needs to find a bug into an archive: objects, events, logs and versions, without secrets.
+    #[command(after_help = exit_codes!(
+        "the archive is written; its README says what could not be read",
+        "nothing can be read, or the archive cannot be written"
+    ))]
     Bugreport(bugreport::Args),
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
+    #[command(after_help = exit_codes!("success", "the operation has failed, or a configuration has an error"))]
     Cni(cni::Args),
+    /// Prints a completion script for a shell.
+    Completion(completion::Args),
     /// Says why a pod waits for its networks, or what it has.
+    #[command(after_help = exit_codes!("the object is explained", "the object cannot be read"))]
     Explain(explain::Args),
-    /// Shows networks, nodes, what of them is used, and what is wrong on the cluster. Exits with 1 if something is.
+    /// Shows networks, nodes, what of them is used, and what is wrong on the cluster.
+    #[command(after_help = exit_codes!("all is well", "something is wrong, or the cluster cannot be read"))]
     Status(status::Args),
-    /// Says what is wrong with Networks, classes, claims and policies in files, without a cluster. Exits with 1 if something is, and
-    /// with 2 if the command line is wrong.
+    /// Says what is wrong with Networks, classes, claims and policies in files, without a cluster.
+    #[command(after_help = exit_codes!("nothing is wrong", "something is wrong, or a file cannot be read"))]
     Validate(validate::Args),
-    /// Translates what Multus reads into Networks, classes, claim templates and patches. Exits with 1 if something cannot be
-    /// translated.
+    /// Translates what Multus reads into Networks, classes, claim templates and patches.
+    #[command(after_help = exit_codes!("everything is translated", "something cannot be translated or read"))]
     Migrate(migrate::Args),
+    /// Writes a manual page for each command.
+    #[command(hide = true)]
+    Man {
+        /// The folder, which must exist
+        folder: PathBuf,
+    },
+}
+
+/// Returns the definition of the command line. A command that says no exit codes of its own has those of its parent.
+pub fn command() -> clap::Command {
+    with_exit_codes(Cli::command(), None)
+}
+
+fn with_exit_codes(command: clap::Command, inherited: Option<&StyledStr>) -> clap::Command {
+    let Some(codes) = command.get_after_help().or(inherited).cloned() else { return command };
+    command.after_help(codes.clone()).mut_subcommands(|command| with_exit_codes(command, Some(&codes)))
 }
 
 impl Cli {
     /// Parses the command line and environment. Exits if they are wrong or ask for help.
     pub fn from_command_line() -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
-        let matches = Self::command().bin_name(shown_name(&program)).get_matches();
+        let matches = command().bin_name(shown_name(&program)).get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 }
@@ -97,10 +140,18 @@ pub async fn run(
         Command::Attachments(args) => attachments::run(args, out, err, colours).await,
         Command::Bugreport(args) => bugreport::run(args, out, err).await,
         Command::Cni(args) => cni::run(args, out, err).await,
+        Command::Completion(args) => completion::run(&args, out),
         Command::Explain(args) => explain::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err, colours).await,
         Command::Validate(args) => validate::run(&args, out, err),
         Command::Migrate(args) => migrate::run(args, out, err).await,
+        Command::Man { folder } => match clap_mangen::generate_to(command(), &folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                let _ = writeln!(err, "netclaimctl: cannot write into {}: {error}", folder.display());
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 
@@ -110,7 +161,36 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_its_exit_codes() {
+        let command = command();
+        for path in [&["status"][..], &["cni", "add"], &["explain", "pod"], &["completion"]] {
+            let found = path.iter().try_fold(&command, |command, name| command.find_subcommand(name));
+            let codes = found.unwrap().get_after_help().unwrap().to_string();
+            for line in [
+                "Exit codes:",
+                "  0    ",
+                "  1    ",
+                "  2    the command line is wrong",
+                "  130  interrupted",
+            ] {
+                assert!(codes.contains(line), "{path:?}: {codes}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page() {
+        let folder = tempfile::tempdir().unwrap();
+        clap_mangen::generate_to(command(), &folder).unwrap();
+        for page in ["netclaimctl.1", "netclaimctl-status.1", "netclaimctl-cni-add.1"] {
+            let text = std::fs::read_to_string(folder.path().join(page)).unwrap();
+            assert!(text.contains("Exit codes:"), "{text}");
+        }
+        assert!(!folder.path().join("netclaimctl-man.1").exists(), "the command is hidden");
     }
 
     #[test]

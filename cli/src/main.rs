@@ -1,11 +1,12 @@
-//! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`. Exits with 0 on success, 1 on
-//! failure, 2 on a wrong command line, and 130 if interrupted.
+//! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`, and completes that plugin's command line
+//! under the name `kubectl_complete-netclaim`. Exits with 0 on success, 1 on failure, 2 on a wrong command line, and 130 if interrupted.
 
-use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
+use std::{env, io};
 
 use netclaim_cli::colour::Colours;
+use netclaim_cli::completion;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a killed plugin may take to exit.
@@ -17,6 +18,11 @@ async fn main() -> ExitCode {
     if let Err(error) = netclaim_cni::close_inherited_descriptors() {
         eprintln!("netclaimctl: cannot close inherited descriptors: {error}");
         return ExitCode::FAILURE;
+    }
+    let mut words = env::args_os();
+    if completion::is_asked(words.next().unwrap_or_default()) {
+        print!("{}", completion::candidates(words));
+        return ExitCode::SUCCESS;
     }
     let cli = netclaim_cli::Cli::from_command_line();
     let interrupted = match interrupted() {

@@ -6,7 +6,7 @@
 #   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
 #   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
 #   netclaim.yaml                     the same for kubectl apply -f
-#   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as the kubectl plugin kubectl-netclaim
+#   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
 #   SHA256SUMS                        of what is downloaded: all but the images
 set -euo pipefail
 # shellcheck source=../../tests/node/lib.sh
@@ -48,14 +48,33 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# manuals NETCLAIMCTL DIR: fills DIR with manual pages and completion scripts, where package managers look for them.
+manuals() {
+  local share=$2/share
+  mkdir -p "$share"/{man/man1,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+  "$1" man "$share/man/man1"
+  "$1" completion bash >"$share/bash-completion/completions/netclaimctl"
+  "$1" completion zsh >"$share/zsh/site-functions/_netclaimctl"
+  "$1" completion fish >"$share/fish/vendor_completions.d/netclaimctl.fish"
+}
+
 for arch in "${architectures[@]}"; do
   step "building netclaim $version for $arch (about 5 minutes on two cores)" "$cache/log/release-$arch.log" \
     deploy/image/binaries.sh "$work/$arch" "$arch"
-  mkdir "$work/$arch-cli"
-  cp "$work/$arch/usr/bin/netclaimctl" "$work/$arch-cli/"
-  ln -s netclaimctl "$work/$arch-cli/kubectl-netclaim"
+done
+case $machine in
+x86_64) manuals "$work/amd64/usr/bin/netclaimctl" "$work/manuals" ;;
+aarch64) manuals "$work/arm64/usr/bin/netclaimctl" "$work/manuals" ;;
+esac
+for arch in "${architectures[@]}"; do
+  cp -r "$work/manuals" "$work/$arch-cli"
+  mkdir "$work/$arch-cli/bin"
+  cp "$work/$arch/usr/bin/netclaimctl" "$work/$arch-cli/bin/"
+  # The plugin of kubectl, and what completes its command line.
+  ln -s netclaimctl "$work/$arch-cli/bin/kubectl-netclaim"
+  ln -s netclaimctl "$work/$arch-cli/bin/kubectl_complete-netclaim"
   # The same files make the same archive.
-  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$work/$arch-cli" -c netclaimctl kubectl-netclaim |
+  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=u=rwX,go=rX -C "$work/$arch-cli" -c bin share |
     gzip -n9 >"$out/netclaimctl-linux-$arch.tar.gz"
 done
 (

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod bad_inputs;
+mod commands;
 mod events;
 mod flags;
 mod metrics;
@@ -37,6 +38,11 @@ fn the_reference_of_bad_inputs_is_fresh() {
 #[test]
 fn the_reference_of_flags_is_fresh() {
     assert_fresh("docs/reference/flags.md", &flags::page());
+}
+
+#[test]
+fn the_reference_of_netclaimctl_is_fresh() {
+    assert_fresh("docs/reference/netclaimctl.md", &commands::page());
 }
 
 #[test]

@@ -8,7 +8,6 @@ use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use super::input::with_kind;
 use crate::cluster::{self, Connection, list};
 use crate::documents;
 use crate::kinds::Kind;

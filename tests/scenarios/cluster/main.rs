@@ -12,6 +12,7 @@ mod attaching;
 mod availability;
 mod bandwidth;
 mod churn;
+mod command_line;
 mod endpoints;
 mod faults;
 mod links;
@@ -32,6 +33,7 @@ use attaching::*;
 use availability::*;
 use bandwidth::*;
 use churn::*;
+use command_line::*;
 use endpoints::*;
 use faults::{
     agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, runtime_connection::*,
@@ -130,6 +132,10 @@ fn main() -> ExitCode {
             metrics_are_served,
             an_agent_takes_another_log_filter_without_a_restart,
             tools_on_the_node_see_the_attachments,
+            netclaimctl_lists_what_pods_have,
+            netclaimctl_is_a_plugin_of_kubectl_that_completes_its_commands,
+            a_bug_report_has_what_is_netclaims_and_no_secret,
+            a_bug_report_says_what_its_user_may_not_read,
             the_agent_has_only_the_documented_rights,
             the_agent_writes_only_slices_of_its_own_node,
             the_agent_changes_only_the_labels_of_networks_of_its_own_node,

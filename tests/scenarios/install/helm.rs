@@ -90,7 +90,9 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
             })?;
         }
 
-        timed("rolled back", || helm.run(&["rollback", "netclaim", "1", "--force-conflicts", "--wait", "--timeout=120s"]))?;
+        timed("rolled back", || {
+            helm.run(&["rollback", "netclaim", "1", "--force-conflicts", "--wait", "--timeout=120s"])
+        })?;
         ensure!(variable(test, "NETCLAIM_LOG_JSON")?.is_none(), "it is not rolled back");
         test.start_pod("s", &network)?;
         ensure!(test.container("p", "shell")?.id == container, "a pod was started again");
