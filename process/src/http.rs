@@ -4,7 +4,6 @@
 //! connections, a new one ends the oldest, so idle clients block nobody. A connection serves one request, so none has
 //! a reason to stay.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::Duration;
@@ -17,7 +16,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+
+use crate::connections::accept;
 
 /// Connections at once: a Prometheus or two, the kubelet and a person need fewer.
 pub const CONNECTIONS: usize = 32;
@@ -25,9 +25,6 @@ pub const CONNECTIONS: usize = 32;
 pub const LIFE: Duration = Duration::from_secs(10);
 /// Most bytes of a request's head.
 pub const BUFFER: usize = 16 * 1024;
-
-/// Time between failures to accept a connection, such as for lack of descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,32 +67,14 @@ pub async fn serve<A>(listener: TcpListener, answer: A) -> Infallible
 where
     A: Fn(&str) -> Option<Answer> + Clone + Send + Sync + 'static,
 {
-    let mut connections = JoinSet::new();
-    let mut oldest_first = VecDeque::<AbortHandle>::new();
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
-            }
-        };
-        while connections.try_join_next().is_some() {}
-        oldest_first.retain(|connection| !connection.is_finished());
-        if connections.len() >= CONNECTIONS {
-            if let Some(oldest) = oldest_first.pop_front() {
-                oldest.abort();
-            }
-            // The descriptor is free when the connection has ended.
-            connections.join_next().await;
-        }
+    let serve = move |stream| {
         let connection = tokio::time::timeout(LIFE, connection(stream, answer.clone()));
-        oldest_first.push_back(connections.spawn(async {
+        async {
             // Only the client cares how its connection ended.
             let _ = connection.await;
-        }));
-    }
+        }
+    };
+    accept(listener, CONNECTIONS, serve).await
 }
 
 async fn connection<A>(stream: TcpStream, answer: A) -> hyper::Result<()>

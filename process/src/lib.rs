@@ -9,10 +9,11 @@
 //! ```
 //!
 //! Invariants:
-//! * HTTP clients share bounded descriptors, memory and time: see [`http`].
+//! * HTTP clients share bounded descriptors, memory and time: see [`http`] and [`connections`].
 //! * Once a [`Stop`] exists, neither signal ends the process by itself.
 //! * TLS comes from rustls with ring, the only provider that is built in.
 
+pub mod connections;
 pub mod http;
 pub mod kubernetes;
 pub mod log;
