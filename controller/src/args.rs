@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
+use kube::Config;
 use netclaim_process::log::LogArgs;
 
 /// The netclaim controller: accepts Networks and publishes those of the whole cluster.
@@ -18,7 +19,7 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_DRIVER_NAME", default_value = netclaim_api::DRIVER_NAME)]
     pub driver_name: String,
 
-    /// Namespace of the lease [default: that of the service account, or of the kubeconfig's context]
+    /// Namespace of the lease and of the webhook [default: that of the service account, or of the kubeconfig's context]
     #[arg(long, env = "NETCLAIM_NAMESPACE")]
     pub namespace: Option<String>,
 
@@ -43,11 +44,30 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "0.0.0.0:9178")]
     pub metrics_address: SocketAddr,
 
+    /// Where to serve the validating admission webhook over HTTPS [default: nowhere]
+    #[arg(long, env = "NETCLAIM_WEBHOOK_ADDRESS")]
+    pub webhook_address: Option<SocketAddr>,
+
+    /// Name of the webhook's Service, of the Secret with its certificate and of the ValidatingWebhookConfiguration, in which the
+    /// controller keeps the CA bundle
+    #[arg(long, env = "NETCLAIM_WEBHOOK_NAME", default_value = "netclaim-webhook")]
+    pub webhook_name: String,
+
+    /// Directory with the webhook's tls.crt and tls.key, which are read again when they change [default: the controller makes a
+    /// certificate]
+    #[arg(long, env = "NETCLAIM_WEBHOOK_CERTIFICATE_DIR")]
+    pub webhook_certificate_dir: Option<PathBuf>,
+
     #[command(flatten)]
     pub log: LogArgs,
 }
 
 impl Args {
+    /// Returns the namespace of what the controller has for itself.
+    pub(crate) fn namespace(&self, config: &Config) -> String {
+        self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone())
+    }
+
     /// Returns the name of this replica. The process id distinguishes two that run on one host.
     pub fn identity(&self) -> String {
         self.identity.clone().unwrap_or_else(|| {

@@ -12,6 +12,8 @@
 //!   AddressLeases ────┼─ blocks ──────> leasing ─────> AddressBlocks of nodes
 //!   waiting pods ─────┼─ explaining ──> netclaim_allocation ──> events of pods
 //!   slices, claims ───┘
+//!
+//!   API server ──> netclaim_webhook, which every replica serves if --webhook-address is set
 //! ```
 //!
 //! Invariants:
@@ -42,14 +44,16 @@ mod waiting;
 mod warnings;
 mod watches;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use kube::Client;
+use kube::{Client, Config};
 use netclaim_process::Stop;
 use netclaim_process::kubernetes::{self, ConfigError};
 use netclaim_slices::{PublisherConfig, Scope};
+use netclaim_webhook::{Certificates, Webhook, WebhookError};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -88,6 +92,8 @@ pub enum Error {
     Leader(#[source] LostLease),
     #[error("the publisher of pools stopped")]
     Publisher(#[source] tokio::task::JoinError),
+    #[error(transparent)]
+    Webhook(WebhookError),
 }
 
 /// Runs the controller until SIGTERM or SIGINT, and then releases the lease.
@@ -107,17 +113,45 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let address = args.metrics_address;
     let failed = |source| Error::Metrics { address, source };
     let server = metrics.clone().serve(TcpListener::bind(address).await.map_err(failed)?);
-    tokio::select! {
-        never = server => match never {},
-        result = control(args, metrics, shutdown) => result,
-    }
-}
-
-async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> Result<(), Error> {
     let config =
         kubernetes::config("netclaim-controller", args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
     let client = Client::try_from(config.clone()).map_err(Error::Client)?;
-    let identity = args.identity();
+    let webhook = webhook(&args, &config, &metrics).await.map_err(Error::Webhook)?;
+    let reviews = serve(webhook, client.clone(), args.driver_name.clone());
+    tokio::select! {
+        never = server => match never {},
+        result = reviews => match result.map_err(Error::Webhook)? {},
+        result = control(args, config, client, metrics, shutdown) => result,
+    }
+}
+
+/// Listens for the API server's questions, if the flags ask for it.
+async fn webhook(args: &Args, config: &Config, metrics: &Metrics) -> Result<Option<Webhook>, WebhookError> {
+    let Some(address) = args.webhook_address else { return Ok(None) };
+    let certificates = match args.webhook_certificate_dir.clone() {
+        Some(dir) => Certificates::Directory(dir),
+        None => Certificates::Own { namespace: args.namespace(config), name: args.webhook_name.clone() },
+    };
+    let webhook = Webhook::bind(address, certificates, metrics.webhook.clone()).await?;
+    metrics.ready.needs(webhook.served());
+    Ok(Some(webhook))
+}
+
+async fn serve(webhook: Option<Webhook>, client: Client, driver: String) -> Result<Infallible, WebhookError> {
+    match webhook {
+        Some(webhook) => webhook.run(client, &driver).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn control(
+    args: Args,
+    config: Config,
+    client: Client,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let (identity, namespace) = (args.identity(), args.namespace(&config));
     let publisher =
         PublisherConfig::new(&args.driver_name, "controller", Scope::Cluster).map_err(Error::DriverName)?;
     let settings = Settings {
@@ -127,11 +161,7 @@ async fn control(args: Args, metrics: Metrics, shutdown: CancellationToken) -> R
         node_gone_after: Duration::from_secs(args.node_gone_after),
         explain_pending_pods: args.explain_pending_pods,
     };
-    let candidacy = Candidacy {
-        namespace: args.namespace.unwrap_or_else(|| config.default_namespace.clone()),
-        lease: args.lease_name,
-        identity,
-    };
+    let candidacy = Candidacy { namespace, lease: args.lease_name, identity };
 
     let election = async {
         let mut candidate = Candidate::register(config, &candidacy).await.map_err(Error::Client)?;

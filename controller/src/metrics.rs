@@ -1,13 +1,14 @@
 //! `/metrics`, `/healthz` and `/readyz` of a running controller.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use netclaim_api::reasons::{AddressesReason, Reason as _};
 use netclaim_process::http::{Answer, serve};
 use netclaim_process::metrics::{Label, Registry};
 use netclaim_slices::DroppedField;
+use netclaim_webhook::Served;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use thiserror::Error;
@@ -59,26 +60,46 @@ pub(crate) struct Metrics {
     pub(crate) blocks_removed: Counter,
     pub(crate) address_moves: Counter,
     pub(crate) pods_explained: Family<Explained, Counter>,
+    pub(crate) webhook: netclaim_webhook::Metrics,
     pub(crate) ready: Ready,
 }
 
-/// Whether this replica leads or can take over. Clones share it.
+/// Whether this replica leads or can take over, and can answer the API server. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ready(Arc<AtomicBool>);
+pub(crate) struct Ready {
+    is_synced: Arc<AtomicBool>,
+    /// The webhook's certificate, if there is a webhook.
+    served: Arc<OnceLock<Served>>,
+}
 
 impl Ready {
     pub(crate) fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Relaxed);
+        self.is_synced.store(ready, Ordering::Relaxed);
+    }
+
+    /// Makes readiness wait for the webhook's certificate, because Services ask pods that are ready.
+    pub(crate) fn needs(&self, served: &Served) {
+        self.served.get_or_init(|| served.clone());
     }
 
     fn probe(&self) -> Answer {
-        Answer::probe(self.0.load(Ordering::Relaxed).then_some(()).ok_or(NotReady))
+        Answer::probe(if !self.is_synced.load(Ordering::Relaxed) {
+            Err(NotReady::ApiServer)
+        } else if self.served.get().is_some_and(Served::is_empty) {
+            Err(NotReady::Certificate)
+        } else {
+            Ok(())
+        })
     }
 }
 
 #[derive(Debug, Error)]
-#[error("not ready: waiting for the API server, see the log")]
-struct NotReady;
+enum NotReady {
+    #[error("not ready: waiting for the API server, see the log")]
+    ApiServer,
+    #[error("not ready: the webhook has no certificate yet, see the log")]
+    Certificate,
+}
 
 /// States of the addresses of a pool.
 pub(crate) const ADDRESS_STATES: [&str; 4] = ["size", "leased", "used", "free"];
@@ -137,6 +158,7 @@ impl Metrics {
             [Label::one_of("outcome", &Outcome::ALL.map(Outcome::as_str))],
             pods_explained,
         );
+        self.webhook.register(&mut registry);
         registry
     }
 
@@ -155,9 +177,12 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
     use netclaim_process::metrics::testing::assert_all_move;
+    use netclaim_webhook::{Certificates, Kind, Outcome, Source, Webhook};
 
     use super::*;
+    use crate::explaining;
 
     #[test]
     fn every_metric_moves_with_the_labels_of_its_description() {
@@ -206,11 +231,38 @@ mod tests {
                 ("netclaim_controller_blocks_removed_total", &|| count(&metrics.blocks_removed)),
                 ("netclaim_controller_address_moves_total", &|| count(&metrics.address_moves)),
                 ("netclaim_controller_pods_explained_total", &|| {
-                    for outcome in Outcome::ALL.map(Outcome::as_str) {
+                    for outcome in explaining::Outcome::ALL.map(explaining::Outcome::as_str) {
                         count(&metrics.pods_explained.get_or_create(&Explained { outcome }));
+                    }
+                }),
+                ("netclaim_controller_webhook_requests_total", &|| {
+                    for (kind, outcome) in
+                        Kind::ALL.iter().flat_map(|kind| Outcome::ALL.iter().map(move |o| (*kind, *o)))
+                    {
+                        metrics.webhook.request(kind, outcome);
+                    }
+                }),
+                ("netclaim_controller_webhook_certificate_expiry_timestamp_seconds", &|| {
+                    for source in Source::ALL {
+                        metrics.webhook.expires(*source, Timestamp::MAX);
                     }
                 }),
             ],
         );
+    }
+
+    #[tokio::test]
+    async fn a_replica_with_a_webhook_is_ready_when_it_has_a_certificate() {
+        let ready = Ready::default();
+        ready.set(true);
+        assert_eq!(ready.probe(), Answer::Ok);
+        let certificates = Certificates::Directory("/nonexistent".into());
+        let address = "127.0.0.1:0".parse().unwrap();
+        let webhook =
+            Webhook::bind(address, certificates, netclaim_webhook::Metrics::default()).await.unwrap();
+        ready.needs(webhook.served());
+        assert!(matches!(ready.probe(), Answer::Unavailable(reason) if reason.contains("no certificate")));
+        ready.set(false);
+        assert!(matches!(ready.probe(), Answer::Unavailable(reason) if reason.contains("API server")));
     }
 }

@@ -82,7 +82,7 @@ cluster_of() {
   use_runtime "$(<"$dir/runtime")"
   use_kubernetes "$(<"$dir/kubernetes")"
   PATH=$kubernetes_bin:$runtime_bin:$PATH
-  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
+  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net,.svc
   export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl
   unset XDG_RUNTIME_DIR # the login session's folder, which the node does not have
 }

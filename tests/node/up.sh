@@ -208,7 +208,7 @@ define_services() {
     --listen-peer-urls "http://$etcd_ip:2380" --initial-advertise-peer-urls "http://$etcd_ip:2380" \
     --initial-cluster "default=http://$etcd_ip:2380"
   # The API server listens on the address of the service "kubernetes", so that pods reach it (KUBERNETES_SERVICE_HOST)
-  # without a kube-proxy.
+  # without a kube-proxy. For the same reason it asks webhooks at the addresses of their pods.
   svc_define apiserver "$bin/kube-apiserver" --etcd-servers "http://$etcd_ip:2379" --v=1 \
     --bind-address "$api_ip" --secure-port 443 --service-cluster-ip-range "$services_net" \
     --cert-dir "$pki" --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
@@ -216,7 +216,7 @@ define_services() {
     --kubelet-client-certificate "$pki/apiserver-kubelet.crt" --kubelet-client-key "$pki/apiserver-kubelet.key" \
     --service-account-key-file "$pki/serviceaccounts.key" --service-account-signing-key-file "$pki/serviceaccounts.key" \
     --service-account-issuer https://kubernetes.default.svc --allow-privileged \
-    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
+    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --enable-aggregator-routing \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
   # At its start it requests a token for each controller: 5 s at the default of 20 requests per second.
   svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \

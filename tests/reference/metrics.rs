@@ -27,7 +27,7 @@ Counters and histograms start from zero when the program starts.
 {agent}
 ## Controller
 
-Of several controllers, only the values of the one that leads are current.
+Of several controllers, only the values of the one that leads are current, but for those of the webhook, which all serve.
 
 {controller}"
     )

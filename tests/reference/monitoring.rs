@@ -12,7 +12,7 @@ const OF_TARGETS: [&str; 4] = ["job", "instance", "node", "pod"];
 /// Metrics of Prometheus itself.
 const OF_PROMETHEUS: [&str; 1] = ["up"];
 /// Functions, operators and clauses.
-const WORDS: [&str; 20] = [
+const WORDS: [&str; 21] = [
     "absent",
     "and",
     "by",
@@ -29,6 +29,7 @@ const WORDS: [&str; 20] = [
     "or",
     "rate",
     "sum",
+    "time",
     "topk",
     "unless",
     "vector",

@@ -87,6 +87,8 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
             "plugins.image and agent.hostMounts exclude each other",
         ),
         ("plugins.image=x", &["--kube-version", "1.34.0"], "Kubernetes 1.35"),
+        ("webhook.enabled=true,webhook.certManager.enabled=true", &[], "issuerRef.name is empty"),
+        ("webhook.address=9443", &[], "/webhook/address"),
         ("agent.logLevel=debug", &["--kube-version", "1.33.0"], "1.34.0"),
     ] {
         let refused = helm
@@ -99,7 +101,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 }
 
 /// Values that are not the default, and what has to be in the objects for it.
-const VALUES: [(&str, &str); 24] = [
+const VALUES: [(&str, &str); 28] = [
     (
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
         "netclaim@sha256:00",
@@ -133,7 +135,18 @@ const VALUES: [(&str, &str); 24] = [
     ("rbac.aggregate=true", "rbac.authorization.k8s.io/aggregate-to-view: \"true\""),
     ("crds.keep=true", "helm.sh/resource-policy: keep"),
     ("rbac.kubeletsReadClaims=true", "name: system:nodes"),
+    ("webhook.enabled=true", "- name: parameters.netclaim.dev"),
+    ("webhook.enabled=true,webhook.address=[::]:9444", "{name: webhook, containerPort: 9444}"),
+    ("webhook.enabled=true,webhook.namespaceSelector.matchLabels.team=net", "team: net"),
+    (
+        "webhook.enabled=true,controller.networkPolicy.enabled=true",
+        "ports: [{port: metrics}, {port: webhook}]",
+    ),
 ];
+
+/// Has cert-manager make the webhook's certificate.
+const CERT_MANAGER: &str =
+    "webhook.enabled=true,webhook.certManager.enabled=true,webhook.certManager.issuerRef.name=mine";
 
 pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
@@ -152,5 +165,17 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     for absent in ["system:nodes", "netclaim-view", "CustomResourceDefinition"] {
         ensure!(!objects.contains(absent), "{none}: {absent} is there");
     }
+    let default = helm.template(&chart, &[])?;
+    ensure!(!default.contains("webhook"), "the webhook is not off by default");
+    // The cluster does not know cert-manager's kinds.
+    let objects = helm.template(&chart, &["--set", CERT_MANAGER])?;
+    for present in [
+        "cert-manager.io/inject-ca-from: netclaim-system/netclaim-webhook",
+        "kind: Certificate",
+        "{name: webhook, mountPath: /etc/netclaim/webhook, readOnly: true}",
+    ] {
+        ensure!(objects.contains(present), "{CERT_MANAGER}: no {present:?} in the objects");
+    }
+    ensure!(!objects.contains("resources: [secrets]"), "{CERT_MANAGER}: the controllers may read a Secret");
     Ok(())
 }

@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::left::nothing_is_left;
 
 const MANIFESTS: &str = "deploy/manifests";
+/// What Helm leaves: the definitions with their objects.
+pub const KEPT: [&str; 5] =
+    ["CustomResourceDefinition/", "Network/", "APIService/", "DeviceClass/", "Address"];
 
 /// Does something to the installation, and installs the manifests again whatever became of it.
-pub(crate) fn and_then_as_before(
-    test: &Test<'_>,
-    change: impl FnOnce(&Helm<'_>) -> Result<()>,
-) -> Result<()> {
+pub fn and_then_as_before(test: &Test<'_>, change: impl FnOnce(&Helm<'_>) -> Result<()>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
     let changed = change(&helm);
     let restored = restore(test, &helm);
@@ -31,7 +31,7 @@ fn restore(test: &Test<'_>, helm: &Helm<'_>) -> Result<()> {
     test.cluster.controller_ready()
 }
 
-pub(crate) fn uninstall(helm: &Helm<'_>) -> Result<String> {
+pub fn uninstall(helm: &Helm<'_>) -> Result<String> {
     helm.run(&["uninstall", "netclaim", "--ignore-not-found", "--wait", "--timeout=120s"])
 }
 
@@ -104,8 +104,7 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
         timed("uninstalled", || uninstall(helm))?;
         // With the definitions go all Networks, so that they stay, and the next installation finds them.
         test.kubectl(&["get", "network", &network])?;
-        let kept = ["CustomResourceDefinition/", "Network/", "APIService/", "DeviceClass/", "Address"];
-        timed("nothing was left", || nothing_is_left(test.cluster, &kept))?;
+        timed("nothing was left", || nothing_is_left(test.cluster, &KEPT))?;
 
         timed("installed again", || helm.release("install", &["--set", "crds.keep=false"]))?;
         test.start_pod("p", &network)?;

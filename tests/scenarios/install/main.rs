@@ -15,6 +15,7 @@ mod left;
 mod migrate;
 mod status;
 mod upgrade;
+mod webhook;
 
 use chart::*;
 use explain::*;
@@ -22,6 +23,7 @@ use helm::*;
 use migrate::*;
 use status::*;
 use upgrade::*;
+use webhook::*;
 
 fn main() -> ExitCode {
     suite::run_on(
@@ -39,7 +41,8 @@ fn main() -> ExitCode {
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,
                 plugins_come_from_an_image,
-                an_earlier_version_is_upgraded_and_rolled_back_under_running_pods;
+                an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
+                the_webhook_refuses_what_netclaim_could_not_serve;
         ],
     )
 }

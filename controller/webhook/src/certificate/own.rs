@@ -1,0 +1,581 @@
+//! The certificate that netclaim makes itself, in a Secret that all replicas share.
+//!
+//! ```text
+//!   look: ValidatingWebhookConfiguration, then Secret
+//!     missing, damaged or due ──> make a generation ──> create or update the Secret; who loses looks again
+//!     caBundle is not that of the Secret ──> patch it
+//!     another certificate than the one that is served ──> wait until API servers know its CA, serve it
+//! ```
+//!
+//! Every replica does this, and none leads. Invariants:
+//! * A certificate is served when its CA has been in `caBundle` for [`PROPAGATION`], or when there is none to serve meanwhile.
+//! * A bundle is never replaced by one of an older Secret: the patch is for the configuration that was read before the Secret.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Client, Error};
+use netclaim_process::kubernetes::answered;
+use serde_json::{Value, json};
+use thiserror::Error as ThisError;
+use tokio::time::sleep;
+
+use super::Served;
+use super::generation::{Data, Generation};
+
+/// From one look to the next.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between a failed look and the next one.
+const RETRY: Duration = Duration::from_secs(5);
+/// Time until the next look when somebody else was faster, such as another replica.
+const LOST: Duration = Duration::from_secs(1);
+/// API servers learn of a new bundle by their watches.
+const PROPAGATION: Duration = Duration::from_secs(5);
+
+/// Why a look failed.
+#[derive(Debug, ThisError)]
+enum LookError {
+    #[error("somebody else was faster")]
+    Lost,
+    #[error(
+        "there is neither a Secret nor a ValidatingWebhookConfiguration {0}: install the chart with webhook.enabled=true"
+    )]
+    Absent(String),
+    #[error("cannot {verb} {kind} {name}")]
+    Request { verb: &'static str, kind: &'static str, name: String, source: Error },
+    #[error("cannot make a certificate for {dns}")]
+    Make { dns: String, source: rcgen::Error },
+}
+
+/// Names of the objects.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    /// Namespace of Service and Secret.
+    pub(crate) namespace: String,
+    /// Name of the Service, the Secret and the ValidatingWebhookConfiguration.
+    pub(crate) name: String,
+}
+
+impl Names {
+    /// The name by which API servers know the Service.
+    fn dns(&self) -> String {
+        format!("{}.{}.svc", self.name, self.namespace)
+    }
+}
+
+/// Keeps a certificate in the Secret, and serves it.
+pub(crate) struct Keeper {
+    secrets: Api<Secret>,
+    configurations: Api<ValidatingWebhookConfiguration>,
+    names: Names,
+    served: Served,
+    /// What is served.
+    current: Option<(Data, Generation)>,
+}
+
+impl Keeper {
+    pub(crate) fn new(client: Client, names: Names, served: Served) -> Self {
+        let secrets = Api::namespaced(client.clone(), &names.namespace);
+        Self { secrets, configurations: Api::all(client), names, served, current: None }
+    }
+
+    /// Looks again and again, until dropped.
+    pub(crate) async fn keep(mut self) -> Infallible {
+        loop {
+            let pause = match self.look(Timestamp::now()).await {
+                Ok(()) => LOOK_INTERVAL,
+                Err(LookError::Lost) => {
+                    tracing::info!(
+                        "somebody else has written the webhook's certificate or bundle, looking again"
+                    );
+                    LOST
+                }
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "cannot keep the webhook's certificate, will retry");
+                    RETRY
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    async fn look(&mut self, now: Timestamp) -> Result<(), LookError> {
+        let (name, dns) = (self.names.name.clone(), self.names.dns());
+        let configuration = answered(self.configurations.get_opt(&name)).await;
+        let configuration = configuration.map_err(|source| self.failed("get", CONFIGURATION, source))?;
+        let secret = answered(self.secrets.get_opt(&name)).await;
+        let secret = secret.map_err(|source| self.failed("get", SECRET, source))?;
+
+        let owner = configuration.as_ref().and_then(owner);
+        let stored = secret.as_ref().and_then(|secret| secret.data.clone());
+        let (data, generation) = match stored.map(|data| (Generation::read(&data, &dns, now), data)) {
+            Some((Ok(generation), data)) if !generation.is_due(now) => (data, generation),
+            Some((Ok(due), data)) => match self.renew(secret, owner, Some(&due), now).await {
+                // It is still valid.
+                Err(LookError::Request { verb, kind, name, source }) => {
+                    tracing::warn!(
+                        error = &source as &dyn std::error::Error,
+                        "cannot {verb} {kind} {name}, will retry"
+                    );
+                    (data, due)
+                }
+                renewed => renewed?,
+            },
+            // The chart is being uninstalled, in this order: a new Secret would be left behind.
+            None if secret.is_none() && configuration.is_none() => return Err(LookError::Absent(name)),
+            // Also for replicas that still serve what somebody has deleted.
+            other => {
+                if let Some((Err(error), _)) = &other {
+                    tracing::warn!(
+                        secret = name,
+                        error = error as &dyn std::error::Error,
+                        "replacing a Secret"
+                    );
+                }
+                let served = self.current.as_ref().map(|(_, generation)| generation);
+                self.renew(secret, owner, served, now).await?
+            }
+        };
+        if let Some(configuration) = configuration {
+            self.trust(&configuration, &generation, now).await?;
+        }
+        if self.current.as_ref().is_none_or(|(served, _)| *served != data) {
+            if self.current.is_some() {
+                sleep(PROPAGATION).await;
+            }
+            self.served.serve(&generation.certificate);
+            self.current = Some((data, generation));
+        }
+        Ok(())
+    }
+
+    /// Writes the next generation into the Secret that was read, or into a new one with this owner.
+    async fn renew(
+        &self,
+        secret: Option<Secret>,
+        owner: Option<OwnerReference>,
+        previous: Option<&Generation>,
+        now: Timestamp,
+    ) -> Result<(Data, Generation), LookError> {
+        let dns = self.names.dns();
+        let data = Generation::make(&dns, previous, now);
+        let data = data.map_err(|source| LookError::Make { dns: dns.clone(), source })?;
+        let written = match secret {
+            // The resource version is that of the Secret that was read.
+            Some(mut secret) => {
+                secret.data = Some(data);
+                let params = PostParams::default();
+                let replace = answered(self.secrets.replace(&self.names.name, &params, &secret)).await;
+                replace.map_err(|source| self.failed("update", SECRET, source))?
+            }
+            None => {
+                let metadata = ObjectMeta {
+                    name: Some(self.names.name.clone()),
+                    owner_references: owner.map(|owner| vec![owner]),
+                    ..ObjectMeta::default()
+                };
+                let secret = Secret { metadata, data: Some(data), ..Secret::default() };
+                let create = answered(self.secrets.create(&PostParams::default(), &secret)).await;
+                create.map_err(|source| self.failed("create", SECRET, source))?
+            }
+        };
+        tracing::info!(secret = self.names.name, "made a certificate");
+        let data = written.data.unwrap_or_default();
+        match Generation::read(&data, &dns, now) {
+            Ok(generation) => Ok((data, generation)),
+            // Somebody changes what is written.
+            Err(_) => Err(LookError::Lost),
+        }
+    }
+
+    /// Writes the CAs of a generation into the configuration, where they are not there yet.
+    async fn trust(
+        &self,
+        configuration: &ValidatingWebhookConfiguration,
+        generation: &Generation,
+        now: Timestamp,
+    ) -> Result<(), LookError> {
+        let Some(patch) = bundle_patch(configuration, &self.names, generation, now) else { return Ok(()) };
+        let patch = serde_json::from_value(patch).map(Patch::<()>::Json).map_err(Error::SerdeError);
+        let patch = patch.map_err(|source| self.failed("patch", CONFIGURATION, source))?;
+        let params = PatchParams::default();
+        let patched = answered(self.configurations.patch(&self.names.name, &params, &patch)).await;
+        patched.map_err(|source| self.failed("patch", CONFIGURATION, source))?;
+        tracing::info!(configuration = self.names.name, "wrote the CA bundle");
+        Ok(())
+    }
+
+    fn failed(&self, verb: &'static str, kind: &'static str, source: Error) -> LookError {
+        match source {
+            // A conflict of versions, an object that exists already, or a test of the patch.
+            Error::Api(status) if verb != "get" && [404, 409, 422].contains(&status.code) => LookError::Lost,
+            source => LookError::Request { verb, kind, name: self.names.name.clone(), source },
+        }
+    }
+}
+
+const SECRET: &str = "Secret";
+const CONFIGURATION: &str = "ValidatingWebhookConfiguration";
+
+/// Returns the configuration as the owner of a new Secret. Helm leaves what it has not made, and this goes with the configuration.
+fn owner(configuration: &ValidatingWebhookConfiguration) -> Option<OwnerReference> {
+    Some(OwnerReference {
+        api_version: "admissionregistration.k8s.io/v1".to_owned(),
+        kind: CONFIGURATION.to_owned(),
+        name: configuration.metadata.name.clone()?,
+        uid: configuration.metadata.uid.clone()?,
+        ..OwnerReference::default()
+    })
+}
+
+/// Returns the JSON patch by which the webhooks of our Service trust this generation; `None` if they do.
+fn bundle_patch(
+    configuration: &ValidatingWebhookConfiguration,
+    names: &Names,
+    generation: &Generation,
+    now: Timestamp,
+) -> Option<Value> {
+    let bundle = generation.trusted(now);
+    let is_ours = |webhook: &ValidatingWebhook| {
+        webhook
+            .client_config
+            .service
+            .as_ref()
+            .is_some_and(|service| service.name == names.name && service.namespace == names.namespace)
+    };
+    let webhooks = configuration.webhooks.iter().flatten().enumerate();
+    let stale = webhooks
+        .filter(|(_, webhook)| is_ours(webhook) && webhook.client_config.ca_bundle.as_ref() != Some(&bundle));
+    let mut operations: Vec<Value> = stale
+        .map(|(index, _)| {
+            json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": bundle})
+        })
+        .collect();
+    if operations.is_empty() {
+        return None;
+    }
+    let version = &configuration.metadata.resource_version;
+    operations.insert(0, json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
+    Some(operations.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response, StatusCode};
+    use k8s_openapi::jiff::SignedDuration;
+    use kube::client::Body;
+    use tokio::time::Instant;
+    use tokio_rustls::rustls::pki_types::CertificateDer;
+    use tower_test::mock;
+
+    use super::super::{CAS, CHAIN, certificates};
+    use super::*;
+    use crate::metrics::{Metrics, Source};
+
+    /// An API server with a Secret and a ValidatingWebhookConfiguration. A fake: it knows JSON patches as they are sent here.
+    #[derive(Clone)]
+    struct Server(Arc<Mutex<State>>);
+
+    struct State {
+        secret: Option<Value>,
+        configuration: Option<Value>,
+        version: u64,
+        secrets_made: usize,
+        patches: usize,
+        /// Whether somebody changes the configuration when it has been read.
+        is_busy: bool,
+        /// Whether the replicas have no right to write.
+        is_read_only: bool,
+    }
+
+    impl State {
+        fn versioned(&mut self, mut object: Value) -> Value {
+            self.version += 1;
+            object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            object
+        }
+
+        fn answer(&mut self, method: &Method, path: &str, sent: Value) -> Result<Value, StatusCode> {
+            let is_secret = path.contains("/secrets");
+            let stored = if is_secret { self.secret.clone() } else { self.configuration.clone() };
+            match (method.as_str(), stored) {
+                ("GET", Some(object)) => {
+                    if self.is_busy && !is_secret {
+                        self.configuration = Some(self.versioned(object.clone()));
+                    }
+                    Ok(object)
+                }
+                ("POST" | "PUT" | "PATCH", _) if self.is_read_only => Err(StatusCode::FORBIDDEN),
+                ("POST", None) if is_secret => Ok(self.put(sent)),
+                ("POST", Some(_)) => Err(StatusCode::CONFLICT),
+                ("PUT", Some(secret)) if is_secret => {
+                    let fits = secret["metadata"]["resourceVersion"] == sent["metadata"]["resourceVersion"];
+                    if fits { Ok(self.put(sent)) } else { Err(StatusCode::CONFLICT) }
+                }
+                ("PATCH", Some(configuration)) => self.patch(configuration, &sent),
+                _ => Err(StatusCode::NOT_FOUND),
+            }
+        }
+
+        fn put(&mut self, secret: Value) -> Value {
+            self.secrets_made += 1;
+            let secret = self.versioned(secret);
+            self.secret = Some(secret.clone());
+            secret
+        }
+
+        fn patch(&mut self, mut object: Value, operations: &Value) -> Result<Value, StatusCode> {
+            for operation in operations.as_array().unwrap() {
+                let path = operation["path"].as_str().unwrap();
+                match operation["op"].as_str().unwrap() {
+                    "test" if object.pointer(path) == Some(&operation["value"]) => {}
+                    "test" => return Err(StatusCode::UNPROCESSABLE_ENTITY),
+                    "add" => {
+                        let (parent, key) = path.rsplit_once('/').unwrap();
+                        object.pointer_mut(parent).unwrap()[key] = operation["value"].clone();
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+            self.patches += 1;
+            let object = self.versioned(object);
+            self.configuration = Some(object.clone());
+            Ok(object)
+        }
+    }
+
+    impl Server {
+        fn new() -> Self {
+            let service = json!({"name": "netclaim-webhook", "namespace": "netclaim-system"});
+            let other = json!({"name": "other", "namespace": "netclaim-system"});
+            let webhook = |name: &str, service: &Value| {
+                json!({"name": name, "clientConfig": {"service": service}, "sideEffects": "None",
+                    "admissionReviewVersions": ["v1"]})
+            };
+            let webhooks = [webhook("a", &service), webhook("b", &other), webhook("c", &service)];
+            let configuration = json!({"metadata": {"name": "netclaim-webhook", "uid": "u", "resourceVersion": "0"}, "webhooks": webhooks});
+            Self(Arc::new(Mutex::new(State {
+                secret: None,
+                configuration: Some(configuration),
+                version: 0,
+                secrets_made: 0,
+                patches: 0,
+                is_busy: false,
+                is_read_only: false,
+            })))
+        }
+
+        /// As the chart creates it.
+        fn has_empty_secret(&self) {
+            let secret = json!({"metadata": {"name": "netclaim-webhook", "resourceVersion": "7"}});
+            self.0.lock().unwrap().secret = Some(secret);
+        }
+
+        fn replica(&self) -> Keeper {
+            let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+            let server = self.clone();
+            tokio::spawn(async move {
+                while let Some((request, reply)) = requests.next_request().await {
+                    let (head, body) = request.into_parts();
+                    let body = body.collect_bytes().await.unwrap();
+                    let sent = serde_json::from_slice(&body).unwrap_or_default();
+                    let answer = server.0.lock().unwrap().answer(&head.method, head.uri.path(), sent);
+                    let (status, answer) = answer.map_or_else(
+                        |code| {
+                            let reason = code.canonical_reason().unwrap().replace(' ', "");
+                            (code, json!({"status": "Failure", "code": code.as_u16(), "reason": reason}))
+                        },
+                        |object| (StatusCode::OK, object),
+                    );
+                    let answer = Body::from(answer.to_string().into_bytes());
+                    reply.send_response(Response::builder().status(status).body(answer).unwrap());
+                }
+            });
+            let names = Names { namespace: "netclaim-system".into(), name: "netclaim-webhook".into() };
+            let served = Served::new(Source::Own, Metrics::default());
+            Keeper::new(Client::new(service, "default"), names, served)
+        }
+
+        /// The Secret's certificates of this name.
+        fn stored(&self, name: &'static str) -> Vec<CertificateDer<'static>> {
+            let secret: Secret =
+                serde_json::from_value(self.0.lock().unwrap().secret.clone().unwrap()).unwrap();
+            certificates(name, &secret.data.unwrap()[name].0).unwrap()
+        }
+
+        /// The CAs that a webhook trusts.
+        fn trusted(&self, index: usize) -> Vec<CertificateDer<'static>> {
+            let configuration = self.0.lock().unwrap().configuration.clone().unwrap();
+            let configuration: ValidatingWebhookConfiguration =
+                serde_json::from_value(configuration).unwrap();
+            let bundle = configuration.webhooks.unwrap()[index].client_config.ca_bundle.clone();
+            certificates(CAS, &bundle.unwrap_or_default().0).unwrap()
+        }
+
+        fn counts(&self) -> (usize, usize) {
+            let state = self.0.lock().unwrap();
+            (state.secrets_made, state.patches)
+        }
+    }
+
+    fn served(replica: &Keeper) -> CertificateDer<'static> {
+        replica.served.certificate.borrow().as_ref().unwrap().cert[0].clone()
+    }
+
+    fn start() -> Timestamp {
+        "2026-11-23T12:00:00Z".parse().unwrap()
+    }
+
+    fn renewal() -> Timestamp {
+        start() + SignedDuration::from_hours(60 * 24)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replicas_that_start_together_share_one_certificate() {
+        let server = Server::new();
+        let (mut a, mut b) = (server.replica(), server.replica());
+        let (first, second) = tokio::join!(a.look(start()), b.look(start()));
+        assert!(first.is_ok() != second.is_ok(), "one is faster: {first:?}, {second:?}");
+        for replica in [&mut a, &mut b] {
+            replica.look(start()).await.unwrap();
+        }
+        assert_eq!(server.counts(), (1, 1));
+        assert_eq!(served(&a), served(&b));
+        assert_eq!([served(&a)], *server.stored(CHAIN));
+        assert_eq!(server.trusted(0), server.stored(CAS));
+        assert_eq!(server.trusted(2), server.stored(CAS));
+        assert_eq!(server.trusted(1), [], "it is of another service");
+        let secret = server.0.lock().unwrap().secret.clone().unwrap();
+        assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "u", "it goes with the configuration");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_made_while_the_chart_is_uninstalled() {
+        let server = Server::new();
+        server.0.lock().unwrap().configuration = None;
+        let looked = server.replica().look(start()).await;
+        assert!(matches!(looked, Err(LookError::Absent(_))), "{looked:?}");
+        assert_eq!(server.counts(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_secret_of_the_chart_is_filled() {
+        let server = Server::new();
+        server.has_empty_secret();
+        let mut replica = server.replica();
+        replica.look(start()).await.unwrap();
+        assert_eq!([served(&replica)], *server.stored(CHAIN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_while_all_is_well() {
+        let server = Server::new();
+        let mut replica = server.replica();
+        for minute in 0..100 {
+            replica.look(start() + SignedDuration::from_mins(minute)).await.unwrap();
+        }
+        assert_eq!(server.counts(), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_is_trusted_before_it_is_served_and_the_old_ca_goes_when_all_serve_it() {
+        let server = Server::new();
+        let (mut a, mut b) = (server.replica(), server.replica());
+        a.look(start()).await.unwrap();
+        b.look(start()).await.unwrap();
+        let (old, old_ca) = (served(&a), server.stored(CAS)[0].clone());
+
+        let begin = Instant::now();
+        a.look(renewal()).await.unwrap();
+        assert!(begin.elapsed() >= PROPAGATION, "the API servers had no time to learn of the CA");
+        assert_ne!(served(&a), old);
+        assert_eq!(served(&b), old, "it has not looked yet");
+        let both = server.trusted(0);
+        assert!(both.len() == 2 && both[1] == old_ca, "{}", both.len());
+
+        b.look(renewal()).await.unwrap();
+        assert_eq!(served(&a), served(&b));
+        assert_eq!(server.counts().0, 2);
+        b.look(renewal() + SignedDuration::from_hours(1)).await.unwrap();
+        assert_eq!(server.trusted(0), [both[0].clone()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_cannot_be_renewed_is_served_until_it_ends() {
+        let server = Server::new();
+        server.replica().look(start()).await.unwrap();
+        server.0.lock().unwrap().is_read_only = true;
+        let mut restarted = server.replica();
+        restarted.look(renewal()).await.unwrap();
+        assert_eq!([served(&restarted)], *server.stored(CHAIN));
+        assert!(server.replica().look(start() + SignedDuration::from_hours(91 * 24)).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_renewals_at_once_one_is_kept() {
+        let server = Server::new();
+        let (mut a, mut b) = (server.replica(), server.replica());
+        a.look(start()).await.unwrap();
+        b.look(start()).await.unwrap();
+        let (first, second) = tokio::join!(a.look(renewal()), b.look(renewal()));
+        assert!(first.is_ok() != second.is_ok(), "one is faster: {first:?}, {second:?}");
+        for replica in [&mut a, &mut b] {
+            replica.look(renewal()).await.unwrap();
+        }
+        assert_eq!(server.counts().0, 2);
+        assert_eq!(served(&a), served(&b));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_is_deleted_or_damaged_is_replaced_without_an_interruption() {
+        for damaged in [None, Some(json!({"metadata": {"resourceVersion": "9"}, "data": {"tls.crt": ""}}))] {
+            let server = Server::new();
+            let mut replica = server.replica();
+            replica.look(start()).await.unwrap();
+            let (old, old_ca) = (served(&replica), server.stored(CAS)[0].clone());
+            server.0.lock().unwrap().secret = damaged;
+            replica.look(start()).await.unwrap();
+            assert_ne!(served(&replica), old);
+            assert_eq!(server.trusted(0)[1], old_ca, "another replica may still serve the old one");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bundle_that_somebody_resets_is_written_again() {
+        let server = Server::new();
+        let mut replica = server.replica();
+        replica.look(start()).await.unwrap();
+        let certificate = served(&replica);
+        server.0.lock().unwrap().configuration = Server::new().0.lock().unwrap().configuration.clone();
+        replica.look(start()).await.unwrap();
+        assert_eq!(server.trusted(0), server.stored(CAS));
+        assert_eq!(served(&replica), certificate);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_configuration_that_has_changed_since_is_not_patched() {
+        let server = Server::new();
+        server.0.lock().unwrap().is_busy = true;
+        let mut replica = server.replica();
+        assert!(matches!(replica.look(start()).await, Err(LookError::Lost)));
+        assert!(replica.served.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_configuration_the_certificate_is_served_all_the_same() {
+        let server = Server::new();
+        server.has_empty_secret();
+        server.0.lock().unwrap().configuration = None;
+        let mut replica = server.replica();
+        replica.look(start()).await.unwrap();
+        assert!(!replica.served.is_empty());
+    }
+}

@@ -1,0 +1,327 @@
+//! The webhook over HTTPS, for everybody who reaches the address.
+//!
+//! API servers do not say who they are, so that anybody may ask. Clients share bounded connections ([`CONNECTIONS`]), memory
+//! ([`MAX_BODY`], [`REVIEWS`]) and time ([`HANDSHAKE`], [`TIME`], [`IDLE`]).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use netclaim_process::connections::accept;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::server::NoServerSessionStorage;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{Error, ServerConfig};
+
+use crate::admission::{self, Answer, Kind, Outcome, Unanswerable};
+use crate::certificate::{Served, provider};
+use crate::metrics::Metrics;
+
+/// The path of the webhook.
+pub const PATH: &str = "/review";
+
+/// Connections at once: an API server keeps up to 25 idle ones.
+const CONNECTIONS: usize = 64;
+/// Reviews at once, each of which may need many times the memory of its request.
+const REVIEWS: usize = 2;
+/// Most bytes of a request's head.
+const HEAD: usize = 16 * 1024;
+/// Most bytes of a request's body: an object and its older version, which the API server stores up to 1.5 MiB.
+const MAX_BODY: usize = 3 * 1024 * 1024;
+/// The longest time of a TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The longest time from a request's head to its answer. API servers wait for the `timeoutSeconds` of the configuration.
+const TIME: Duration = Duration::from_secs(5);
+/// The longest time without a request. API servers close idle connections after 90 s, so that none is closed under a request.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Answers reviews of objects for one driver.
+#[derive(Debug, Clone)]
+pub(crate) struct Reviewer {
+    driver: Arc<str>,
+    metrics: Metrics,
+    running: Arc<Semaphore>,
+}
+
+/// Why a request gets no review.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("the body is longer than {MAX_BODY} bytes")]
+    TooLong,
+    #[error("the body ended early")]
+    Body,
+    #[error("the body did not come within {} s", TIME.as_secs())]
+    Late,
+    #[error(transparent)]
+    Unanswerable(#[from] Unanswerable),
+    #[error("the review failed")]
+    Review,
+}
+
+impl Refused {
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::Body | Self::Unanswerable(_) => StatusCode::BAD_REQUEST,
+            Self::Review => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl Reviewer {
+    pub(crate) fn new(driver: &str, metrics: Metrics) -> Self {
+        Self { driver: driver.into(), metrics, running: Arc::new(Semaphore::new(REVIEWS)) }
+    }
+
+    async fn respond(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.uri().path() != PATH {
+            return response(StatusCode::NOT_FOUND, String::new());
+        }
+        if request.method() != Method::POST {
+            return response(StatusCode::METHOD_NOT_ALLOWED, String::new());
+        }
+        let answer = timeout(TIME, self.review(request.into_body())).await;
+        match answer.unwrap_or(Err(Refused::Late)) {
+            Ok(Answer { kind, outcome, json }) => {
+                self.metrics.request(kind, outcome);
+                response(StatusCode::OK, json)
+            }
+            Err(error) => {
+                self.metrics.request(Kind::Other, Outcome::Error);
+                tracing::debug!(error = &error as &dyn std::error::Error, "cannot answer a review");
+                response(error.status(), error.to_string())
+            }
+        }
+    }
+
+    async fn review(&self, body: Incoming) -> Result<Answer, Refused> {
+        if body.size_hint().lower() > MAX_BODY as u64 {
+            return Err(Refused::TooLong);
+        }
+        let body = Limited::new(body, MAX_BODY).collect().await;
+        let body = body
+            .map_err(|error| if error.is::<LengthLimitError>() { Refused::TooLong } else { Refused::Body })?;
+        let turn = Arc::clone(&self.running).acquire_owned().await.map_err(|_| Refused::Review)?;
+        let (driver, body) = (Arc::clone(&self.driver), body.to_bytes());
+        // A review that nobody waits for any more keeps its turn until it ends.
+        let review = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            admission::answer(&body, |object| netclaim_validation::review(object, &driver))
+        });
+        Ok(review.await.map_err(|_| Refused::Review)??)
+    }
+}
+
+fn response(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    if status == StatusCode::OK {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    response
+}
+
+/// How the server speaks TLS.
+///
+/// # Errors
+/// The provider has neither version.
+pub(crate) fn tls(served: Served) -> Result<ServerConfig, Error> {
+    let versions = ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&TLS13, &TLS12])?;
+    let mut config = versions.with_no_client_auth().with_cert_resolver(Arc::new(served));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // A session that is resumed would not see a new certificate.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// Serves until dropped.
+pub(crate) async fn serve(listener: TcpListener, tls: ServerConfig, reviewer: Reviewer) -> Infallible {
+    let tls = TlsAcceptor::from(Arc::new(tls));
+    accept(listener, CONNECTIONS, move |stream| connection(stream, tls.clone(), reviewer.clone())).await
+}
+
+/// Only the client cares how its connection ended.
+async fn connection(stream: TcpStream, tls: TlsAcceptor, reviewer: Reviewer) {
+    let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await else { return };
+    let service = service_fn(move |request| {
+        let response = reviewer.clone().respond(request);
+        async { Ok::<_, Infallible>(response.await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD);
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::client::TlsStream;
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+
+    use super::*;
+    use crate::certificate::testing::{self, DNS};
+    use crate::metrics::Source;
+
+    struct Server {
+        address: SocketAddr,
+        served: Served,
+        metrics: Metrics,
+    }
+
+    async fn server() -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let metrics = Metrics::default();
+        let served = Served::new(Source::Own, metrics.clone());
+        let reviewer = Reviewer::new("netclaim.dev", metrics.clone());
+        tokio::spawn(serve(listener, tls(served.clone()).unwrap(), reviewer));
+        Server { address, served, metrics }
+    }
+
+    impl Server {
+        /// Serves a new certificate, and returns what a client trusts then.
+        fn renew(&self) -> RootCertStore {
+            let (certificate, roots) = testing::certificate(Timestamp::now());
+            self.served.serve(&certificate);
+            roots
+        }
+
+        async fn connect(
+            &self,
+            roots: RootCertStore,
+            version: &'static SupportedProtocolVersion,
+        ) -> std::io::Result<TlsStream<TcpStream>> {
+            let config = ClientConfig::builder_with_provider(Arc::new(provider()))
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            let stream = TcpStream::connect(self.address).await?;
+            TlsConnector::from(Arc::new(config)).connect(DNS.try_into().unwrap(), stream).await
+        }
+    }
+
+    fn post(path: &str, body: &str) -> String {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// What the API server sends for an object that is none of netclaim's.
+    fn review() -> String {
+        let request = json!({"uid": "1", "kind": {"group": "resource.k8s.io", "kind": "ResourceClaim"},
+            "operation": "CREATE", "object": {"spec": {}}});
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+            .to_string()
+    }
+
+    /// Sends a request and reads the beginning of its answer.
+    async fn ask(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
+        // The server may answer before it has read all.
+        let _ = stream.write_all(request.as_bytes()).await;
+        let _ = stream.flush().await;
+        let mut answer = vec![0; 4096];
+        let length = stream.read(&mut answer).await.unwrap_or_default();
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_review_is_answered_by_both_versions_of_tls() {
+        let server = server().await;
+        let roots = server.renew();
+        for version in [&TLS12, &TLS13] {
+            let mut stream = server.connect(roots.clone(), version).await.unwrap();
+            for _ in 0..2 {
+                let answer = ask(&mut stream, &post(PATH, &review())).await;
+                assert!(
+                    answer.starts_with("HTTP/1.1 200 OK") && answer.contains("application/json"),
+                    "{answer}"
+                );
+                assert!(answer.contains(r#""allowed":true"#) && answer.contains(r#""uid":"1""#), "{answer}");
+            }
+        }
+        let mut registry = netclaim_process::metrics::Registry::new("netclaim_controller");
+        server.metrics.register(&mut registry);
+        let text = registry.render();
+        assert!(text.contains(r#"requests_total{kind="ResourceClaim",outcome="allowed"} 4"#), "{text}");
+    }
+
+    #[tokio::test]
+    async fn new_connections_get_the_new_certificate_and_old_ones_go_on() {
+        let server = server().await;
+        let old = server.renew();
+        let mut stream = server.connect(old.clone(), &TLS13).await.unwrap();
+        let new = server.renew();
+        assert!(server.connect(old, &TLS13).await.is_err());
+        server.connect(new, &TLS13).await.unwrap();
+        assert!(ask(&mut stream, &post(PATH, &review())).await.starts_with("HTTP/1.1 200 OK"));
+    }
+
+    #[tokio::test]
+    async fn without_a_certificate_nobody_connects() {
+        let server = server().await;
+        let (_, roots) = testing::certificate(Timestamp::now());
+        assert!(server.connect(roots, &TLS13).await.is_err());
+        assert!(server.served.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_review_is_refused() {
+        let server = server().await;
+        let roots = server.renew();
+        let long = format!("POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
+        for (request, status) in [
+            (post("/", &review()), 404),
+            (format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n"), 405),
+            (post(PATH, "{}"), 400),
+            (post(PATH, ""), 400),
+            (long, 413),
+        ] {
+            let mut stream = server.connect(roots.clone(), &TLS13).await.unwrap();
+            let answer = ask(&mut stream, &request).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn idle_connections_block_nobody() {
+        let server = server().await;
+        let roots = server.renew();
+        let mut idle = Vec::new();
+        for _ in 0..3 * CONNECTIONS {
+            idle.push(TcpStream::connect(server.address).await.unwrap());
+        }
+        let mut stream = server.connect(roots, &TLS13).await.unwrap();
+        assert!(ask(&mut stream, &post(PATH, &review())).await.starts_with("HTTP/1.1 200 OK"));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_given_up() {
+        let server = server().await;
+        let roots = server.renew();
+        let mut stream = server.connect(roots, &TLS13).await.unwrap();
+        let request = format!("POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nbegin");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        // The clock stands still from when the server has the head.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::pause();
+        let answer = timeout(2 * TIME, ask(&mut stream, "")).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+}
