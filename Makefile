@@ -26,14 +26,16 @@ check: lint ## Format, lints, dependencies, unit and doc tests; needs no root
 	cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast
 
 .PHONY: test
-test: lint ## Everything that checks netclaim, tests on a real cluster included (root)
+test: lint $(mdbook) ## Everything that checks netclaim, tests on a real cluster included (root)
 	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
 	tests/packages.sh test
 	tests/node/build.sh
 	tests/helm/build.sh >/dev/null
+	tests/otelcol/build.sh >/dev/null || [[ $$? == 3 ]]
 	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
-	@# the runtime's side of NRI in Go. One command for all crates: a selection would compile half of them again.
-	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") \
+	@# the runtime's side of NRI in Go; one builds the site with mdBook. One command for all crates: a selection would compile
+	@# half of them again.
+	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") NETCLAIM_MDBOOK=$(mdbook) \
 	  cargo test --workspace --locked --no-fail-fast -- --include-ignored || failed=1; \
 	  tests/lanes.sh || failed=1; exit $${failed:-0}
 
@@ -53,33 +55,33 @@ test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debi
 .PHONY: test-churn
 test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
 	tests/node/build.sh
-	NETCLAIM_CHURN=200 cargo test --package netclaim-tests --test cluster --locked -- pods_come_and_go
+	NETCLAIM_CHURN=200 cargo test --workspace --test cluster --locked -- pods_come_and_go
 
 .PHONY: test-faults
 test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
 	tests/node/build.sh
-	NETCLAIM_LONG=1 cargo test --package netclaim-tests --test cluster --locked -- faults::
-	NETCLAIM_LONG=1 cargo test --package netclaim-tests --test cluster --locked -- nothing_changes
-	NETCLAIM_LONG=1 cargo test --package netclaim-tests --test nodes --locked -- controller::
+	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- faults::
+	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- nothing_changes
+	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- controller::
 
 .PHONY: test-runtimes
 test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
 	@failed=; for runtime in containerd-2.2 crio; do \
 	  echo "==> the cluster tests on $$runtime"; \
-	  NETCLAIM_RUNTIME=$$runtime cargo test --package netclaim-tests --test cluster --locked || failed+=" $$runtime"; \
+	  NETCLAIM_RUNTIME=$$runtime cargo test --workspace --test cluster --locked || failed+=" $$runtime"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-density
 test-density: tools ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
 	tests/node/build.sh
-	cargo test --package netclaim-tests --test density --locked
+	cargo test --workspace --test density --locked
 
 .PHONY: test-versions
 test-versions: tools ## Publishing and scheduling on each supported version of Kubernetes (root; three builds the first time)
 	@failed=; for version in 1.34 1.35 1.36 newest; do \
 	  echo "==> Kubernetes $$version"; \
 	  NETCLAIM_KUBERNETES=$$version tests/node/build.sh && \
-	    NETCLAIM_KUBERNETES=$$version cargo test --package netclaim-tests --test versions --locked || failed+=" $$version"; \
+	    NETCLAIM_KUBERNETES=$$version cargo test --workspace --test versions --locked || failed+=" $$version"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-scale
@@ -97,17 +99,17 @@ test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE 
 test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
-test-multus: tools ## A workload moves from Multus to netclaim and back, with both on one node (root)
+test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)
 	tests/node/build.sh
 	tests/bench/peers/build.sh >/dev/null
-	cargo test --package netclaim-tests --test starts --locked -- a_deployment_moves
+	cargo test --workspace --test starts --locked -- from_multus
 
 .PHONY: test-upgrade
 test-upgrade: tools ## FROM, the newest release by default, is upgraded to this version and rolled back, under running pods (root)
 	tests/node/build.sh
 	from=$(or $(FROM),$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || true)); \
 	  [[ $$from ]] || { echo 'make test-upgrade FROM=REVISION: there is no release (a tag v*) before this version' >&2; exit 2; }; \
-	  NETCLAIM_UPGRADE_FROM=$$from cargo test --package netclaim-tests --test install --locked -- an_earlier_version
+	  NETCLAIM_UPGRADE_FROM=$$from cargo test --workspace --test install --locked -- an_earlier_version
 
 .PHONY: fuzz
 fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
@@ -122,13 +124,13 @@ bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link
 .PHONY: bench-starts
 bench-starts: tools ## How fast pods start beside plain ones, one by one and at once, beside slow plugins (root; 10 minutes)
 	tests/node/build.sh
-	cargo test --package netclaim-tests --test starts --locked -- own::
+	cargo test --workspace --test starts --locked -- own::
 
 .PHONY: bench-peers
 bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in turns (root; 20 minutes; NETCLAIM_BENCH_ROUNDS=3)
 	tests/node/build.sh
 	tests/bench/peers/build.sh >/dev/null
-	cargo test --package netclaim-tests --test starts --locked -- peers::
+	cargo test --workspace --test starts --locked -- peers::
 
 .PHONY: lint
 lint: tools deny
@@ -165,7 +167,7 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the referenc
 site: $(mdbook) ## The documentation as a site in OUT (target/site); FILES is where the repository's files can be read
 	docs/site/build.sh $(mdbook) $(or $(OUT),target/site) $(FILES)
 
-$(mdbook):
+$(mdbook): | tools
 	@echo '==> installing mdbook $(mdbook_version) (once; about 2 minutes)'
 	cargo install --quiet --locked --no-default-features --features search --version $(mdbook_version) mdbook --root $(cache)/mdbook-$(mdbook_version)
 

@@ -72,10 +72,12 @@ impl From<AttributeName> for String {
 /// `{version: 1.2.3}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum AttributeValue {
+    /// A text of at most 64 bytes, such as `tor-1`. Selectors compare it as a string.
     String(#[schemars(length(max = 64))] String),
+    /// A whole number, such as `7`. Selectors compare it as a number.
     Int(i64),
+    /// `true` or `false`. Selectors can use it as a condition.
     Bool(bool),
     /// A [semantic version](https://semver.org); selectors compare it as one.
     Version(#[schemars(length(max = 64))] String),

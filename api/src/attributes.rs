@@ -7,39 +7,179 @@
 //! The scheduler makes a map of all attributes of a device each time that it looks at one. There are eight, because a map of
 //! eight keys is cheap.
 
-/// The Network's name; empty for uplinks.
-pub const NETWORK: &str = "network";
-/// The interface name of the link on the node; empty for Networks without an uplink.
-pub const UPLINK: &str = "uplink";
-/// How pods use the device's link: `nic`, `macvlan`, `ipvlan`, or the type of a Network's first plugin.
-pub const MODE: &str = "mode";
-/// MAC address of the link.
-pub const MAC: &str = "mac";
-/// MTU of the uplink in bytes.
-pub const MTU: &str = "mtu";
-/// Speed of the uplink in bit/s; 0 if the link does not report it.
-pub const SPEED: &str = "speed";
-/// Kernel driver of the uplink, or the kind of a virtual link.
-pub const DRIVER: &str = "driver";
-/// Interface name of the physical function of an SR-IOV virtual function. While the physical function is in a pod, its PCI
-/// address. Empty for other links.
-pub const PHYSICAL_FUNCTION: &str = "physicalFunction";
+use crate::reasons::paragraph;
 
-/// PCI root complex, shared with other drivers' devices (KEP-4381).
-pub const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
-/// PCI address, such as `0000:03:00.1`.
-pub const PCI_BUS_ID: &str = "resource.kubernetes.io/pciBusID";
-/// NUMA node (KEP-6072).
-pub const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
+/// The type of an attribute's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ValueType {
+    String,
+    Int,
+}
 
-/// Capacity: bit/s that claims can be granted. A claim that requests none takes none.
-pub const BANDWIDTH: &str = "bandwidth";
-/// Capacity: attachments that the Network's IPAM has addresses for on this node. Each claim takes at least one.
-pub const ADDRESSES: &str = "addresses";
-/// Capacity: interfaces that may exist at once. Each claim takes at least one.
-pub const INTERFACES: &str = "interfaces";
-/// Capacity: segmentation ids that the node hands out. Each claim takes one.
-pub const SEGMENTS: &str = "segments";
+impl ValueType {
+    /// Returns the type as a ResourceSlice spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Int => "int",
+        }
+    }
+}
+
+/// What the reference says of an attribute.
+#[derive(Debug, Clone, Copy)]
+pub struct Attribute {
+    /// Its name, without the driver's domain.
+    pub name: &'static str,
+    /// The type of its value.
+    pub value: ValueType,
+    doc: &'static [&'static str],
+}
+
+impl Attribute {
+    /// Returns what its value says.
+    pub fn meaning(&self) -> String {
+        paragraph(self.doc, 0)
+    }
+
+    /// Returns which devices it says something of.
+    pub fn devices(&self) -> String {
+        paragraph(self.doc, 1)
+    }
+
+    /// Whether every device has it: it is in the driver's domain.
+    pub fn is_everywhere(&self) -> bool {
+        !self.name.contains('/')
+    }
+}
+
+/// What the reference says of a capacity.
+#[derive(Debug, Clone, Copy)]
+pub struct Capacity {
+    /// Its name; that of [`SEGMENT_ID`] stands for all names of [`segment`].
+    pub name: &'static str,
+    doc: &'static [&'static str],
+}
+
+impl Capacity {
+    /// Returns what there is so much of.
+    pub fn meaning(&self) -> String {
+        paragraph(self.doc, 0)
+    }
+
+    /// Returns which devices have it.
+    pub fn devices(&self) -> String {
+        paragraph(self.doc, 1)
+    }
+
+    /// Returns what a claim takes.
+    pub fn taken(&self) -> String {
+        paragraph(self.doc, 2)
+    }
+}
+
+/// Defines the names of attributes with their types, and a table of them. The docstring of each is what
+/// `docs/reference/devices.md` says of it: the first paragraph is what it means, the second which devices it says something of.
+macro_rules! attributes {
+    ($($(#[doc = $doc:literal])+ $constant:ident = $name:literal: $value:ident,)+) => {
+        $($(#[doc = $doc])+ pub const $constant: &str = $name;)+
+
+        /// All attributes of devices but the declared ones, in the order of the reference.
+        pub const ATTRIBUTES: &[Attribute] =
+            &[$(Attribute { name: $name, value: ValueType::$value, doc: &[$($doc),+] }),+];
+    };
+}
+
+/// Defines the names of capacities, and a table of them. The third paragraph of a docstring is what a claim takes.
+macro_rules! capacities {
+    ($($(#[doc = $doc:literal])+ $constant:ident = $name:literal,)+) => {
+        $($(#[doc = $doc])+ pub const $constant: &str = $name;)+
+
+        /// All capacities of devices, in the order of the reference.
+        pub const CAPACITIES: &[Capacity] = &[$(Capacity { name: $name, doc: &[$($doc),+] }),+];
+    };
+}
+
+attributes! {
+    /// Name of the Network; empty for a link's own devices.
+    ///
+    /// devices of Networks
+    NETWORK = "network": String,
+    /// Name of the link on the node; empty for Networks without an uplink.
+    ///
+    /// devices with an uplink
+    UPLINK = "uplink": String,
+    /// How pods use the link: `nic`, `macvlan`, `ipvlan`, or the type of the Network's first plugin.
+    ///
+    /// all
+    MODE = "mode": String,
+    /// Hardware address of the link.
+    ///
+    /// devices with an uplink
+    MAC = "mac": String,
+    /// MTU of the link, in bytes.
+    ///
+    /// devices with an uplink
+    MTU = "mtu": Int,
+    /// Speed of the link, in bit/s; 0 if it does not report one.
+    ///
+    /// devices with an uplink
+    SPEED = "speed": Int,
+    /// Kernel driver of the link, or the kind of a virtual link.
+    ///
+    /// devices with an uplink
+    DRIVER = "driver": String,
+    /// Name of the link that an SR-IOV virtual function belongs to, and its PCI address while a pod has it; empty for other links.
+    ///
+    /// devices on a virtual function
+    PHYSICAL_FUNCTION = "physicalFunction": String,
+    /// PCI root complex, as other drivers of Kubernetes name it (KEP-4381): a claim can ask for devices that are close to each other.
+    ///
+    /// devices on a PCI card
+    PCIE_ROOT = "resource.kubernetes.io/pcieRoot": String,
+    /// PCI address, such as `0000:03:00.1`.
+    ///
+    /// devices on a PCI card
+    PCI_BUS_ID = "resource.kubernetes.io/pciBusID": String,
+    /// NUMA node (KEP-6072).
+    ///
+    /// devices whose card is on a NUMA node
+    NUMA_NODE = "resource.kubernetes.io/numaNode": Int,
+}
+
+capacities! {
+    /// Bandwidth in bit/s ([who gets how much](../tasks/bandwidth.md)).
+    ///
+    /// Networks with `capacity.bandwidth`, and a link's own devices
+    ///
+    /// 0 or more
+    BANDWIDTH = "bandwidth",
+    /// Attachments for which there are addresses on the node.
+    ///
+    /// Networks whose addresses the node counts, or with `capacity.addresses`
+    ///
+    /// 1 or more
+    ADDRESSES = "addresses",
+    /// Interfaces that may exist at once.
+    ///
+    /// Networks with `capacity.interfaces`. On Kubernetes 1.37 also 4096 of each shared device that counts nothing ([why](kubernetes-versions.md))
+    ///
+    /// 1 or more
+    INTERFACES = "interfaces",
+    /// Segmentation ids, of which the node chooses one.
+    ///
+    /// Networks that hand out segmentation ids
+    ///
+    /// 1
+    SEGMENTS = "segments",
+    /// The segmentation id of that number, such as `segment120`, which the claim chooses.
+    ///
+    /// Networks that let claims choose segmentation ids
+    ///
+    /// 1
+    SEGMENT_ID = "segmentID",
+}
 
 /// Returns the capacity of one segmentation id, if claims choose. A claim requests `1` of the id that it takes.
 pub fn segment(id: u32) -> String {
@@ -72,3 +212,32 @@ pub const OURS: [&str; 15] = [
     INTERFACES,
     SEGMENTS,
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_in_the_drivers_domain_cannot_be_declared() {
+        let own =
+            ATTRIBUTES.iter().filter(|attribute| attribute.is_everywhere()).map(|attribute| attribute.name);
+        // No name of an attribute ends like a capacity of one id.
+        let counted = CAPACITIES.iter().map(|capacity| capacity.name).filter(|name| *name != SEGMENT_ID);
+        let all: BTreeSet<&str> = own.chain(counted).chain(RETIRED).collect();
+        assert_eq!(all, OURS.into());
+    }
+
+    #[test]
+    fn every_attribute_and_capacity_is_described() {
+        for attribute in ATTRIBUTES {
+            let texts = [attribute.meaning(), attribute.devices()];
+            assert!(texts.iter().all(|text| !text.is_empty()), "{attribute:?}");
+        }
+        for capacity in CAPACITIES {
+            let texts = [capacity.meaning(), capacity.devices(), capacity.taken()];
+            assert!(texts.iter().all(|text| !text.is_empty()), "{capacity:?}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use netclaim_cni::validate::{Severity, validate_template};
 
-use crate::conflist::as_conflist;
+use crate::conflist::{as_conflist, whereabouts_problems};
 use crate::{Allow, IfName, Invalid, template};
 
 /// Opaque device configuration of a **DeviceClass**: the CNI configuration that attaches an uplink device.
@@ -32,7 +32,9 @@ impl CniConfig {
     /// through `plugins` also where a single plugin is written.
     pub fn problems(&self) -> Vec<Invalid> {
         let rules = self.allow.problems().into_iter().map(|problem| problem.within("allow"));
-        rules.chain(self.findings(Severity::Error)).collect()
+        let whereabouts = whereabouts_problems(&as_conflist(&self.config), &self.allow);
+        let whereabouts = whereabouts.into_iter().map(|problem| problem.within("config"));
+        rules.chain(self.findings(Severity::Error)).chain(whereabouts).collect()
     }
 
     /// Returns every likely mistake.

@@ -1,9 +1,13 @@
 //! CNI configurations: what a chain of plugins does with the links of the node, and the chains for uplinks alone.
 
+use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
 use netclaim_cni::{BANDWIDTH_PLUGIN, PluginConf};
 use serde_json::{Map, Value, json};
 
-use crate::LinkUse;
+use crate::{Allow, Invalid, LinkUse, template};
+
+/// An IPAM plugin that loses the addresses of pods under netclaim.
+const WHEREABOUTS: &str = "whereabouts";
 
 /// The configuration of one plugin of a chain: JSON that may have placeholders, or parsed.
 pub trait Plugin {
@@ -65,6 +69,49 @@ pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool 
     plugins(conflist).any(|plugin| takes(plugin) == Some(true))
 }
 
+/// Returns the problems of a configuration that names whereabouts: as an IPAM plugin, or anywhere in what a plugin passes on to
+/// plugins that it calls. Claims may set the parameters of `allow`.
+pub(crate) fn whereabouts_problems(config: &Map<String, Value>, allow: &Allow) -> Vec<Invalid> {
+    let mut problems = Vec::new();
+    for (key, value) in config {
+        let found = match value {
+            // Plugins written in Go read keys in any case.
+            Value::String(text) if key.eq_ignore_ascii_case("type") && may_be_whereabouts(text, allow) => {
+                let problem = "whereabouts loses addresses under netclaim, because its reconciler frees those that no pod's \
+                               network-status lists: have a Network hand out the range by spec.addresses or an AddressPool, and \
+                               write \"ipam\": \"${addresses}\"; docs/migrate-from-multus.md says how pods keep their addresses";
+                vec![Invalid::new("", problem)]
+            }
+            other => whereabouts_in(other, allow),
+        };
+        problems.extend(found.into_iter().map(|problem| problem.within(key)));
+    }
+    problems
+}
+
+fn whereabouts_in(value: &Value, allow: &Allow) -> Vec<Invalid> {
+    match value {
+        Value::Object(object) => whereabouts_problems(object, allow),
+        Value::Array(items) => {
+            let of_item = |(i, item)| {
+                whereabouts_in(item, allow).into_iter().map(move |problem| problem.within(&format!("[{i}]")))
+            };
+            items.iter().enumerate().flat_map(of_item).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn may_be_whereabouts(text: &str, allow: &Allow) -> bool {
+    match parse(text).as_deref() {
+        Ok([Part::Placeholder(name)]) => {
+            let values = template::place_with(name, allow);
+            matches!(values, Ok(PlaceholderValue::OneOf(values)) if values.contains(&json!(WHEREABOUTS)))
+        }
+        _ => text == WHEREABOUTS,
+    }
+}
+
 /// Returns a conflist as it is, and the configuration of a single plugin as a chain of one.
 pub(crate) fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
     if config.contains_key("plugins") || !config.contains_key("type") {
@@ -90,4 +137,42 @@ pub(crate) fn plain_conflist(link_use: LinkUse, limited: bool) -> Map<String, Va
     let shaper = json!({"type": BANDWIDTH_PLUGIN, "capabilities": {"bandwidth": true}});
     let plugins: Vec<Value> = [plugin].into_iter().chain(limited.then_some(shaper)).collect();
     Map::from_iter([("cniVersion".to_owned(), json!("1.0.0")), ("plugins".to_owned(), json!(plugins))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(config: Value, allow: Value) -> Vec<String> {
+        let config: Map<String, Value> = serde_json::from_value(config).expect("an object");
+        let allow: Allow = serde_json::from_value(allow).expect("decodes");
+        whereabouts_problems(&config, &allow).into_iter().map(|problem| problem.field).collect()
+    }
+
+    #[test]
+    fn whereabouts_is_found_wherever_a_plugin_would_call_it() {
+        let ipam = json!({"type": "whereabouts", "range": "10.0.0.0/24"});
+        for (plugin, place) in [
+            (json!({"type": "macvlan", "ipam": ipam}), "ipam.type"),
+            (json!({"type": "whereabouts", "ipam": {"range": "10.0.0.0/24"}}), "type"),
+            (json!({"type": "flannel", "delegate": {"type": "bridge", "ipam": ipam}}), "delegate.ipam.type"),
+            (
+                json!({"type": "many", "delegates": [{"conf": {"IPAM": {"Type": "whereabouts"}}}]}),
+                "delegates[0].conf.IPAM.Type",
+            ),
+        ] {
+            let list = json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}, plugin]});
+            assert_eq!(places(list, json!({})), [format!("plugins[1].{place}")]);
+        }
+        let other = json!({"type": "macvlan", "note": "whereabouts", "ipam": {"type": "dhcp"}});
+        assert_eq!(places(json!({"name": "whereabouts", "plugins": [other]}), json!({})), [""; 0]);
+    }
+
+    #[test]
+    fn whereabouts_is_found_among_what_claims_may_choose() {
+        let list = json!({"plugins": [{"type": "macvlan", "ipam": {"type": "${parameters.ipam}"}}]});
+        let choice = |values: Value| json!({"parameters": {"ipam": {"type": "string", "enum": values}}});
+        assert_eq!(places(list.clone(), choice(json!(["dhcp", "whereabouts"]))), ["plugins[0].ipam.type"]);
+        assert_eq!(places(list, choice(json!(["dhcp", "static"]))), [""; 0]);
+    }
 }

@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn wrong_types_are_named_as_in_yaml() {
         let network = json!({"cni": [], "uplink": 7, "scope": 1.5, "allow": {"ips": "yes", "parameters": {
-            "a": {"type": "string", "maxLength": -1}}}, "nodeSelector": {"a": null}});
+            "a": {"type": "string", "maxLength": -1}}}, "nodeSelector": {"matchLabels": {"a": null}}});
         let errors = decode::<NetworkSpec>(&network).expect_err("errors");
         assert_eq!(
             errors.iter().map(|error| error.problem.as_str()).collect::<Vec<_>>(),

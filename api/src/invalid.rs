@@ -81,6 +81,11 @@ impl From<Finding> for Invalid {
     }
 }
 
+/// Puts a text on one line: what others write may have control characters.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Shortens `text` to `max` bytes, with `…` at its end.
 pub fn shorten(mut text: String, max: usize) -> String {
     const MARK: &str = "…";
@@ -94,6 +99,11 @@ pub fn shorten(mut text: String, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_become_spaces() {
+        assert_eq!(one_line("not yet:\n\tÄ"), "not yet:  Ä");
+    }
 
     #[test]
     fn long_texts_are_cut_between_characters() {

@@ -1,6 +1,6 @@
 //! Labels and label selectors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,13 +29,13 @@ pub struct LabelSelector {
     pub match_expressions: Vec<LabelRequirement>,
 }
 
-/// One requirement of a [`LabelSelector`].
+/// A requirement that the labels of an object must meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// The relation of the label to the values.
+    /// How the label is compared with the values. An object without the label meets `NotIn`.
     pub operator: LabelOperator,
     /// The values of `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -68,6 +68,31 @@ impl LabelSelector {
         has_all(&self.match_labels, labels) && self.match_expressions.iter().all(holds)
     }
 
+    /// Whether every object that is selected has the same value of this label.
+    pub fn fixes(&self, label: &str) -> bool {
+        let is_one = |requirement: &LabelRequirement| {
+            requirement.key == label
+                && requirement.operator == LabelOperator::In
+                && requirement.values.len() == 1
+        };
+        self.match_labels.contains_key(label) || self.match_expressions.iter().any(is_one)
+    }
+
+    /// Whether no labels can satisfy both selectors.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let keys = [self, other].into_iter().flat_map(|selector| {
+            let of_expressions = selector.match_expressions.iter().map(|requirement| &requirement.key);
+            selector.match_labels.keys().chain(of_expressions)
+        });
+        // A requirement is about one key, so each key is judged by itself.
+        keys.collect::<BTreeSet<_>>().into_iter().any(|key| {
+            let mut value = OneLabel::default();
+            value.require(self, key);
+            value.require(other, key);
+            value.is_impossible()
+        })
+    }
+
     /// Returns every problem of the selector; paths are relative to it.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems: Vec<Invalid> =
@@ -95,6 +120,46 @@ impl LabelSelector {
     }
 }
 
+/// What selectors require of one label.
+#[derive(Default)]
+struct OneLabel<'a> {
+    /// The values that it may have; `None` without a limit.
+    allowed: Option<BTreeSet<&'a str>>,
+    excluded: BTreeSet<&'a str>,
+    must_exist: bool,
+    must_be_absent: bool,
+}
+
+impl<'a> OneLabel<'a> {
+    fn require(&mut self, selector: &'a LabelSelector, key: &str) {
+        if let Some(value) = selector.match_labels.get(key) {
+            self.allow([value.as_str()].into());
+        }
+        for requirement in selector.match_expressions.iter().filter(|requirement| requirement.key == key) {
+            let values = requirement.values.iter().map(String::as_str);
+            match requirement.operator {
+                LabelOperator::In => self.allow(values.collect()),
+                LabelOperator::NotIn => self.excluded.extend(values),
+                LabelOperator::Exists => self.must_exist = true,
+                LabelOperator::DoesNotExist => self.must_be_absent = true,
+            }
+        }
+    }
+
+    fn allow(&mut self, values: BTreeSet<&'a str>) {
+        match &mut self.allowed {
+            Some(allowed) => allowed.retain(|value| values.contains(value)),
+            None => self.allowed = Some(values),
+        }
+    }
+
+    fn is_impossible(&self) -> bool {
+        let has_a_value = self.must_exist || self.allowed.is_some();
+        let is_empty = self.allowed.as_ref().is_some_and(|allowed| allowed.is_subset(&self.excluded));
+        is_empty || (has_a_value && self.must_be_absent)
+    }
+}
+
 /// Whether `labels` has every one of `wanted`.
 pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -117,13 +182,6 @@ pub fn meets_node_requirement(operator: &str, values: &[String], value: Option<&
         "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
         _ => false,
     }
-}
-
-/// Returns every problem of `spec.nodeSelector`.
-pub(crate) fn node_selector_problems(selector: &BTreeMap<String, String>) -> Vec<Invalid> {
-    let problem =
-        |problem| Invalid::new("spec.nodeSelector", format!("{problem}: no node would be selected"));
-    pair_problems(selector).map(problem).collect()
 }
 
 fn pair_problems(labels: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
@@ -179,6 +237,47 @@ mod tests {
         assert!(selects(
             json!({"matchExpressions": [{"key": "gone", "operator": "NotIn", "values": ["x"]}]})
         ));
+    }
+
+    #[test]
+    fn selectors_contradict_each_other_only_if_no_labels_satisfy_both() {
+        let one = |key: &str, operator: &str, values: &[&str]| {
+            selector(json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]}))
+        };
+        let rack = |value: &str| selector(json!({"matchLabels": {"rack": value}}));
+        let contradict = |a: &LabelSelector, b: &LabelSelector| {
+            assert_eq!(a.contradicts(b), b.contradicts(a), "{a:?} {b:?}");
+            a.contradicts(b)
+        };
+        assert!(contradict(&rack("a"), &rack("b")));
+        assert!(contradict(&rack("a"), &one("rack", "In", &["b", "c"])));
+        assert!(contradict(&rack("a"), &one("rack", "NotIn", &["a", "b"])));
+        assert!(contradict(&rack("a"), &one("rack", "DoesNotExist", &[])));
+        assert!(contradict(&one("rack", "Exists", &[]), &one("rack", "DoesNotExist", &[])));
+        assert!(contradict(&one("rack", "In", &["a", "b"]), &one("rack", "NotIn", &["a", "b"])));
+        assert!(contradict(&one("rack", "In", &["a", "b"]), &one("rack", "In", &["c"])));
+        for (a, b) in [
+            (rack("a"), rack("a")),
+            (rack("a"), LabelSelector::default()),
+            (rack("a"), one("zone", "In", &["b"])),
+            (rack("a"), one("rack", "In", &["a", "b"])),
+            (rack("a"), one("rack", "NotIn", &["b"])),
+            (rack("a"), one("rack", "Exists", &[])),
+            (one("rack", "In", &["a", "b"]), one("rack", "NotIn", &["a"])),
+            (one("rack", "NotIn", &["a"]), one("rack", "DoesNotExist", &[])),
+            (one("rack", "NotIn", &["a"]), one("rack", "Exists", &[])),
+        ] {
+            assert!(!contradict(&a, &b), "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_selector_fixes_a_label_that_has_one_value() {
+        let fixes = |value| selector(value).fixes("rack");
+        let one = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "rack", "operator": operator, "values": values}]});
+        assert!(fixes(json!({"matchLabels": {"rack": "a"}})) && fixes(one("In", &["a"])));
+        assert!(!fixes(one("In", &["a", "b"])) && !fixes(one("NotIn", &["a"])) && !fixes(one("Exists", &[])));
+        assert!(!fixes(json!({"matchLabels": {"zone": "a"}})));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod link_use;
 pub mod merge;
 mod names;
 pub mod network;
+pub mod node_selector;
 pub mod opaque;
 mod parameter;
 #[cfg(feature = "crd")]
@@ -46,7 +47,7 @@ mod written;
 pub use allow::Allow;
 pub use attachment_config::{AttachmentConfig, Bandwidth, PortMapping, Protocol};
 pub use cni_config::CniConfig;
-pub use invalid::{Invalid, shorten};
+pub use invalid::{Invalid, one_line, shorten};
 pub use link_use::LinkUse;
 pub use names::{NetworkName, is_dns_label};
 pub use netclaim_cni::{IfName, IpRequest, MacAddr};

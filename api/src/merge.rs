@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::addresses::nth_after;
 use crate::capability::capability_args;
-use crate::conflist::{as_conflist, plain_conflist};
+use crate::conflist::{as_conflist, plain_conflist, whereabouts_problems};
 use crate::network::{ADDRESSES, NetworkSpec};
 use crate::opaque::Opaque;
 use crate::{Allow, AttachmentConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template};
@@ -239,6 +239,13 @@ impl Merged {
             resolved.insert(key.clone(), value);
         }
         resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
+        // A text of which the claim chooses a part is known only now.
+        let whereabouts = whereabouts_problems(&resolved, &Allow::default());
+        if !whereabouts.is_empty() {
+            let whereabouts: Vec<Invalid> =
+                whereabouts.into_iter().map(|error| error.within(field)).collect();
+            return Err(Invalid::new(owner, Invalid::list(&whereabouts)));
+        }
         let json = Value::Object(resolved).to_string();
         refused(validate(json.as_bytes()), field)
             .and_then(|()| {
@@ -515,6 +522,23 @@ mod tests {
              in CIDR notation; write address and prefix length, such as 10.0.0.0/24 or fd00::/64; spec.cni.plugins[0].vlanId: 5000 is \
              out of range; write a number from 0 to 4094"
         );
+    }
+
+    #[test]
+    fn whereabouts_is_refused_also_where_a_claim_completes_its_name() {
+        let mut spec = network(json!({"parameters": {"rest": {"type": "string", "pattern": "^[a-z]+$"}}}));
+        spec.cni["plugins"] =
+            json!([{"type": "x", "delegate": {"ipam": {"type": "where${parameters.rest}"}}}]);
+        let resolved = |rest: &str| {
+            let layers = [layer(Author::Claim, json!({"parameters": {"rest": rest}}))];
+            let merged = merge(Base::Network(&storage(), &spec), &layers, None).expect("merges");
+            merged.resolve("netclaim-storage", template::Scope::new()).map(drop).map_err(|e| e.to_string())
+        };
+        assert_eq!(resolved("ever"), Ok(()));
+        let error = resolved("abouts").expect_err("refused");
+        let expected =
+            "Network \"storage\": spec.cni.plugins[0].delegate.ipam.type: whereabouts loses addresses";
+        assert!(error.starts_with(expected), "{error}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{Quantity, attributes};
 
 /// The attributes of a device. [`Default`] stands for attributes that do not apply.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[allow(missing_docs, reason = "see the table in `attributes`")]
+#[allow(missing_docs, reason = "see `attributes::ATTRIBUTES`")]
 pub struct Facts {
     pub network: String,
     pub uplink: String,
@@ -228,6 +228,41 @@ mod tests {
             .find(|(key, _)| *key == "network")
             .and_then(|(_, v)| v.string.clone());
         assert_eq!(network.map(|text| text.len()), Some(MAX_TEXT));
+    }
+
+    #[test]
+    fn a_device_has_what_the_tables_say_with_their_types() {
+        let facts = Facts {
+            pcie_root: Some("pci0000:3a".to_owned()),
+            pci_bus_id: Some("0000:3b:00.0".to_owned()),
+            numa_node: Some(0),
+            ..Facts::default()
+        };
+        let one = Some(Quantity::new(1));
+        let amounts =
+            |segments| Amounts { bandwidth: one, addresses: one, interfaces: one, segments: Some(segments) };
+        let counted = device("a".into(), facts, amounts(Segments::Counted(1)), true);
+        let of = |attribute: &DeviceAttribute| match (&attribute.string, attribute.int) {
+            (Some(_), None) => "string",
+            (None, Some(_)) => "int",
+            _ => "another type",
+        };
+        let published: BTreeMap<&str, &str> = counted
+            .attributes
+            .iter()
+            .flatten()
+            .map(|(name, attribute)| (name.as_str(), of(attribute)))
+            .collect();
+        let table = attributes::ATTRIBUTES.iter().map(|attribute| (attribute.name, attribute.value.as_str()));
+        assert_eq!(published, table.collect());
+
+        let listed = device("a".into(), Facts::default(), amounts(Segments::Listed(vec![120])), true);
+        let names: std::collections::BTreeSet<&str> = [&counted, &listed]
+            .into_iter()
+            .flat_map(|device| device.capacity.iter().flatten().map(|(name, _)| name.as_str()))
+            .map(|name| if attributes::id_of_segment(name).is_some() { attributes::SEGMENT_ID } else { name })
+            .collect();
+        assert_eq!(names, attributes::CAPACITIES.iter().map(|capacity| capacity.name).collect());
     }
 
     #[test]

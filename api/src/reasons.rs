@@ -37,7 +37,8 @@ pub trait ConditionReason: Reason {
     fn status(self) -> bool;
 }
 
-fn paragraph(lines: &[&str], index: usize) -> String {
+/// Returns a paragraph of a docstring in one line; an empty text if there are not so many.
+pub(crate) fn paragraph(lines: &[&str], index: usize) -> String {
     let paragraph = lines.split(|line| line.trim().is_empty()).nth(index).unwrap_or_default();
     paragraph.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }
@@ -110,7 +111,7 @@ reasons! {
         Free,
         /// A node needs a block of addresses, and none is free.
         ///
-        /// Add a range to the Network's `addresses` or to its AddressPool. `kubectl get addressblocks` shows which nodes have what.
+        /// Add a range to the Network's `addresses` or to its AddressPool. `kubectl get addressblocks.netclaim.dev` shows which nodes have what.
         Exhausted,
         /// The AddressPool that the Network names does not exist or is not accepted.
         ///

@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use crate::shorten;
+use crate::{one_line, shorten};
 
 /// Longest message in bytes: the kubelet cuts longer ones anywhere (`ResourceHealthMessageMaxLength`).
 const MAX_MESSAGE: usize = 1024;
@@ -94,8 +94,7 @@ pub struct Unhealthy {
 impl Unhealthy {
     /// Puts the message, which may be a plugin's, on one line and shortens it.
     pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
-        let line = message.as_ref().trim().chars().map(|c| if c.is_control() { ' ' } else { c });
-        Self { reason, message: shorten(line.collect(), MAX_MESSAGE) }
+        Self { reason, message: shorten(one_line(message.as_ref().trim()), MAX_MESSAGE) }
     }
 }
 

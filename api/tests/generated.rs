@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 use netclaim_api::addresses::{AddressBlock, AddressLease, AddressPool};
 use netclaim_api::network::Network;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_api::{AttachmentConfig, CniConfig};
+use schemars::Schema;
+use serde_json::{Value, json};
 
 fn assert_fresh(path: &str, content: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path);
@@ -18,15 +21,38 @@ fn assert_fresh(path: &str, content: &str) {
     assert!(committed == content, "deploy/{path} is stale: run `make generate` and commit the result");
 }
 
-#[test]
-fn the_crds_are_fresh() {
-    for (source, crd) in [
+/// The CRDs, with the source of each.
+fn crds() -> [(&'static str, CustomResourceDefinition); 5] {
+    [
         ("network/mod", Network::crd()),
         ("uplink_policy/mod", UplinkPolicy::crd()),
         ("addresses/pool", AddressPool::crd()),
         ("addresses/block", AddressBlock::crd()),
         ("addresses/lease", AddressLease::crd()),
-    ] {
+    ]
+}
+
+/// The schemas of the opaque parameters, with the file of each.
+fn schemas() -> [(&'static str, Schema); 2] {
+    let schemas = [
+        ("schemas/attachmentconfig.json", "AttachmentConfig", schemars::schema_for!(AttachmentConfig)),
+        ("schemas/cniconfig.json", "CNIConfig", schemars::schema_for!(CniConfig)),
+    ];
+    schemas.map(|(path, kind, mut schema)| {
+        // What the decoder takes off before it looks at the rest.
+        let object = schema.ensure_object();
+        let properties = object.get_mut("properties").and_then(Value::as_object_mut).expect("an object");
+        let constant = |value: &str, description: &str| json!({"const": value, "description": description});
+        let version = constant(netclaim_api::API_VERSION, "Version of the format of these parameters.");
+        properties.insert("apiVersion".into(), version);
+        properties.insert("kind".into(), constant(kind, "What these parameters are."));
+        (path, schema)
+    })
+}
+
+#[test]
+fn the_crds_are_fresh() {
+    for (source, crd) in crds() {
         let yaml = serde_saphyr::to_string(&crd).expect("YAML");
         assert_fresh(
             &format!("crds/netclaim.dev_{}.yaml", crd.spec.names.plural),
@@ -37,17 +63,43 @@ fn the_crds_are_fresh() {
 
 #[test]
 fn the_schemas_of_the_opaque_parameters_are_fresh() {
-    let schemas = [
-        ("schemas/attachmentconfig.json", "AttachmentConfig", schemars::schema_for!(AttachmentConfig)),
-        ("schemas/cniconfig.json", "CNIConfig", schemars::schema_for!(CniConfig)),
-    ];
-    for (path, kind, mut schema) in schemas {
-        // What the decoder takes off before it looks at the rest.
-        let object = schema.ensure_object();
-        let properties = object.get_mut("properties").and_then(|p| p.as_object_mut()).expect("an object");
-        properties.insert("apiVersion".into(), serde_json::json!({"const": netclaim_api::API_VERSION}));
-        properties.insert("kind".into(), serde_json::json!({"const": kind}));
+    for (path, schema) in schemas() {
         let text = serde_json::to_string_pretty(&schema).expect("JSON");
         assert_fresh(path, &format!("{text}\n"));
+    }
+}
+
+/// Collects the paths of the properties that have no description, and returns how many properties there are.
+fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) -> usize {
+    let Some(object) = schema.as_object() else {
+        let items = schema.as_array().into_iter().flatten();
+        return items.map(|item| undescribed(item, path, found)).sum();
+    };
+    let mut count = 0;
+    for (key, value) in object {
+        let Some(properties) = value.as_object().filter(|_| key == "properties") else {
+            count += undescribed(value, path, found);
+            continue;
+        };
+        for (name, property) in properties {
+            let path = format!("{path}.{name}");
+            if property["description"].as_str().is_none_or(|text| text.trim().is_empty()) {
+                found.push(path.clone());
+            }
+            count += 1 + undescribed(property, &path, found);
+        }
+    }
+    count
+}
+
+#[test]
+fn every_field_of_the_crds_and_schemas_has_a_description() {
+    let of_crds = crds().map(|(source, crd)| (source, serde_json::to_value(crd).expect("JSON")));
+    let of_schemas = schemas().map(|(path, schema)| (path, schema.to_value()));
+    for (source, schema) in of_crds.into_iter().chain(of_schemas) {
+        let mut missing = Vec::new();
+        let count = undescribed(&schema, source, &mut missing);
+        assert!(count > 5, "{source}: only {count} fields were found");
+        assert!(missing.is_empty(), "`kubectl explain` says nothing of {missing:?}");
     }
 }

@@ -87,6 +87,16 @@ impl Connection {
         Client::try_from(self.config().await?).map_err(ReadError::Client)
     }
 
+    /// As [`Self::client`], but repeats no request that is answered with 503, as an agent that is not ready answers.
+    ///
+    /// # Errors
+    /// As [`Self::client`].
+    pub async fn client_without_retries(&self) -> Result<Client, ReadError> {
+        let mut config = self.config().await?;
+        config.default_retry = false;
+        Client::try_from(config).map_err(ReadError::Client)
+    }
+
     async fn config(&self) -> Result<Config, ReadError> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match &self.kubeconfig {

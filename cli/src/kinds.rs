@@ -20,13 +20,17 @@ impl Kind {
 
     /// Reads the objects of a namespace, or of the whole cluster.
     pub(crate) fn api(&self, client: Client, namespace: Option<&str>) -> Api<DynamicObject> {
-        let (group, version) = self.api_version.split_once('/').unwrap_or(("", self.api_version));
-        let resource =
-            ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.kind), self.plural);
+        let resource = self.resource();
         match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         }
+    }
+
+    /// Returns how the API server names it.
+    pub(crate) fn resource(&self) -> ApiResource {
+        let (group, version) = self.api_version.split_once('/').unwrap_or(("", self.api_version));
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.kind), self.plural)
     }
 
     /// Returns an object of a list as a file would have it; `None` if it has no name.

@@ -4,7 +4,7 @@
 //!   command line, environment ──> settings ──┐
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status, attachments
-//!   API server ─────────────────> bugreport ──> an archive without secrets
+//!   API server ─────────────────> bugreport ──> an archive
 //!   API server, files ──────────> migrate
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
@@ -25,6 +25,7 @@ use self::colour::Colours;
 
 pub mod attachments;
 pub mod bugreport;
+mod claimed;
 pub mod cluster;
 pub mod cni;
 pub mod colour;
@@ -36,6 +37,7 @@ mod kinds;
 pub mod migrate;
 #[cfg(test)]
 mod mock;
+mod print;
 mod printable;
 pub mod status;
 mod table;
@@ -55,6 +57,7 @@ macro_rules! exit_codes {
         )
     };
 }
+pub(crate) use exit_codes;
 
 /// Looks at netclaim and runs CNI plugins by hand.
 #[derive(Debug, Parser)]
@@ -69,9 +72,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Lists which networks pods have now, with addresses, nodes, and what is not ready.
-    #[command(after_help = exit_codes!("the attachments are printed, or there are none", "the claims cannot be read"))]
+    #[command(after_help = exit_codes!("the attachments are printed, or there are none", "the claims or the pod cannot be read"))]
     Attachments(attachments::Args),
-    /// Packs what a maintainer needs to find a bug into an archive: objects, events, logs and versions, without secrets.
+    /// Packs what a maintainer needs to find a bug into an archive: objects, events, logs and versions. Secrets are removed as far as
+    /// they are recognised.
     #[command(after_help = exit_codes!(
         "the archive is written; its README says what could not be read",
         "nothing can be read, or the archive cannot be written"
@@ -100,6 +104,19 @@ pub enum Command {
         /// The folder, which must exist
         folder: PathBuf,
     },
+}
+
+impl Command {
+    /// Whether the command waits for nothing but files and standard input.
+    pub fn reads_only_files(&self) -> bool {
+        match self {
+            Self::Completion(_) | Self::Man { .. } | Self::Validate(_) => true,
+            Self::Migrate(args) => !args.files.is_empty(),
+            Self::Attachments(_) | Self::Bugreport(_) | Self::Cni(_) | Self::Explain(_) | Self::Status(_) => {
+                false
+            }
+        }
+    }
 }
 
 /// Returns the definition of the command line. A command that says no exit codes of its own has those of its parent.
@@ -147,10 +164,7 @@ pub async fn run(
         Command::Migrate(args) => migrate::run(args, out, err).await,
         Command::Man { folder } => match clap_mangen::generate_to(command(), &folder) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                let _ = writeln!(err, "netclaimctl: cannot write into {}: {error}", folder.display());
-                ExitCode::FAILURE
-            }
+            Err(error) => print::failed(err, format_args!("cannot write into {}: {error}", folder.display())),
         },
     }
 }
@@ -165,9 +179,29 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_ask_a_cluster_do_not_read_only_files() {
+        let reads_only_files = |line: &[&str]| {
+            let line = ["netclaimctl"].iter().chain(line);
+            Cli::try_parse_from(line).unwrap().command.reads_only_files()
+        };
+        for line in [&["validate", "-f", "-"][..], &["migrate", "-f", "a.yaml"], &["completion", "bash"]] {
+            assert!(reads_only_files(line), "{line:?}");
+        }
+        for line in [&["status"][..], &["migrate"], &["bugreport"], &["cni", "add", "net", "a"]] {
+            assert!(!reads_only_files(line), "{line:?}");
+        }
+    }
+
+    #[test]
     fn every_command_says_its_exit_codes() {
         let command = command();
-        for path in [&["status"][..], &["cni", "add"], &["explain", "pod"], &["completion"]] {
+        for path in [
+            &["status"][..],
+            &["cni", "add"],
+            &["explain", "pod"],
+            &["completion"],
+            &["migrate", "whereabouts"],
+        ] {
             let found = path.iter().try_fold(&command, |command, name| command.find_subcommand(name));
             let codes = found.unwrap().get_after_help().unwrap().to_string();
             for line in [

@@ -245,9 +245,10 @@ fn an_unusable_setting_is_an_error_of_the_environment() {
 }
 
 #[test]
-fn the_guide_shows_the_real_output() {
-    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide.md")).unwrap();
-    let (_, rest) = guide.split_once("`lab.conflist`\n\n```json\n").unwrap();
+fn the_documentation_shows_the_real_output() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tasks/validate.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("`lab.conflist`\n\n```json\n").unwrap();
     let (conflist, rest) = rest.split_once("```").unwrap();
     let (_, rest) = rest.split_once("```\n").unwrap();
     let (shown, _) = rest.split_once("```").unwrap();

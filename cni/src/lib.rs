@@ -17,6 +17,7 @@
 //! * [`Runtime`] runs chains of plugins in the specification's order.
 //! * [`Cache`] keeps what DEL and CHECK need, in libcni's format.
 //! * [`Error`] is a failed call, with what is known of its effect.
+//! * [`RunObserver`] hears how long each plugin ran and how it ended.
 //! * [`BinChanges`] reports when the installed plugins may have changed.
 //!
 //! The README has a complete example, and the differences from libcni.

@@ -4,6 +4,7 @@
 //! accessors show every version in the form of 1.1.0. Conversions follow libcni's rules.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde::de::Error as _;
@@ -18,8 +19,13 @@ use crate::version::{SpecVersion, VersionError};
 ///
 /// Serialises as its JSON, through [`RawValue`]: use `serde_json`, and no flattened or internally tagged container
 /// around it.
+///
+/// Clones share their content: an agent keeps the results of all its attachments in several places.
 #[derive(Clone, Debug)]
-pub struct CniResult {
+pub struct CniResult(Arc<Content>);
+
+#[derive(Debug)]
+struct Content {
     version: SpecVersion,
     raw: Box<RawValue>,
     interfaces: Vec<Interface>,
@@ -196,6 +202,13 @@ struct MarkedIp<'a> {
     ip: &'a IpConfig,
 }
 
+impl Content {
+    fn empty(version: SpecVersion, raw: Box<RawValue>, dns: Option<Dns>) -> Self {
+        let dns = dns.unwrap_or_default();
+        Self { version, raw, interfaces: Vec::new(), ips: Vec::new(), routes: Vec::new(), dns }
+    }
+}
+
 impl CniResult {
     /// Parses a plugin's output. `config` is the version of the call; it counts if the result names none, as in libcni.
     /// `null` is the empty result.
@@ -227,82 +240,77 @@ impl CniResult {
         match shape(version) {
             Shape::Ip4Ip6 => {
                 let old: Ip4Ip6Result = serde_json::from_str(raw.get()).map_err(form)?;
-                let mut result = Self::empty(version, raw, old.dns);
+                let mut result = Content::empty(version, raw, old.dns);
                 for ip in [old.ip4, old.ip6].into_iter().flatten() {
                     result.ips.push(IpConfig { address: ip.ip, gateway: ip.gateway, interface: None });
                     result.routes.extend(ip.routes);
                 }
-                Ok(result)
+                Ok(Self(Arc::new(result)))
             }
             shape => {
                 let new: ListsResult = serde_json::from_str(raw.get()).map_err(form)?;
-                let mut result = Self::empty(version, raw, new.dns);
+                let mut result = Content::empty(version, raw, new.dns);
                 result.interfaces = new.interfaces;
                 if shape == Shape::Marked {
                     result.interfaces.iter_mut().for_each(only_marked_fields);
                 }
                 result.ips = new.ips;
                 result.routes = new.routes;
-                Ok(result)
+                Ok(Self(Arc::new(result)))
             }
         }
     }
 
-    fn empty(version: SpecVersion, raw: Box<RawValue>, dns: Option<Dns>) -> Self {
-        let dns = dns.unwrap_or_default();
-        Self { version, raw, interfaces: Vec::new(), ips: Vec::new(), routes: Vec::new(), dns }
-    }
-
     /// The result as it was printed, or was stored.
-    pub fn into_raw(self) -> Box<RawValue> {
-        self.raw
+    pub fn to_raw(&self) -> Box<RawValue> {
+        self.0.raw.clone()
     }
 
     /// The version the result is in.
     pub fn version(&self) -> SpecVersion {
-        self.version
+        self.0.version
     }
 
     /// The result's JSON.
     pub fn raw(&self) -> &str {
-        self.raw.get()
+        self.0.raw.get()
     }
 
     /// Interfaces, on the host too. Empty before 0.3.0.
     pub fn interfaces(&self) -> &[Interface] {
-        &self.interfaces
+        &self.0.interfaces
     }
 
     /// Addresses.
     pub fn ips(&self) -> &[IpConfig] {
-        &self.ips
+        &self.0.ips
     }
 
     /// Routes.
     pub fn routes(&self) -> &[Route] {
-        &self.routes
+        &self.0.routes
     }
 
     /// Name resolution.
     pub fn dns(&self) -> &Dns {
-        &self.dns
+        &self.0.dns
     }
 
     /// The interface of `attachment`: it has the requested name and is in a namespace. `None` before 0.3.0, and if no
     /// plugin created an interface.
     pub fn interface_of(&self, attachment: &Attachment) -> Option<&Interface> {
-        self.index_of(attachment).and_then(|index| self.interfaces.get(index))
+        self.index_of(attachment).and_then(|index| self.0.interfaces.get(index))
     }
 
     /// The addresses of that interface, and those that name no interface at all.
     pub fn ips_of(&self, attachment: &Attachment) -> impl Iterator<Item = &IpConfig> {
         let own = self.index_of(attachment).and_then(|index| u32::try_from(index).ok());
-        self.ips.iter().filter(move |ip| ip.interface.is_none() || ip.interface == own)
+        self.0.ips.iter().filter(move |ip| ip.interface.is_none() || ip.interface == own)
     }
 
     fn index_of(&self, attachment: &Attachment) -> Option<usize> {
         let name = attachment.if_name.as_str();
-        self.interfaces.iter().position(|interface| interface.name == name && interface.sandbox.is_some())
+        self.0.interfaces.iter().position(|interface| interface.name == name && interface.sandbox.is_some())
     }
 
     /// Converts the result to another version by libcni's rules, and drops what that version cannot express.
@@ -310,18 +318,18 @@ impl CniResult {
     /// # Errors
     /// [`ResultError::NoAddress`] if a version before 0.3.0 is asked for and there is no address.
     pub fn to_version(&self, version: SpecVersion) -> Result<Self, ResultError> {
-        if version == self.version {
+        if version == self.0.version {
             return Ok(self.clone());
         }
         let form = |source| ResultError::Form { version, source };
-        let raw = if shape(version) == shape(self.version) {
-            let mut object: Object = serde_json::from_str(self.raw.get()).map_err(form)?;
+        let raw = if shape(version) == shape(self.0.version) {
+            let mut object: Object = serde_json::from_str(self.0.raw.get()).map_err(form)?;
             object.set("cniVersion", json::raw(&version).map_err(form)?);
             json::raw(&object).map_err(form)?
         } else {
             let mut object = self.reshaped(version)?;
-            if !self.dns.is_empty() {
-                object.set("dns", json::raw(&self.dns).map_err(form)?);
+            if !self.0.dns.is_empty() {
+                object.set("dns", json::raw(&self.0.dns).map_err(form)?);
             }
             json::raw(&object).map_err(form)?
         };
@@ -345,24 +353,24 @@ impl CniResult {
             return Ok(object);
         }
         let marked = shape(version) == Shape::Marked;
-        if !self.interfaces.is_empty() {
-            let mut interfaces = self.interfaces.clone();
+        if !self.0.interfaces.is_empty() {
+            let mut interfaces = self.0.interfaces.clone();
             if marked {
                 interfaces.iter_mut().for_each(only_marked_fields);
             }
             object.set("interfaces", json::raw(&interfaces).map_err(form)?);
         }
-        if !self.ips.is_empty() {
+        if !self.0.ips.is_empty() {
             let ips = if marked {
                 let mark = |ip| MarkedIp { version: if is_v4(ip) { "4" } else { "6" }, ip };
-                json::raw(&self.ips.iter().map(mark).collect::<Vec<_>>())
+                json::raw(&self.0.ips.iter().map(mark).collect::<Vec<_>>())
             } else {
-                json::raw(&self.ips)
+                json::raw(&self.0.ips)
             };
             object.set("ips", ips.map_err(form)?);
         }
-        if !self.routes.is_empty() {
-            object.set("routes", json::raw(&self.routes).map_err(form)?);
+        if !self.0.routes.is_empty() {
+            object.set("routes", json::raw(&self.0.routes).map_err(form)?);
         }
         Ok(object)
     }
@@ -370,7 +378,7 @@ impl CniResult {
     /// The first address of a family with the routes of that family, of which only destination and next hop exist
     /// in the old shape.
     fn one_ip(&self, v4: bool) -> Option<OneIp> {
-        let ip = self.ips.iter().find(|ip| is_v4(ip) == v4)?;
+        let ip = self.0.ips.iter().find(|ip| is_v4(ip) == v4)?;
         let bare = |r: &Route| Route {
             mtu: None,
             advmss: None,
@@ -380,7 +388,7 @@ impl CniResult {
             ..r.clone()
         };
         let routes =
-            self.routes.iter().filter(|r| r.dst.addr().to_canonical().is_ipv4() == v4).map(bare).collect();
+            self.0.routes.iter().filter(|r| r.dst.addr().to_canonical().is_ipv4() == v4).map(bare).collect();
         Some(OneIp { ip: ip.address, gateway: ip.gateway, routes })
     }
 }
@@ -404,7 +412,7 @@ impl PartialEq for CniResult {
 
 impl Serialize for CniResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.raw.serialize(serializer)
+        self.0.raw.serialize(serializer)
     }
 }
 

@@ -6,11 +6,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netclaim_cni::{
-    AddError, Attachment, CallPhase, Effect, Error, ErrorKind, NetworkList, ResultError, Retry, Runtime,
-    STDERR_TAIL, STDOUT_LIMIT, SpecVersion, TERM_GRACE, ValidAttachment, Verb, close_inherited_descriptors,
+    AddError, Attachment, CallPhase, Effect, Error, ErrorKind, NetworkList, PluginType, ResultError, Retry,
+    RunEnd, RunObserver, Runtime, STDERR_TAIL, STDOUT_LIMIT, SpecVersion, TERM_GRACE, ValidAttachment, Verb,
+    close_inherited_descriptors,
 };
 use tempfile::TempDir;
 
@@ -687,4 +689,55 @@ async fn add_and_check_need_a_namespace() {
         .unwrap_err();
     assert!(matches!(error.error.kind(), ErrorKind::Request(_)) && !error.needs_del());
     assert!(!plugins.path().join("ran").exists());
+}
+
+/// The runs of plugins, in their order.
+#[derive(Default)]
+struct Runs(Mutex<Vec<(String, Verb, RunEnd, Duration)>>);
+
+impl RunObserver for Runs {
+    fn ran(&self, plugin: &PluginType, verb: Verb, end: RunEnd, took: Duration) {
+        self.0.lock().unwrap().push((plugin.to_string(), verb, end, took));
+    }
+}
+
+#[tokio::test]
+async fn an_observer_hears_how_long_each_plugin_ran_and_how_it_ended() {
+    let plugins = Plugins::new()
+        .with("one", "sleep 0.2; echo '{}'")
+        .with("two", "[ $CNI_COMMAND = DEL ] || { echo '{\"code\": 7, \"msg\": \"no\"}'; exit 1; }")
+        .with("slow", "touch $D/began; exec sleep 60");
+    let runs = Arc::new(Runs::default());
+    let runtime = plugins.runtime().observed_by(Arc::<Runs>::clone(&runs));
+    let chain = network(&["one", "two"]);
+    runtime.add(&chain, &attachment(), LONG).await.unwrap_err();
+    runtime.del(&chain, &attachment(), None, LONG).await.unwrap();
+    let slow = network(&["slow"]);
+    runtime.add(&slow, &attachment(), SHORT).await.unwrap_err();
+    fs::remove_file(plugins.path().join("began")).unwrap();
+    let cut_short = attachment();
+    tokio::select! {
+        _ = runtime.add(&slow, &cut_short, LONG) => panic!("the plugin ended"),
+        () = until("the plugin's beginning", || plugins.path().join("began").exists()) => {}
+    }
+    let missing = network(&["missing"]);
+    runtime.add(&missing, &attachment(), LONG).await.unwrap_err();
+
+    let runs = runs.0.lock().unwrap();
+    let seen: Vec<_> = runs.iter().map(|(plugin, verb, end, _)| (plugin.as_str(), *verb, *end)).collect();
+    assert_eq!(
+        seen,
+        [
+            ("one", Verb::Add, RunEnd::Succeeded),
+            ("two", Verb::Add, RunEnd::Failed),
+            ("two", Verb::Del, RunEnd::Succeeded),
+            ("one", Verb::Del, RunEnd::Succeeded),
+            ("slow", Verb::Add, RunEnd::TimedOut),
+            ("slow", Verb::Add, RunEnd::CutShort),
+        ],
+        "a plugin that is not installed does not run"
+    );
+    let took = |index: usize| runs.get(index).map(|(_, _, _, took)| *took).unwrap();
+    assert!(took(0) >= Duration::from_millis(200) && took(1) < SOON, "{:?} {:?}", took(0), took(1));
+    assert!(took(4) >= SHORT && took(4) < SOON, "{:?}", took(4));
 }

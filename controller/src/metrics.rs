@@ -43,7 +43,7 @@ pub(crate) struct Field {
 /// Label: what came of the judgement of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Explained {
-    pub(crate) outcome: &'static str,
+    pub(crate) outcome: Outcome,
 }
 
 /// Counters and gauges of this replica. Clones share them.
@@ -155,7 +155,7 @@ impl Metrics {
         registry.add(
             "pods_explained",
             "Pods that wait for a node and were judged, by what came of it",
-            [Label::one_of("outcome", &Outcome::ALL.map(Outcome::as_str))],
+            [Label::one_of("outcome", Outcome::VALUES)],
             pods_explained,
         );
         self.webhook.register(&mut registry);
@@ -231,7 +231,7 @@ mod tests {
                 ("netclaim_controller_blocks_removed_total", &|| count(&metrics.blocks_removed)),
                 ("netclaim_controller_address_moves_total", &|| count(&metrics.address_moves)),
                 ("netclaim_controller_pods_explained_total", &|| {
-                    for outcome in explaining::Outcome::ALL.map(explaining::Outcome::as_str) {
+                    for &outcome in explaining::Outcome::ALL {
                         count(&metrics.pods_explained.get_or_create(&Explained { outcome }));
                     }
                 }),

@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
 use kube::runtime::watcher::Event;
 use netclaim_api::device::DeviceName;
-use netclaim_api::labels::has_all;
+use netclaim_api::node_selector::{NodeSelector, selects_node};
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
@@ -82,9 +82,15 @@ impl Offer {
 /// What an accepted Network asks of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Labels that a node must have.
-    pub(crate) node_selector: BTreeMap<String, String>,
+    /// Its nodes; `None` for all.
+    pub(crate) node_selector: Option<NodeSelector>,
     pub(crate) bandwidth: Option<Quantity>,
+}
+
+impl Wanted {
+    fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        selects_node(self.node_selector.as_ref(), labels)
+    }
 }
 
 /// What has changed since the last look.
@@ -191,9 +197,8 @@ impl Published {
             let seen = seen.iter().flat_map(NetworkNodes::publishing).cloned();
             let all: BTreeSet<String> = seen.chain(nodes.keys().cloned()).collect();
             for node in all {
-                let selects = |wanted: &Wanted| {
-                    nodes.get(&node).is_some_and(|facts| has_all(&wanted.node_selector, &facts.labels))
-                };
+                let selects =
+                    |wanted: &Wanted| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
                 let is_selected = now.as_ref().is_some_and(selects);
                 self.refresh(network.clone(), &node, is_selected);
             }
@@ -204,7 +209,7 @@ impl Published {
 
     /// Takes in the labels of a Node; `None` if it is gone.
     pub(crate) fn label(&mut self, node: &str, labels: Option<&BTreeMap<String, String>>) {
-        let selects = |wanted: &Wanted| labels.is_some_and(|labels| has_all(&wanted.node_selector, labels));
+        let selects = |wanted: &Wanted| labels.is_some_and(|labels| wanted.selects(labels));
         let now: Vec<(NetworkName, bool)> =
             self.wanted.iter().map(|(network, wanted)| (network.clone(), selects(wanted))).collect();
         for (network, is_selected) in now {
@@ -362,8 +367,7 @@ mod tests {
                     taints: on.iter().flat_map(|on| on.taints.clone()).collect(),
                 });
                 let labels = self.nodes.get(node).map(|facts| &facts.labels);
-                let is_selected =
-                    wanted.zip(labels).is_some_and(|(wanted, labels)| has_all(&wanted.node_selector, labels));
+                let is_selected = wanted.zip(labels).is_some_and(|(wanted, labels)| wanted.selects(labels));
                 all.set(node, NodeNow { published, is_selected, has_agent: !of_node.is_empty() });
             }
             all
@@ -421,10 +425,14 @@ mod tests {
                         world.nodes.remove(&node);
                     }
                     10 => {
-                        let node_selector = match random.below(3) {
-                            0 => BTreeMap::new(),
-                            rack => BTreeMap::from([("rack".to_owned(), (rack - 1).to_string())]),
+                        let selector = match random.below(4) {
+                            0 => Value::Null,
+                            1 => {
+                                json!({"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["1"]}]})
+                            }
+                            rack => json!({"matchLabels": {"rack": (rack - 2).to_string()}}),
                         };
+                        let node_selector = serde_json::from_value(selector).unwrap();
                         let bandwidth = (random.below(2) > 0).then(|| "1G".parse().unwrap());
                         if random.below(4) == 0 {
                             world.wanted.remove(&name(&network));

@@ -1,8 +1,10 @@
 #!/bin/bash
 # build.sh OUT.tar [NAME [GOARCH...]]: builds the reference CNI plugins that go.mod beside this script pins, for this machine or for
 # others, and packs them as an image archive, by default named localhost/cni-plugins:VERSION: for the value plugins.image of the
-# chart. Needs Go, no container engine.
+# chart. The plugins are in its root; usr/bin has copy-plugins, for clusters without image volumes. Needs Go, no container engine.
 set -euo pipefail
+# The init container that copies them is not root.
+umask 022
 [[ $# -ge 1 ]] || { echo "usage: build.sh OUT.tar [NAME [GOARCH...]]" >&2; exit 2; }
 mkdir -p "$(dirname "$1")"
 out=$(realpath -m "$1")
@@ -19,8 +21,9 @@ architectures=("${@:3}")
 folders=()
 for arch in "${architectures[@]}"; do
   folders+=("$arch=$rootfs/$arch")
-  mkdir "$rootfs/$arch"
+  mkdir -p "$rootfs/$arch/usr/bin"
   GOARCH=$arch go build -o "$rootfs/$arch/" -ldflags "-s -w -X $module/pkg/utils/buildversion.BuildVersion=$version" tool
+  GOARCH=$arch go build -o "$rootfs/$arch/usr/bin/" -ldflags "-s -w" ./copy-plugins
 done
 cd ../image/archive
 go run . -name "$name" -out "$out.new" "${folders[@]}"

@@ -46,6 +46,7 @@ use crate::runtime::nri_events::RuntimeEvents;
 use crate::runtime::readiness::{Readiness, update_gauges, watch_journal};
 use crate::runtime::sandboxes::Sandboxes;
 use crate::runtime::sweep::{Intervals, Sweep};
+use crate::spans::{self, Spans};
 use crate::status::{Events, StatusWriter, Update};
 use crate::waking::{self, Observed, Patcher, Waker, Waking};
 
@@ -59,6 +60,7 @@ pub(crate) struct Agent {
     events: Events,
     boot_id: String,
     metrics: Arc<Metrics>,
+    spans: Arc<Spans>,
     pods: Arc<NodePods>,
     plugins: Arc<CniPlugins>,
     programs: (Programs, bool),
@@ -82,11 +84,11 @@ impl Agent {
         args: Args,
         client: Client,
         boot_id: String,
+        metrics: Arc<Metrics>,
         plugins: Arc<CniPlugins>,
         journal: Journal,
         reports: mpsc::UnboundedSender<Update>,
     ) -> Result<Self> {
-        let metrics = Arc::new(Metrics::default());
         let programs = Programs::find(&args)?;
         let all_current = programs.install()?;
         let loaded = journal.load()?;
@@ -97,13 +99,9 @@ impl Agent {
         metrics.restarts.set(restarts());
         metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
         let files = GateFiles::open(&args)?;
-        let gate = Arc::new(GateKeeper::take_over(
-            files,
-            &loaded.records,
-            &boot_id,
-            reports.clone(),
-            Arc::clone(&metrics),
-        )?);
+        let (of_gate, spans) = (Arc::clone(&metrics), Arc::<Spans>::default());
+        let gate = GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone(), of_gate)?;
+        let gate = Arc::new(gate.traced(Arc::clone(&spans)));
         Failpoint::TakenOver.reach();
         let attacher =
             Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
@@ -125,6 +123,7 @@ impl Agent {
             client,
             boot_id,
             metrics,
+            spans,
             plugins,
             journal,
             gate,
@@ -220,7 +219,8 @@ impl Agent {
 
     /// Starts to report to the API server.
     pub(crate) fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>) {
-        let mut writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        let writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        let mut writer = writer.traced(Arc::clone(&self.spans));
         if self.args.annotate_pods {
             let annotations = writer.annotate(Arc::clone(&self.pods));
             self.parts.start("annotating pods", |_| annotations.run());
@@ -305,7 +305,14 @@ impl Agent {
         let socket = self.args.runtime_socket();
         self.parts
             .start("following the runtime", |cancel| nri::run(socket, events, connected_sender, cancel));
-        Ok((sandboxes, Readiness { journal: self.journal.health(), connected, not_connected }))
+        let readiness = Readiness {
+            journal: self.journal.health(),
+            connected,
+            not_connected,
+            registered: self.args.started_note(),
+            kubelet_dir: self.args.kubelet_dir.clone(),
+        };
+        Ok((sandboxes, readiness))
     }
 
     /// Starts to answer the kubelet's calls, which the parent passes on.
@@ -330,6 +337,7 @@ impl Agent {
             leases: Arc::clone(&self.leases),
             calls: Calls::default(),
             metrics: Arc::clone(&self.metrics),
+            spans: Arc::clone(&self.spans),
             reservations: self.reservations.clone(),
         });
         self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
@@ -353,10 +361,10 @@ impl Agent {
         parts.start_until_cancelled("watching the journal", watch_journal(self.journal.clone(), metrics()));
         let gauges = update_gauges(readiness.connected.clone(), Arc::clone(&self.attacher), metrics());
         parts.start("updating gauges", |_| gauges);
-        parts.start_until_cancelled(
-            "serving metrics",
-            http::serve_metrics(self.args.metrics_address, metrics()),
-        );
+        let of_cluster = readiness.clone();
+        let serve_metrics =
+            http::serve_metrics(self.args.metrics_address, metrics(), move || of_cluster.check());
+        parts.start_until_cancelled("serving metrics", serve_metrics);
         match listen(&self.args.dump_socket()) {
             Ok(listener) => {
                 let (node, attacher) = (self.args.node_name.clone(), Arc::clone(&self.attacher));
@@ -397,15 +405,15 @@ fn restarts() -> i64 {
     std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
 }
 
-/// Returns what runs CNI plugins.
-pub(crate) fn cni_plugins(args: &Args, mark: &Mark) -> Result<CniPlugins> {
+/// Returns what runs CNI plugins. `metrics` measure them.
+pub(crate) fn cni_plugins(args: &Args, mark: &Mark, metrics: Arc<Metrics>) -> Result<CniPlugins> {
     let own = args.installed_plugins();
     let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
     for (name, value) in &args.cni_env {
         runtime = runtime.with_env(name, value);
     }
     let (name, value) = mark.variable();
-    runtime = runtime.with_env(name, value);
+    runtime = runtime.with_env(name, value).observed_by(metrics).with_trace_of(spans::context_of);
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }

@@ -2,16 +2,40 @@
 
 use std::path::Path;
 
+use http::request::Parts;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
 use netclaim_cni::{CniResult, NetworkList, SpecVersion};
 use netclaim_driver::attach::{Phase, Sandbox, Spec};
 use netclaim_driver::links::NetnsId;
 use serde_json::{Value, json};
+use tower_test::mock::{self, Handle};
 
 use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateFiles;
 use crate::gate::markers::Markers;
 use crate::gate::metadata_files::MetadataFiles;
 use crate::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+
+/// An API server whose requests a test answers.
+pub(crate) type ApiServer = Handle<Request<Body>, Response<Body>>;
+
+/// A client of such an API server.
+pub(crate) fn api_server() -> (Client, ApiServer) {
+    let (service, server) = mock::pair();
+    (Client::new(service, "default"), server)
+}
+
+/// Answers the next request; returns its head and the object in it, `None` without one.
+pub(crate) async fn answer(server: &mut ApiServer, code: u16, body: &Value) -> (Parts, Option<Value>) {
+    let (request, send) = server.next_request().await.expect("a request");
+    let (head, sent) = request.into_parts();
+    let sent = sent.collect_bytes().await.expect("a body");
+    let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+    send.send_response(response.expect("a response"));
+    (head, serde_json::from_slice(&sent).ok())
+}
 
 /// The gate's files in directories of `dir`.
 pub(crate) fn gate_files(dir: &Path) -> GateFiles {
@@ -39,8 +63,8 @@ pub(crate) fn result(json: &Value) -> CniResult {
     CniResult::parse(&json.to_string(), SpecVersion::CURRENT).expect("a result")
 }
 
-/// The one attachment of `claim`, in pod `p`.
-pub(crate) fn record(claim: &str, phase: Phase) -> Record {
+/// The plan of the one attachment of `claim`, in pod `p`.
+pub(crate) fn plan(claim: &str) -> Plan {
     let object = |uid: &str| ObjectRef { namespace: "default".into(), name: uid.into(), uid: uid.into() };
     let owner = Owner {
         claim: object(claim),
@@ -59,8 +83,12 @@ pub(crate) fn record(claim: &str, phase: Phase) -> Record {
         args: Default::default(),
         capability_args: Default::default(),
     };
-    let plan = Plan { owner, index: 0, of: 1, network: "storage".into(), spec };
-    Record { phase, ..Record::new(plan) }
+    Plan { owner, index: 0, of: 1, network: "storage".into(), spec }
+}
+
+/// The one attachment of `claim`, in pod `p`.
+pub(crate) fn record(claim: &str, phase: Phase) -> Record {
+    Record { phase, ..Record::new(plan(claim)) }
 }
 
 /// The same, attached to a sandbox.

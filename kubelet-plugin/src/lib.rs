@@ -21,6 +21,7 @@
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
 //! | `runtime` | follows sandboxes and the connection to the runtime; sweeps what no event reports | NRI |
 //! | `status` | reports in the claim's status and in events | the API server |
+//! | `spans` | the spans of a claim's trace, from the kubelet's call to the written status | nothing |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //! | `process` | arguments, programs, metrics, sockets, memory | the process |
 //! | `dump` | prints what the agent knows of its pods | a socket of its own |
@@ -48,6 +49,7 @@ mod prepare;
 mod process;
 mod run;
 mod runtime;
+mod spans;
 mod status;
 mod waking;
 
@@ -56,6 +58,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use netclaim_process::traces::{Service, Traces};
 
 pub use process::args::Args;
 
@@ -64,13 +67,20 @@ pub fn metrics() -> Vec<netclaim_process::metrics::Description> {
     process::metrics::Metrics::default().registry().descriptions().to_vec()
 }
 
-/// Runs the agent. Without a parent, the process becomes the agent's parent.
+/// Returns what the agent is called in traces.
+pub fn service(args: &Args) -> Service {
+    let mut attributes = vec![("k8s.node.name", args.node_name.clone())];
+    attributes.extend(args.instance.clone().map(|instance| ("service.instance.id", instance)));
+    Service { name: "netclaim-agent", version: env!("CARGO_PKG_VERSION"), attributes }
+}
+
+/// Runs the agent, with traces if they are wanted. Without a parent, the process becomes the agent's parent.
 ///
 /// # Errors
 /// What could not be set up, or which part of the agent ended.
-pub fn run_agent(args: Args) -> anyhow::Result<ExitCode> {
+pub fn run_agent(args: Args, traces: Option<Traces>) -> anyhow::Result<ExitCode> {
     if std::env::var_os(parent::STARTS).is_some() {
-        return run::start(args);
+        return run::start(args, traces);
     }
     let program = std::env::current_exe()?.with_file_name("netclaim-parent");
     let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();

@@ -20,14 +20,17 @@ use std::time::Duration;
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{GetParams, ListParams, PartialObjectMeta};
+use kube::api::{GetParams, ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, Error, Resource as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 pub use kubelet::{Change, KnownPods, KubeletPods};
 use object::{PodObject, PodSpec};
 pub use seen::{RETRY, SeenPod};
+
+use crate::owner::ObjectRef;
 
 /// HTTP status of a request that is not allowed.
 const FORBIDDEN: u16 = 403;
@@ -148,6 +151,29 @@ impl NodePods {
     }
 }
 
+/// Writes one annotation of the pod with this UID, in this version if one is given, as the agent itself. Through the status: with
+/// the right to patch whole pods, the agent could change what they run.
+///
+/// # Errors
+///
+/// What the API server answers: 409 if the pod has another version, 409 or 422 if it has another UID.
+pub(crate) async fn annotate(
+    client: &Client,
+    pod: &ObjectRef,
+    (key, value): (&str, &str),
+    version: Option<&str>,
+) -> Result<(), Error> {
+    let mut metadata = json!({"uid": pod.uid, "annotations": {key: value}});
+    if let Some(version) = version {
+        metadata["resourceVersion"] = json!(version);
+    }
+    let change = Patch::Merge(json!({"metadata": metadata}));
+    let request =
+        request(&pod.namespace).patch_subresource("status", &pod.name, &PatchParams::default(), &change);
+    let request = request.map_err(Error::BuildRequest)?;
+    client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
+}
+
 fn request(namespace: &str) -> kube::core::Request {
     kube::core::Request::new(Pod::url_path(&(), Some(namespace)))
 }
@@ -159,28 +185,21 @@ fn with_uid(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
 
 #[cfg(test)]
 mod tests {
-    use http::Response;
-    use kube::client::Body;
-    use serde_json::{Value, json};
-    use tower_test::mock::{self, Handle};
+    use serde_json::Value;
 
     use super::*;
+    use crate::fixtures::{self, ApiServer};
 
-    type Server = Handle<Request<Body>, Response<Body>>;
-
-    fn pods() -> (NodePods, Server) {
-        let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-        (NodePods::new(Client::new(service, "default"), "node0", Arc::default()), server)
+    fn pods() -> (NodePods, ApiServer) {
+        let (client, server) = fixtures::api_server();
+        (NodePods::new(client, "node0", Arc::default()), server)
     }
 
     /// Answers the next request; returns its user and its URI.
-    async fn answer(server: &mut Server, code: u16, body: Value) -> (Option<String>, String) {
-        let (request, send) = server.next_request().await.expect("a request");
-        let user =
-            request.headers().get("Impersonate-User").map(|user| user.to_str().expect("text").to_owned());
-        let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-        send.send_response(response.expect("a response"));
-        (user, request.uri().to_string())
+    async fn answer(server: &mut ApiServer, code: u16, body: Value) -> (Option<String>, String) {
+        let (head, _) = fixtures::answer(server, code, &body).await;
+        let user = head.headers.get("Impersonate-User").map(|user| user.to_str().expect("text").to_owned());
+        (user, head.uri.to_string())
     }
 
     fn list(items: Value) -> Value {

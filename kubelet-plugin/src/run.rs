@@ -3,11 +3,13 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use netclaim_cni::close_inherited_descriptors;
 use netclaim_driver::attach::boot_id;
+use netclaim_process::traces::{Counters, Traces};
 use netclaim_process::{Stop, kubernetes};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -18,31 +20,47 @@ use crate::owner::Journal;
 use crate::parent::FIT;
 use crate::parent::turn::Turn;
 use crate::process::args::Args;
-use crate::process::mounts;
+use crate::process::metrics::Metrics;
+use crate::process::{memory, mounts};
+
+/// How long the last spans may delay the end of the agent.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the agent until it is told to stop, or until a part of it ends.
 ///
 /// # Errors
 /// What could not be set up, or which part ended. The parent starts another agent.
-pub(crate) fn start(args: Args) -> Result<ExitCode> {
+pub(crate) fn start(args: Args, traces: Option<Traces>) -> Result<ExitCode> {
     // Where the parent is not the first process of a container, its end does not end the agent.
     set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;
     // Before the agent opens anything: CNI plugins would inherit what its parent left open.
     close_inherited_descriptors()?;
+    memory::share_one_heap();
     // Two threads: plugins do the work, and each thread costs memory.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(args))?;
+    runtime.block_on(run_traced(args, traces))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run(args: Args) -> Result<()> {
+async fn run_traced(args: Args, traces: Option<Traces>) -> Result<()> {
+    let counters = traces.as_ref().map(Traces::counters).unwrap_or_default();
+    let sending = traces.map(Traces::start).transpose().context("cannot send traces")?;
+    let ended = run(args, counters).await;
+    if let Some(sending) = sending {
+        sending.stop(FLUSH_TIMEOUT).await;
+    }
+    ended
+}
+
+async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let mut stop = Stop::new()?;
     mounts::prepare_for_plugins();
     let config = kubernetes::config("netclaim-agent", args.kubeconfig.as_deref()).await?;
     let client = Client::try_from(config)?;
     let boot_id = boot_id().context("cannot read the boot id")?;
     let turn = Turn::from_stdin()?;
-    let plugins = Arc::new(agent::cni_plugins(&args, turn.mark())?);
+    let metrics = Arc::new(Metrics::new(of_spans));
+    let plugins = Arc::new(agent::cni_plugins(&args, turn.mark(), Arc::clone(&metrics))?);
     let journal = Journal::open(args.journal_dir())?;
     agent::make_run_dir(&args.run_dir)?;
     io::stdout().write_all(FIT).context("cannot report to the parent that the agent is fit")?;
@@ -55,7 +73,7 @@ async fn run(args: Args) -> Result<()> {
     turn.mark().end_bearers().await;
 
     let (reports, reported) = mpsc::unbounded_channel();
-    let mut agent = Agent::take_over(args, client, boot_id, plugins, journal, reports)?;
+    let mut agent = Agent::take_over(args, client, boot_id, metrics, plugins, journal, reports)?;
     let (inventory, node_uid) = agent.watch_node();
     let health = agent.publish_devices(inventory.clone(), node_uid);
     agent.keep_addresses(inventory.clone());

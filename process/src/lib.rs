@@ -5,7 +5,8 @@
 //!   SIGTERM, SIGINT ──────> Stop ────────┼── the program
 //!   API server <─────────── kubernetes ──┤
 //!   reference, tests <───── metrics ─────┤
-//!   flags, a file ────────> log ─────────┘
+//!   flags, a file ────────> log ─────────┤
+//!   collector <──────────── traces ──────┘
 //! ```
 //!
 //! Invariants:
@@ -19,5 +20,7 @@ pub mod kubernetes;
 pub mod log;
 pub mod metrics;
 mod signals;
+#[cfg(feature = "traces")]
+pub mod traces;
 
 pub use signals::Stop;

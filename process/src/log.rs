@@ -7,10 +7,12 @@ use std::io::{IsTerminal as _, stderr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tracing::Subscriber;
 use tracing_subscriber::filter::{EnvFilter, ParseError};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{Layer as _, fmt, reload};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 /// From one look at the file to the next. The kubelet takes up to a minute to write it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -63,21 +65,50 @@ fn filter(quiet: &str, text: &str) -> Result<EnvFilter, FilterError> {
     Ok(EnvFilter::try_new(all.join(","))?)
 }
 
-/// Starts to log to standard error. `quiet` are directives that come before those of the flags.
-pub fn init(args: &LogArgs, quiet: &'static str) {
+/// What else gets the program's spans, besides the log. Its filter is its own.
+pub type SpanLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Starts to log to standard error. `quiet` are directives that come before those of the flags. `spans` gets what it wants whatever
+/// the log's filter is, and the log does not get longer by it.
+pub fn init(args: &LogArgs, quiet: &'static str, spans: Option<SpanLayer>) {
     let first = filter(quiet, &args.log);
     let refused = first.as_ref().err().map(ToString::to_string);
     let first = first.or_else(|_| filter(quiet, FALLBACK)).unwrap_or_default();
-    let (first, handle) = reload::Layer::new(first);
-    let log = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
-    let log = if args.log_json { log.json().boxed() } else { log.boxed() };
-    tracing_subscriber::registry().with(first).with(log).init();
-    if let Some(file) = args.log_filter_file.clone() {
-        Followed { file, flag: args.log.clone(), quiet, known: None }.start(handle);
+    let followed = args.log_filter_file.clone().map(|file| Followed {
+        file,
+        flag: args.log.clone(),
+        quiet,
+        known: None,
+    });
+    match spans {
+        // A filter of the whole program is cheaper than one of a layer.
+        None => {
+            let (first, handle) = reload::Layer::new(first);
+            tracing_subscriber::registry().with(first).with(lines(args)).init();
+            if let Some(followed) = followed {
+                followed.start(handle);
+            }
+        }
+        Some(spans) => {
+            let (first, handle) = reload::Layer::new(first);
+            tracing_subscriber::registry().with(spans).with(lines(args).with_filter(first)).init();
+            if let Some(followed) = followed {
+                followed.start(handle);
+            }
+        }
     }
     if let Some(error) = refused {
         tracing::warn!(filter = args.log, error, "cannot use --log: logging at level {FALLBACK}");
     }
+}
+
+/// Returns what writes the lines.
+fn lines<S>(args: &LogArgs) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
+{
+    let log = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    if args.log_json { log.json().boxed() } else { log.boxed() }
 }
 
 /// A file with a filter.

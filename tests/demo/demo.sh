@@ -102,8 +102,8 @@ for pair in storage-a:storage-b storage-b:storage-a; do
     broken "$from does not reach $to on $(address "$to")"
 done
 
-title "which addresses the nodes have: kubectl get addressblocks"
-kubectl get addressblocks | sed 's/^/  /'
+title "which addresses the nodes have: kubectl get addressblocks.netclaim.dev"
+kubectl get addressblocks.netclaim.dev | sed 's/^/  /'
 
 title "what the nodes offer to the scheduler: kubectl get resourceslices -o yaml"
 kubectl get resourceslices -o json | jq -r '

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_driver::failpoint::Failpoint;
 use serde_json::{Value, json};
 
@@ -64,11 +64,21 @@ impl Cluster {
     /// Waits until the agents' rollout is complete, on all nodes that are powered on.
     pub fn agent_ready(&self) -> Result<()> {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"])?;
-        // The rollout waits only for nodes whose kubelets have registered them.
-        eventually(60, "every node has an agent that is ready", || {
-            let ready = self.get(&["-n", SYSTEM, AGENT])?["status"]["numberReady"].as_u64();
-            let nodes = u64::try_from(self.nodes().len())?;
-            ensure!(ready >= Some(nodes), "{ready:?} of {nodes} agents are ready");
+        // The rollout waits only for nodes whose kubelets have registered them, and not for the end of the agents before.
+        eventually(60, "every node has one agent, which is ready", || {
+            let pods = self.get(&["pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
+            let pods = pods["items"].as_array().context("no pods")?;
+            for node in self.nodes() {
+                let of_node: Vec<_> =
+                    pods.iter().filter(|pod| pod["spec"]["nodeName"] == node.name()).collect();
+                let [pod] = of_node.as_slice() else { bail!("{} has {} agents", node.name(), of_node.len()) };
+                let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                let is_ready =
+                    |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+                let is_ending = !pod["metadata"]["deletionTimestamp"].is_null();
+                ensure!(!is_ending, "the agent of {} is ending", node.name());
+                ensure!(conditions.into_iter().any(is_ready), "the agent of {} is not ready", node.name());
+            }
             Ok(())
         })
     }

@@ -25,10 +25,14 @@ impl<'a> Helm<'a> {
 
     /// Installs or upgrades the chart with more arguments and the image of the tests, and waits until all pods are ready.
     pub fn release(&self, verb: &str, args: &[&str]) -> Result<String> {
-        let chart = chart();
-        let all = [verb, RELEASE, &chart.to_string_lossy(), "--wait", "--timeout=120s"];
-        let image = ["--set", "image.repository=localhost/netclaim,image.tag=dev"];
-        self.run(&[all.as_slice(), &image, args].concat())
+        self.release_of(&chart(), "dev", verb, &[&["--wait", "--timeout=120s"], args].concat())
+    }
+
+    /// The same with another chart and the image of this tag, without waiting for pods.
+    pub fn release_of(&self, chart: &Path, tag: &str, verb: &str, args: &[&str]) -> Result<String> {
+        let image = format!("image.repository=localhost/netclaim,image.tag={tag}");
+        let all = [verb, RELEASE, &chart.to_string_lossy(), "--set", &image];
+        self.run(&[all.as_slice(), args].concat())
     }
 
     /// Renders a chart with the image of the tests, and more arguments.

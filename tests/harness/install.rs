@@ -76,6 +76,13 @@ impl Cluster {
         self.kubectl(&args).map(drop)
     }
 
+    /// Deletes what there is of a kustomization of the project.
+    pub fn kustomization_gone(&self, path: &str) -> Result<()> {
+        let path = project(path);
+        self.kubectl(&["delete", "-k", &path.to_string_lossy(), "--ignore-not-found", "--timeout=120s"])
+            .map(drop)
+    }
+
     /// Shows netclaim's pods, their events and the agent's log.
     pub(crate) fn report_system(&self) {
         for args in [
@@ -102,17 +109,24 @@ pub(crate) fn image() -> Result<PathBuf> {
     // Lanes that start together build the same file.
     let lock = File::create(path.with_extension("lock"))?;
     lock.lock()?;
-    eprintln!("==> building the image {}", path.display());
+    let settings = [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints")];
+    build_image(&project("."), &path, "localhost/netclaim:dev", &settings)?;
+    Ok(path)
+}
+
+/// Builds the image of a version that is checked out in this folder as an archive, with Cargo's profile `$NETCLAIM_PROFILE`
+/// (`quick`) and these environment variables.
+pub fn build_image(version: &Path, archive: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
+    eprintln!("==> building the image {}", archive.display());
     let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
-    let settings =
-        [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints"), ("NETCLAIM_PROFILE", &profile)];
-    let mut build = Command::new(project("deploy/image/build.sh"));
+    let mut build = Command::new(version.join("deploy/image/build.sh"));
+    build.current_dir(version).env("NETCLAIM_PROFILE", profile).arg(archive).arg(name);
     // With the variables that cargo sets for a test, ring and everything that needs TLS would be built again.
     let of_package = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_package) {
         build.env_remove(name);
     }
-    let built = build.envs(settings).arg(&path).status()?;
-    ensure!(built.success(), "deploy/image/build.sh failed: see above");
-    Ok(path)
+    let built = build.envs(settings.iter().copied()).status()?;
+    ensure!(built.success(), "{} failed: see above", version.join("deploy/image/build.sh").display());
+    Ok(())
 }

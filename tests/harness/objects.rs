@@ -16,6 +16,25 @@ pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
     })
 }
 
+/// A CustomResourceDefinition of another project's kind, which takes any object.
+pub fn foreign_definition(group: &str, version: &str, kind: &str, plural: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+            "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+    })
+}
+
+/// A Deployment of one pod that asks Multus for `networks`.
+pub fn deployment_of_multus(name: &str, networks: &str) -> Value {
+    let labels = json!({"app": name});
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {
+        "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels, "annotations": {"k8s.v1.cni.cncf.io/networks": networks}},
+            "spec": {"terminationGracePeriodSeconds": 2, "containers": [container("shell")]}}}})
+}
+
 /// An UplinkPolicy.
 pub fn policy(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy", "metadata": {"name": name}, "spec": spec})

@@ -3,6 +3,7 @@
 
 mod bad_inputs;
 mod commands;
+mod devices;
 mod events;
 mod flags;
 mod metrics;
@@ -48,4 +49,9 @@ fn the_reference_of_netclaimctl_is_fresh() {
 #[test]
 fn the_reference_of_events_and_conditions_is_fresh() {
     assert_fresh("docs/reference/events-and-conditions.md", &events::page());
+}
+
+#[test]
+fn the_reference_of_devices_is_fresh() {
+    assert_fresh("docs/reference/devices.md", &devices::page());
 }

@@ -35,11 +35,18 @@ const WORDS: [&str; 21] = [
     "vector",
     "without",
 ];
-/// Where the runbooks are.
-const RUNBOOKS: &str = "https://netclaim.dev/docs/runbooks.md#";
+/// The site's settings, which name its host.
+const SITE: &str = "docs/site/book.toml";
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(file(path)).expect("a file of the repository")
+}
+
+/// Where the site is published.
+fn site() -> String {
+    let settings = read(SITE);
+    let host = settings.lines().find_map(|line| line.strip_prefix("cname = \"")?.strip_suffix('"'));
+    format!("https://{}", host.expect("the site has a host"))
 }
 
 /// The rules of all groups.
@@ -196,8 +203,15 @@ fn each_alert_has_its_runbook_and_each_runbook_its_alert() {
     assert_eq!(names, headings, "in the same order");
     for alert in &alerts {
         let anchor = text(alert, "/alert").to_lowercase();
-        assert_eq!(text(alert, "/annotations/runbook_url"), format!("{RUNBOOKS}{anchor}"));
+        let runbook = format!("{}/runbooks.html#{anchor}", site());
+        assert_eq!(text(alert, "/annotations/runbook_url"), runbook);
     }
+}
+
+#[test]
+fn the_chart_names_the_site_as_its_home() {
+    let chart: Value = serde_saphyr::from_str(&read("deploy/helm/netclaim/Chart.yaml")).expect("YAML");
+    assert_eq!(text(&chart, "/home"), site());
 }
 
 #[test]
@@ -214,15 +228,5 @@ fn the_dashboard_uses_what_the_reference_has() {
     let variables = dashboard["templating"]["list"].as_array().expect("variables");
     for variable in variables.iter().filter(|variable| variable["type"] == "query") {
         assert_right(text(variable, "/name"), text(variable, "/query"));
-    }
-}
-
-#[test]
-fn every_attribute_and_capacity_is_in_the_reference_of_devices() {
-    use netclaim_api::attributes::{NUMA_NODE, OURS, PCI_BUS_ID, PCIE_ROOT};
-    let page = read("docs/reference/devices.md");
-    for name in OURS.into_iter().chain([PCIE_ROOT, PCI_BUS_ID, NUMA_NODE]) {
-        let last = name.rsplit('/').next().unwrap_or_default();
-        assert!(page.contains(&format!("{last}`")), "{name}");
     }
 }

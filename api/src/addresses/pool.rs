@@ -81,10 +81,12 @@ fn union_rules() -> Value {
         validation = kube::core::Rule::new("size(self.metadata.name) <= 200").message(
             "the name must have at most 200 bytes, because the names of its blocks begin with it"
         ),
-        printcolumn = r#"{"name":"Ranges","type":"string","jsonPath":".spec.ranges[*].subnet"}"#,
+        printcolumn = r#"{"name":"Subnet","type":"string","jsonPath":".spec.ranges[0].subnet","description":"subnet of the first range"}"#,
+        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether Networks can use the pool"}"#,
+        printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.addresses.size","description":"attachments that the ranges allow"}"#,
-        printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased"}"#,
-        printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used"}"#,
+        printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased","description":"addresses in blocks that nodes have leased"}"#,
+        printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used","description":"addresses that pods have, as the nodes reported last"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]

@@ -15,6 +15,7 @@ use crate::attribute::{self, DeclaredAttributes, MAX_DECLARED, admission_rules_o
 use crate::conflist::{Plugin, link_use_of, plugins, vlan_of};
 use crate::decode::decode;
 use crate::labels::LabelSelector;
+use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
 
@@ -35,14 +36,15 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
         validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
             "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
         ),
-        printcolumn = r#"{"name":"Scope","type":"string","jsonPath":".spec.scope"}"#,
-        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.interfaces[*]","description":"names of the links that carry the network","priority":1}"#,
-        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
-        printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not","priority":1}"#,
-        printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
+        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.interfaces","description":"names of the links that carry the network; empty if attributes select them"}"#,
+        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether claims can use the network"}"#,
+        printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
+        printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status","description":"whether a node can serve the network now"}"#,
         printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"number of nodes that publish the network"}"#,
-        printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.addresses.free","description":"addresses in blocks that no node has leased","priority":1}"#,
+        printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased","description":"addresses in blocks that nodes have leased"}"#,
+        printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.addresses.free","description":"addresses in blocks that no node has leased"}"#,
         printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used","description":"addresses that pods have, as the nodes reported last","priority":1}"#,
+        printcolumn = r#"{"name":"Scope","type":"string","jsonPath":".spec.scope","description":"where the capacity is counted","priority":1}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
@@ -54,9 +56,9 @@ pub struct NetworkSpec {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-validations" = admission::scope_rules()))]
     pub scope: Scope,
-    /// Labels that a node must have to offer the network. By default, every node offers it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
+    /// Selects the nodes that offer the network, by their labels. By default, every node offers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<NodeSelector>,
     /// Labels that a namespace must have for its claims to use the network. By default, every namespace may use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,

@@ -119,8 +119,10 @@ fn common(one: &[Range], other: &[Range]) -> Option<(Range, Range)> {
 
 /// Whether pods of both can be on one layer 2.
 fn meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
-    let contradict = |one: &str, other: Option<&String>| other.is_some_and(|other| other != one);
-    let apart = one.node_selector.iter().any(|(key, value)| contradict(value, other.node_selector.get(key)));
+    let apart = match (&one.node_selector, &other.node_selector) {
+        (Some(one), Some(other)) => one.selector.contradicts(&other.selector),
+        _ => false,
+    };
     let tags = (tag(one), tag(other));
     !apart && tags.0.is_some() && tags.0 == tags.1 && same_link(one, other)
 }
@@ -267,20 +269,31 @@ mod tests {
             spec["cni"]["plugins"][0]["type"] = json!("vlan");
             spec["cni"]["plugins"][0]["vlanId"] = json!(7);
         }));
-        assert!(warned(|spec| spec["nodeSelector"] = json!({"rack": "7"})));
+        assert!(warned(|spec| spec["nodeSelector"] = json!({"matchLabels": {"rack": "7"}})));
     }
 
     #[test]
     fn networks_with_one_set_of_leases_or_of_other_nodes_do_not_meet() {
         let names: [NetworkName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
-        let meet = |change: fn(&mut Value, usize)| {
+        let meet = |change: &dyn Fn(&mut Value, usize)| {
             let specs = [0, 1].map(|index| network(|spec| change(spec, index)));
             !overlaps(names.iter().zip(&specs), &BTreeMap::new()).is_empty()
         };
-        assert!(meet(|_, _| {}));
-        assert!(!meet(|spec, _| spec["cni"]["name"] = json!("lab")));
-        assert!(!meet(|spec, index| spec["nodeSelector"] = json!({"rack": index.to_string()})));
-        assert!(meet(|spec, _| {
+        assert!(meet(&|_, _| {}));
+        assert!(!meet(&|spec, _| spec["cni"]["name"] = json!("lab")));
+        assert!(!meet(&|spec, index| {
+            spec["nodeSelector"] = json!({"matchLabels": {"rack": index.to_string()}});
+        }));
+        let racks = |of: [Value; 2]| {
+            move |spec: &mut Value, index: usize| {
+                spec["nodeSelector"] = json!({"matchExpressions": [of[index]]})
+            }
+        };
+        let rack =
+            |operator: &str, values: &[&str]| json!({"key": "rack", "operator": operator, "values": values});
+        assert!(!meet(&racks([rack("In", &["1", "2"]), rack("NotIn", &["1", "2", "3"])])));
+        assert!(meet(&racks([rack("In", &["1", "2"]), rack("In", &["2", "3"])])), "on the nodes of rack 2");
+        assert!(meet(&|spec, _| {
             spec.as_object_mut().expect("an object").remove("uplink");
             spec["cni"]["plugins"][0]["type"] = json!("bridge");
         }));

@@ -9,9 +9,8 @@ use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 use super::admission::{ADDRESSES_COUNTED, EVERY_LINK, IDS_OF_CLUSTER};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::NetworkAddresses;
-use crate::conflist::{Plugin, declares, is_inside_pod};
-use crate::labels::node_selector_problems;
-use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, template};
+use crate::conflist::{Plugin, declares, is_inside_pod, whereabouts_problems};
+use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, node_selector, template};
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
@@ -43,7 +42,7 @@ impl NetworkSpec {
             }
         }
         problems.extend(self.address_problems());
-        problems.extend(node_selector_problems(&self.node_selector));
+        problems.extend(node_selector::problems(self.node_selector.as_ref()));
         if let Some(selector) = &self.namespace_selector {
             problems.extend(selector.problems().into_iter().map(|p| p.within("spec.namespaceSelector")));
         }
@@ -56,7 +55,8 @@ impl NetworkSpec {
         }
         problems.extend(self.allow.problems().into_iter().map(|p| p.within("spec.allow")));
         problems.extend(self.cni_findings(name, Severity::Error));
-        problems.extend(self.cni_problems().into_iter().map(|p| p.within("spec.cni")));
+        let whereabouts = whereabouts_problems(&self.cni, &self.allow);
+        problems.extend(self.cni_problems().into_iter().chain(whereabouts).map(|p| p.within("spec.cni")));
         problems
     }
 
@@ -108,7 +108,8 @@ impl NetworkSpec {
     pub fn repeated_addresses(&self) -> Option<Invalid> {
         /// The label that every node has with a value of its own.
         const HOSTNAME: &str = "kubernetes.io/hostname";
-        if self.uplink.is_none() || self.node_selector.contains_key(HOSTNAME) {
+        let is_of_one_node = self.node_selector.as_ref().is_some_and(|nodes| nodes.selector.fixes(HOSTNAME));
+        if self.uplink.is_none() || is_of_one_node {
             return None;
         }
         // Where leases are kept does not matter: the addresses are the same.
@@ -337,9 +338,10 @@ mod tests {
     #[test]
     fn a_selector_that_selects_nothing_and_a_scope_that_cannot_be_counted_are_refused() {
         let found = problems_of(|spec| {
-            spec["nodeSelector"] = json!({"rack": "no label", "example.org/zone": "a", "ok": ""})
+            spec["nodeSelector"] =
+                json!({"matchLabels": {"rack": "no label", "example.org/zone": "a", "ok": ""}})
         });
-        assert_eq!(found, ["spec.nodeSelector: rack=no label cannot be a label: no node would be selected"]);
+        assert_eq!(found, ["spec.nodeSelector.matchLabels: rack=no label cannot be a label"]);
         let found = problems_of(|spec| {
             spec["scope"] = json!("Cluster");
             spec["cni"]["plugins"][0] = json!({"type": "host-device", "device": "${uplink.ifName}"});
@@ -531,29 +533,46 @@ mod tests {
     }
 
     #[test]
+    fn a_network_with_addresses_of_whereabouts_is_refused() {
+        let found = problems_of(|spec| {
+            spec["cni"]["plugins"][0]["ipam"] = json!({"type": "whereabouts", "range": "10.20.0.0/24"});
+        });
+        assert!(
+            found.len() == 1 && found[0].starts_with("spec.cni.plugins[0].ipam.type: whereabouts"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("spec.addresses or an AddressPool"), "{found:?}");
+    }
+
+    #[test]
     fn host_local_on_several_nodes_gets_a_warning_unless_something_tells_them_apart() {
-        let warned = |change: fn(&mut Value)| {
+        let warned = |change: &dyn Fn(&mut Value)| {
             let mut spec = storage();
             change(&mut spec);
             let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
             spec.repeated_addresses().map(|warning| warning.field)
         };
-        assert_eq!(warned(|_| {}).as_deref(), Some("spec.cni.plugins[0].ipam"));
-        assert_eq!(warned(|spec| spec["nodeSelector"] = json!({"kubernetes.io/hostname": "n1"})), None);
+        assert_eq!(warned(&|_| {}).as_deref(), Some("spec.cni.plugins[0].ipam"));
+        let of_nodes = |selector: Value| warned(&|spec| spec["nodeSelector"] = selector.clone());
+        let hosts = |values: &[&str]| json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": values}]});
+        assert_eq!(of_nodes(json!({"matchLabels": {"kubernetes.io/hostname": "n1"}})), None);
+        assert_eq!(of_nodes(hosts(&["n1"])), None);
+        assert!(of_nodes(hosts(&["n1", "n2"])).is_some());
+        assert!(of_nodes(json!({"matchLabels": {"rack": "a"}})).is_some());
         assert_eq!(
-            warned(|spec| {
+            warned(&|spec| {
                 spec.as_object_mut().expect("an object").remove("uplink");
             }),
             None
         );
-        assert_eq!(warned(|spec| spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}")), None);
+        assert_eq!(warned(&|spec| spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}")), None);
         assert!(
-            warned(|spec| spec["cni"]["plugins"][0]["ipam"]["dataDir"] = json!("/var/lib/${node.name}"))
+            warned(&|spec| spec["cni"]["plugins"][0]["ipam"]["dataDir"] = json!("/var/lib/${node.name}"))
                 .is_some()
         );
         let by_node = |spec: &mut Value| {
             spec["cni"]["plugins"][0]["ipam"]["ranges"] = json!([[{"subnet": "${node.name}"}]]);
         };
-        assert_eq!(warned(by_node), None);
+        assert_eq!(warned(&by_node), None);
     }
 }

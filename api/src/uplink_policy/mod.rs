@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::attribute::{
     AttributeName, AttributeValue, DeclaredAttributes, MAX_DECLARED, admission_rules_of_declared,
 };
+use crate::node_selector::NodeSelector;
 use crate::{LinkUse, Quantity};
 
 pub use selector::{LinkFacts, LinkSelector, Pattern};
@@ -38,16 +39,17 @@ pub use selector::{LinkFacts, LinkSelector, Pattern};
         status = "UplinkPolicyStatus",
         doc = "Which links of which nodes pods may use, and which attributes their devices have.",
         printcolumn = r#"{"name":"Publish","type":"string","jsonPath":".spec.publish"}"#,
-        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether nodes follow the policy"}"#,
+        printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = admission::admission_rules()))]
 pub struct UplinkPolicySpec {
-    /// Labels that a node must have for the policy to apply. By default, the policy applies to every node.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
+    /// Selects the nodes that the policy applies to, by their labels. By default, it applies to every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<NodeSelector>,
     /// The links that the policy applies to. A link must match every field that is set.
     pub links: LinkSelector,
     /// Whether the links become devices. `Auto`: as without a policy. `Always`: also virtual links, links with addresses or

@@ -6,21 +6,22 @@ use serde_json::{Value, json};
 use super::admission::{ALWAYS_EVERY_LINK, NEVER_SHARED, SHARED_WHOLE};
 use super::{MAX_MODES, Publish, UplinkPolicySpec};
 use crate::decode::decode;
-use crate::labels::node_selector_problems;
+use crate::node_selector::{self, NodeSelector};
 use crate::stored::{Stored, read_stored};
 use crate::{Invalid, LinkUse, Quantity, attribute};
 
 impl UplinkPolicySpec {
-    /// Reads the spec of a stored policy and leaves out fields that this version does not know. An unknown field of `links`
-    /// is an error: without it, the policy would select too many links.
+    /// Reads the spec of a stored policy and leaves out fields that this version does not know. An unknown field of `links` or
+    /// `nodeSelector` is an error: without it, the policy would select too many links or nodes.
     ///
     /// # Errors
     /// Every problem of the spec.
     pub fn read(spec: &Value) -> Result<Stored<Self>, Vec<Invalid>> {
         let stored = read_stored::<Self>(spec).map_err(|problem| vec![problem.within("spec")])?;
-        let of_links = stored.unknown.iter().filter(|path| path.starts_with("links."));
+        let selects = |path: &&String| path.starts_with("links.") || path.starts_with("nodeSelector.");
+        let unknown = stored.unknown.iter().filter(selects);
         let mut problems: Vec<Invalid> =
-            of_links.map(|path| Invalid::new(format!("spec.{path}"), "unknown field")).collect();
+            unknown.map(|path| Invalid::new(format!("spec.{path}"), "unknown field")).collect();
         problems.extend(stored.value.problems());
         if problems.is_empty() { Ok(stored) } else { Err(problems) }
     }
@@ -68,8 +69,8 @@ impl UplinkPolicySpec {
             || restricts("modes", &[json!([])]);
         publishes_less.then(|| Self {
             node_selector: readable(spec, "nodeSelector")
-                .filter(|labels| node_selector_problems(labels).is_empty())
-                .unwrap_or_default(),
+                .map(NodeSelector::meant)
+                .filter(|selector| selector.problems().is_empty()),
             links: readable(spec, "links").unwrap_or_default(),
             publish: Publish::Never,
             ..Self::default()
@@ -78,7 +79,7 @@ impl UplinkPolicySpec {
 
     /// Returns every problem of the spec; none means that nodes follow it.
     pub fn problems(&self) -> Vec<Invalid> {
-        let mut problems = node_selector_problems(&self.node_selector);
+        let mut problems: Vec<Invalid> = node_selector::problems(self.node_selector.as_ref()).collect();
         problems.extend(self.links.problems().into_iter().map(|problem| problem.within("spec.links")));
         problems.extend(Invalid::too_many("spec.modes", self.modes.len(), MAX_MODES));
         if self.publish == Publish::Always && self.links.is_empty() {
@@ -119,6 +120,31 @@ mod tests {
     }
 
     #[test]
+    fn a_stored_policy_selects_no_more_nodes_than_it_says() {
+        let refused = |selector: Value| {
+            let read =
+                UplinkPolicySpec::read(&json!({"links": {"names": ["eth1"]}, "nodeSelector": selector}));
+            read.expect_err("it would select more").iter().map(Invalid::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            refused(json!({"rack": "a"})),
+            ["spec.nodeSelector.rack: is a label: write it as matchLabels: {\"rack\": \"a\"}"]
+        );
+        assert_eq!(
+            refused(json!({"matchExpressions": [{"key": "a", "operator": "Exists", "fold": true}]})),
+            ["spec.nodeSelector.matchExpressions[0].fold: unknown field"]
+        );
+        assert_eq!(
+            refused(json!({"matchLabels": {"a": "b"}, "matchFields": [{"key": "metadata.name"}]}))[0],
+            "spec.nodeSelector.matchFields: unknown field `matchFields`, expected `matchLabels` or `matchExpressions`"
+        );
+        assert_eq!(
+            refused(json!({"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]})).len(),
+            1
+        );
+    }
+
+    #[test]
     fn a_policy_that_cannot_be_followed_publishes_no_more_than_it_meant() {
         let instead = |spec: Value| {
             assert!(UplinkPolicySpec::read(&spec).is_err(), "{spec}");
@@ -130,17 +156,22 @@ mod tests {
             Some(spec)
         };
         let bad = json!({"mtu": {"int": 1}});
-        let eth3 = json!({"names": ["eth3"]});
+        let (eth3, rack_a) = (json!({"names": ["eth3"]}), json!({"matchLabels": {"rack": "a"}}));
         for (field, value) in
             [("publish", json!("Never")), ("publish", json!("Perhaps")), ("modes", json!(["vdpa"]))]
         {
-            let mut spec = json!({"links": eth3, "nodeSelector": {"rack": "a"}, "attributes": bad});
+            let mut spec = json!({"links": eth3, "nodeSelector": rack_a, "attributes": bad});
             spec[field] = value;
-            assert_eq!(instead(spec), never(json!({"links": eth3, "nodeSelector": {"rack": "a"}})));
+            assert_eq!(instead(spec), never(json!({"links": eth3, "nodeSelector": rack_a})));
         }
+        let map_of_labels = json!({"links": eth3, "nodeSelector": {"rack": "a"}, "publish": "Never"});
+        assert_eq!(instead(map_of_labels), never(json!({"links": eth3, "nodeSelector": rack_a})));
         // Where it cannot be read what it selects, it selects everything.
-        let unread = json!({"links": {"names": [7]}, "nodeSelector": {"a b": "c"}, "publish": "Never"});
-        assert_eq!(instead(unread), never(json!({"links": {}})));
+        for unread in [json!({"matchLabels": {"a b": "c"}}), json!({"a b": "c"}), json!({}), json!(["rack"])]
+        {
+            let unread = json!({"links": {"names": [7]}, "nodeSelector": unread, "publish": "Never"});
+            assert_eq!(instead(unread), never(json!({"links": {}})));
+        }
         assert_eq!(instead(Value::Null), never(json!({"links": {}})));
         // It gives more than there is without it, or says something only.
         for spec in [json!({"links": {}, "publish": "Always"}), json!({"links": eth3, "attributes": bad})] {
@@ -152,7 +183,10 @@ mod tests {
     fn a_policy_that_cannot_be_meant_is_refused_by_field() {
         let fields = |value| policy(value).problems().into_iter().map(|p| p.field).collect::<Vec<_>>();
         assert_eq!(fields(json!({"links": {}, "publish": "Always"})), ["spec.links"]);
-        assert_eq!(fields(json!({"links": {}, "nodeSelector": {"a b": "c"}})), ["spec.nodeSelector"]);
+        assert_eq!(
+            fields(json!({"links": {}, "nodeSelector": {"matchLabels": {"a b": "c"}}})),
+            ["spec.nodeSelector.matchLabels"]
+        );
         assert_eq!(fields(json!({"links": {}, "attributes": {"mtu": {"int": 1}}})), ["spec.attributes.mtu"]);
         assert_eq!(fields(json!({"links": {}, "shareNodeLinks": true, "modes": ["nic"]})), ["spec.modes"]);
         assert!(fields(json!({"links": {"names": ["dummy*"]}, "publish": "Always"})).is_empty());

@@ -2,11 +2,10 @@
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
 use kube::ResourceExt as _;
-use netclaim_api::DRIVER_NAME;
 use netclaim_api::device::{DeviceName, node_of_pool};
-use netclaim_api::reasons::{ConditionReason as _, ReadyReason};
 use serde::Serialize;
 
+use crate::claimed;
 use crate::colour::Mark;
 use crate::printable::printable;
 use crate::table::{Cell, NONE};
@@ -39,15 +38,9 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Returns what the claim has, for each pod that it is reserved for. A result with admin access attaches nothing.
+    /// Returns what the claim has, for each pod that it is reserved for.
     pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Self> {
         let Some(status) = &claim.status else { return Vec::new() };
-        let results = status
-            .allocation
-            .iter()
-            .filter_map(|allocation| allocation.devices.as_ref()?.results.as_ref())
-            .flatten()
-            .filter(|result| result.driver == DRIVER_NAME && result.admin_access != Some(true));
         let pods: Vec<&str> = status
             .reserved_for
             .iter()
@@ -56,8 +49,7 @@ impl Attachment {
             .map(|consumer| consumer.name.as_str())
             .collect();
         let mut attachments = Vec::new();
-        for result in results {
-            let reported = status.devices.iter().flatten().find(|device| is_of(device, result));
+        for (result, reported) in claimed::devices(claim) {
             let attachment = Self::new(claim, result, reported);
             attachments
                 .extend(pods.iter().map(|pod| Self { pod: Some((*pod).to_owned()), ..attachment.clone() }));
@@ -73,8 +65,7 @@ impl Attachment {
         result: &DeviceRequestAllocationResult,
         reported: Option<&AllocatedDeviceStatus>,
     ) -> Self {
-        let mut conditions = reported.iter().flat_map(|device| device.conditions.iter().flatten());
-        let ready = conditions.find(|condition| condition.type_ == ReadyReason::TYPE);
+        let ready = reported.and_then(claimed::ready);
         let data = reported.and_then(|device| device.network_data.as_ref());
         let network = match result.device.parse() {
             Ok(DeviceName::Network(network)) => Some(network.to_string()),
@@ -142,9 +133,4 @@ impl Attachment {
         }
         cells
     }
-}
-
-fn is_of(device: &AllocatedDeviceStatus, result: &DeviceRequestAllocationResult) -> bool {
-    (&device.driver, &device.pool, &device.device, &device.share_id)
-        == (&result.driver, &result.pool, &result.device, &result.share_id)
 }

@@ -13,13 +13,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use netclaim_cni::error_chain;
-use serde_json::json;
 
 use self::attachment::Attachment;
 use self::read::Found;
 use crate::cluster::Connection;
 use crate::colour::Colours;
 use crate::kinds::yaml;
+use crate::print::{failed, json};
 use crate::table::table;
 
 /// `netclaimctl attachments`.
@@ -60,7 +60,7 @@ pub enum Output {
     Yaml,
 }
 
-/// Prints the attachments. Fails if the claims cannot be read.
+/// Prints the attachments. Fails if the claims cannot be read, and if there is no such pod.
 pub async fn run(
     args: Args,
     out: &mut (dyn Write + Send),
@@ -69,10 +69,7 @@ pub async fn run(
 ) -> ExitCode {
     let found = match found(&args).await {
         Ok(found) => found,
-        Err(error) => {
-            let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(err, error_chain(&error)),
     };
     for note in &found.notes {
         let _ = writeln!(err, "netclaimctl: {note}");
@@ -85,10 +82,7 @@ pub async fn run(
     match text(&found, args.output, colours) {
         // A reader that has closed the pipe has what it wants.
         Ok(text) => drop(out.write_all(text.as_bytes())),
-        Err(error) => {
-            let _ = writeln!(err, "netclaimctl: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(err, error),
     }
     ExitCode::SUCCESS
 }
@@ -109,7 +103,7 @@ fn nothing(args: &Args, namespace: Option<&str>) -> String {
 }
 
 fn text(found: &Found, output: Output, colours: Colours) -> Result<String, String> {
-    let object = || json!({"attachments": found.attachments});
+    let object = || serde_json::json!({"attachments": found.attachments});
     match output {
         Output::Table | Output::Wide => {
             let wide = output == Output::Wide;
@@ -118,9 +112,7 @@ fn text(found: &Found, output: Output, colours: Colours) -> Result<String, Strin
             let rows = found.attachments.iter().map(|attachment| attachment.cells(has_namespaces, wide));
             Ok(table(&head, rows, colours))
         }
-        Output::Json => {
-            serde_json::to_string_pretty(&object()).map(|json| json + "\n").map_err(|error| error.to_string())
-        }
+        Output::Json => json(&object()),
         Output::Yaml => yaml([&object()]),
     }
 }

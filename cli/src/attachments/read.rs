@@ -27,17 +27,23 @@ pub(super) struct Found {
 /// Reads the attachments that the arguments choose.
 ///
 /// # Errors
-/// Fails if the claims, or the one pod, cannot be read.
+/// Fails if the claims cannot be read, and if there is no such pod.
 pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, ReadError> {
     let namespace = match &args.namespace {
         _ if args.all_namespaces => None,
         Some(namespace) => Some(namespace.clone()),
         None => Some(client.default_namespace().to_owned()),
     };
-    if let (Some(pod), Some(namespace)) = (&args.pod, &namespace) {
-        let what = format!("pod {namespace}/{pod}");
-        get(what, Api::<Pod>::namespaced(client.clone(), namespace), pod).await?;
-    }
+    let pod = match (&args.pod, &namespace) {
+        (Some(pod), Some(namespace)) => {
+            let what = format!("pod {namespace}/{pod}");
+            match get(what, Api::<Pod>::namespaced(client.clone(), namespace), pod).await {
+                Err(error) if !error.is_forbidden() => return Err(error),
+                read => Some(read),
+            }
+        }
+        _ => None,
+    };
     let what = if namespace.is_some() { "ResourceClaims" } else { "ResourceClaims of all namespaces" };
     let claims = in_namespace::<ResourceClaim>(client, namespace.as_deref());
     let mut attachments = fold(what, &claims, &ListParams::default(), Vec::new, |found, claim| {
@@ -47,8 +53,17 @@ pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, R
     })
     .await?;
     let mut notes = Vec::new();
-    let pods = nodes_of_pods(client, namespace.as_deref(), &mut attachments).await;
-    permitted(pods, &mut notes, "Pods", "the nodes of Networks of scope Cluster are not shown")?;
+    let nodes = match pod {
+        // The claims say enough of a pod that the user may not read.
+        Some(Err(_)) if attachments.iter().all(|attachment| attachment.node.is_some()) => Ok(()),
+        Some(read) => read.map(|pod| set_node(&pod, &mut attachments)),
+        None => nodes_of_pods(client, namespace.as_deref(), &mut attachments).await,
+    };
+    let follows = match &args.node {
+        Some(_) => "attachments to Networks of scope Cluster are missing, because their nodes are not known",
+        None => "the nodes of Networks of scope Cluster are not shown",
+    };
+    permitted(nodes, &mut notes, "Pods", follows)?;
     attachments.retain(|attachment| args.node.is_none() || attachment.node == args.node);
     if args.output != Output::Table && !attachments.is_empty() {
         let uplinks = uplinks(client, &mut attachments).await;
@@ -86,6 +101,14 @@ fn permitted(
             Ok(())
         }
         read => read,
+    }
+}
+
+/// Sets the node of the pod's attachments whose pool is of no node.
+fn set_node(pod: &Pod, attachments: &mut [Attachment]) {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+    for attachment in attachments.iter_mut().filter(|attachment| attachment.node.is_none()) {
+        attachment.node = node.cloned();
     }
 }
 

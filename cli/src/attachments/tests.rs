@@ -214,3 +214,35 @@ async fn a_tenant_sees_what_the_claims_say() {
         read::attachments(&cluster(|_| Some(status(403, "Forbidden"))), &args(&[])).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot list ResourceClaims");
 }
+
+#[tokio::test]
+async fn one_pod_is_read_and_not_all_of_its_namespace() {
+    let client = cluster(|uri| {
+        assert!(!uri.starts_with("/api/v1/namespaces/shop/pods?"), "{uri}");
+        None
+    });
+    let found = read::attachments(&client, &args(&["web"])).await.unwrap();
+    let nodes: Vec<_> = found.attachments.iter().map(|attachment| attachment.node.as_deref()).collect();
+    assert_eq!(nodes, [Some("a"), Some("a")]);
+}
+
+#[tokio::test]
+async fn a_tenant_who_may_not_read_pods_sees_one_pods_attachments() {
+    let client =
+        cluster(|uri| uri.starts_with("/api/v1/namespaces/shop/pods").then(|| status(403, "Forbidden")));
+    let found = read::attachments(&client, &args(&["web"])).await.unwrap();
+    assert_eq!(found.attachments.len(), 2);
+    assert_eq!(found.notes, ["you may not read Pods: the nodes of Networks of scope Cluster are not shown"]);
+    let found = read::attachments(&client, &args(&["db"])).await.unwrap();
+    assert_eq!((found.attachments.len(), found.notes.as_slice()), (1, [].as_slice()));
+}
+
+#[tokio::test]
+async fn rows_that_a_node_cannot_choose_are_said_to_be_missing() {
+    let client =
+        cluster(|uri| uri.starts_with("/api/v1/namespaces/shop/pods").then(|| status(403, "Forbidden")));
+    let found = read::attachments(&client, &args(&["--node=a", "--network=lan"])).await.unwrap();
+    assert_eq!(found.attachments, []);
+    let note = "you may not read Pods: attachments to Networks of scope Cluster are missing, because their nodes are not known";
+    assert_eq!(found.notes, [note]);
+}

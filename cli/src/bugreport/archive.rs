@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::ops::ControlFlow;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -21,19 +20,35 @@ const MAX_ALL: usize = 256 << 20;
 /// A text that takes no more than [`MAX_FILE`] bytes.
 #[derive(Debug, Default)]
 pub(super) struct Text {
-    text: String,
+    pub(super) text: String,
     is_cut: bool,
 }
 
 impl Text {
-    /// Adds a part of the text, or breaks because there is no room for it.
-    pub(super) fn push(&mut self, part: &str) -> ControlFlow<()> {
-        if self.text.len() + part.len() > MAX_FILE {
-            self.is_cut = true;
-            return ControlFlow::Break(());
+    /// Adds a part of the text. Once there is no room for one, nothing more is added.
+    pub(super) fn push(&mut self, part: &str) {
+        self.is_cut |= self.text.len() + part.len() > MAX_FILE;
+        if !self.is_cut {
+            self.text.push_str(part);
         }
-        self.text.push_str(part);
-        ControlFlow::Continue(())
+    }
+
+    /// Whether there is more than the text has.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Takes the last lines: as many as fit into `max` bytes.
+    pub(super) fn newest(mut text: String, max: usize) -> Self {
+        let over = text.len().saturating_sub(max.min(MAX_FILE));
+        if over == 0 {
+            return Self { text, is_cut: false };
+        }
+        let end_of_line = text.as_bytes()[over - 1..].iter().position(|byte| *byte == b'\n');
+        let next_line = end_of_line.map(|at| over + at).filter(|start| *start < text.len());
+        let start = next_line.unwrap_or_else(|| text.ceil_char_boundary(over));
+        text.drain(..start);
+        Self { text, is_cut: true }
     }
 
     /// Says that the text is only a part, if it is.
@@ -184,7 +199,10 @@ mod tests {
     #[test]
     fn files_and_the_archive_are_bounded() {
         let mut text = Text::default();
-        assert!(text.push(&"a".repeat(MAX_FILE)).is_continue() && text.push("b").is_break());
+        text.push(&"a".repeat(MAX_FILE));
+        assert!(text.text.len() == MAX_FILE && !text.is_cut());
+        text.push("b");
+        assert!(text.text.len() == MAX_FILE && text.is_cut());
         let mut archive = archive();
         archive.left = 10;
         archive.add("fits", "a little", "12345678".to_owned()).unwrap();
@@ -199,6 +217,19 @@ mod tests {
         assert!(
             readme.contains("* `fits`: a little.\n* `big`: much. **Truncated**: there was more of it.\n")
         );
+    }
+
+    #[test]
+    fn the_newest_lines_are_whole() {
+        let newest = |text: &str, max| {
+            let Text { text, is_cut } = Text::newest(text.to_owned(), max);
+            (text, is_cut)
+        };
+        assert_eq!(newest("a\nb\n", 4), ("a\nb\n".to_owned(), false));
+        assert_eq!(newest("a\nbc\n", 4), ("bc\n".to_owned(), true));
+        assert_eq!(newest("a\nbc\n", 3), ("bc\n".to_owned(), true));
+        assert_eq!(newest("a\nbäc\n", 3), ("c\n".to_owned(), true));
+        assert_eq!(newest("a\nb", 0), (String::new(), true));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
-use futures::AsyncReadExt as _;
+use futures::{AsyncRead, AsyncReadExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ListParams, LogParams};
@@ -12,6 +13,8 @@ use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
 use netclaim_cni::error_chain;
 use serde_json::Value;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 use super::archive::{Archive, Text};
 use super::redaction::scrub;
@@ -30,12 +33,18 @@ const OURS: &str = "app.kubernetes.io/part-of=netclaim";
 const LOG_LINES: i64 = 20_000;
 
 /// The most bytes of one log.
-const LOG_BYTES: u32 = 8 << 20;
+const LOG_BYTES: usize = 8 << 20;
 
 /// The most bytes of all logs together.
 const LOGS_BYTES: usize = 128 << 20;
 
-/// The most events.
+/// How long a log may say nothing before its end: a kubelet that hangs does not end its stream.
+const LOG_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many logs are read at a time.
+const LOGS_AT_ONCE: usize = 8;
+
+/// The most events, the newest ones.
 const EVENTS: usize = 50_000;
 
 /// Which objects of a kind are netclaim's.
@@ -183,15 +192,19 @@ impl<'a, W: Write> Collector<'a, W> {
         mut take: impl FnMut(Value) -> Option<Value>,
     ) -> io::Result<()> {
         let api = kind.api(self.client.clone(), namespace);
-        let read = fold(kind.plural, &api, params, Text::default, |text, object| {
+        let read = fold(kind.plural, &api, params, Text::default, |text: &mut Text, object| {
             let Some(mut object) = kind.object(object).and_then(&mut take) else {
                 return ControlFlow::Continue(());
             };
-            scrub(&mut object);
-            match yaml([&object]) {
-                Ok(document) => text.push(&document),
-                Err(error) => text.push(&format!("# An object cannot be written: {error}\n")),
+            // The rest of a long list is read, too: `take` learns which pods and claims there are.
+            if !text.is_cut() {
+                scrub(&mut object);
+                match yaml([&object]) {
+                    Ok(document) => text.push(&document),
+                    Err(error) => text.push(&format!("# An object cannot be written: {error}\n")),
+                }
             }
+            ControlFlow::Continue(())
         });
         match read.await {
             Ok(text) => {
@@ -248,22 +261,18 @@ impl<'a, W: Write> Collector<'a, W> {
     async fn events(&mut self, subjects: &Subjects) -> io::Result<()> {
         let oldest = self.now.checked_sub(self.since).unwrap_or(Timestamp::MIN);
         let (api, everything) = (EVENT.api(self.client.clone(), None), ListParams::default());
-        let read = fold("Events", &api, &everything, Vec::new, |found, event| {
-            let Some(event) = EVENT.object(event).filter(|event| subjects.have(event)) else {
-                return ControlFlow::Continue(());
-            };
-            if let Some(time) = time_of(&event).filter(|time| *time >= oldest) {
-                found.push((time, event_line(time, &event)));
+        let read = fold("Events", &api, &everything, Newest::default, |found, event| {
+            if let Some(event) = EVENT.object(event).filter(|event| subjects.have(event))
+                && let Some(time) = time_of(&event).filter(|time| *time >= oldest)
+            {
+                found.add(time, event_line(time, &event));
             }
-            if found.len() < EVENTS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            ControlFlow::Continue(())
         });
         match read.await {
-            Ok(mut events) => {
-                events.sort();
-                let is_cut = events.len() == EVENTS;
-                let lines: String = events.into_iter().map(|(_, line)| line).collect();
+            Ok(events) => {
                 let what = "events of netclaim, its objects, and pods with its claims";
-                self.archive.add("events.txt", what, Text::from(lines).cut_if(is_cut))
+                self.archive.add("events.txt", what, events.text(self.archive.left()))
             }
             Err(error) => {
                 self.archive.lacks("events", &error_chain(&error));
@@ -276,27 +285,34 @@ impl<'a, W: Write> Collector<'a, W> {
     async fn logs(&mut self, mut pods: Vec<OwnPod>) -> io::Result<()> {
         pods.sort_by_key(|pod| (!pod.is_controller, !pod.is_suspect));
         let api = Api::<Pod>::namespaced(self.client.clone(), self.namespace);
-        let (mut left, mut without_room) = (LOGS_BYTES.min(self.archive.left()), 0);
-        for pod in pods {
-            for (container, has_previous) in &pod.containers {
-                for previous in [false, true].into_iter().filter(|previous| !previous || *has_previous) {
-                    if left == 0 {
-                        without_room += 1;
-                        continue;
-                    }
-                    let kind = if previous { "previous.log" } else { "log" };
-                    let path = format!("logs/{}/{container}.{kind}", pod.name);
-                    match self.log(&api, &pod.name, container, previous).await {
-                        Ok(log) => {
-                            left = left.saturating_sub(log.len());
-                            let is_cut =
-                                log.lines().count() as i64 >= LOG_LINES || log.len() >= LOG_BYTES as usize;
-                            let what = if previous { "the log before the last restart" } else { "the log" };
-                            self.archive.add(&path, what, Text::from(log).cut_if(is_cut))?;
-                        }
-                        Err(error) => self.archive.lacks(&path, &error),
-                    }
+        let wanted: Vec<Wanted> = pods.iter().flat_map(Wanted::of).collect();
+        let (since, mut left, mut without_room) = (self.since, LOGS_BYTES, wanted.len());
+        let read = |wanted: Wanted| {
+            let api = &api;
+            async move {
+                let read = wanted.read(api, since).await;
+                (wanted, read)
+            }
+        };
+        let mut logs = std::pin::pin!(stream::iter(wanted).map(read).buffered(LOGS_AT_ONCE));
+        while left > 0
+            && self.archive.left() > 0
+            && let Some((wanted, read)) = logs.next().await
+        {
+            without_room -= 1;
+            match read {
+                Ok(log) => {
+                    let is_cut = log.lines().count() as i64 >= LOG_LINES;
+                    let room = LOG_BYTES.min(left).min(self.archive.left());
+                    let text = Text::newest(log, room).cut_if(is_cut);
+                    left -= text.text.len();
+                    self.archive.add(&wanted.path(), wanted.what(), text)?;
                 }
+                Err(LogError::Api(error)) if is_forbidden(&error) => {
+                    self.archive.lacks("logs", &error_chain(&error));
+                    return Ok(());
+                }
+                Err(error) => self.archive.lacks(&wanted.path(), &error_chain(&error)),
             }
         }
         if without_room > 0 {
@@ -304,29 +320,107 @@ impl<'a, W: Write> Collector<'a, W> {
         }
         Ok(())
     }
+}
 
-    async fn log(
-        &self,
-        api: &Api<Pod>,
-        pod: &str,
-        container: &str,
-        previous: bool,
-    ) -> Result<String, String> {
+/// The log of a container.
+#[derive(Debug)]
+struct Wanted {
+    pod: String,
+    container: String,
+    /// Whether it is the one before the last restart.
+    previous: bool,
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum LogError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("it breaks off")]
+    Read(#[from] io::Error),
+    #[error("nothing has come for {} s", LOG_PATIENCE.as_secs())]
+    Late(#[from] Elapsed),
+}
+
+impl Wanted {
+    fn of(pod: &OwnPod) -> impl Iterator<Item = Self> {
+        pod.containers.iter().flat_map(|(container, has_previous)| {
+            let log = |previous| Self { pod: pod.name.clone(), container: container.clone(), previous };
+            [Some(log(false)), has_previous.then(|| log(true))].into_iter().flatten()
+        })
+    }
+
+    fn path(&self) -> String {
+        let kind = if self.previous { "previous.log" } else { "log" };
+        format!("logs/{}/{}.{kind}", self.pod, self.container)
+    }
+
+    fn what(&self) -> &'static str {
+        if self.previous { "the log before the last restart" } else { "the log" }
+    }
+
+    /// Returns the newest lines.
+    async fn read(&self, api: &Api<Pod>, since: SignedDuration) -> Result<String, LogError> {
         let params = LogParams {
-            container: Some(container.to_owned()),
-            previous,
+            container: Some(self.container.clone()),
+            previous: self.previous,
             // What ended a container may be long ago.
-            since_seconds: (!previous).then(|| self.since.as_secs().max(1)),
+            since_seconds: (!self.previous).then(|| since.as_secs().max(1)),
+            // Not `limit_bytes`, which counts from the oldest of these lines.
             tail_lines: Some(LOG_LINES),
-            limit_bytes: Some(i64::from(LOG_BYTES)),
             timestamps: true,
             ..LogParams::default()
         };
-        let stream = api.log_stream(pod, &params).await.map_err(|error| error_chain(&error))?;
-        let mut bytes = Vec::new();
-        let read = stream.take(u64::from(LOG_BYTES)).read_to_end(&mut bytes).await;
-        read.map_err(|error| error.to_string())?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        end_of(timeout(LOG_PATIENCE, api.log_stream(&self.pod, &params)).await??, LOG_BYTES).await
+    }
+}
+
+/// Reads to the end, and returns the last bytes: more than `max`, if there were more.
+async fn end_of(mut stream: impl AsyncRead + Unpin, max: usize) -> Result<String, LogError> {
+    let (mut bytes, mut part) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        let read = timeout(LOG_PATIENCE, stream.read(&mut part)).await??;
+        if read == 0 {
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        bytes.extend_from_slice(&part[..read]);
+        if bytes.len() > 2 * max + 1 {
+            bytes.drain(..bytes.len() - max - 1);
+        }
+    }
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_forbidden())
+}
+
+/// Lines of events, of which the newest ones are kept.
+#[derive(Debug, Default)]
+struct Newest {
+    lines: Vec<(Timestamp, String)>,
+    is_cut: bool,
+}
+
+impl Newest {
+    fn add(&mut self, time: Timestamp, line: String) {
+        self.lines.push((time, line));
+        if self.lines.len() >= 2 * EVENTS {
+            self.cut();
+        }
+    }
+
+    /// Sorts the lines, and drops the oldest ones.
+    fn cut(&mut self) {
+        self.lines.sort();
+        let over = self.lines.len().saturating_sub(EVENTS);
+        self.is_cut |= over > 0;
+        self.lines.drain(..over);
+    }
+
+    /// Returns as many lines as fit into `max` bytes, from the oldest to the newest.
+    fn text(mut self, max: usize) -> Text {
+        self.cut();
+        Text::newest(self.lines.into_iter().map(|(_, line)| line).collect(), max).cut_if(self.is_cut)
     }
 }
 
@@ -376,4 +470,31 @@ fn versions(server: Option<&str>, pods: &[OwnPod]) -> String {
         text += &format!("{count} x {image}\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::io::Cursor;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn of_a_long_log_the_end_is_kept() {
+        let lines: String = (0..100_000).map(|line| format!("{line}\n")).collect();
+        let end = end_of(Cursor::new(&lines), 100).await.expect("reads");
+        assert!(end.len() > 100 && end.len() < lines.len() && lines.ends_with(&end), "{}", end.len());
+        assert_eq!(end_of(Cursor::new("a\n"), 100).await.expect("reads"), "a\n");
+    }
+
+    #[test]
+    fn of_many_events_the_newest_are_kept() {
+        let mut newest = Newest::default();
+        let count = i64::try_from(2 * EVENTS).expect("a count") + 10;
+        for second in (0..count).rev() {
+            newest.add(Timestamp::from_second(second).expect("a time"), format!("{second}\n"));
+        }
+        assert!(newest.lines.len() < 2 * EVENTS);
+        let text = newest.text(20);
+        assert_eq!((text.text.as_str(), text.is_cut()), ("100008\n100009\n", true));
+    }
 }

@@ -1,4 +1,5 @@
-//! `netclaimctl bugreport`: what a maintainer needs to find a bug, in one archive and without secrets.
+//! `netclaimctl bugreport`: what a maintainer needs to find a bug, in one archive. Secrets are removed as far as they are
+//! recognised.
 //!
 //! ```text
 //!   API server ── pages, logs ──> selection, redaction (pure) ──> archive: bounded files, a README ──> FILE.tar.gz
@@ -13,12 +14,14 @@ mod archive;
 mod collect;
 mod redaction;
 mod selection;
+mod value;
 
 #[cfg(test)]
 mod fixtures;
 #[cfg(test)]
 mod tests;
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +35,7 @@ use self::archive::Archive;
 use self::collect::Collector;
 use self::redaction::Redaction;
 use crate::cluster::{Connection, ReadError};
+use crate::print::failed;
 
 /// `netclaimctl bugreport`.
 #[derive(Debug, clap::Args)]
@@ -81,10 +85,7 @@ enum Failure {
 pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     let missing = match written(&args, out).await {
         Ok(missing) => missing,
-        Err(failure) => {
-            let _ = writeln!(err, "netclaimctl: {}", error_chain(&failure));
-            return ExitCode::FAILURE;
-        }
+        Err(failure) => return failed(err, error_chain(&failure)),
     };
     for what in &missing {
         let _ = writeln!(err, "netclaimctl: not in the report: {what}");
@@ -98,10 +99,14 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
 
 /// Returns what could not be read.
 async fn written(args: &Args, out: &mut (dyn Write + Send)) -> Result<Vec<String>, Failure> {
-    let client = args.connection.client().await?;
     let now = Timestamp::now();
     let path = args.output.clone().unwrap_or_else(|| default_name(now));
     let failed = |source| Failure::Write { path: path.clone(), source };
+    // It takes minutes to read a big cluster, and the end is too late to notice this.
+    if path != Path::new("-") && fs::symlink_metadata(&path).is_ok() {
+        return Err(failed(io::ErrorKind::AlreadyExists.into()));
+    }
+    let client = args.connection.client().await?;
     if path == Path::new("-") {
         let (archive, missing) = report(client, args, now, Vec::new(), &path).await?;
         out.write_all(&archive).map_err(failed)?;

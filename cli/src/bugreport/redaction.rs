@@ -5,21 +5,43 @@
 //! Every text of the archive is searched for what looks like a secret, too.
 
 use netclaim_api::DRIVER_NAME;
-use regex::{Captures, Regex, RegexBuilder};
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
+
+use super::value;
 
 /// What stands for a secret.
 pub(super) const REDACTED: &str = "(redacted)";
 
-/// What keys of secrets contain, in lower case and without punctuation.
-const SECRET_KEYS: [&str; 9] =
-    ["password", "passwd", "passphrase", "secret", "token", "credential", "auth", "apikey", "privatekey"];
+/// What names of secrets contain, in lower case and without punctuation.
+const SECRET_NAMES: [&str; 12] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "apikey",
+    "privatekey",
+    "privkey",
+    "sharedkey",
+    "accesskey",
+    "encryptionkey",
+];
 
-/// Keys of secrets that are parts of harmless words.
-const SECRET_WORDS: [&str; 5] = ["key", "pass", "psk", "pin", "pwd"];
+/// Names of secrets that are parts of harmless words.
+const SECRET_WORDS: [&str; 3] = ["pass", "psk", "pwd"];
 
-/// Where the value of a secret begins in a text: after the name, and `=`, `:` or the end of a JSON key.
-const NAMED: &str = r#"(?i)((?:password|passwd|passphrase|secret|token|credentials?|api[-_]?key|private[-_]?key|psk)["'\\]*[ \t]*[:=][ \t]*["'\\]*)((?:[!#-&(-+\-./0-9:;<=>?@A-Z^_`a-z|~]|(?u-i:[\x{80}-\x{10FFFF}]))+)"#;
+/// The same for keys of CNI configurations only: in texts they are mostly something else.
+const SECRET_KEY_NAMES: [&str; 1] = ["auth"];
+const SECRET_KEY_WORDS: [&str; 2] = ["key", "pin"];
+
+/// Ends of names that say where a secret is or how long it is valid. In a text such a value stays.
+const HARMLESS_ENDS: [&str; 7] = ["name", "names", "namespace", "ref", "file", "path", "seconds"];
+
+/// A name before its value in a text: `NAME=`, `NAME:`, `"NAME":`, or `--NAME` alone. The value may be quoted.
+const NAMED: &str =
+    r#"([A-Za-z_][A-Za-z0-9_-]*)["'\\]*[ \t]*[:=][ \t]*|--([A-Za-z][A-Za-z0-9_-]*)(?:["'\\]*,[ \t]*|[ \t]+)"#;
 
 /// What is a secret by itself, between groups that are kept.
 const SHAPES: [&str; 7] = [
@@ -39,7 +61,7 @@ const SHAPES: [&str; 7] = [
 ];
 
 /// Values that are no secrets, whatever they are called.
-const HARMLESS: [&str; 4] = ["true", "false", "null", "~"];
+const HARMLESS: [&str; 5] = ["true", "false", "null", "None", "~"];
 
 /// Searches texts for secrets.
 #[derive(Debug)]
@@ -62,15 +84,35 @@ impl Redaction {
         for shape in &self.shapes {
             text = shape.replace_all(&text, format!("${{1}}{REDACTED}${{2}}")).into_owned();
         }
-        let named = |found: &Captures<'_>| {
-            let value = found.get(2).map_or("", |value| value.as_str());
-            if HARMLESS.contains(&value) || value.starts_with(REDACTED) {
-                found[0].to_owned()
-            } else {
-                format!("{}{REDACTED}", &found[1])
+        self.without_named(&text)
+    }
+
+    /// Replaces the values that stand after names of secrets.
+    fn without_named(&self, text: &str) -> String {
+        let (mut kept, mut at) = (String::with_capacity(text.len()), 0);
+        while let Some(found) = self.named.captures_at(text, at) {
+            let Some(whole) = found.get(0) else { break };
+            let name = found.get(1).or_else(|| found.get(2)).map_or("", |name| name.as_str());
+            let is_flag = found.get(1).is_none();
+            kept.push_str(&text[at..whole.end()]);
+            at = whole.end();
+            let rest = &text[at..];
+            // `--token --verbose` has no value, and `token::Error` is a path.
+            let is_value = !rest.starts_with(if is_flag { '-' } else { ':' });
+            if !is_value || !names_secret(name) {
+                continue;
             }
-        };
-        self.named.replace_all(&text, named).into_owned()
+            let value = value::of(rest);
+            let secret = &rest[value.clone()];
+            if secret.is_empty() || HARMLESS.contains(&secret) || secret.starts_with(REDACTED) {
+                continue;
+            }
+            kept.push_str(&rest[..value.start]);
+            kept.push_str(REDACTED);
+            at += value.end;
+        }
+        kept.push_str(&text[at..]);
+        kept
     }
 }
 
@@ -146,13 +188,28 @@ fn redact_fields(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Whether what is under this key may be a secret.
+/// Whether what is under this key of a configuration may be a secret.
 fn may_be_secret(key: &str) -> bool {
-    let plain: String =
-        key.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
-    let mut words = words(key);
-    SECRET_KEYS.iter().any(|secret| plain.contains(secret))
-        || words.any(|word| SECRET_WORDS.contains(&word.as_str()))
+    let plain = plain(key);
+    is_secret(key, &plain)
+        || SECRET_KEY_NAMES.iter().any(|secret| plain.contains(secret))
+        || words(key).any(|word| SECRET_KEY_WORDS.contains(&word.as_str()))
+}
+
+/// Whether what stands after this name in a text is a secret.
+fn names_secret(name: &str) -> bool {
+    let plain = plain(name);
+    is_secret(name, &plain) && !HARMLESS_ENDS.iter().any(|end| plain.ends_with(end))
+}
+
+fn is_secret(name: &str, plain: &str) -> bool {
+    SECRET_NAMES.iter().any(|secret| plain.contains(secret))
+        || words(name).any(|word| SECRET_WORDS.contains(&word.as_str()))
+}
+
+/// Returns the name in lower case and without punctuation.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// The words of `tls_key`, `tls-key` and `tlsKey`, in lower case.
@@ -216,6 +273,37 @@ mod tests {
                 "AKIAIOSFODNN7EXAMPLE ghp_0123456789abcdefghijABCDEFGHIJ012345".into(),
                 "(redacted) (redacted)".into(),
             ),
+            (r#"{"password":"correct horse battery"}"#.into(), r#"{"password":"(redacted)"}"#.into()),
+            (r#"{"password":"a,b}c","mtu":1}"#.into(), r#"{"password":"(redacted)","mtu":1}"#.into()),
+            (r#"{"password":" hunter2"}"#.into(), r#"{"password":"(redacted)"}"#.into()),
+            (r#"{"password":"a\"hunter2\\"}"#.into(), r#"{"password":"(redacted)"}"#.into()),
+            (
+                r#"{"message":"{\"password\":\"a\\\"b c\",\"a\":1}"}"#.into(),
+                r#"{"message":"{\"password\":\"(redacted)\",\"a\":1}"}"#.into(),
+            ),
+            (r#"{"password":["hunter2","a]b"],"mtu":1}"#.into(), r#"{"password":(redacted),"mtu":1}"#.into()),
+            ("password: 'it''s hunter2', mtu: 1".into(), "password: '(redacted)', mtu: 1".into()),
+            (
+                r#"Config { password: Some("a b"), mtu: 1 }"#.into(),
+                "Config { password: (redacted), mtu: 1 }".into(),
+            ),
+            ("password=it's,hunter2, retrying".into(), "password=(redacted), retrying".into()),
+            ("password=a,b}c, retrying".into(), "password=(redacted), retrying".into()),
+            (
+                r#"{"msg":"password=hunter2","level":"info"}"#.into(),
+                r#"{"msg":"password=(redacted)","level":"info"}"#.into(),
+            ),
+            (r#"{"msg":"password=hunter2\nmtu=1"}"#.into(), r#"{"msg":"password=(redacted)\nmtu=1"}"#.into()),
+            ("vpn --password hunter2 --mtu 1".into(), "vpn --password (redacted) --mtu 1".into()),
+            (
+                r#"["vpn","--password","hunter2 x","--mtu"]"#.into(),
+                r#"["vpn","--password","(redacted)","--mtu"]"#.into(),
+            ),
+            ("pass=hunter2 db_pwd: hunter2".into(), "pass=(redacted) db_pwd: (redacted)".into()),
+            ("aws_secret_access_key=hunter2".into(), "aws_secret_access_key=(redacted)".into()),
+            (r#"{"secretKey":"hunter2"}"#.into(), r#"{"secretKey":"(redacted)"}"#.into()),
+            ("PresharedKey = hunter2\nPort = 1".into(), "PresharedKey = (redacted)\nPort = 1".into()),
+            ("password: \"hunter2 and no end\nmtu: 1".into(), "password: \"(redacted)\nmtu: 1".into()),
             (
                 "a\n-----BEGIN EC PRIVATE KEY-----\nMHcC\n-----END EC PRIVATE KEY-----\nb".into(),
                 "a\n(redacted)\nb".into(),
@@ -233,6 +321,11 @@ mod tests {
             "automountServiceAccountToken: false",
             "tokenExpirationSeconds: 3607",
             "secretName: registry",
+            r#""secretKeyRef":{"name":"registry","key":"a"}"#,
+            "imagePullSecrets:\n- name: registry",
+            "reviewed by auth::token::Review: bypass=1, key: netclaim.dev/network",
+            "password=, mtu=1",
+            "the flag --token-file /var/run/token, and --token --verbose",
             "  token:\n    type: string",
             "node0/net-storage: attached as net1 (10.20.0.2/22, fd00::2/64)",
             "image: ghcr.io/x/netclaim@sha256:0123456789abcdef0123456789abcdef",
@@ -258,6 +351,9 @@ mod tests {
             "k8s_auth_token",
             "clientSecret",
             "wgPrivateKey",
+            "presharedkey",
+            "privkey",
+            "aws_secret_access_key",
             "psk",
             "PASS",
         ] {
@@ -284,7 +380,7 @@ mod tests {
     fn a_network_keeps_its_configuration_without_its_secrets() {
         let mut network = json!({"kind": "Network", "metadata": {"name": "n", "managedFields": [{"manager": "kubectl"}],
                 "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{hunter2}", "note": "x", "example.com/token": "hunter2"}},
-            "spec": {"nodeSelector": {"key": "stays"}, "cni": {"plugins": [
+            "spec": {"nodeSelector": {"matchLabels": {"key": "stays"}}, "cni": {"plugins": [
                 {"type": "vpn", "master": "eth1", "psk": "hunter2", "auth": {"user": "hunter2"}, "debug": true,
                  "config": "{\"password\": \"hunter2\", \"mtu\": 1400}", "peers": [{"privateKey": "hunter2", "port": 1}]}]}}});
         scrub(&mut network);
@@ -299,7 +395,7 @@ mod tests {
             (&json!("eth1"), &json!(true), &json!(1))
         );
         assert_eq!(plugin["config"], r#"{"mtu":1400,"password":"(redacted)"}"#);
-        assert_eq!(network["spec"]["nodeSelector"]["key"], "stays");
+        assert_eq!(network["spec"]["nodeSelector"]["matchLabels"]["key"], "stays");
     }
 
     #[test]

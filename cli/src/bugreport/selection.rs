@@ -30,7 +30,8 @@ pub(super) fn is_our_class(class: &Value) -> bool {
     class["spec"].to_string().contains(DRIVER_NAME)
 }
 
-/// Whether a claim has a device of netclaim, or asks for one by one of these classes.
+/// Whether a claim has a device of netclaim, asks for one by one of these classes, or names the driver: a claim that waits has
+/// nothing else if its class is for every driver.
 pub(super) fn is_our_claim(claim: &Value, classes: &BTreeSet<String>) -> bool {
     let results = list(&claim["status"]["allocation"]["devices"]["results"]);
     let devices = list(&claim["status"]["devices"]);
@@ -40,6 +41,7 @@ pub(super) fn is_our_claim(claim: &Value, classes: &BTreeSet<String>) -> bool {
     };
     results.chain(devices).any(|device| device["driver"] == DRIVER_NAME)
         || list(&claim["spec"]["devices"]["requests"]).any(asks)
+        || claim["spec"].to_string().contains(DRIVER_NAME)
 }
 
 /// Whether one of the pod's claims is one of these.
@@ -79,7 +81,14 @@ pub(super) fn foreign_pod(pod: &Value) -> Value {
             spec[field] = Value::Array(containers);
         }
     }
-    let state = |status: &Value| some(status, &["name", "ready", "restartCount", "state", "lastState"]);
+    let state = |status: &Value| {
+        let mut shown = some(status, &["name", "ready", "restartCount", "state", "lastState"]);
+        // What the application has written when it ended, and its image.
+        for state in ["/state/terminated", "/lastState/terminated", "/state/waiting"] {
+            shown.pointer_mut(state).and_then(Value::as_object_mut).map(|state| state.remove("message"));
+        }
+        shown
+    };
     let mut status = some(
         &pod["status"],
         &["phase", "reason", "message", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus"],
@@ -167,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_ours_by_their_device_or_by_the_class_that_they_ask_for() {
+    fn claims_are_ours_by_their_device_their_class_or_the_drivers_name() {
         let classes = BTreeSet::from(["storage".to_owned()]);
         let asks = |request: Value| json!({"spec": {"devices": {"requests": [request]}}});
         assert!(is_our_claim(&asks(json!({"exactly": {"deviceClassName": "storage"}})), &classes));
@@ -176,6 +185,13 @@ mod tests {
             &classes
         ));
         assert!(!is_our_claim(&asks(json!({"exactly": {"deviceClassName": "gpu"}})), &classes));
+        let selector = json!({"cel": {"expression": "device.driver == \"netclaim.dev\""}});
+        assert!(is_our_claim(
+            &asks(json!({"exactly": {"deviceClassName": "any", "selectors": [selector]}})),
+            &classes
+        ));
+        let config = json!({"opaque": {"driver": "netclaim.dev", "parameters": {}}});
+        assert!(is_our_claim(&json!({"spec": {"devices": {"config": [config]}}}), &classes));
         let has =
             |driver: &str| json!({"status": {"allocation": {"devices": {"results": [{"driver": driver}]}}}});
         assert!(is_our_claim(&has(DRIVER_NAME), &BTreeSet::new()));
@@ -183,20 +199,23 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_of_somebody_else_no_image_command_or_environment_is_shown() {
+    fn of_a_pod_of_somebody_else_no_image_command_environment_or_message_is_shown() {
         let pod = json!({"metadata": {"namespace": "shop", "name": "web", "annotations": {"a": "b"}}, "spec": {
                 "nodeName": "a", "resourceClaims": [{"name": "net", "resourceClaimTemplateName": "t"}], "volumes": [{"name": "v"}],
                 "containers": [{"name": "app", "image": "i", "command": ["c"], "env": [{"name": "A", "value": "hunter2"}],
                     "resources": {"claims": [{"name": "net"}], "limits": {"cpu": "1"}}}]},
             "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "net", "resourceClaimName": "web-net-x"}],
-                "containerStatuses": [{"name": "app", "image": "i", "imageID": "i", "state": {"waiting": {"reason": "ContainerCreating"}}}]}});
+                "containerStatuses": [{"name": "app", "image": "i", "imageID": "i", "restartCount": 1,
+                    "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image i"}},
+                    "lastState": {"terminated": {"exitCode": 1, "message": "customer hunter2"}}}]}});
         assert!(has_claim(&pod, &BTreeSet::from([("shop".to_owned(), "web-net-x".to_owned())])));
         assert!(!has_claim(&pod, &BTreeSet::from([("bank".to_owned(), "web-net-x".to_owned())])));
         let shown = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web"}, "spec": {
                 "nodeName": "a", "resourceClaims": [{"name": "net", "resourceClaimTemplateName": "t"}],
                 "containers": [{"name": "app", "resources": {"claims": [{"name": "net"}]}}]},
             "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "net", "resourceClaimName": "web-net-x"}],
-                "containerStatuses": [{"name": "app", "state": {"waiting": {"reason": "ContainerCreating"}}}]}});
+                "containerStatuses": [{"name": "app", "restartCount": 1, "state": {"waiting": {"reason": "ImagePullBackOff"}},
+                    "lastState": {"terminated": {"exitCode": 1}}}]}});
         assert_eq!(foreign_pod(&pod), shown);
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::fixtures::unpacked;
 use super::*;
-use crate::mock::{api_server, items, status};
+use crate::mock::{HANGS, api_server, items, status};
 use crate::{Cli, Command};
 
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl";
@@ -95,7 +95,8 @@ fn answer(uri: &str) -> (u16, Value) {
             (200, json!("panicked: password=hunter2\n"))
         }
         _ if path.ends_with("/log") => {
-            assert!(query.contains("sinceSeconds=3600") && query.contains("limitBytes="), "{query}");
+            let counts_from_the_oldest_line = query.contains("limitBytes=");
+            assert!(query.contains("sinceSeconds=3600") && !counts_from_the_oldest_line, "{query}");
             (200, json!(format!("attached with {TOKEN}\n")))
         }
         _ if path.contains("secrets") || path.contains("configmaps") => panic!("{path}"),
@@ -143,6 +144,59 @@ async fn the_report_has_what_is_netclaims_and_no_secret() {
     let missing: Vec<&str> = missing.iter().map(|missing| missing.split(": ").next().unwrap()).collect();
     assert_eq!(missing, ["status", "validatingwebhookconfigurations", "nodes"]);
     assert!(files["README.md"].contains("* nodes: cannot list nodes: "), "{}", files["README.md"]);
+}
+
+const AGENTS_LOG: &str = "/api/v1/namespaces/netclaim-system/pods/netclaim-agent-a/log";
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_hangs_does_not_stop_the_report() {
+    let client =
+        api_server(|uri| if uri.starts_with(AGENTS_LOG) { (HANGS, Value::Null) } else { answer(uri) });
+    let (files, missing) = made(client).await.unwrap();
+    assert!(files.contains_key("logs/netclaim-controller-b/agent.log"), "{:?}", files.keys());
+    let late = "logs/netclaim-agent-a/agent.log: nothing has come for 10 s: deadline has elapsed".to_owned();
+    assert!(missing.contains(&late), "{missing:?}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_logs_one_line_says_so() {
+    let client = api_server(|uri| {
+        let is_log = uri.split('?').next().is_some_and(|path| path.ends_with("/log"));
+        if is_log { status(403, "Forbidden") } else { answer(uri) }
+    });
+    let (files, missing) = made(client).await.unwrap();
+    assert!(!files.keys().any(|name| name.starts_with("logs/")), "{:?}", files.keys());
+    let logs: Vec<&String> = missing.iter().filter(|missing| missing.starts_with("logs")).collect();
+    assert!(matches!(logs.as_slice(), [one] if one.starts_with("logs: ")), "{missing:?}");
+}
+
+#[tokio::test]
+async fn a_list_that_has_no_room_is_read_to_its_end() {
+    let client = api_server(|uri| {
+        if uri.split('?').next() != Some("/api/v1/namespaces/netclaim-system/pods") {
+            return answer(uri);
+        }
+        let mut agent = own_pod("netclaim-agent-a", "netclaim-agent", 0);
+        agent["metadata"]["annotations"] = json!({"long": "a".repeat(archive::MAX_FILE)});
+        items([agent, own_pod("netclaim-controller-b", "netclaim-controller", 0)])
+    });
+    let (files, _) = made(client).await.unwrap();
+    assert_eq!(files["objects/pods.yaml"], "");
+    assert!(files["README.md"].contains("* `objects/pods.yaml`: pods, those of netclaim. **Truncated**"));
+    assert!(files["versions.txt"].contains("2 x localhost/netclaim:dev"), "{}", files["versions.txt"]);
+    assert!(files.contains_key("logs/netclaim-controller-b/agent.log"), "{:?}", files.keys());
+}
+
+#[tokio::test]
+async fn a_file_that_exists_is_noticed_before_the_cluster_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.tar.gz");
+    std::fs::write(&file, "mine").unwrap();
+    let no_cluster = folder.path().join("kubeconfig");
+    let line = ["--output", file.to_str().unwrap(), "--kubeconfig", no_cluster.to_str().unwrap()];
+    let error = written(&args(&line), &mut Vec::new()).await.unwrap_err();
+    assert_eq!(error_chain(&error), format!("cannot write {}: entity already exists", file.display()));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 }
 
 #[tokio::test]

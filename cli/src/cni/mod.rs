@@ -10,10 +10,10 @@ mod failure;
 mod networks;
 mod settings;
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{error::Error as StdError, fs};
 
 use clap::Subcommand;
 use netclaim_api::template;
@@ -23,6 +23,7 @@ use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachm
 use serde_json::{Value, json};
 
 use crate::colour::Colours;
+use crate::print;
 use crate::table::table;
 
 pub use failure::Failure;
@@ -105,12 +106,7 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
     };
     // If the output is closed, nobody reads the error.
     let _ = writeln!(out, "{:#}", failed.object());
-    report(err, &failed);
-    ExitCode::FAILURE
-}
-
-fn report(err: &mut (dyn Write + Send), error: &dyn StdError) {
-    let _ = writeln!(err, "netclaimctl: {}", error_chain(error));
+    print::failed(err, error_chain(&failed))
 }
 
 async fn perform(
@@ -235,7 +231,7 @@ fn attachments(
 ) -> Result<(), Failure> {
     let (known, unusable) = cache.attachments()?;
     for error in &unusable {
-        report(err, error);
+        let _ = writeln!(err, "netclaimctl: {}", error_chain(error));
     }
     let netns = |of: &Cached| of.attachment.netns.as_ref().map(|path| path.to_string_lossy().into_owned());
     let ips = |of: &Cached| -> Vec<String> {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt as _;
-use netclaim_allocation::{Holdings, Judgement, World, counted};
+use netclaim_allocation::{Effort, Holdings, Judgement, Question, World, counted};
 use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
@@ -117,7 +117,7 @@ fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
     let judgement =
         facts.cluster.as_ref().and_then(|cluster| judge(facts, pod.spec.as_ref(), cluster, details));
     let verdict = match &judgement {
-        None => format!("{name} waits for the scheduler; why is not known, because of what you may not read"),
+        None => format!("{name} waits for the scheduler; why is not known, because of what cannot be read"),
         Some(judgement) if judgement.is_foreign => {
             format!(
                 "{name} waits for the scheduler; none of its claims is for devices of netclaim ({DRIVER_NAME})"
@@ -157,7 +157,7 @@ fn of_claim(facts: &Facts, details: bool) -> Explanation {
     }
     let judgement = facts.cluster.as_ref().and_then(|cluster| judge(facts, None, cluster, details));
     let verdict = match &judgement {
-        None => format!("{name} is not allocated; why is not known, because of what you may not read"),
+        None => format!("{name} is not allocated; why is not known, because of what cannot be read"),
         Some(judgement) if judgement.is_foreign => {
             format!("{name} is not allocated, and is not for devices of netclaim ({DRIVER_NAME})")
         }
@@ -184,13 +184,13 @@ fn judge(facts: &Facts, pod: Option<&PodSpec>, cluster: &Cluster, details: bool)
         }
     };
     let world = World {
-        classes: cluster.classes.as_deref()?,
         slices: cluster.slices.as_deref()?,
         nodes: cluster.nodes.as_deref(),
         holdings: &holdings,
         refusal: &refusal,
     };
-    Some(Judgement::of(&claims, pod, &world, details))
+    let effort = if details { Effort::Details } else { Effort::Whole };
+    Some(Judgement::of(Question::new(&claims, cluster.classes.as_deref()?), pod, &world, effort))
 }
 
 /// Why a pod's claim is not there.

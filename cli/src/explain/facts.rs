@@ -64,16 +64,19 @@ pub(super) struct NodeFacts {
     pub(super) events: Vec<Event>,
 }
 
-/// Something that the user may not read.
+/// Something that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unread {
+    /// Whether the cluster does not know such objects. Otherwise the user may not read them.
+    pub(super) is_unknown: bool,
     pub(super) what: &'static str,
     pub(super) follows: &'static str,
 }
 
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "you may not read {}: {}", self.what, self.follows)
+        let verb = if self.is_unknown { "the cluster has no" } else { "you may not read" };
+        write!(f, "{verb} {}: {}", self.what, self.follows)
     }
 }
 

@@ -23,6 +23,7 @@ use netclaim_cni::error_chain;
 
 use self::explanation::Explanation;
 use crate::cluster::Connection;
+use crate::print::{failed, json};
 
 /// `netclaimctl explain`.
 #[derive(Debug, clap::Args)]
@@ -76,21 +77,15 @@ pub enum Output {
 pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     let facts = match read::facts(&args.object).await {
         Ok(facts) => facts,
-        Err(error) => {
-            let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(err, error_chain(&error)),
     };
     let (Object::Pod(target) | Object::Claim(target)) = &args.object;
     let explanation = Explanation::of(&facts, target.details || target.output == Output::Json);
     let text = match target.output {
         Output::Text => explanation.text(target.details),
-        Output::Json => match serde_json::to_string_pretty(&explanation) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                let _ = writeln!(err, "netclaimctl: {error}");
-                return ExitCode::FAILURE;
-            }
+        Output::Json => match json(&explanation) {
+            Ok(json) => json,
+            Err(error) => return failed(err, error),
         },
     };
     // A reader that has closed the pipe has what it wants.

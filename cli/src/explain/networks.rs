@@ -4,9 +4,10 @@ use std::fmt;
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
 use kube::ResourceExt as _;
-use netclaim_api::DRIVER_NAME;
 use netclaim_api::device::DeviceName;
 use serde::Serialize;
+
+use crate::claimed;
 
 /// A device of netclaim that a claim has.
 #[derive(Debug, PartialEq, Serialize)]
@@ -26,21 +27,9 @@ pub(super) struct Attachment {
     pub(super) ips: Vec<String>,
 }
 
-/// Returns what the claim has of netclaim's devices. A result with admin access attaches nothing.
+/// Returns what the claim has of netclaim's devices.
 pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Attachment> {
-    let status = claim.status.as_ref();
-    let results = status
-        .and_then(|status| status.allocation.as_ref()?.devices.as_ref()?.results.as_ref())
-        .into_iter()
-        .flatten();
-    let ours = results.filter(|result| result.driver == DRIVER_NAME && result.admin_access != Some(true));
-    let reported = || status.iter().flat_map(|status| status.devices.iter().flatten());
-    ours.map(|result| attachment(claim, result, reported().find(|status| is_of(status, result)))).collect()
-}
-
-fn is_of(status: &AllocatedDeviceStatus, result: &DeviceRequestAllocationResult) -> bool {
-    (&status.driver, &status.pool, &status.device, &status.share_id)
-        == (&result.driver, &result.pool, &result.device, &result.share_id)
+    claimed::devices(claim).map(|(result, status)| attachment(claim, result, status)).collect()
 }
 
 fn attachment(
@@ -48,8 +37,7 @@ fn attachment(
     result: &DeviceRequestAllocationResult,
     status: Option<&AllocatedDeviceStatus>,
 ) -> Attachment {
-    let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.find(|condition| condition.type_ == "Ready");
+    let ready = status.and_then(claimed::ready);
     let data = status.and_then(|status| status.network_data.as_ref());
     Attachment {
         claim: claim.name_any(),

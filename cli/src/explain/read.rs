@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use kube::api::ListParams;
-use kube::{Api, Client, Error, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use serde::de::DeserializeOwned;
 
@@ -95,11 +95,8 @@ impl Reader {
             Ok(_) => Some(true),
             Err(ReadError::Missing { .. }) => Some(false),
             Err(error) => {
-                let unread = Unread {
-                    what: "ResourceClaimTemplates",
-                    follows: "whether the template of a claim exists is not known",
-                };
-                self.note(error, unread)?;
+                let follows = "whether the template of a claim exists is not known";
+                self.note(error, "ResourceClaimTemplates", follows)?;
                 None
             }
         };
@@ -155,7 +152,7 @@ impl Reader {
         Ok(NodeFacts { node, agents, events: events.unwrap_or_default() })
     }
 
-    /// Lists objects of the whole cluster; `None` if the user may not.
+    /// Lists objects of the whole cluster; `None` if the user may not, or the cluster has no such objects.
     async fn all<K>(
         &mut self,
         what: &'static str,
@@ -169,7 +166,7 @@ impl Reader {
         self.readable(what, follows, listed)
     }
 
-    /// Goes on without what the user may not read.
+    /// Goes on without what the user may not read, and without what the cluster does not know.
     fn readable<T>(
         &mut self,
         what: &'static str,
@@ -178,32 +175,51 @@ impl Reader {
     ) -> Result<Option<T>, ReadError> {
         match read {
             Ok(read) => Ok(Some(read)),
-            Err(error) => self.note(error, Unread { what, follows }).map(|()| None),
+            Err(error) => self.note(error, what, follows).map(|()| None),
         }
     }
 
-    fn note(&mut self, error: ReadError, unread: Unread) -> Result<(), ReadError> {
-        match &error {
-            ReadError::List { source, .. } | ReadError::Get { source, .. } if is_refused(source) => {
-                self.unread.push(unread);
-                Ok(())
-            }
-            _ => Err(error),
+    fn note(&mut self, error: ReadError, what: &'static str, follows: &'static str) -> Result<(), ReadError> {
+        let is_unknown = error.is_unknown();
+        if !is_unknown && !error.is_forbidden() {
+            return Err(error);
         }
+        self.unread.push(Unread { is_unknown, what, follows });
+        Ok(())
     }
 }
 
 const PODS: &str = "netclaim's Pods";
 const EVENTS: &str = "Events";
 
-/// Whether the user lacks the right, or the API server does not serve such objects.
-fn is_refused(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.is_forbidden() || status.code == 404)
-}
-
 /// The name of the claim that a pod means; `None` if there is none yet.
 fn claim_name(pod: &Pod, named: &PodResourceClaim) -> Option<String> {
     let made = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     let made = made.filter(|made| made.name == named.name).find_map(|made| made.resource_claim_name.clone());
     named.resource_claim_name.clone().or(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{api_server, items, status};
+
+    #[tokio::test]
+    async fn kinds_that_the_cluster_does_not_know_are_told_from_those_that_the_user_may_not_read() {
+        let client = api_server(|uri| match uri.split('?').next() {
+            Some("/apis/netclaim.dev/v1alpha1/networks") => status(404, "NotFound"),
+            Some("/api/v1/nodes") => status(403, "Forbidden"),
+            _ => items([]),
+        });
+        let mut reader = Reader { client, namespace: "shop".to_owned(), unread: Vec::new() };
+        reader.cluster().await.expect("reads");
+        let notes: Vec<String> = reader.unread.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            notes,
+            [
+                "you may not read Nodes: whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown",
+                "the cluster has no Networks: whether a Network exists and is accepted is not known",
+            ]
+        );
+    }
 }

@@ -283,12 +283,13 @@ fn a_pod_that_asks_by_limits_waits_for_the_claim_of_the_scheduler() {
 fn what_may_not_be_read_is_said() {
     let mut cluster = cluster();
     cluster.slices = None;
-    let unread = Unread { what: "ResourceSlices", follows: "what the nodes offer is not known" };
+    let unread =
+        Unread { is_unknown: false, what: "ResourceSlices", follows: "what the nodes offer is not known" };
     let facts = Facts { unread: vec![unread], ..waiting("storage", cluster) };
     let text = Explanation::of(&facts, true).text(false);
     assert!(
         text.starts_with(
-            "pod shop/web waits for the scheduler; why is not known, because of what you may not read\n"
+            "pod shop/web waits for the scheduler; why is not known, because of what cannot be read\n"
         ),
         "{text}"
     );

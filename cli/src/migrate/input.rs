@@ -168,6 +168,8 @@ pub(super) struct Input {
     pub(super) reservations: Vec<Reservation>,
     pub(super) slices: Vec<NodeSlicePool>,
     pub(super) pods: Vec<whereabouts::Pod>,
+    /// The names of the AddressLeases.
+    pub(super) leases: BTreeSet<String>,
     /// The Networks and DeviceClasses that are there.
     pub(super) existing: Existing,
     /// Whether all of the cluster's objects are there, so that what is missing does not exist.
@@ -216,6 +218,7 @@ impl Input {
         match (group, of.kind.as_str()) {
             ("k8s.cni.cncf.io", NAD) => self.add_nad(&of, object),
             ("whereabouts.cni.cncf.io", kind) => self.add_whereabouts(kind, object),
+            ("netclaim.dev", "AddressLease") => drop(self.leases.insert(of.name)),
             ("netclaim.dev", "Network") => self.existing.add_network(of.name, &object),
             ("resource.k8s.io", "DeviceClass") => self.existing.add_class(of.name, &object),
             (group, kind) => {

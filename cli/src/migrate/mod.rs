@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   files, API server ── read ──> input ── translate (pure) ──> migration ──> YAML, and a report
+//!                                   └───── takeover ──> AddressLeases
 //! ```
 //!
 //! Invariants:
-//! * It writes nothing but its output.
+//! * It writes nothing but its output; `whereabouts --apply` creates AddressLeases and AddressPools.
 //! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a note; or what has it is
 //!   refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
@@ -22,6 +23,7 @@ mod network;
 mod plugins;
 mod read;
 mod report;
+mod takeover;
 mod translate;
 mod whereabouts;
 mod workload;
@@ -39,12 +41,19 @@ use netclaim_cni::error_chain;
 use self::input::Input;
 use self::read::ReadError;
 use self::report::Migration;
+use self::whereabouts::HandedOver;
 use crate::cluster::Connection;
+use crate::exit_codes;
 use crate::kinds::yaml;
+use crate::print::{failed, json};
 
 /// `netclaimctl migrate`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    /// Another part of a migration.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Read files instead of a cluster; `-` is standard input
     #[arg(long = "filename", short = 'f', value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -58,12 +67,26 @@ pub struct Args {
     /// 10.20.2.0/23 or 10.20.2.0-10.20.2.99
     #[arg(long, value_name = "ADDRESSES", value_parser = span)]
     pub handed_over: Vec<Span>,
+    /// Networks hand out all that whereabouts handed out: it is stopped, and what pods have is leased (see the command whereabouts)
+    #[arg(long, conflicts_with = "handed_over")]
+    pub taken_over: bool,
     /// How to print the translation: YAML to apply, with a report on standard error; or JSON with everything
     #[arg(long, short, value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
     /// Which cluster
     #[command(flatten)]
     pub connection: Connection,
+}
+
+/// Parts of a migration beside the translation.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Takes the address ranges of whereabouts over, with the addresses that pods have. Shows what it would lease; --apply does it.
+    #[command(after_help = exit_codes!(
+        "everything can be taken over, or is",
+        "a pool cannot be taken over, whereabouts is not stopped, or the cluster cannot be read"
+    ))]
+    Whereabouts(takeover::Args),
 }
 
 /// A form of the translation.
@@ -81,26 +104,21 @@ fn span(text: &str) -> Result<Span, String> {
 
 /// Prints the translation. Fails if something cannot be translated or read.
 pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
+    if let Some(Command::Whereabouts(args)) = &args.command {
+        return takeover::run(args, out, err).await;
+    }
     let migration = match migration(&args).await {
         Ok(migration) => migration,
-        Err(error) => {
-            let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(err, error_chain(&error)),
     };
     let text = match args.output {
         Output::Yaml => yaml(&migration.objects),
-        Output::Json => {
-            serde_json::to_string_pretty(&migration).map(|json| json + "\n").map_err(|e| e.to_string())
-        }
+        Output::Json => json(&migration),
     };
     match text {
         // A reader that has closed the pipe has what it wants.
         Ok(text) => drop(out.write_all(text.as_bytes())),
-        Err(error) => {
-            let _ = writeln!(err, "netclaimctl: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(err, error),
     }
     if migration.is_empty() {
         let _ = writeln!(
@@ -122,5 +140,7 @@ async fn migration(args: &Args) -> Result<Migration, ReadError> {
         (Input::of(read::files(&args.files)?, namespace, false), None)
     };
     let namespace = args.namespace.clone().or(context).filter(|_| !args.all_namespaces);
-    Ok(translate::migrate(&input, namespace.as_deref(), &args.handed_over))
+    let handed_over =
+        if args.taken_over { HandedOver::All } else { HandedOver::Parts(args.handed_over.clone()) };
+    Ok(translate::migrate(&input, namespace.as_deref(), &handed_over))
 }

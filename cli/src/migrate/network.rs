@@ -90,7 +90,7 @@ pub(super) fn translate(
     finish(&mut cni.list, of, addresses.is_some(), &mut notes);
     let spec = NetworkSpec {
         scope: Scope::Node,
-        node_selector: Default::default(),
+        node_selector: None,
         namespace_selector: None,
         uplink: uplink.map(|link| UplinkSelector { interfaces: vec![link], ..UplinkSelector::default() }),
         cni: cni.list,

@@ -13,7 +13,7 @@ use crate::documents;
 use crate::kinds::Kind;
 
 /// The kinds that are read from a cluster.
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::new("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
     Kind::new("whereabouts.cni.cncf.io/v1alpha1", "IPPool", "ippools"),
     Kind::new(
@@ -30,6 +30,7 @@ const KINDS: [Kind; 13] = [
     Kind::new("batch/v1", "Job", "jobs"),
     Kind::new("v1", "Pod", "pods"),
     Kind::new("netclaim.dev/v1alpha1", "Network", "networks"),
+    Kind::new("netclaim.dev/v1alpha1", "AddressLease", "addressleases"),
     Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses"),
 ];
 
@@ -84,8 +85,11 @@ pub(super) async fn cluster(connection: &Connection) -> Result<(Vec<Value>, Stri
     Ok((objects(&client).await?, client.default_namespace().to_owned()))
 }
 
-/// A kind that the cluster does not know has no objects.
-async fn objects(client: &Client) -> Result<Vec<Value>, ReadError> {
+/// Reads the objects of a cluster. A kind that it does not know has none.
+///
+/// # Errors
+/// See [`ReadError`].
+pub(super) async fn objects(client: &Client) -> Result<Vec<Value>, cluster::ReadError> {
     let mut objects = Vec::new();
     for kind in KINDS {
         let found = match list(kind.plural, kind.api(client.clone(), None), &ListParams::default()).await {
@@ -127,6 +131,7 @@ mod tests {
             "Job first",
             "Pod first",
             "Network first",
+            "AddressLease first",
             "DeviceClass first",
         ];
         assert_eq!(found, expected);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::input::Input;
 use super::report::Migration;
 use super::translate::migrate;
+use super::whereabouts::HandedOver;
 use crate::documents;
 
 fn root() -> PathBuf {
@@ -19,7 +20,7 @@ fn root() -> PathBuf {
 }
 
 fn migration(documents: Vec<Value>, namespace: Option<&str>, handed_over: &[&str]) -> Migration {
-    let handed_over: Vec<_> = handed_over.iter().map(|span| span.parse().unwrap()).collect();
+    let handed_over = HandedOver::Parts(handed_over.iter().map(|span| span.parse().unwrap()).collect());
     migrate(&Input::of(documents, "default", false), namespace, &handed_over)
 }
 
@@ -197,7 +198,7 @@ fn pods_of_controllers_are_translated_with_these() {
     let found = migration(pod(), None, &[]);
     assert_eq!(found.workloads.len(), 0);
     assert!(refusals(&found)[0].contains("add StatefulSet shop/web to the input"), "{:?}", refusals(&found));
-    let found = migrate(&Input::of(pod(), "default", true), None, &[]);
+    let found = migrate(&Input::of(pod(), "default", true), None, &HandedOver::Parts(Vec::new()));
     assert_eq!(found.refused, [], "the owner is gone, or younger than the list");
     let found = migration(vec![owned("kubevirt.io/v1", "VirtualMachineInstance")], None, &[]);
     assert!(refusals(&found)[0].contains("VirtualMachineInstance web makes this object"));
@@ -488,6 +489,44 @@ fn a_part_that_is_written_in_several_entries_is_handed_over() {
 }
 
 #[test]
+fn what_is_taken_over_from_whereabouts_is_handed_out_as_a_whole() {
+    let used = json!({"9": {"podref": "shop/web-1"}, "12": {"podref": "shop/gone"}, "13": {"podref": ""}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web-1", "uid": "u"}});
+    let mut objects = vec![whereabouts("shop", "lan", &["10.60.0.16/28"]), pool(&used), pod];
+    let run =
+        |objects: &[Value]| migrate(&Input::of(objects.to_vec(), "default", false), None, &HandedOver::All);
+    let text = refusals(&run(&objects)).join("; ");
+    assert!(
+        text.contains("not leased: 10.60.0.9 (shop/web-1); run `netclaimctl migrate whereabouts"),
+        "{text}"
+    );
+
+    objects.push(json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease", "metadata": {"name": "shop-lan.10.60.0.9"}}));
+    let found = run(&objects);
+    assert_valid(&found);
+    assert_eq!(refusals(&found), [""; 0]);
+    let expected = json!({
+        "ranges": [{"subnet": "10.60.0.0/22", "gateway": "10.60.0.1", "exclude": ["10.60.0.13", "10.60.0.16/28"]}],
+        "routes": [{"dst": "10.0.0.0/8"}],
+    });
+    assert_eq!(of_kind(&found, "Network")[0]["spec"]["addresses"], expected);
+    assert!(
+        found.notes.iter().any(|note| note.reason.contains("10.60.0.12 (shop/gone)")),
+        "{:?}",
+        found.notes
+    );
+
+    // The pod has come back with a claim, and the lease of the earlier one is gone.
+    objects.pop();
+    objects.extend(found.objects.clone());
+    let again = run(&objects);
+    assert_eq!((refusals(&again), again.objects), (Vec::new(), found.objects));
+    let without_pool: Vec<Value> = objects.into_iter().filter(|object| object["kind"] != "IPPool").collect();
+    let text = refusals(&run(&without_pool)).join("; ");
+    assert!(text.contains("the input has no IPPool of 10.60.0.0/22"), "{text}");
+}
+
+#[test]
 fn networks_of_one_pool_of_whereabouts_share_one_pool() {
     let objects = vec![
         whereabouts("shop", "lan", &["10.60.2.0/23"]),
@@ -539,7 +578,7 @@ fn the_policy_of_the_guide_is_accepted() {
     let policy: Value = serde_saphyr::from_str(block).unwrap();
     let spec: UplinkPolicySpec = serde_json::from_value(policy["spec"].clone()).unwrap();
     assert_eq!(spec.problems(), []);
-    let labels = policy["spec"]["nodeSelector"].as_object().unwrap();
+    let labels = policy["spec"]["nodeSelector"]["matchLabels"].as_object().unwrap();
     for key in labels.keys() {
         assert!(guide.contains(&format!("kubectl label node NODE {key}=")), "step 0 sets it");
         assert!(

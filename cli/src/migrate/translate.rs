@@ -10,7 +10,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::addresses::Span;
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid};
 use serde_json::{Value, json};
@@ -20,11 +19,11 @@ use super::input::{Input, NAD, NadName};
 use super::names;
 use super::network::{self, Draft};
 use super::report::{Finding, Migration};
-use super::whereabouts::{self, Handover};
+use super::whereabouts::{self, HandedOver, Handover};
 use super::workload::Attachments;
 
 /// Translates what the input has in `namespace`, or all of it. Networks that others share are made from the whole input.
-pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &[Span]) -> Migration {
+pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &HandedOver) -> Migration {
     let names = names::networks(input.nads.keys(), &input.existing);
     let handover = whereabouts::handover(input, &names, handed_over);
     let mut refused = input.refused.clone();

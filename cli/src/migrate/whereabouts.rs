@@ -1,7 +1,8 @@
 //! Addresses that whereabouts hands over.
 //!
 //! whereabouts and netclaim do not know of each other's addresses. So netclaim gets a part of a range, which every
-//! NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is excluded from the Network.
+//! NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is excluded from the Network. Or
+//! whereabouts is stopped, what pods have is [leased](super::takeover), and netclaim gets everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -9,16 +10,27 @@ use std::net::IpAddr;
 
 use netclaim_api::addresses::{AddressPoolSpec, AddressRange, Span};
 use netclaim_api::{Invalid, NetworkName};
-use netclaim_whereabouts::{self as pools, DecodeError, ObjectRef, Objects, Orphans, PoolTakeover};
+use netclaim_whereabouts::{
+    self as pools, DecodeError, NetworkAddressing, ObjectRef, Objects, Orphans, PoolTakeover, Takeover,
+};
 
 use super::input::{Input, NadName};
 use super::network::Addresses;
 use super::report::Finding;
 
-/// Addresses in use that a note lists.
+/// Addresses that a note lists.
 const LISTED: usize = 5;
 /// Entries that `exclude` of a range may have.
 const MAX_EXCLUDED: usize = 256;
+
+/// Which addresses of whereabouts Networks hand out.
+#[derive(Debug, Clone)]
+pub(super) enum HandedOver {
+    /// These, which whereabouts does not hand out any more.
+    Parts(Vec<Span>),
+    /// All: whereabouts is stopped, and those that pods have are leased.
+    All,
+}
 
 /// What the Networks get that replace NetworkAttachmentDefinitions with whereabouts.
 #[derive(Debug, Default)]
@@ -33,35 +45,32 @@ pub(super) struct Handover {
     pub(super) notes: Vec<Finding>,
 }
 
-/// Decides which addresses Networks get. `handed_over` has those that whereabouts does not hand out any more.
+/// Decides which addresses Networks get.
 pub(super) fn handover(
     input: &Input,
     names: &BTreeMap<&NadName, Result<NetworkName, Invalid>>,
-    handed_over: &[Span],
+    handed_over: &HandedOver,
 ) -> Handover {
     let mut handover = Handover::default();
-    let (mut nads, mut unread) = (Vec::new(), None);
-    for (of, nad) in &input.nads {
-        match pools::Nad::decode(&nad.object) {
-            Ok(None) => {}
-            Ok(Some(mut decoded)) => {
-                if let Some(Ok(network)) = names.get(of) {
-                    decoded.network = network.clone();
-                }
-                nads.push((of.clone(), decoded));
+    let Decoded { nads, unread } = decode(input, names);
+    let unread: BTreeMap<NadName, Invalid> =
+        unread.into_iter().filter_map(|(of, error)| Some((of, in_ipam(error)?))).collect();
+    let first_unread = unread.keys().next().cloned();
+    handover.addresses.extend(unread.into_iter().map(|(of, problem)| (of, Err(vec![problem]))));
+    let HandedOver::Parts(handed_over) = handed_over else {
+        let mut known = Vec::new();
+        for (of, nad) in nads {
+            match known_pools(input, &nad) {
+                Ok(()) => known.push(nad),
+                Err(problems) => drop(handover.addresses.insert(of, Err(problems))),
             }
-            Err(DecodeError::Field { field, problem, .. }) => {
-                let field = field
-                    .rsplit_once("ipam")
-                    .map_or("", |(_, field)| field.trim_start_matches('.'))
-                    .to_owned();
-                handover.addresses.insert(of.clone(), Err(vec![Invalid::new(field, problem)]));
-                unread = unread.or(Some(of));
-            }
-            // The translation finds it, too.
-            Err(DecodeError::Config { .. }) => {}
         }
-    }
+        let takeover = takeover_of(input, known);
+        let problem = takeover.unreadable.first().map(unreadable);
+        handover.notes.extend(takeover.notes.into_iter().map(note));
+        takeover.pools.into_iter().for_each(|pool| handover.add_taken_over(input, pool, problem.as_ref()));
+        return handover;
+    };
     let given_away = given_away(&nads, handed_over);
     let mut parts = Vec::new();
     for (of, nad) in nads {
@@ -80,23 +89,73 @@ pub(super) fn handover(
     if parts.is_empty() {
         return handover;
     }
-    if let Some(problem) = unknown_use(input, unread) {
+    if let Some(problem) = unknown_use(input, first_unread.as_ref()) {
         let refused = parts.into_iter().map(|(of, _)| (of, Err(vec![problem.clone()])));
         handover.addresses.extend(refused);
         return handover;
     }
-    let objects = Objects {
-        nads: parts.into_iter().map(|(_, nad)| nad).collect(),
-        pools: input.pools.clone(),
-        reservations: input.reservations.clone(),
-        slices: input.slices.clone(),
-        pods: input.pods.clone(),
-        ..Objects::default()
-    };
+    let objects = objects(input, parts.into_iter().map(|(_, nad)| nad).collect());
     let takeover = pools::plan(&objects, Orphans::Hold);
     handover.notes.extend(takeover.notes.into_iter().map(note));
     takeover.pools.into_iter().for_each(|pool| handover.add(pool));
     handover
+}
+
+/// Plans the takeover of everything that whereabouts has, by the Networks of these names.
+pub(super) fn takeover(input: &Input, names: &BTreeMap<&NadName, Result<NetworkName, Invalid>>) -> Takeover {
+    let Decoded { nads, unread } = decode(input, names);
+    let mut takeover = takeover_of(input, nads.into_values().collect());
+    takeover.skipped.extend(unread.into_values());
+    takeover
+}
+
+fn takeover_of(input: &Input, nads: Vec<pools::Nad>) -> Takeover {
+    // Those whose pods are gone leaked, and nobody gets them again from whereabouts.
+    pools::plan(&objects(input, nads), Orphans::Free)
+}
+
+fn objects(input: &Input, nads: Vec<pools::Nad>) -> Objects {
+    Objects {
+        nads,
+        pools: input.pools.clone(),
+        reservations: input.reservations.clone(),
+        slices: input.slices.clone(),
+        pods: input.pods.clone(),
+        unreadable: input.unreadable.clone(),
+        ..Objects::default()
+    }
+}
+
+/// The NetworkAttachmentDefinitions with whereabouts, and those that cannot be read.
+#[derive(Default)]
+struct Decoded {
+    nads: BTreeMap<NadName, pools::Nad>,
+    unread: BTreeMap<NadName, DecodeError>,
+}
+
+/// Reads the NetworkAttachmentDefinitions with whereabouts. Their Networks have these names.
+fn decode(input: &Input, names: &BTreeMap<&NadName, Result<NetworkName, Invalid>>) -> Decoded {
+    let mut decoded = Decoded::default();
+    for (of, nad) in &input.nads {
+        match pools::Nad::decode(&nad.object) {
+            Ok(None) => {}
+            Ok(Some(mut nad)) => {
+                if let Some(Ok(network)) = names.get(of) {
+                    nad.network = network.clone();
+                }
+                decoded.nads.insert(of.clone(), nad);
+            }
+            Err(error) => drop(decoded.unread.insert(of.clone(), error)),
+        }
+    }
+    decoded
+}
+
+/// Returns a problem with its field relative to the `ipam` object. `None`: the translation finds it, too.
+fn in_ipam(error: DecodeError) -> Option<Invalid> {
+    let DecodeError::Field { field, problem, .. } = error else { return None };
+    let field = field.rsplit_once("ipam").map_or("", |(_, field)| field.trim_start_matches('.'));
+    Some(Invalid::new(field, problem))
 }
 
 fn note(note: pools::Note) -> Finding {
@@ -137,16 +196,17 @@ fn unknown_use(input: &Input, unread: Option<&NadName>) -> Option<Invalid> {
         );
         return Some(Invalid::new("type", problem));
     }
-    if let Some(error) = input.unreadable.first() {
-        return Some(Invalid::new("", format!("an object of whereabouts cannot be read: {error}")));
-    }
-    None
+    input.unreadable.first().map(unreadable)
+}
+
+fn unreadable(error: &DecodeError) -> Invalid {
+    Invalid::new("", format!("an object of whereabouts cannot be read: {error}"))
 }
 
 /// Returns the parts that some NetworkAttachmentDefinition of the same `network_name` does not exclude, with its name.
-fn given_away(nads: &[(NadName, pools::Nad)], handed_over: &[Span]) -> Vec<(String, Span, ObjectRef)> {
+fn given_away(nads: &BTreeMap<NadName, pools::Nad>, handed_over: &[Span]) -> Vec<(String, Span, ObjectRef)> {
     let mut found = Vec::new();
-    for (_, nad) in nads {
+    for nad in nads.values() {
         for range in &nad.ipam.ranges {
             let limits = limits(range);
             for part in handed_over.iter().filter_map(|part| part.intersection(limits?)) {
@@ -205,12 +265,53 @@ fn undecided(net: impl Display, parts: usize) -> String {
     }
     format!(
         "whereabouts would not know which addresses of {net} netclaim hands out: write a part of the range into ipam.exclude of every \
-         NetworkAttachmentDefinition that has it, and run this again with --handed-over PART"
+         NetworkAttachmentDefinition that has it, and run this again with --handed-over PART; or stop whereabouts, and take all over \
+         (netclaimctl migrate whereabouts)"
     )
 }
 
 impl Handover {
-    /// Adds what a pool of whereabouts becomes.
+    /// Adds what a pool of whereabouts becomes that netclaim takes over as a whole.
+    fn add_taken_over(&mut self, input: &Input, pool: PoolTakeover, problem: Option<&Invalid>) {
+        let orphans = pool.orphans.iter().map(|orphan| format!("{} ({})", orphan.address, orphan.podref));
+        let orphans: Vec<String> = orphans.collect();
+        let free = (!orphans.is_empty()).then(|| {
+            format!(
+                "addresses are free again, as the pods to which whereabouts gave them are not there: {}",
+                listed(&orphans)
+            )
+        });
+        let mut problems: Vec<Invalid> = problem.cloned().into_iter().collect();
+        problems.extend(pool.problems.iter().map(|problem| Invalid::new("", problem.to_string())));
+        // Pods of the same names may have come back with claims since a Network was made.
+        let is_made = |network: &NetworkAddressing| {
+            input.existing.is_made(network.network.as_str(), &nad_of(&network.nad))
+        };
+        let unleased = pool.leases.iter().filter(|(name, _)| !input.leases.contains(*name));
+        let unleased = unleased.filter_map(|(_, lease)| {
+            Some(format!("{} ({}/{})", lease.address?, lease.holder.namespace, lease.holder.name))
+        });
+        let unleased: Vec<String> = unleased.collect();
+        if !unleased.is_empty() && !pool.networks.iter().all(is_made) {
+            let problem = format!(
+                "pods have addresses of whereabouts that are not leased: {}; run `netclaimctl migrate whereabouts --apply`",
+                listed(&unleased)
+            );
+            problems.push(Invalid::new("type", problem));
+        }
+        self.notes.extend(pool.notes.into_iter().map(note));
+        for network in pool.networks {
+            let nad = nad_of(&network.nad);
+            let note =
+                free.iter().map(|reason| Finding::new(network.nad.clone(), "spec.config", reason.clone()));
+            self.notes.extend(note);
+            let addresses = if problems.is_empty() { Ok(network.addresses) } else { Err(problems.clone()) };
+            self.addresses.insert(nad, addresses);
+        }
+        self.pools.extend(pool.pool.map(|shared| (shared.name, shared.spec)));
+    }
+
+    /// Adds what a pool of whereabouts becomes, of which a part is handed over.
     fn add(&mut self, mut pool: PoolTakeover) {
         self.notes.extend(std::mem::take(&mut pool.notes).into_iter().map(note));
         let nads: Vec<NadName> = pool.networks.iter().map(|network| nad_of(&network.nad)).collect();
@@ -241,16 +342,21 @@ impl Handover {
             return;
         }
         let texts = excluded.iter().filter_map(|ip| Some(format!("{ip} ({})", used.get(ip)?)));
-        let texts: Vec<String> = texts.take(LISTED).collect();
-        let more = if excluded.len() > LISTED { " …" } else { "" };
+        let texts: Vec<String> = texts.collect();
         let reason = format!(
-            "addresses of the part are excluded, as whereabouts says that pods have them: {}{more}; remove them from exclude of the \
+            "addresses of the part are excluded, as whereabouts says that pods have them: {}; remove them from exclude of the \
              Network or AddressPool when these pods are gone",
-            texts.join(", ")
+            listed(&texts)
         );
         let finding = |nad: NadName| Finding::new(nad.object(), "spec.config", reason.clone());
         self.notes.extend(nads.into_iter().map(finding));
     }
+}
+
+/// Lists the first ones.
+fn listed(texts: &[String]) -> String {
+    let more = if texts.len() > LISTED { " …" } else { "" };
+    texts.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ") + more
 }
 
 fn nad_of(object: &ObjectRef) -> NadName {

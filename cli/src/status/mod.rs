@@ -1,23 +1,34 @@
 //! `netclaimctl status`: what netclaim has on the cluster, who uses it, and what is wrong.
 //!
 //! ```text
-//!   API server ── lists ──> snapshot ──> report (pure) ──> a table, or JSON
+//!   API server ── lists ──────────────────────────> snapshot ──> report, node (pure) ──> a table, or JSON
+//!              └─ proxy ──> agents with a problem ──┘
 //! ```
 //!
-//! It reads, and needs the rights of somebody who may read all namespaces' claims.
+//! It reads, and needs the rights of somebody who may read all namespaces' claims. Without the right to ask agents it says what
+//! is not known.
 
+mod agents;
+mod lacks;
+mod node;
+mod refused;
 mod report;
+mod samples;
 mod snapshot;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use kube::Client;
+use kube::{Client, ResourceExt as _};
 use netclaim_cni::error_chain;
+use serde::Serialize;
 
-use self::report::Report;
+use self::node::NodeReport;
+use self::report::{Report, questions};
+use self::snapshot::Snapshot;
 use crate::cluster::{Connection, ReadError};
 use crate::colour::Colours;
+use crate::print::{failed, json};
 
 /// `netclaimctl status`.
 #[derive(Debug, clap::Args)]
@@ -31,6 +42,9 @@ pub struct Args {
     /// The namespace in which netclaim is installed
     #[arg(long, short, default_value = "netclaim-system")]
     pub namespace: String,
+    /// Show this node: its devices, which program each CNI plugin is, and what it lacks
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
 }
 
 /// A form of the status.
@@ -49,31 +63,79 @@ pub async fn run(
     err: &mut (dyn Write + Send),
     colours: Colours,
 ) -> ExitCode {
-    let report = match report(&args).await {
-        Ok(report) => report,
-        Err(error) => {
-            let _ = writeln!(err, "netclaimctl: {}", error_chain(&error));
-            return ExitCode::FAILURE;
-        }
-    };
-    let text = match args.output {
-        Output::Table => report.text(colours),
-        Output::Json => match serde_json::to_string_pretty(&report) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                let _ = writeln!(err, "netclaimctl: {error}");
-                return ExitCode::FAILURE;
-            }
-        },
+    let shown = match shown(&args, colours).await {
+        Ok(shown) => shown,
+        Err(error) => return failed(err, error_chain(&error)),
     };
     // A reader that has closed the pipe has what it wants.
-    let _ = out.write_all(text.as_bytes());
-    if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let _ = out.write_all(shown.text.as_bytes());
+    if shown.is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn report(args: &Args) -> Result<Report, ReadError> {
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+enum StatusError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("there is no node {0}")]
+    NoNode(String),
+    #[error("the status cannot be written as JSON: {0}")]
+    Json(String),
+}
+
+/// A status as it is printed.
+struct Shown {
+    text: String,
+    is_well: bool,
+}
+
+async fn shown(args: &Args, colours: Colours) -> Result<Shown, StatusError> {
     let client = args.connection.client().await?;
-    Ok(Report::of(&snapshot::read(&client, &args.namespace).await?))
+    let asking = args.connection.client_without_retries().await?;
+    match &args.node {
+        Some(name) => {
+            let report = of_node(&client, &asking, &args.namespace, name).await?;
+            let text = printed(args.output, &report, || report.text(colours))?;
+            Ok(Shown { text, is_well: report.problems.is_empty() })
+        }
+        None => {
+            let report = of_cluster(&client, &asking, &args.namespace).await?;
+            let text = printed(args.output, &report, || report.text(colours))?;
+            Ok(Shown { text, is_well: report.problems.is_empty() })
+        }
+    }
+}
+
+fn printed(
+    output: Output,
+    report: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<String, StatusError> {
+    match output {
+        Output::Table => Ok(text()),
+        Output::Json => json(report).map_err(StatusError::Json),
+    }
+}
+
+async fn of_cluster(client: &Client, asking: &Client, namespace: &str) -> Result<Report, ReadError> {
+    let mut snapshot = snapshot::read(client, namespace).await?;
+    let questions = questions(&snapshot);
+    snapshot.answers = agents::ask(asking, questions.lack, questions.found).await;
+    Ok(Report::of(&snapshot))
+}
+
+async fn of_node(
+    client: &Client,
+    asking: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<NodeReport, StatusError> {
+    let mut snapshot: Snapshot = snapshot::read(client, namespace).await?;
+    let asked = node::questions(&snapshot, name);
+    snapshot.answers = agents::ask(asking, asked.clone(), asked).await;
+    let node = snapshot.nodes.iter().find(|node| node.name_any() == name);
+    let node = node.ok_or_else(|| StatusError::NoNode(name.to_owned()))?;
+    Ok(NodeReport::of(&snapshot, node))
 }
 
 /// Returns the status as people see it.
@@ -81,5 +143,8 @@ async fn report(args: &Args) -> Result<Report, ReadError> {
 /// # Errors
 /// Fails if the cluster cannot be read.
 pub(crate) async fn text(client: &Client, namespace: &str) -> Result<String, ReadError> {
-    Ok(Report::of(&snapshot::read(client, namespace).await?).text(Colours::Off))
+    Ok(of_cluster(client, client, namespace).await?.text(Colours::Off))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,16 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::ResourceExt as _;
 use netclaim_api::network::{Network, Scope};
 use netclaim_api::quantity::billionths;
 use netclaim_api::reasons::{AcceptedReason, Reason as _};
+use netclaim_api::taints::Reason;
 use netclaim_api::{DRIVER_NAME, attributes};
 use serde::Serialize;
 
+use super::agents::{Answers, Asked, NotAsked};
+use super::lacks::{self, Lack};
 use super::snapshot::Snapshot;
+use crate::claimed;
 use crate::colour::{Colours, Mark};
 use crate::components::{AGENT, CONTROLLER, is_named, is_ready};
 use crate::printable::printable;
@@ -25,6 +29,8 @@ pub(super) struct Report {
     pub(super) nodes: Vec<NodeRow>,
     /// What somebody should look at, in sentences.
     pub(super) problems: Vec<String>,
+    /// What netclaim does without on this cluster, and what is not known of it.
+    pub(super) notes: Vec<String>,
 }
 
 /// One Network.
@@ -55,12 +61,12 @@ pub(super) struct Amount {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeRow {
-    name: String,
+    pub(super) name: String,
     agent: Agent,
     devices: usize,
-    attachments: usize,
+    pub(super) attachments: usize,
     /// Devices that take no new pods, with the keys of the taints that say why.
-    closed: BTreeMap<String, BTreeSet<String>>,
+    pub(super) closed: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// The agent of a node.
@@ -73,18 +79,18 @@ pub(super) enum Agent {
 
 /// What claims have of a device.
 #[derive(Debug, Default)]
-struct Held {
-    attachments: usize,
+pub(super) struct Held {
+    pub(super) attachments: usize,
     capacity: BTreeMap<String, f64>,
 }
 
 /// A device that is published, and where.
-struct Published<'a> {
-    node: Option<&'a str>,
+pub(super) struct Published<'a> {
+    pub(super) node: Option<&'a str>,
     /// The Network that it is of; `None` for a link's own devices.
     network: Option<&'a str>,
-    pool: &'a str,
-    device: &'a Device,
+    pub(super) pool: &'a str,
+    pub(super) device: &'a Device,
 }
 
 impl Report {
@@ -101,32 +107,61 @@ impl Report {
             .map(|network| network_row(network, devices(&of_networks, &network.name_any()), &held))
             .collect();
         let agents = agents(&snapshot.pods);
-        let nodes: Vec<NodeRow> = snapshot
-            .nodes
-            .iter()
-            .map(|node| {
-                let name = node.name_any();
-                let agent = agents.get(name.as_str()).copied().unwrap_or(Agent::None);
-                let devices = devices(&of_nodes, &name);
-                node_row(name, agent, devices, &held)
-            })
-            .collect();
+        let rows = snapshot.nodes.iter().map(|node| {
+            let name = node.name_any();
+            let agent = agents.get(name.as_str()).map_or(Agent::None, |(agent, _)| *agent);
+            let devices = devices(&of_nodes, &name);
+            node_row(name, agent, devices, &held)
+        });
+        let nodes: Vec<NodeRow> = rows.collect();
         let mut problems = of_pods(&snapshot.pods);
         problems.extend(snapshot.networks.iter().filter_map(of_network));
-        problems.extend(nodes.iter().filter_map(of_node));
-        Self { networks, nodes, problems }
+        for (row, node) in nodes.iter().zip(&snapshot.nodes) {
+            let pod = agents.get(row.name.as_str()).map(|(_, pod)| *pod);
+            problems.extend(of_node(row, node, pod, snapshot));
+        }
+        Self { networks, nodes, problems, notes: notes(&snapshot.answers) }
     }
 }
 
+/// What agents are asked for a report of the whole cluster.
+pub(super) struct Questions<'a> {
+    /// Those that are not ready.
+    pub(super) lack: Asked<'a>,
+    /// Those whose nodes lack plugins, and one that is ready: the API server is the same for all.
+    pub(super) found: Asked<'a>,
+}
+
+/// Returns whom to ask.
+pub(super) fn questions(snapshot: &Snapshot) -> Questions<'_> {
+    let missing = Reason::PluginMissing.key();
+    let lacks_plugin =
+        |published: &&Published<'_>| closing(published.device).any(|taint| taint.key == missing);
+    let published = published(&snapshot.slices);
+    let without: BTreeSet<&str> =
+        published.iter().filter(lacks_plugin).filter_map(|published| published.node).collect();
+    let agents = agents(&snapshot.pods);
+    let of_nodes = || snapshot.nodes.iter().filter_map(|node| node.metadata.name.as_deref());
+    let named = |node: &'_ str, is: Agent| {
+        agents
+            .get_key_value(node)
+            .filter(|(_, (agent, _))| *agent == is)
+            .map(|(node, (_, pod))| (*node, *pod))
+    };
+    let is_running = |(_, pod): &(&str, &Pod)| lacks::waiting(pod).is_none();
+    let lack = of_nodes().filter_map(|node| named(node, Agent::NotReady)).filter(is_running).collect();
+    let ready = || of_nodes().filter_map(|node| named(node, Agent::Ready));
+    let mut found: Asked<'_> = ready().filter(|(node, _)| without.contains(node)).collect();
+    if found.is_empty() {
+        found.extend(ready().next());
+    }
+    Questions { lack, found }
+}
+
 /// What claims hold of netclaim's devices, by pool and device.
-fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
+pub(super) fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
     let mut held: BTreeMap<(&str, &str), Held> = BTreeMap::new();
-    let allocations = snapshot.claims.iter().filter_map(|claim| claim.status.as_ref()?.allocation.as_ref());
-    let results =
-        allocations.filter_map(|allocation| allocation.devices.as_ref()?.results.as_ref()).flatten();
-    // A claim with admin access attaches nothing.
-    let ours = results.filter(|result| result.driver == DRIVER_NAME && result.admin_access != Some(true));
-    for result in ours {
+    for (result, _) in snapshot.claims.iter().flat_map(claimed::devices) {
         let held = held.entry((&result.pool, &result.device)).or_default();
         held.attachments += 1;
         for (name, quantity) in result.consumed_capacity.iter().flatten() {
@@ -137,7 +172,7 @@ fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
 }
 
 /// The devices of the newest generation of each pool.
-fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
+pub(super) fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
     let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
     for slice in slices {
         let pool = &slice.spec.pool;
@@ -158,9 +193,13 @@ fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
 }
 
 fn network_of(device: &Device) -> Option<&str> {
+    attribute(device, attributes::NETWORK).filter(|name| !name.is_empty())
+}
+
+/// The text of an attribute of netclaim's.
+pub(super) fn attribute<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
     let mut attributes = device.attributes.iter().flatten();
-    let (_, network) = attributes.find(|(name, _)| plain(name) == attributes::NETWORK)?;
-    network.string.as_deref().filter(|name| !name.is_empty())
+    attributes.find(|(found, _)| plain(found) == name)?.1.string.as_deref()
 }
 
 type Groups<'a> = BTreeMap<&'a str, Vec<&'a Published<'a>>>;
@@ -215,7 +254,7 @@ fn network_row(
     row
 }
 
-fn node_row(
+pub(super) fn node_row(
     name: String,
     agent: Agent,
     published: &[&Published<'_>],
@@ -234,19 +273,19 @@ fn node_row(
 }
 
 /// The taints by which a device takes no new pods.
-fn closing(device: &Device) -> impl Iterator<Item = &DeviceTaint> {
+pub(super) fn closing(device: &Device) -> impl Iterator<Item = &DeviceTaint> {
     device.taints.iter().flatten().filter(|taint| taint.effect != "None")
 }
 
-/// The state of the agents, by node. During an update a node has two, of which one works.
-fn agents(pods: &[Pod]) -> BTreeMap<&str, Agent> {
+/// The state of the agents, by node, each with its pod. During an update a node has two, of which one works.
+pub(super) fn agents(pods: &[Pod]) -> BTreeMap<&str, (Agent, &Pod)> {
     let mut agents = BTreeMap::new();
     for pod in pods.iter().filter(|pod| is_named(pod, AGENT)) {
         let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { continue };
         let agent = if is_ready(pod) { Agent::Ready } else { Agent::NotReady };
-        let known = agents.entry(node).or_insert(agent);
+        let known = agents.entry(node).or_insert((agent, pod));
         if agent == Agent::Ready {
-            *known = agent;
+            *known = (agent, pod);
         }
     }
     agents
@@ -285,22 +324,64 @@ fn of_network(network: &Network) -> Option<String> {
     }
 }
 
-fn of_node(node: &NodeRow) -> Option<String> {
-    let NodeRow { name, .. } = node;
-    match node.agent {
-        Agent::None => Some(format!("node {name} has no agent: pods with networks do not run there")),
-        Agent::NotReady => Some(format!(
-            "node {name}: the agent is not ready. It needs NRI and CDI of the container runtime: see kubectl describe node {name}, and its log"
-        )),
-        Agent::Ready if node.devices == 0 => Some(format!(
+/// Problems of a node. `pod` is that of its agent.
+pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &Snapshot) -> Vec<String> {
+    let NodeRow { name, .. } = row;
+    let mut problems: Vec<String> =
+        lacks::of_versions(node).into_iter().chain(lacks::of_cdi(name, snapshot)).collect();
+    match row.agent {
+        Agent::None => {
+            problems.push(format!("node {name} has no agent: pods with networks do not run there"))
+        }
+        Agent::NotReady => {
+            let lack = lacks::of_agent(pod, snapshot.answers.lacks.get(name));
+            problems.extend(not_ready(name, lack));
+        }
+        Agent::Ready if row.devices == 0 => problems.push(format!(
             "node {name} publishes no device: it has no uplink that a Network or an UplinkPolicy selects"
         )),
-        Agent::Ready if !node.closed.is_empty() => {
-            let closed: Vec<String> = node.closed.iter().map(closed).collect();
-            Some(format!("node {name} takes no new pods for {}", closed.join(", ")))
+        Agent::Ready => {
+            if !row.closed.is_empty() {
+                let closed: Vec<String> = row.closed.iter().map(closed).collect();
+                problems.push(format!("node {name} takes no new pods for {}", closed.join(", ")));
+            }
+            problems.extend(lacks::of_plugins(row, snapshot));
         }
-        Agent::Ready => None,
     }
+    problems
+}
+
+fn not_ready(name: &str, lack: Lack) -> Vec<String> {
+    let unknown = format!(
+        "node {name}: the agent is not ready. It needs NRI and CDI of the container runtime: see kubectl describe node {name}, and its log"
+    );
+    match lack {
+        Lack::Unasked => vec![unknown],
+        Lack::Unknown(why) => vec![format!("{unknown} ({why})")],
+        Lack::Waits(why) => vec![format!("node {name}: the agent does not run: {why}")],
+        Lack::Nothing => {
+            vec![format!(
+                "node {name}: the agent is not ready, but says that it lacks nothing any more: look again in some seconds"
+            )]
+        }
+        Lack::These(lines) => {
+            lines.iter().map(|line| format!("node {name}: the agent is not ready: {line}")).collect()
+        }
+    }
+}
+
+/// What holds for the whole cluster, as the agents that were asked say.
+fn notes(answers: &Answers) -> Vec<String> {
+    let found: Vec<_> = answers.found.values().filter_map(|found| found.as_ref().ok()).collect();
+    match (found.is_empty(), answers.found.values().find_map(|found| found.as_ref().err())) {
+        (true, Some(why)) => vec![unknown_features(why)],
+        _ => lacks::of_server(&found),
+    }
+}
+
+/// The sentence about an agent that cannot be asked.
+fn unknown_features(why: &NotAsked) -> String {
+    format!("not known which feature gates the API server lacks: an agent would say, but {why}")
 }
 
 /// `net-storage (link-down)`.
@@ -310,7 +391,7 @@ fn closed((device, taints): (&String, &BTreeSet<String>)) -> String {
 }
 
 /// A name without the driver's domain, which the API server adds or not.
-fn plain(name: &str) -> &str {
+pub(super) fn plain(name: &str) -> &str {
     name.strip_prefix(DRIVER_NAME).and_then(|name| name.strip_prefix('/')).unwrap_or(name)
 }
 
@@ -392,8 +473,17 @@ impl Report {
         for problem in &self.problems {
             text += &format!("* {}\n", printable(problem));
         }
-        text
+        text + &noted(&self.notes)
     }
+}
+
+/// The notes under a report for people.
+pub(super) fn noted(notes: &[String]) -> String {
+    if notes.is_empty() {
+        return String::new();
+    }
+    let lines: Vec<String> = notes.iter().map(|note| format!("* {}\n", printable(note))).collect();
+    format!("\nNOTES\n{}", lines.concat())
 }
 
 #[cfg(test)]
@@ -455,6 +545,7 @@ mod tests {
             claims: vec![claim("a", used.clone()), claim("a", used), claim("b", json!({"addresses": "1"}))],
             nodes: vec![node("a"), node("b")],
             pods: vec![pod(AGENT, "a", "True"), pod(AGENT, "b", "True"), pod(CONTROLLER, "b", "True")],
+            ..Snapshot::default()
         }
     }
 
@@ -480,7 +571,9 @@ mod tests {
     fn what_is_wrong_is_said_in_sentences() {
         let mut snapshot = healthy();
         let invalid = json!({"status": "False", "reason": "Invalid", "message": "spec.cni: it is empty"});
-        snapshot.networks.push(network("odd", json!({"scope": "Cluster"}), invalid));
+        // A map of labels does not hide the other Networks.
+        let odd = json!({"scope": "Cluster", "nodeSelector": {"rack": "a"}});
+        snapshot.networks.push(network("odd", odd, invalid));
         snapshot.networks.push(network("new", json!({}), json!({"observedGeneration": 0})));
         let down = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);
         snapshot.slices[2] = slice("b", 1, json!([storage(down)]));

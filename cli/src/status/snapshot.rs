@@ -1,5 +1,7 @@
 //! Reads what a status is made of.
 
+use std::ops::ControlFlow;
+
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
@@ -7,7 +9,12 @@ use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::Network;
 
-use crate::cluster::{ReadError, list};
+use super::agents::Answers;
+use super::refused::{Refused, refused};
+use crate::cluster::{ReadError, fold, list};
+
+/// Most pods of others that are kept.
+const MAX_REFUSED: usize = 100;
 
 /// The objects of one moment, more or less.
 #[derive(Debug, Default)]
@@ -19,6 +26,10 @@ pub(super) struct Snapshot {
     pub(super) nodes: Vec<Node>,
     /// Those of netclaim's namespace.
     pub(super) pods: Vec<Pod>,
+    /// Pods whose containers a runtime without CDI refuses.
+    pub(super) refused: Vec<Refused>,
+    /// What agents say, of those that were asked.
+    pub(super) answers: Answers,
 }
 
 /// Reads the cluster; netclaim is in this namespace.
@@ -28,12 +39,27 @@ pub(super) struct Snapshot {
 pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, ReadError> {
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
-    let (networks, slices, claims, nodes, pods) = tokio::try_join!(
+    let (networks, slices, claims, nodes, pods, refused) = tokio::try_join!(
         list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
         list("ResourceSlices", Api::all(client.clone()), &ours),
         list("ResourceClaims of all namespaces", Api::all(client.clone()), &everything),
         list("Nodes", Api::all(client.clone()), &everything),
         list("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything),
+        refused_pods(client),
     )?;
-    Ok(Snapshot { networks, slices, claims, nodes, pods })
+    Ok(Snapshot { networks, slices, claims, nodes, pods, refused, answers: Answers::default() })
+}
+
+/// Reads the pods that have not started. Whoever may not read them does without.
+async fn refused_pods(client: &Client) -> Result<Vec<Refused>, ReadError> {
+    let (pods, pending) =
+        (Api::<Pod>::all(client.clone()), ListParams::default().fields("status.phase=Pending"));
+    let found = fold("Pods", &pods, &pending, Vec::new, |found, pod| {
+        found.extend(refused(&pod));
+        if found.len() < MAX_REFUSED { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    match found.await {
+        Err(error) if error.is_forbidden() => Ok(Vec::new()),
+        found => found,
+    }
 }

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use netclaim_api::DRIVER_NAME;
 
 use self::report::Report;
+use crate::print::{failed, json};
 
 /// `netclaimctl validate`.
 #[derive(Debug, clap::Args)]
@@ -56,12 +57,9 @@ pub fn run(args: &Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Sen
             let _ = write!(out, "{report}");
             let _ = writeln!(err, "netclaimctl: {}", report.summary());
         }
-        Output::Json => match serde_json::to_string_pretty(&report) {
-            Ok(json) => drop(writeln!(out, "{json}")),
-            Err(error) => {
-                let _ = writeln!(err, "netclaimctl: {error}");
-                return ExitCode::FAILURE;
-            }
+        Output::Json => match json(&report) {
+            Ok(json) => drop(out.write_all(json.as_bytes())),
+            Err(error) => return failed(err, error),
         },
     }
     if report.is_fine(args.strict) { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
+use tracing::Instrument as _;
 
 use super::bin_changes::BinChanges;
 use super::deadline::Deadline;
@@ -19,6 +20,8 @@ use super::launcher::{Launcher, MountNamespaceError};
 use super::locks::{AttachmentGuard, Locks};
 use super::namespace_gone;
 use super::reply::Reply;
+use super::runs::{Observed, RunObserver};
+use super::spans::{self, TraceOf};
 use crate::attachment::{Attachment, ValidAttachment};
 use crate::config::{NetworkList, PluginConf};
 use crate::error_chain::error_chain;
@@ -50,6 +53,8 @@ pub struct Runtime {
     pub(super) launcher: Launcher,
     locks: Locks,
     pub(super) versions: KnownVersions,
+    observed: Observed,
+    trace_of: Option<TraceOf>,
 }
 
 /// A directory that cannot be searched for plugins.
@@ -90,8 +95,8 @@ impl Runtime {
         if !passed_on.iter().any(|(key, _)| key == "PATH") {
             passed_on.push(("PATH".into(), DEFAULT_PATH.into()));
         }
-        let (launcher, locks, versions) = Default::default();
-        Ok(Self { bin_dirs, cni_path, env: passed_on, launcher, locks, versions })
+        let (launcher, locks, versions, observed) = Default::default();
+        Ok(Self { bin_dirs, cni_path, env: passed_on, launcher, locks, versions, observed, trace_of: None })
     }
 
     /// Looks for plugins, and runs them, in the mount namespace at `path`: `/proc/1/ns/mnt` is the host's for a program
@@ -109,6 +114,20 @@ impl Runtime {
     pub fn with_env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((key.into(), value.into()));
         self
+    }
+
+    /// Reports every run of a plugin to `observer`.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn RunObserver>) -> Self {
+        self.observed = Observed::by(observer);
+        self
+    }
+
+    /// Gives each plugin of an ADD or a DEL the trace context that `trace_of` returns for its [span](super::spans), instead of that of
+    /// [`Attachment::trace`].
+    #[must_use]
+    pub fn with_trace_of(self, trace_of: TraceOf) -> Self {
+        Self { trace_of: Some(trace_of), ..self }
     }
 
     /// The directories that are searched.
@@ -405,9 +424,15 @@ impl Runtime {
         deadline: Deadline,
     ) -> Result<(Reply, String), Error> {
         let Call { verb, list, plugin, attachment, .. } = *call;
+        let span = spans::of_plugin(verb, &call.context);
+        let traced = self.trace_of.and_then(|trace_of| trace_of(&span));
+        let traced = traced.map(|trace| Attachment { trace: Some(trace), ..attachment.clone() });
+        let attachment = traced.as_ref().unwrap_or(attachment);
         let request = Request::attachment(verb, list, plugin, attachment, prev, &self.cni_path)
             .map_err(|e| call.context.error(e))?;
-        self.exec(&call.context, request, deadline, Some(Arc::clone(lock))).await
+        let exec = self.exec(&call.context, request, deadline, Some(Arc::clone(lock)));
+        let done = exec.instrument(span.clone()).await;
+        done.inspect_err(|error| spans::failed(&span, &error_chain(error)))
     }
 
     pub(super) async fn exec(
@@ -418,13 +443,16 @@ impl Runtime {
         lock: Option<Arc<AttachmentGuard>>,
     ) -> Result<(Reply, String), Error> {
         let path = self.search(context)?;
+        let run = self.observed.run(&context.plugin, request.verb);
         let Ended { outcome, stderr } =
             exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
+        let outcome = outcome.and_then(|reply| reply.success().map(|()| reply));
+        run.ended(outcome.as_ref());
         // STATUS is repeated often, and its answer says all.
         if !stderr.is_empty() && context.verb != Some(Verb::Status) {
             context.log(&stderr);
         }
-        match outcome.and_then(|reply| reply.success().map(|()| reply)) {
+        match outcome {
             Ok(reply) => Ok((reply, stderr)),
             Err(kind) => Err(context.error_with(kind, stderr)),
         }

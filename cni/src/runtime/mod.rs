@@ -16,6 +16,8 @@ mod locks;
 mod namespace_gone;
 mod negotiation;
 pub(crate) mod reply;
+mod runs;
+pub mod spans;
 
 pub use attachments::{AttachmentError, Attachments, Collected};
 pub use bin_changes::BinChanges;
@@ -26,3 +28,4 @@ pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, TERM_GRACE, close_inherited_descri
 pub use file_locks::FileLock;
 pub use launcher::MountNamespaceError;
 pub use reply::STDOUT_LIMIT;
+pub use runs::{RunEnd, RunObserver};

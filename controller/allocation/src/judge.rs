@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{Device, DeviceClass, DeviceConstraint, ResourceClaim, ResourceSlice};
@@ -15,7 +16,9 @@ use crate::combination::{self, Choice, Found};
 use crate::holdings::{DeviceId, Held, Holder, Holdings};
 use crate::node_selector::{self, KnownNode};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
-use crate::request::{self, Alternatives, MOST_DEVICES, Request, RequestName, Wanted};
+use crate::request::{
+    self, Alternatives, Compiler, MOST_DEVICES, Request, RequestName, TOO_LATE, Wanted, is_over,
+};
 use crate::selector::{Evaluation, Selector};
 
 /// Claims of one pod that are to be served together on a node.
@@ -26,6 +29,8 @@ pub struct Question {
     claims: Vec<ClaimQuestion>,
     /// Devices that the searches of the nodes to come may try.
     steps_left: usize,
+    /// After this time no selector is evaluated.
+    pub(crate) deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -130,19 +135,28 @@ pub struct DeviceVerdict {
 impl Question {
     /// Asks for these claims.
     pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Self {
+        Self::compiled(claims, classes, Compiler::default())
+    }
+
+    /// Asks for these claims. Selectors that are not compiled by then are not known.
+    pub fn by(deadline: Instant, claims: &[ResourceClaim], classes: &[DeviceClass]) -> Self {
+        Self::compiled(claims, classes, Compiler::until(deadline))
+    }
+
+    fn compiled(claims: &[ResourceClaim], classes: &[DeviceClass], mut compiler: Compiler) -> Self {
         let claims = claims.iter().map(|claim| {
             let name = claim.metadata.name.clone().unwrap_or_default();
             let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
             let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
             ClaimQuestion {
                 allocated: allocation.map(|allocation| allocation.node_selector.clone()),
-                requests: request::of_claim(&name, claim, classes),
+                requests: request::of_claim(&name, claim, classes, &mut compiler),
                 constraints: devices.and_then(|devices| devices.constraints.clone()).unwrap_or_default(),
                 left_out: 0,
                 name,
             }
         });
-        Self { claims: claims.collect(), steps_left: combination::MOST_STEPS_OF_ALL }
+        Self { claims: claims.collect(), steps_left: combination::MOST_STEPS_OF_ALL, deadline: None }
     }
 
     /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
@@ -343,7 +357,7 @@ impl Question {
         let enough =
             |usable: &Vec<usize>| matches!(request.wanted, Wanted::Exactly(count) if usable.len() >= count);
         for (index, candidate) in pools.candidates.iter().enumerate() {
-            let causes = device_causes(request, candidate, pools, holdings);
+            let causes = device_causes(request, candidate, pools, holdings, self.deadline);
             let is_passed_over = |cause: &Cause| match request.wanted {
                 Wanted::Exactly(_) => matches!(cause, Cause::NotSelected { .. }),
                 // All devices that could ever serve the request are wanted.
@@ -466,8 +480,9 @@ fn device_causes(
     candidate: &Candidate<'_>,
     pools: &Pools<'_>,
     holdings: &Holdings,
+    deadline: Option<Instant>,
 ) -> Vec<Cause> {
-    let causes = causes_of_placed(request, candidate, pools, holdings);
+    let causes = causes_of_placed(request, candidate, pools, holdings, deadline);
     let is_refused = match request.wanted {
         Wanted::Exactly(_) => !causes.is_empty() && !causes.iter().any(Cause::stops_the_scheduler),
         // Where the device is not for the node, the request does not want it.
@@ -488,12 +503,13 @@ fn causes_of_placed(
     candidate: &Candidate<'_>,
     pools: &Pools<'_>,
     holdings: &Holdings,
+    deadline: Option<Instant>,
 ) -> Vec<Cause> {
     let held = holdings.of(&candidate.id);
     let whole = held.iter().find(|held| held.share.is_none()).filter(|_| !request.admin_access);
     let mut causes: Vec<Cause> =
         whole.map(|held| Cause::Allocated { holder: held.holder.clone() }).into_iter().collect();
-    match selected(request, candidate) {
+    match selected(request, candidate, deadline) {
         Ok(()) => {}
         Err(cause @ Cause::NotSelected { .. }) => return vec![cause],
         // The scheduler does not look at the selectors for a device that somebody has.
@@ -515,9 +531,12 @@ fn causes_of_placed(
     causes
 }
 
-fn selected(request: &Request, candidate: &Candidate<'_>) -> Result<(), Cause> {
+fn selected(request: &Request, candidate: &Candidate<'_>, deadline: Option<Instant>) -> Result<(), Cause> {
     for (by, selector) in &request.selectors {
         let (by, expression) = (by.clone(), selector.text().to_owned());
+        if is_over(deadline) {
+            return Err(Cause::SelectorUnknown { by, expression, why: TOO_LATE.to_owned() });
+        }
         match selector.evaluate(&candidate.selectable) {
             Evaluation::Matches => {}
             Evaluation::Differs => return Err(Cause::NotSelected { by, expression }),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint, DeviceToleration,
@@ -108,12 +109,32 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
 
 /// Compiles selectors; the same expression only once.
 #[derive(Debug, Default)]
-struct Compiler(BTreeMap<String, Arc<Selector>>);
+pub(crate) struct Compiler {
+    known: BTreeMap<String, Arc<Selector>>,
+    /// After this time nothing more is compiled.
+    deadline: Option<Instant>,
+}
+
+/// Why a selector says nothing after a deadline.
+pub(crate) const TOO_LATE: &str = "its selectors take too long";
+
+/// Whether a deadline has passed.
+pub(crate) fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
 
 impl Compiler {
+    pub(crate) fn until(deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), ..Self::default() }
+    }
+
     fn selector(&mut self, expression: &str) -> Arc<Selector> {
-        let known = self.0.entry(expression.to_owned());
-        Arc::clone(known.or_insert_with(|| Arc::new(Selector::new(expression))))
+        let known = self.known.entry(expression.to_owned());
+        let new = || match is_over(self.deadline) {
+            true => Selector::unread(expression, TOO_LATE),
+            false => Selector::new(expression),
+        };
+        Arc::clone(known.or_insert_with(|| Arc::new(new())))
     }
 }
 
@@ -121,11 +142,15 @@ impl Compiler {
 pub(crate) type Alternatives = Vec<Request>;
 
 /// Reads the requests of a claim.
-pub(crate) fn of_claim(name: &str, claim: &ResourceClaim, classes: &[DeviceClass]) -> Vec<Alternatives> {
-    let mut compiler = Compiler::default();
+pub(crate) fn of_claim(
+    name: &str,
+    claim: &ResourceClaim,
+    classes: &[DeviceClass],
+    compiler: &mut Compiler,
+) -> Vec<Alternatives> {
     let requests = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref()?.requests.as_ref());
     let requests = requests.into_iter().flatten();
-    requests.map(|request| alternatives(name, request, classes, &mut compiler)).collect()
+    requests.map(|request| alternatives(name, request, classes, compiler)).collect()
 }
 
 fn alternatives(

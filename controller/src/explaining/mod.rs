@@ -3,11 +3,12 @@
 //! ```text
 //!   watch of pods ──> pods: who waits, in groups ──> read: claims, classes, slices ──┐
 //!   reconciler ── Demand: nodes, Networks ───────────────────────────────────────────┴─> netclaim_allocation
-//!   events of pods <── pods: who has not been told <── note: one text for the group <──────────┘
+//!   events of pods <── pods: who has no report yet <── note: one text for the group <──────────┘
 //! ```
 //!
 //! The scheduler says only "cannot allocate all claims". Nothing is read while no pod waits that asks for netclaim's devices, and
-//! nothing of what is read is kept. Reading and judging take at most a part of the time.
+//! nothing of what is read is kept. Reading and judging take at most a part of the time, and end however many claims, classes and
+//! selectors a tenant writes.
 
 mod note;
 mod pods;
@@ -19,17 +20,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, PodSpec};
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use k8s_openapi::api::resource::v1::DeviceClass;
 use kube::Client;
 use kube::runtime::watcher;
-use netclaim_allocation::{Judgement, Needed, Outlook, Question, World};
+use netclaim_allocation::{Effort, Judgement, Needed, Outlook, Question, World};
 use netclaim_api::NetworkName;
 use netclaim_api::reasons::{PodEvent, Reason as _};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use self::pods::{Finding, Group, Pods, Report};
+use self::pods::{Finding, PodGroup, Pods, Report};
 use self::read::{Offers, Reader};
 use crate::blocks::Demand;
 use crate::events::Events;
@@ -45,8 +46,17 @@ const GROUPS: usize = 50;
 /// Time between two events.
 const EVENT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// After a round, this many times as long as it took nothing is read or judged.
-const REST: u32 = 9;
+/// The pause after a round is this many times as long as the round.
+const PAUSE_FACTOR: u32 = 9;
+
+/// The longest pause after a round.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// The longest time to compile the selectors of a group, and the longest time to evaluate them: tenants write them.
+const GROUP_TIME: Duration = Duration::from_secs(5);
+
+/// The longest time to compile and evaluate the selectors of all groups of a round.
+const ROUND_TIME: Duration = Duration::from_secs(30);
 
 /// The pods that wait for a node, shared with the watch that shows them.
 #[derive(Debug, Default)]
@@ -95,9 +105,31 @@ pub(crate) async fn run(
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 let begin = Instant::now();
                 explainer.round(begin).await;
-                next_round = Instant::now() + begin.elapsed() * REST;
+                next_round = Instant::now() + pause(begin.elapsed());
             }
         }
+    }
+}
+
+/// How long nothing is read or judged after a round that took this long.
+fn pause(round: Duration) -> Duration {
+    LONGEST_PAUSE.min(round * PAUSE_FACTOR)
+}
+
+/// Time for selectors that is left in a round.
+struct TimeLeft(Duration);
+
+impl TimeLeft {
+    /// Runs work that ends by a deadline, beside the other tasks. `None`: it panicked, which is a bug; the group is judged again later.
+    async fn spend<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(std::time::Instant) -> T + Send + 'static,
+    ) -> Option<T> {
+        let begin = std::time::Instant::now();
+        let deadline = begin + self.0.min(GROUP_TIME);
+        let done = spawn_blocking(move || work(deadline)).await.ok();
+        self.0 = self.0.saturating_sub(begin.elapsed());
+        done
     }
 }
 
@@ -109,61 +141,64 @@ struct Explainer {
     demand: watch::Receiver<Option<Demand>>,
 }
 
-/// A group with the claims of one of its pods, under the names that the pods have for them.
-struct Asking {
-    group: Group,
-    claims: Vec<ResourceClaim>,
-}
-
 impl Explainer {
     /// Judges the groups that are due.
     async fn round(&mut self, now: Instant) {
         let due = self.unscheduled.pods().take_due(now, GROUPS);
         let mut classes = BTreeMap::new();
+        // The claims have the names that the pods have for them.
         let mut asking = Vec::new();
         for (group, claims) in due {
             match self.reader.claims(&group.namespace, &claims, &mut classes).await {
-                Ok(Some(claims)) => asking.push(Asking { group, claims }),
-                // They are made or deleted just now.
+                Ok(Some(claims)) => asking.push((group, claims)),
+                // They are made or deleted just now, or too many.
                 Ok(None) => self.answer(&group, &Finding::Other(Outcome::Unknown)),
                 Err(error) => self.failed([&group], &error),
             }
         }
-        let classes: Vec<DeviceClass> = classes.into_values().flatten().collect();
-        let (ours, foreign): (Vec<Asking>, Vec<Asking>) =
-            asking.into_iter().partition(|asking| is_ours(&asking.claims, &classes));
-        for asking in foreign {
-            self.answer(&asking.group, &Finding::Other(Outcome::Foreign));
+        let classes: Arc<[DeviceClass]> = classes.into_values().flatten().collect();
+        let mut time_left = TimeLeft(ROUND_TIME);
+        let mut ours = Vec::new();
+        for (group, claims) in asking {
+            let classes = classes.clone();
+            let question = time_left.spend(move |deadline| Question::by(deadline, &claims, &classes)).await;
+            match question {
+                // No request names the driver.
+                Some(question) if question.of_driver().is_empty() => {
+                    self.answer(&group, &Finding::Other(Outcome::Foreign));
+                }
+                Some(question) => ours.push((group, question)),
+                None => {}
+            }
         }
         if ours.is_empty() {
             return;
         }
         let mut needed = Needed::default();
-        ours.iter().for_each(|asking| needed.add(&Question::new(&asking.claims, &classes)));
+        ours.iter().for_each(|(_, question)| needed.add(question));
         let offers = match self.reader.offers(&needed).await {
             Ok(offers) => offers,
-            Err(error) => return self.failed(ours.iter().map(|asking| &asking.group), &error),
+            Err(error) => return self.failed(ours.iter().map(|(group, _)| group), &error),
         };
-        let snapshot = Arc::new(Snapshot::new(classes, offers, self.demand.borrow().as_ref()));
-        for Asking { group, claims } in ours {
+        let snapshot = Arc::new(Snapshot::new(offers, self.demand.borrow().as_ref()));
+        for (group, question) in ours {
             let snapshot = snapshot.clone();
-            let judged = spawn_blocking(move || {
-                let finding = snapshot.judge(&group, &claims);
+            let judged = time_left.spend(move |deadline| {
+                let finding = snapshot.judge(&group, question, deadline);
                 (group, finding)
             });
-            // A panic is a bug; the group is judged again later.
-            if let Ok((group, finding)) = judged.await {
+            if let Some((group, finding)) = judged.await {
                 self.answer(&group, &finding);
             }
         }
     }
 
-    fn answer(&self, group: &Group, finding: &Finding) {
+    fn answer(&self, group: &PodGroup, finding: &Finding) {
         let (pods, outcome) = self.unscheduled.pods().answer(group, finding, Instant::now());
         self.count(outcome, pods);
     }
 
-    fn failed<'a>(&self, groups: impl IntoIterator<Item = &'a Group>, error: &kube::Error) {
+    fn failed<'a>(&self, groups: impl IntoIterator<Item = &'a PodGroup>, error: &kube::Error) {
         tracing::warn!(error = error as &dyn Error, "cannot read why pods wait for a node, will retry");
         for group in groups {
             self.answer(group, &Finding::Other(Outcome::Failed));
@@ -194,19 +229,13 @@ impl Explainer {
     }
 
     fn count(&self, outcome: Outcome, pods: usize) {
-        let counter = self.metrics.pods_explained.get_or_create(&Explained { outcome: outcome.as_str() });
+        let counter = self.metrics.pods_explained.get_or_create(&Explained { outcome });
         counter.inc_by(u64::try_from(pods).unwrap_or(u64::MAX));
     }
 }
 
-/// Whether a request names the driver.
-fn is_ours(claims: &[ResourceClaim], classes: &[DeviceClass]) -> bool {
-    !Question::new(claims, classes).of_driver().is_empty()
-}
-
 /// What the scheduler works with, at one moment.
 struct Snapshot {
-    classes: Vec<DeviceClass>,
     offers: Offers,
     nodes: Vec<Node>,
     /// Whether each Network is accepted.
@@ -214,22 +243,20 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(classes: Vec<DeviceClass>, offers: Offers, demand: Option<&Demand>) -> Self {
+    fn new(offers: Offers, demand: Option<&Demand>) -> Self {
         let nodes = demand.iter().flat_map(|demand| demand.nodes.iter());
         let networks = demand.iter().flat_map(|demand| &demand.networks);
         Self {
-            classes,
             offers,
             nodes: nodes.map(|(name, facts)| facts.object(name)).collect(),
             networks: networks.map(|(name, draw)| (name.clone(), *draw != Draw::Unknown)).collect(),
         }
     }
 
-    /// Judges all nodes for a group.
-    fn judge(&self, group: &Group, claims: &[ResourceClaim]) -> Finding {
+    /// Judges the nodes that a group selects.
+    fn judge(&self, group: &PodGroup, question: Question, deadline: std::time::Instant) -> Finding {
         let refusal = |name: &str| self.refusal(name);
         let world = World {
-            classes: &self.classes,
             slices: &self.offers.slices,
             nodes: Some(&self.nodes),
             holdings: &self.offers.holdings,
@@ -237,7 +264,7 @@ impl Snapshot {
         };
         // It was written from what the API server sent.
         let pod: PodSpec = serde_json::from_str(&group.spec).unwrap_or_default();
-        let judgement = Judgement::of(claims, Some(&pod), &world, false);
+        let judgement = Judgement::of(question, Some(&pod), &world, Effort::Until(deadline));
         match judgement.outlook() {
             Outlook::Refused(why) => Finding::Cause(note::of_all(&why)),
             Outlook::Unserved(why) => {

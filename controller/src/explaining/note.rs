@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use netclaim_allocation::{Group, HeldBy, Holder};
-use netclaim_api::shorten;
+use netclaim_api::{one_line, shorten};
 
 use crate::events::MAX_NOTE;
 
@@ -16,7 +16,7 @@ const NAMED_NODES: usize = 5;
 const MAX_SENTENCE: usize = 400;
 
 /// Bytes for `. And 4999 more causes`.
-const REST: usize = 32;
+const MORE_CAUSES: usize = 32;
 
 /// Returns the text where the nodes do not matter.
 pub(super) fn of_all(why: &str) -> String {
@@ -33,7 +33,7 @@ pub(super) fn of_groups(why: &str, groups: &[Group], namespace: &str) -> String 
         let (nodes, text) = (group.nodes_in_words(NAMED_NODES), &group.text);
         let sentence = one_line(&format!("{request}{nodes}: {text}{}", held_by(&group.holders, namespace)));
         let sentence = shorten(sentence, MAX_SENTENCE);
-        if note.len() + sentence.len() + REST > MAX_NOTE {
+        if note.len() + sentence.len() + MORE_CAUSES > MAX_NOTE {
             note += &format!(". And {} more causes", groups.len() - index);
             break;
         }
@@ -53,11 +53,6 @@ fn held_by(holders: &[Holder], namespace: &str) -> String {
         (false, false) => HeldBy(&own).to_string(),
         (false, true) => format!("{}, and claims of other namespaces", HeldBy(&own)),
     }
-}
-
-/// Puts a text on one line: tenants write selectors.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The pods that wait for a node, in groups that are judged once, and when to judge and to tell them. Pure.
+//! The pods that wait for a node, in groups that are judged once, and when to judge and to report on them. Pure.
 //!
 //! Pods of one namespace with the same claim templates, node selectors and tolerations are a group, such as those of a
 //! Deployment. What is said of one of them holds for all.
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use kube::runtime::watcher;
+use netclaim_process::label_values;
 use tokio::time::Instant;
 
 use crate::waiting::{PodObject, Unschedulable};
@@ -25,12 +26,12 @@ const LATEST: Duration = Duration::from_secs(300);
 /// Time between two looks at a group that asks for devices of other drivers: its class may change.
 const FOREIGN: Duration = Duration::from_secs(1800);
 
-/// When a pod is told the same again. API servers forget events after an hour.
+/// Time between two reports of the same cause on a pod. API servers forget events after an hour.
 const REPEAT: Duration = Duration::from_secs(3000);
 
 /// What the pods of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Group {
+pub(super) struct PodGroup {
     pub(super) namespace: String,
     /// The part of their spec that says what they ask for, as JSON.
     pub(super) spec: Arc<str>,
@@ -55,20 +56,22 @@ struct Member {
     claims: BTreeMap<String, String>,
     since: Instant,
     is_judged: bool,
-    /// What it was told last, and when.
-    told: Option<(Arc<str>, Instant)>,
+    /// Whether it is in [`Pods::to_report`].
+    is_queued: bool,
+    /// What was reported last, and when.
+    reported: Option<(Arc<str>, Instant)>,
 }
 
 /// The pods that the watch has shown.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    groups: BTreeMap<Group, Members>,
+    groups: BTreeMap<PodGroup, Members>,
     /// The group of each pod, by its UID.
-    by_uid: HashMap<String, Group>,
+    by_uid: HashMap<String, PodGroup>,
     /// The list in progress.
     listing: HashMap<String, Unschedulable>,
-    /// UIDs of pods that may have to be told something.
-    untold: VecDeque<String>,
+    /// UIDs of pods that may need a report, each once.
+    to_report: VecDeque<String>,
 }
 
 /// What a judgement has found.
@@ -76,50 +79,27 @@ pub(super) struct Pods {
 pub(super) enum Finding {
     /// Why the pods wait.
     Cause(String),
-    /// Nothing that a pod should be told.
+    /// Nothing to report.
     Other(Outcome),
 }
 
-/// What came of the judgement of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It was told by an event.
-    Reported,
-    /// It knows the cause from an earlier event.
-    Known,
-    /// A node can serve it, so that the scheduler has another reason.
-    Served,
-    /// No node takes it, whatever its claims.
-    NotTaken,
-    /// It is not known why it waits.
-    Unknown,
-    /// It asks for devices of other drivers.
-    Foreign,
-    /// The cluster could not be read, or the event not be written.
-    Failed,
-}
-
-impl Outcome {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Reported,
-        Self::Known,
-        Self::Served,
-        Self::NotTaken,
-        Self::Unknown,
-        Self::Foreign,
-        Self::Failed,
-    ];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Reported => "Reported",
-            Self::Known => "Known",
-            Self::Served => "Served",
-            Self::NotTaken => "NotTaken",
-            Self::Unknown => "Unknown",
-            Self::Foreign => "Foreign",
-            Self::Failed => "Failed",
-        }
+label_values! {
+    /// What came of the judgement of a pod.
+    pub(crate) enum Outcome {
+        /// An event was written.
+        Reported = "Reported",
+        /// An earlier event has the cause.
+        Known = "Known",
+        /// A node can serve it, so that the scheduler has another reason.
+        Served = "Served",
+        /// No node takes it, whatever its claims.
+        NotTaken = "NotTaken",
+        /// It is not known why it waits.
+        Unknown = "Unknown",
+        /// It asks for devices of other drivers.
+        Foreign = "Foreign",
+        /// The cluster could not be read, or the event not be written.
+        Failed = "Failed",
     }
 }
 
@@ -166,15 +146,16 @@ impl Pods {
     /// Adds a pod. Returns whether it is new in its group.
     fn add(&mut self, pod: Unschedulable, now: Instant) -> bool {
         let Unschedulable { uid, namespace, name, claims, spec } = pod;
-        let is_same = |group: &Group| group.namespace == namespace && *group.spec == *spec;
+        let is_same = |group: &PodGroup| group.namespace == namespace && *group.spec == *spec;
         if self.by_uid.get(&uid).is_some_and(is_same) {
             return false;
         }
         let before = self.take(&uid);
-        let group = Group { namespace, spec: spec.into() };
+        let group = PodGroup { namespace, spec: spec.into() };
         self.by_uid.insert(uid.clone(), group.clone());
-        let (since, told) = before.map_or((now, None), |before| (before.since, before.told));
-        let member = Member { name, claims, since, is_judged: false, told };
+        let (since, is_queued, reported) =
+            before.map_or((now, false, None), |before| (before.since, before.is_queued, before.reported));
+        let member = Member { name, claims, since, is_judged: false, is_queued, reported };
         self.groups.entry(group).or_default().pods.insert(uid, member);
         true
     }
@@ -194,13 +175,26 @@ impl Pods {
         self.groups.values().filter_map(Members::due).min()
     }
 
-    /// Returns the groups that are to be judged, at most so many, each with the claims of one of its pods.
-    pub(super) fn take_due(&mut self, now: Instant, most: usize) -> Vec<(Group, BTreeMap<String, String>)> {
+    /// Returns the groups that are to be judged, at most so many, each with the claims of one of its pods. Namespaces take turns, so
+    /// that many groups of one do not delay those of others: each pod of a DaemonSet is a group.
+    pub(super) fn take_due(
+        &mut self,
+        now: Instant,
+        most: usize,
+    ) -> Vec<(PodGroup, BTreeMap<String, String>)> {
         let due =
             self.groups.iter_mut().filter_map(|(group, members)| Some((members.due()?, group, members)));
         let mut due: Vec<_> = due.filter(|(at, ..)| *at <= now).collect();
-        due.sort_by_key(|(at, ..)| *at);
-        let judged = due.into_iter().take(most).filter_map(|(_, group, members)| {
+        due.sort_by_key(|(at, _, members)| (members.judged.is_some(), *at));
+        let mut turns: HashMap<&str, usize> = HashMap::new();
+        let mut in_turn = Vec::new();
+        for (at, group, members) in due {
+            let turn = turns.entry(&group.namespace).or_default();
+            *turn += 1;
+            in_turn.push(((*turn, members.judged.is_some(), at), group, members));
+        }
+        in_turn.sort_by_key(|(key, ..)| *key);
+        let judged = in_turn.into_iter().take(most).filter_map(|(_, group, members)| {
             members.interval =
                 if members.judged.is_some() { LATEST.min(members.interval * 2) } else { SOONEST };
             members.judged = Some(now);
@@ -211,7 +205,7 @@ impl Pods {
     }
 
     /// Takes in why the pods of a group wait. Returns for how many of them no event is to be written, and what is counted for them.
-    pub(super) fn answer(&mut self, group: &Group, finding: &Finding, now: Instant) -> (usize, Outcome) {
+    pub(super) fn answer(&mut self, group: &PodGroup, finding: &Finding, now: Instant) -> (usize, Outcome) {
         let (note, outcome) = match finding {
             Finding::Cause(note) => (Some(note.as_str().into()), Outcome::Known),
             Finding::Other(outcome) => (None, *outcome),
@@ -225,8 +219,10 @@ impl Pods {
         let mut pods = 0;
         for (uid, pod) in members.pods.iter_mut().filter(|(_, pod)| pod.since + PATIENCE <= now) {
             pod.is_judged = true;
-            if members.note.as_ref().is_some_and(|note| !pod.knows(note, now)) {
-                self.untold.push_back(uid.clone());
+            if members.note.as_ref().is_some_and(|note| !pod.has_report(note, now)) {
+                if !std::mem::replace(&mut pod.is_queued, true) {
+                    self.to_report.push_back(uid.clone());
+                }
             } else {
                 pods += 1;
             }
@@ -236,17 +232,19 @@ impl Pods {
 
     /// Whether there may be an event to write.
     pub(super) fn has_reports(&self) -> bool {
-        !self.untold.is_empty()
+        !self.to_report.is_empty()
     }
 
     /// Returns the next event to write.
     pub(super) fn next_report(&mut self, now: Instant) -> Option<Report> {
-        while let Some(uid) = self.untold.pop_front() {
+        while let Some(uid) = self.to_report.pop_front() {
             let Some(group) = self.by_uid.get(&uid) else { continue };
             let Some(members) = self.groups.get_mut(group) else { continue };
-            let (Some(pod), Some(note)) = (members.pods.get_mut(&uid), &members.note) else { continue };
-            if pod.is_judged && !pod.knows(note, now) {
-                pod.told = Some((note.clone(), now));
+            let Some(pod) = members.pods.get_mut(&uid) else { continue };
+            pod.is_queued = false;
+            let Some(note) = &members.note else { continue };
+            if pod.is_judged && !pod.has_report(note, now) {
+                pod.reported = Some((note.clone(), now));
                 let (namespace, name) = (group.namespace.clone(), pod.name.clone());
                 return Some(Report { uid, namespace, name, note: note.clone() });
             }
@@ -254,11 +252,11 @@ impl Pods {
         None
     }
 
-    /// Notes that an event could not be written. The pod is told after the next judgement.
+    /// Notes that an event could not be written. It is written after the next judgement.
     pub(super) fn not_reported(&mut self, uid: &str) {
         let members = self.by_uid.get(uid).and_then(|group| self.groups.get_mut(group));
         if let Some(pod) = members.and_then(|members| members.pods.get_mut(uid)) {
-            pod.told = None;
+            pod.reported = None;
         }
     }
 }
@@ -282,9 +280,9 @@ impl Members {
 }
 
 impl Member {
-    /// Whether the pod was told this, not long ago.
-    fn knows(&self, note: &Arc<str>, now: Instant) -> bool {
-        self.told.as_ref().is_some_and(|(told, at)| told == note && now < *at + REPEAT)
+    /// Whether this was reported, not long ago.
+    fn has_report(&self, note: &Arc<str>, now: Instant) -> bool {
+        self.reported.as_ref().is_some_and(|(reported, at)| reported == note && now < *at + REPEAT)
     }
 }
 
@@ -328,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_after_it_has_waited_for_a_while() {
+    fn a_pod_gets_a_report_after_it_has_waited_for_a_while() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         assert_eq!(pods.next(), None);
         assert!(pods.apply(&waits("a"), start));
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_gets_a_node_or_ends_is_not_told() {
+    fn a_pod_that_gets_a_node_or_ends_gets_no_report() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
         pods.apply(&waits("b"), start);
@@ -365,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ask_for_the_same_are_judged_once_and_all_told() {
+    fn pods_that_ask_for_the_same_are_judged_once_and_all_get_a_report() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         for uid in ["a", "b"] {
             pods.apply(&waits(uid), start);
@@ -379,12 +377,12 @@ mod tests {
             let served = pods.answer(group, &Finding::Other(Outcome::Served), start + PATIENCE);
             let members = if group.spec.contains("rack") { 1 } else { 2 };
             assert_eq!(served, (members, Outcome::Served));
-            let told = pods.answer(group, &cause("full"), start + PATIENCE);
-            assert_eq!(told, (0, Outcome::Known), "they do not know it yet");
+            let caused = pods.answer(group, &cause("full"), start + PATIENCE);
+            assert_eq!(caused, (0, Outcome::Known), "they have no report yet");
         }
-        let told: Vec<String> =
+        let reported: Vec<String> =
             std::iter::from_fn(|| pods.next_report(start + PATIENCE)).map(|report| report.name).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(reported.len(), 3, "{reported:?}");
         assert!(!pods.has_reports());
     }
 
@@ -398,6 +396,44 @@ mod tests {
         }
         let counts = [3, 3, 3].map(|most| pods.take_due(start + PATIENCE, most).len());
         assert_eq!(counts, [3, 2, 0]);
+    }
+
+    #[test]
+    fn many_groups_of_a_namespace_do_not_delay_those_of_others() {
+        let (mut pods, start) = (Pods::default(), Instant::now());
+        for n in 0..100 {
+            let daemon =
+                pod(&format!("p{n}"), |pod| pod["spec"]["nodeSelector"] = json!({"n": n.to_string()}));
+            pods.apply(&watcher::Event::Apply(daemon), start);
+        }
+        let other = pod("other", |pod| pod["metadata"]["namespace"] = json!("bank"));
+        pods.apply(&watcher::Event::Apply(other), start + SECOND);
+        let due = |pods: &mut Pods, now: Instant| -> Vec<String> {
+            pods.take_due(now, MOST).into_iter().map(|(group, _)| group.namespace).collect()
+        };
+        let first = due(&mut pods, start + PATIENCE + SECOND);
+        assert_eq!(first.iter().filter(|namespace| *namespace == "bank").count(), 1, "{first:?}");
+        assert_eq!(first.len(), MOST);
+        // Later, too, where groups that were never judged go first within their namespace.
+        let again = due(&mut pods, start + PATIENCE + SECOND + SOONEST);
+        assert!(again.contains(&"bank".to_owned()), "{again:?}");
+        let judged = pods.groups.values().filter(|members| members.judged.is_some()).count();
+        assert_eq!(judged, 2 * MOST - 1);
+    }
+
+    #[test]
+    fn a_pod_is_queued_once_however_often_it_is_judged() {
+        let (mut pods, start) = (Pods::default(), Instant::now());
+        pods.apply(&waits("a"), start);
+        for round in 0..10 {
+            let now = start + PATIENCE + round * LATEST;
+            for (group, _) in pods.take_due(now, MOST) {
+                pods.answer(&group, &cause(&format!("full {round}")), now);
+            }
+        }
+        assert_eq!(pods.to_report.len(), 1);
+        assert_eq!(judge(&mut pods, &cause("full"), start + 10 * LATEST), ["a: full 9"]);
+        assert_eq!(judge(&mut pods, &cause("down"), start + 11 * LATEST), ["a: down"], "it is queued again");
     }
 
     #[test]
@@ -416,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_joins_is_told_soon_but_its_group_is_not_judged_all_the_time() {
+    fn a_pod_that_joins_gets_a_report_soon_but_its_group_is_not_judged_all_the_time() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
         for second in [10, 70, 190] {
@@ -428,19 +464,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_again_only_if_the_cause_has_changed_or_the_event_is_forgotten() {
+    fn a_pod_gets_another_report_only_if_the_cause_has_changed_or_the_event_is_forgotten() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
-        let told = |pods: &mut Pods, second: u32, text: &str| {
+        let is_reported = |pods: &mut Pods, second: u32, text: &str| {
             !judge(pods, &cause(text), start + second * SECOND).is_empty()
         };
-        assert!(told(&mut pods, 10, "full"));
-        assert!(!told(&mut pods, 70, "full"));
-        assert!(told(&mut pods, 190, "down"));
+        assert!(is_reported(&mut pods, 10, "full"));
+        assert!(!is_reported(&mut pods, 70, "full"));
+        assert!(is_reported(&mut pods, 190, "down"));
         for second in (200..3190).step_by(10) {
-            assert!(!told(&mut pods, second, "down"), "after {second} s");
+            assert!(!is_reported(&mut pods, second, "down"), "after {second} s");
         }
-        assert!(told(&mut pods, 3490, "down"), "an hour later nobody would see it");
+        assert!(is_reported(&mut pods, 3490, "down"), "an hour later nobody would see it");
     }
 
     #[test]
@@ -470,7 +506,7 @@ mod tests {
         let later = start + PATIENCE + SECOND;
         assert!(pods.apply(&watcher::Event::Apply(changed), later));
         assert_eq!(pods.groups.len(), 1);
-        assert_eq!(judge(&mut pods, &cause("full"), later), [""; 0], "it knows that");
+        assert_eq!(judge(&mut pods, &cause("full"), later), [""; 0], "it has that report");
         assert_eq!(pods.next(), Some(later + SOONEST));
     }
 }

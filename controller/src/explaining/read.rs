@@ -16,6 +16,9 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 /// Time between two reads of one object, at least.
 const INTERVAL: Duration = Duration::from_millis(50);
 
+/// The most claims and classes that are read for a group. One claim may name 256 classes.
+const MAX_OBJECTS: usize = 64;
+
 /// Slices in one answer of the API server. One may have 128 devices, and 100 kB.
 const SLICES: u32 = 100;
 
@@ -45,7 +48,8 @@ impl Reader {
         Self { client, pace }
     }
 
-    /// Returns the claims, named as the pod names them, and adds their classes; `None` if a claim does not exist.
+    /// Returns the claims, named as the pod names them, and adds their classes; `None` if a claim does not exist, or if
+    /// there are more than are read.
     pub(super) async fn claims(
         &mut self,
         namespace: &str,
@@ -55,11 +59,23 @@ impl Reader {
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
         let class_api: Api<DeviceClass> = Api::all(self.client.clone());
         let mut claims = Vec::new();
+        let mut left = MAX_OBJECTS;
+        let mut may_read = || {
+            let may_read = left > 0;
+            left = left.saturating_sub(1);
+            may_read
+        };
         for (name_of_pod, name) in names {
+            if !may_read() {
+                return Ok(None);
+            }
             self.pace.tick().await;
             let Some(mut claim) = api.get_opt(name).await? else { return Ok(None) };
             for class in classes_of(&claim) {
                 if let Entry::Vacant(unread) = classes.entry(class) {
+                    if !may_read() {
+                        return Ok(None);
+                    }
                     self.pace.tick().await;
                     let found = class_api.get_opt(unread.key()).await?;
                     unread.insert(found);

@@ -111,7 +111,7 @@ async fn explain(
 }
 
 fn count(metrics: &Metrics, outcome: Outcome) -> u64 {
-    metrics.pods_explained.get_or_create(&Explained { outcome: outcome.as_str() }).get()
+    metrics.pods_explained.get_or_create(&Explained { outcome }).get()
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,4 +171,46 @@ async fn what_cannot_be_read_is_retried() {
     let (seen, events, metrics) = explain(&[pod("web-1")], partial, 100).await;
     assert!(events.is_empty());
     assert_eq!(count(&metrics, Outcome::Failed), 2, "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_read_within_a_limit() {
+    let mut many = objects(OF_STORAGE);
+    let names: Vec<Value> =
+        (0..256).map(|n| json!({"name": format!("a{n}"), "deviceClassName": format!("gone-{n}")})).collect();
+    let requests: Vec<Value> = names
+        .chunks(8)
+        .enumerate()
+        .map(|(n, names)| json!({"name": format!("r{n}"), "firstAvailable": names}))
+        .collect();
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"namespace": "shop", "name": "web-net-x7"}, "spec": {"devices": {"requests": requests}}});
+    many.insert("resource.k8s.io/v1/namespaces/shop/resourceclaims/web-net-x7", claim);
+    let (seen, events, metrics) = explain(&[pod("web-1")], many, 60).await;
+    assert_eq!(seen.len(), 64, "{seen:?}");
+    assert!(events.is_empty());
+    assert_eq!(count(&metrics, Outcome::Unknown), 1);
+}
+
+#[test]
+fn the_pause_after_a_round_is_long_but_has_a_limit() {
+    assert_eq!(pause(Duration::from_secs(2)), Duration::from_secs(18));
+    assert_eq!(pause(Duration::from_secs(1200)), LONGEST_PAUSE);
+}
+
+#[tokio::test]
+async fn work_of_a_round_gets_the_time_that_is_left() {
+    let mut left = TimeLeft(GROUP_TIME + Duration::from_millis(50));
+    let given = |deadline: std::time::Instant| deadline.saturating_duration_since(std::time::Instant::now());
+    let first = left.spend(move |deadline| {
+        let given = given(deadline);
+        std::thread::sleep(Duration::from_millis(100));
+        given
+    });
+    let first = first.await.unwrap();
+    assert!(first <= GROUP_TIME && first > GROUP_TIME - Duration::from_secs(1), "{first:?}");
+    let second = left.spend(given).await.unwrap();
+    assert!(second < GROUP_TIME - Duration::from_millis(50), "{second:?}");
+    let mut none = TimeLeft(Duration::ZERO);
+    assert_eq!(none.spend(given).await, Some(Duration::ZERO));
 }

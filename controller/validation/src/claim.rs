@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Review;
 use crate::config::Config;
 use crate::known::Known;
-use crate::selectors::{Selectors, is_capacity_name, known_capacities, retired};
+use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities, retired};
 
 /// What the specification of a claim is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,9 @@ fn requests<'a>(
 ) -> Vec<Vec<Asked<'a>>> {
     let requests: Vec<&Value> = list.as_array().into_iter().flatten().collect();
     let is_alone = requests.len() == 1;
+    let budget = Budget::default();
     let asked = |name: String, field: String, body: &'a Value| {
-        let selectors = Selectors::of(&body["selectors"], &format!("{field}.selectors"));
+        let selectors = Selectors::of(&body["selectors"], &format!("{field}.selectors"), &budget);
         let is_named =
             configs.iter().any(|config| config.requests.iter().any(|request| names(request, &name)));
         let is_ours = is_named

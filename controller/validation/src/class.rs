@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::Review;
 use crate::config::{Config, clear};
 use crate::known::Class;
-use crate::selectors::Selectors;
+use crate::selectors::{Budget, Selectors};
 
 /// Reviews a class. `None`: it is not about the driver.
 pub(crate) fn review(class: &Value, driver: &str) -> Option<Review> {
     let mut review = Review::default();
     let spec = &class["spec"];
-    let selectors = Selectors::of(&spec["selectors"], "spec.selectors");
+    let selectors = Selectors::of(&spec["selectors"], "spec.selectors", &Budget::default());
     let configs = Config::of(&spec["config"], "spec.config", driver, &mut review);
     if !selectors.name(driver) && configs.is_empty() && review == Review::default() {
         return None;
@@ -50,7 +50,7 @@ pub(crate) fn review(class: &Value, driver: &str) -> Option<Review> {
 /// Returns what claims meet in a class that is about the driver.
 pub(crate) fn known(class: &Value, driver: &str) -> Option<Class> {
     let mut review = Review::default();
-    let selectors = Selectors::of(&class["spec"]["selectors"], "");
+    let selectors = Selectors::of(&class["spec"]["selectors"], "", &Budget::default());
     let configs = Config::of(&class["spec"]["config"], "", driver, &mut review);
     (selectors.name(driver) || !configs.is_empty()).then(|| Class {
         network: selectors.network(driver).map(str::to_owned),

@@ -9,7 +9,7 @@ use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{API_VERSION, Invalid, NetworkName, Quantity};
 use serde_json::Value;
 
-use crate::class;
+use crate::{RESOURCE_GROUP, class, group};
 
 /// The valid objects of a set that others name.
 #[derive(Default)]
@@ -33,14 +33,15 @@ impl Known {
         for object in objects {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let spec = &object["spec"];
+            let api_version = object["apiVersion"].as_str().unwrap_or_default();
             match object["kind"].as_str().unwrap_or_default() {
-                "Network" if object["apiVersion"] == API_VERSION => {
+                "Network" if api_version == API_VERSION => {
                     known.networks.extend(NetworkSpec::read(name, spec));
                 }
-                "AddressPool" if object["apiVersion"] == API_VERSION => {
+                "AddressPool" if api_version == API_VERSION => {
                     known.pools.extend(AddressPoolSpec::read(name, spec).map(|pool| (name.to_owned(), pool)));
                 }
-                "DeviceClass" => {
+                "DeviceClass" if group(api_version) == RESOURCE_GROUP => {
                     known.classes.extend(class::known(object, driver).map(|class| (name.to_owned(), class)));
                 }
                 _ => {}

@@ -54,8 +54,12 @@ pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
     let mut reviews: Vec<Option<Review>> =
         objects.iter().map(|object| review_known(object, driver, &known)).collect();
     for (network, warning) in known.overlaps() {
-        let is_it =
-            |object: &Value| object["kind"] == "Network" && object["metadata"]["name"] == network.as_str();
+        // Others have a kind Network, too.
+        let is_it = |object: &Value| {
+            object["apiVersion"] == API_VERSION
+                && object["kind"] == "Network"
+                && object["metadata"]["name"] == network.as_str()
+        };
         let review = objects.iter().position(is_it).and_then(|index| reviews.get_mut(index));
         if let Some(Some(review)) = review {
             review.warnings.push(warning);
@@ -67,7 +71,7 @@ pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
 fn review_known(object: &Value, driver: &str, known: &Known) -> Option<Review> {
     let text = |field: &str| object.get(field).and_then(Value::as_str);
     let (api_version, kind) = (text("apiVersion").unwrap_or_default(), text("kind").unwrap_or_default());
-    let (group, _) = api_version.split_once('/').unwrap_or_default();
+    let group = group(api_version);
     let is_ours = group == GROUP;
     if !is_ours && group != RESOURCE_GROUP {
         return None;
@@ -82,6 +86,11 @@ fn review_known(object: &Value, driver: &str, known: &Known) -> Option<Review> {
         of_kubernetes(object, kind, driver, known)?
     };
     Some(review.printable())
+}
+
+/// The API group of a version; empty for that of pods.
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 fn of_netclaim(object: &Value, api_version: &str, kind: &str) -> Option<Review> {

@@ -1,26 +1,43 @@
 //! What CEL selectors ask of the driver's devices.
 
+use std::cell::Cell;
+
 use netclaim_allocation::selector::{Read, Reads, Selector};
+use netclaim_api::attributes::{ATTRIBUTES, Attribute, CAPACITIES, SEGMENT_ID};
 use netclaim_api::{NetworkName, attributes};
 use serde_json::Value;
 
 use crate::Review;
 
-/// Attributes that every device of the driver has.
-const EVERYWHERE: [&str; 8] = [
-    attributes::NETWORK,
-    attributes::UPLINK,
-    attributes::MODE,
-    attributes::MAC,
-    attributes::MTU,
-    attributes::SPEED,
-    attributes::DRIVER,
-    attributes::PHYSICAL_FUNCTION,
-];
+/// How many selectors of a list are compiled. The API server takes no more.
+const MAX_SELECTORS: usize = 32;
 
-/// Capacities that devices can have.
-const CAPACITIES: [&str; 4] =
-    [attributes::BANDWIDTH, attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS];
+/// How many bytes of an object's selectors are compiled, so that a review of any object takes a fraction of a second.
+const MAX_TEXT: usize = 64 * 1024;
+
+const TOO_MUCH: &str = "no more than 32 selectors of a list are read, and 64 KiB of those of an object";
+
+/// Bytes of an object's selectors that may still be compiled.
+pub(crate) struct Budget(Cell<usize>);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Cell::new(MAX_TEXT))
+    }
+}
+
+impl Budget {
+    /// Compiles the selector of this index in its list, as far as there is budget.
+    fn selector(&self, index: usize, expression: &str) -> Selector {
+        match self.0.get().checked_sub(expression.len()) {
+            Some(left) if index < MAX_SELECTORS => {
+                self.0.set(left);
+                Selector::new(expression)
+            }
+            _ => Selector::unread(expression, TOO_MUCH),
+        }
+    }
+}
 
 /// The selectors of a class or request.
 pub(crate) struct Selectors {
@@ -29,11 +46,11 @@ pub(crate) struct Selectors {
 }
 
 impl Selectors {
-    /// Compiles the selectors of a list at `field`.
-    pub(crate) fn of(list: &Value, field: &str) -> Self {
+    /// Compiles the selectors of a list at `field`, within what is left of the object's budget.
+    pub(crate) fn of(list: &Value, field: &str, budget: &Budget) -> Self {
         let compile = |(index, selector): (usize, &Value)| {
             let expression = selector["cel"]["expression"].as_str()?;
-            Some((format!("{field}[{index}].cel.expression"), Selector::new(expression)))
+            Some((format!("{field}[{index}].cel.expression"), budget.selector(index, expression)))
         };
         Self { all: list.as_array().into_iter().flatten().enumerate().filter_map(compile).collect() }
     }
@@ -95,7 +112,8 @@ impl Selectors {
 fn unpublished(read: &Read, is_guarded: bool, driver: &str) -> Option<String> {
     let Read { is_capacity, domain, name, .. } = read;
     if domain == driver {
-        if !is_capacity && EVERYWHERE.contains(&name.as_str()) {
+        let is_it = |attribute: &Attribute| attribute.is_everywhere() && attribute.name == name.as_str();
+        if !is_capacity && ATTRIBUTES.iter().any(is_it) {
             return None;
         }
         if let Some(instead) = retired(name).filter(|_| !is_capacity) {
@@ -128,17 +146,49 @@ pub(crate) fn retired(name: &str) -> Option<&'static str> {
 
 /// Whether a device can have a capacity of this name.
 pub(crate) fn is_capacity_name(name: &str) -> bool {
-    CAPACITIES.contains(&name) || attributes::id_of_segment(name).is_some()
+    let is_counted = name != SEGMENT_ID && CAPACITIES.iter().any(|capacity| capacity.name == name);
+    is_counted || attributes::id_of_segment(name).is_some()
 }
 
 /// Says which capacities there are.
 pub(crate) fn known_capacities() -> String {
-    format!("use one of {}, segmentID", CAPACITIES.join(", "))
+    let names: Vec<&str> = CAPACITIES.iter().map(|capacity| capacity.name).collect();
+    format!("use one of {}", names.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// A list of selectors with this text.
+    fn list(count: usize, text: &str) -> Value {
+        vec![json!({"cel": {"expression": text}}); count].into()
+    }
+
+    fn compiled(selectors: &Selectors) -> usize {
+        selectors.all.iter().filter(|(_, selector)| selector.problem().is_none()).count()
+    }
+
+    #[test]
+    fn no_more_selectors_are_compiled_than_the_api_server_takes() {
+        let selectors = Selectors::of(&list(2000, "true"), "spec.selectors", &Budget::default());
+        assert_eq!((selectors.all.len(), compiled(&selectors)), (2000, MAX_SELECTORS));
+        let mut review = Review::default();
+        selectors.review("netclaim.dev", &mut review);
+        assert_eq!(review.warnings[0].field, "spec.selectors[32].cel.expression");
+        assert!(review.warnings[0].problem.contains(TOO_MUCH), "{:?}", review.warnings[0]);
+    }
+
+    #[test]
+    fn the_lists_of_an_object_share_a_budget() {
+        let (budget, long) = (Budget::default(), format!("'{}' == 'x'", "x".repeat(MAX_TEXT / 8)));
+        let counts = [5, 5, 5].map(|count| compiled(&Selectors::of(&list(count, &long), "", &budget)));
+        assert_eq!(counts, [5, 2, 0]);
+        let small = Selectors::of(&list(1, "true"), "", &budget);
+        assert_eq!(compiled(&small), 1, "what is small still fits");
+    }
 
     #[test]
     fn every_attribute_of_earlier_versions_has_something_instead() {

@@ -14,6 +14,11 @@ use netclaim_validation::{Review, review, review_set};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+#[path = "../../../api/tests/pages/mod.rs"]
+mod pages;
+
+use pages::{pages, read, root};
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -37,16 +42,8 @@ struct Case {
     warnings: Vec<String>,
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 fn inputs(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inputs").join(path)
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn good() -> BTreeMap<String, Value> {
@@ -278,11 +275,8 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 /// Every YAML document in the fenced blocks of a page that is a whole object.
-fn objects_of_page(page: &str) -> Vec<Value> {
-    let text = read(&root().join(page));
-    let blocks =
-        text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
-    blocks.flat_map(|block| documents(&block)).filter(|document| document["kind"].is_string()).collect()
+fn objects_of_page(page: &Path) -> Vec<Value> {
+    pages::documents(page).into_iter().filter(|document| document["kind"].is_string()).collect()
 }
 
 #[test]
@@ -291,9 +285,7 @@ fn nothing_is_wrong_with_the_examples_and_the_documentation() {
     let files = fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
     let mut sources: Vec<(String, Vec<Value>)> =
         files.map(|path| (path.display().to_string(), documents(&read(&path)))).collect();
-    for page in ["README.md", "docs/guide.md", "docs/tenants.md"] {
-        sources.push((page.to_owned(), objects_of_page(page)));
-    }
+    sources.extend(pages().iter().map(|page| (page.display().to_string(), objects_of_page(page))));
     let mut warnings = Vec::new();
     let mut reviewed = 0;
     for (source, objects) in sources {
@@ -308,14 +300,59 @@ fn nothing_is_wrong_with_the_examples_and_the_documentation() {
             );
         }
     }
-    assert!(reviewed >= 17, "{reviewed}");
-    // The guide says so beside the example.
+    assert!(reviewed >= 40, "{reviewed}");
+    // The page says so beside the example.
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(
         warnings[0]
             .starts_with("\"office\": spec.cni.plugins[0].ipam: host-local counts on each node for itself"),
         "{warnings:?}"
     );
+}
+
+/// The names that a list of objects has at `key`.
+fn names<'a>(items: &'a Value, key: &'a str) -> impl Iterator<Item = &'a str> {
+    items.as_array().into_iter().flatten().filter_map(move |item| item[key].as_str())
+}
+
+/// The class of each request of a claim.
+fn classes(spec: &Value) -> Vec<&str> {
+    let requests = spec["devices"]["requests"].as_array().into_iter().flatten();
+    requests.filter_map(|request| request["exactly"]["deviceClassName"].as_str()).collect()
+}
+
+#[test]
+fn the_pods_of_the_documentation_have_their_claims_and_classes_on_the_same_page() {
+    let mut pods = 0;
+    for page in pages() {
+        let (objects, page) = (objects_of_page(&page), page.display());
+        let find = |kind: &str, name: &str| {
+            let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+            objects.iter().find(is_it).unwrap_or_else(|| panic!("{page}: no {kind} {name}"))
+        };
+        for object in &objects {
+            let pod =
+                if object["kind"] == "Pod" { &object["spec"] } else { &object["spec"]["template"]["spec"] };
+            let claims = &pod["resourceClaims"];
+            let mut wanted = Vec::new();
+            for name in names(claims, "resourceClaimTemplateName") {
+                wanted.extend(classes(&find("ResourceClaimTemplate", name)["spec"]["spec"]));
+            }
+            for name in names(claims, "resourceClaimName") {
+                wanted.extend(classes(&find("ResourceClaim", name)["spec"]));
+            }
+            for class in wanted {
+                find("DeviceClass", class);
+            }
+            let known: BTreeSet<&str> = names(claims, "name").collect();
+            let containers = pod["containers"].as_array().into_iter().flatten();
+            let used: BTreeSet<&str> =
+                containers.flat_map(|container| names(&container["resources"]["claims"], "name")).collect();
+            assert_eq!(known, used, "{page}: {}", object["metadata"]["name"]);
+            pods += usize::from(!known.is_empty());
+        }
+    }
+    assert!(pods >= 9, "{pods}");
 }
 
 #[test]
@@ -410,6 +447,24 @@ fn networks_of_a_set_that_hand_out_the_same_addresses_warn_of_each_other() {
         warnings[0][0].contains("Network lab2 hands") && warnings[1][0].contains("Network lab hands"),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn objects_of_other_groups_are_not_taken_for_those_of_a_set() {
+    let (one, mut other) = (good()["network"].clone(), good()["network"].clone());
+    other["metadata"]["name"] = json!("lab2");
+    let of_others =
+        json!({"apiVersion": "config.openshift.io/v1", "kind": "Network", "metadata": {"name": "lab"}});
+    let reviews = review_set(&[of_others, one, other], DRIVER_NAME);
+    let warnings = &reviews[1].as_ref().expect("ours").warnings;
+    assert!(warnings.iter().any(|warning| warning.problem.contains("Network lab2 hands")), "{warnings:?}");
+
+    let mut class = good()["class"].clone();
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [{"name": "net", "exactly": {"deviceClassName": "lab"}}]}}});
+    assert!(review_set(&[class.clone(), claim.clone()], DRIVER_NAME)[1].is_some());
+    class["apiVersion"] = json!("example.com/v1");
+    assert!(review_set(&[class, claim], DRIVER_NAME)[1].is_none());
 }
 
 #[test]

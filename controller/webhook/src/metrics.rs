@@ -47,7 +47,7 @@ impl Metrics {
         );
         registry.add_seconds(
             "webhook_certificate_expiry_timestamp",
-            "When the webhook's certificate ends, in seconds since 1970, by where it comes from",
+            "When the webhook's certificate ends, in seconds since 1970, by where it comes from; 0 if there is none",
             [Label::one_of("source", Source::VALUES)],
             self.expiry.clone(),
         );

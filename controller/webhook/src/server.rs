@@ -279,6 +279,10 @@ mod tests {
         let (_, roots) = testing::certificate(Timestamp::now());
         assert!(server.connect(roots, &TLS13).await.is_err());
         assert!(server.served.is_empty());
+        let mut registry = netclaim_process::metrics::Registry::new("netclaim_controller");
+        server.metrics.register(&mut registry);
+        let text = registry.render();
+        assert!(text.contains(r#"certificate_expiry_timestamp_seconds{source="own"} 0"#), "{text}");
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Takes the address pools of whereabouts over, with the addresses that pods have of them.
 //!
 //! ```text
-//!   cluster::read ──> Objects ── plan (pure) ──> Takeover ──> cluster::apply
+//!   Objects ── plan (pure) ──> Takeover ──> cluster::apply
 //!     NetworkAttachmentDefinition, IPPool,         per pool: addresses of the Networks, an AddressPool
 //!     OverlappingRangeIPReservation,               if several share it, an AddressLease for each address
 //!     NodeSlicePool, Pod                           in use, orphans, and problems that stop it
@@ -29,7 +29,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-pub use cluster::{Applied, ApplyError, ReadError, apply, read};
+pub use cluster::{Applied, ApplyError, apply};
 pub use ipam::{Fixed, Ipam, IpamRoute, Range};
 pub use objects::{
     Allocation, DecodeError, IpPool, Nad, NodeSlice, NodeSlicePool, ObjectRef, Objects, Pod, Reservation,

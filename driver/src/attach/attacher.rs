@@ -178,9 +178,9 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         let handles = pods.of_group.get(group).into_iter().flatten().filter_map(|pod| pods.by_uid.get(pod));
         let plans = handles.flat_map(|handle| {
             let state = handle.state.borrow();
-            state.records.iter().map(|record| record.plan.clone()).collect::<Vec<_>>()
+            state.records.iter().map(|record| Arc::clone(&record.plan)).collect::<Vec<_>>()
         });
-        plans.filter(|plan| plan.owner.group() == group).collect()
+        plans.filter(|plan| plan.owner.group() == group).map(Arc::unwrap_or_clone).collect()
     }
 
     /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under these ids.

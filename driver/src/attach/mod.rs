@@ -226,8 +226,34 @@ pub trait Observer: Send + Sync + 'static {
     /// Notes that something of `plan` may be left on the node, for this reason. It is reported once.
     fn given_up(&self, plan: &Plan<Self::Owner>, why: &str);
 
+    /// Returns the span in which an operation on `plan` begins, for traces. The log has spans of its own.
+    fn trace(&self, _plan: &Plan<Self::Owner>, _operation: Operation, _sandbox_id: &str) -> Traced {
+        Traced::default()
+    }
+
     /// Notes that an operation on `plan` has ended after this time.
     fn ended(&self, _plan: &Plan<Self::Owner>, _operation: Operation, _end: End, _took: Duration) {}
+}
+
+/// The span of an operation in a trace; by default none.
+#[derive(Debug, Clone)]
+pub struct Traced {
+    /// The span. It needs the fields of [`netclaim_cni::spans::failed`].
+    pub span: tracing::Span,
+    /// The id of its trace, for the log.
+    pub trace_id: Option<String>,
+}
+
+impl Default for Traced {
+    fn default() -> Self {
+        Self { span: tracing::Span::none(), trace_id: None }
+    }
+}
+
+impl Traced {
+    fn failed(&self, failure: &dyn std::fmt::Display) {
+        netclaim_cni::spans::failed(&self.span, failure);
+    }
 }
 
 /// Returns the id of the running boot. It tells sandboxes of earlier boots from those of this one.

@@ -27,7 +27,7 @@ use super::record::{Phase, Record, Sandbox};
 use super::retry::{Attempt, Operation, Retries, delay_after};
 use super::state::PodState;
 use super::wanted::Wanted;
-use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer};
+use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer, Traced};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
 
@@ -174,14 +174,16 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             if ending.is_cancelled() {
                 return;
             }
+            // What a step or a command needs is many times what a pod needs that rests, as most do: it is on the heap until it
+            // is done. The task would have room for all of it as long as the pod lives.
             while let Ok(command) = commands.try_recv() {
-                self.apply(command).await;
+                Box::pin(self.apply(command)).await;
             }
             match self.wanted.next_step(&self.records, &self.retries, &self.boot_id, Instant::now()) {
-                Some((index, step)) => self.perform(index, step, commands).await,
+                Some((index, step)) => Box::pin(self.perform(index, step, commands)).await,
                 None => {
                     if let Some((key, reply)) = self.checks.pop() {
-                        self.check(&key, reply, commands).await;
+                        Box::pin(self.check(&key, reply, commands)).await;
                         continue;
                     }
                     self.drop_idle_pins();
@@ -197,7 +199,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                     let next = self.retries.next_due(now).into_iter().chain(observe_again).min();
                     tokio::select! {
                         command = commands.recv() => match command {
-                            Some(command) => self.apply(command).await,
+                            Some(command) => Box::pin(self.apply(command)).await,
                             None => return,
                         },
                         () = ending.cancelled() => return,
@@ -296,19 +298,24 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if !self.advance(&mut record, Event::AddDue(sandbox.clone())) {
             return;
         }
+        let traced = self.observer.trace(&record.plan, Operation::Add, &sandbox.id);
         match self.attach.link_to_move(&record.plan.spec).await {
             Ok(link) => record.moved_link = link,
-            Err(failure) => return self.failed(&key, Operation::Add, failure).await,
+            Err(failure) => {
+                traced.failed(&failure);
+                return self.failed(&key, Operation::Add, failure).await;
+            }
         }
         if let Err(failure) = self.write(&record).await {
+            traced.failed(&failure);
             return self.failed(&key, Operation::Add, failure).await;
         }
         Failpoint::AddDue.reach();
-        let (plan, moves) = (record.plan.clone(), record.moved_link.is_some());
+        let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
         self.replace(record);
         self.publish().await;
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, "add");
-        let (attach, span) = (Arc::clone(&self.attach), span(&plan, &sandbox.id));
+        let (attach, span) = (Arc::clone(&self.attach), span(&plan, &sandbox.id, &traced));
         let operation = async move {
             let result = attach.add(&plan.spec, &sandbox).await?;
             let index = if moves { attach.index_in_pod(&plan.spec, &sandbox).await } else { None };
@@ -316,7 +323,14 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         let is_wanted = |pod: &Self| pod.record(&key).is_some_and(|record| pod.wanted.still_wants(record));
         let started = Instant::now();
-        let ended = self.attend(operation.instrument(span), commands, is_wanted).await;
+        let operation = operation.instrument(traced.span.clone()).instrument(span);
+        let ended = self.attend(operation, commands, is_wanted).await;
+        match &ended {
+            Ended::Done(Ok(_)) => {}
+            Ended::Done(Err(AddFailure { failure, .. })) => traced.failed(failure),
+            Ended::CutShort => traced.failed(&"no longer wanted"),
+        }
+        drop(traced);
         let end = match &ended {
             Ended::Done(Ok(_)) => End::Succeeded,
             Ended::Done(Err(_)) => End::Failed,
@@ -390,15 +404,23 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         // After a reboot the host sets up its links itself.
         let moved_link = record.moved_link.clone().filter(|_| sandbox.boot_id == *self.boot_id);
         Failpoint::DelDue.reach();
+        let traced = self.observer.trace(&record.plan, Operation::Del, &sandbox.id);
         let (attach, plan, span) =
-            (Arc::clone(&self.attach), record.plan.clone(), span(&record.plan, &sandbox.id));
+            (Arc::clone(&self.attach), Arc::clone(&record.plan), span(&record.plan, &sandbox.id, &traced));
         let operation = async move {
             let netns = netns.as_ref().map(|(path, _)| path.as_path());
             let (result, moved_link) = (result.as_ref(), moved_link.as_ref());
             attach.del(&plan.spec, Del { sandbox_id: &sandbox.id, netns, result, moved_link, attempt }).await
         };
         let started = Instant::now();
-        let ended = self.attend(operation.instrument(span), commands, |_| true).await;
+        let operation = operation.instrument(traced.span.clone()).instrument(span);
+        let ended = self.attend(operation, commands, |_| true).await;
+        match &ended {
+            Ended::Done(Ok(DelOutcome::GivenUp(why) | DelOutcome::Stray(why))) => traced.failed(why),
+            Ended::Done(Err(failure)) => traced.failed(failure),
+            Ended::Done(Ok(DelOutcome::Clean)) | Ended::CutShort => {}
+        }
+        drop(traced);
         if let Ended::Done(result) = &ended {
             self.ended(&key, Operation::Del, result.into(), started);
         }
@@ -448,12 +470,12 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         commands: &mut Commands<O::Owner>,
     ) {
         let key = record.key();
-        let (attach, spec) = (Arc::clone(&self.attach), record.plan.spec);
+        let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
         // After a reboot the host sets up its links itself.
         let Some(link) = record.moved_link.filter(|_| sandbox.boot_id == *self.boot_id) else {
             return self.deleted(&key).await;
         };
-        let operation = async move { attach.give_back(&spec, &link).await };
+        let operation = async move { attach.give_back(&plan.spec, &link).await };
         match self.attend(operation, commands, |_| true).await {
             Ended::Done(Ok(DelOutcome::Stray(why)) | Err(Failure { message: why })) => {
                 self.failed(&key, Operation::Del, Failure::new(why)).await;
@@ -519,8 +541,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     ) {
         let Some(record) = self.record(key).filter(|_| self.is_settled()).cloned() else { return };
         let Phase::Attached { sandbox, result } = record.phase else { return };
-        let (attach, plan, span) =
-            (Arc::clone(&self.attach), record.plan.clone(), span(&record.plan, &sandbox.id));
+        let span = span(&record.plan, &sandbox.id, &Traced::default());
+        let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
         let operation = async move {
             tokio::select! {
                 checked = attach.check(&plan.spec, &sandbox, &result) => Some((checked, reply)),
@@ -688,9 +710,14 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 }
 
-/// Returns the span of an operation: its fields appear in all logs, above all with a plugin's standard error.
-fn span<O: Owner>(plan: &Plan<O>, sandbox_id: &str) -> tracing::Span {
-    tracing::info_span!("attachment", owner = %plan.owner, sandbox = sandbox_id, trace_id = tracing::field::Empty)
+/// Returns the log's span of an operation: its fields appear in all logs, above all with a plugin's standard error. The trace's id is
+/// the one that plugins get.
+fn span<O: Owner>(plan: &Plan<O>, sandbox_id: &str, traced: &Traced) -> tracing::Span {
+    let span = tracing::info_span!("attachment", owner = %plan.owner, sandbox = sandbox_id, trace_id = tracing::field::Empty);
+    if let Some(id) = &traced.trace_id {
+        span.record("trace_id", tracing::field::display(id));
+    }
+    span
 }
 
 /// Runs an operation of the journal off the async threads, because it waits for the disk.

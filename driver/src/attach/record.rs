@@ -1,6 +1,7 @@
 //! What is known about one attachment: the plan, and how far it has come. This is what the journal keeps.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use netclaim_cni::{CniResult, ResultError};
 use serde::{Deserialize, Serialize};
@@ -65,8 +66,8 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "O: Owner", try_from = "RecordFile<O>", into = "RecordFile<O>")]
 pub struct Record<O> {
-    /// What to attach.
-    pub plan: Plan<O>,
+    /// What to attach. It never changes, and many keep it: the pod's task, those who watch it, the reports.
+    pub plan: Arc<Plan<O>>,
     /// How far it is.
     pub phase: Phase,
     /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
@@ -83,7 +84,14 @@ pub struct Record<O> {
 impl<O: Owner> Record<O> {
     /// A record for a plan of which nothing has been done yet.
     pub fn new(plan: Plan<O>) -> Self {
-        Self { plan, phase: Phase::Planned, moved_link: None, stray: None, error: None, check: None }
+        Self {
+            plan: Arc::new(plan),
+            phase: Phase::Planned,
+            moved_link: None,
+            stray: None,
+            error: None,
+            check: None,
+        }
     }
 
     /// The [plan's key](Plan::key).
@@ -148,11 +156,11 @@ impl<O> TryFrom<RecordFile<O>> for Record<O> {
                 Phase::Deleting { sandbox: sandbox()?, result: result.as_deref().map(read).transpose()? }
             }
         };
-        Ok(Self { plan, phase, moved_link, stray, error, check: None })
+        Ok(Self { plan: Arc::new(plan), phase, moved_link, stray, error, check: None })
     }
 }
 
-impl<O> From<Record<O>> for RecordFile<O> {
+impl<O: Clone> From<Record<O>> for RecordFile<O> {
     fn from(record: Record<O>) -> Self {
         let Record { plan, phase, moved_link, stray, error, check: _ } = record;
         let (phase, sandbox, result) = match phase {
@@ -161,8 +169,8 @@ impl<O> From<Record<O>> for RecordFile<O> {
             Phase::Attached { sandbox, result } => (PhaseName::Attached, Some(sandbox), Some(result)),
             Phase::Deleting { sandbox, result } => (PhaseName::Deleting, Some(sandbox), result),
         };
-        let result = result.map(CniResult::into_raw);
-        Self { plan, phase, sandbox, result, moved_link, stray, error }
+        let result = result.as_ref().map(CniResult::to_raw);
+        Self { plan: Arc::unwrap_or_clone(plan), phase, sandbox, result, moved_link, stray, error }
     }
 }
 
@@ -224,7 +232,8 @@ pub(crate) mod tests {
         let mut record = Record::new(plan("c", 0));
         let text =
             r#"{"cniVersion":"1.1.0","name":"n","x":123.40000013104793e-30,"plugins":[{"type":"noop"}]}"#;
-        record.plan.spec.conflist = NetworkList::parse(text.as_bytes()).expect("a conflist");
+        Arc::make_mut(&mut record.plan).spec.conflist =
+            NetworkList::parse(text.as_bytes()).expect("a conflist");
         let mut read = record.clone();
         for _ in 0..3 {
             read = serde_json::from_str(&serde_json::to_string(&read).expect("JSON")).expect("reads back");

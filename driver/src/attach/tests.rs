@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::journal::Journal;
+use super::pod::Pod;
 use super::record::tests::{Claimant, plan, result, sandbox};
 use super::*;
 use crate::links::{Netns, NetnsId};
@@ -762,4 +764,18 @@ fn of_a_message_without_end_the_beginning_is_kept() {
     let kept = Failure::new("ü".repeat(Failure::MAX_MESSAGE)).message;
     assert_eq!(kept.len(), Failure::MAX_MESSAGE);
     assert!(kept.starts_with('ü'));
+}
+
+/// A node has hundreds of them, and all of them rest for most of their lives.
+#[test]
+fn the_task_of_a_pod_needs_little_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, _) = watch::channel(PodState::default());
+    let (_, commands) = mpsc::unbounded_channel();
+    let (plugins, watcher) = (Arc::<Plugins>::default(), Arc::<Watcher>::default());
+    let journal = Journal::open(dir.path()).unwrap();
+    let pod = Pod::new(POD.into(), plugins, watcher, journal, "boot".into(), state, Arc::default());
+    let task = pod.run(commands, |_| true, CancellationToken::new());
+    let size = size_of_val(&task);
+    assert!(size <= 4096, "{size} bytes");
 }

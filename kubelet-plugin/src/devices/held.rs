@@ -182,7 +182,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         }
         Some(network) if !inventory.networks.contains_key(network) => {
             let message = format!(
-                "Network {network} is gone, or is not for this node any more: see `kubectl get network {network}`"
+                "Network {network} is gone, or is not for this node any more: see `kubectl get networks.netclaim.dev {network}`"
             );
             Some(Unhealthy::new(Reason::Withdrawn, message))
         }

@@ -67,7 +67,7 @@ pub(super) fn pools(
         let uplink = inventory.uplink_of(spec);
         let exhausted = amounts.exhausted().map(|what| {
             let message = if what == attributes::ADDRESSES && spec.addresses.is_some() {
-                format!("no block of the addresses of Network {name} is on this node: see `kubectl get network {name}`")
+                format!("no block of the addresses of Network {name} is on this node: see `kubectl get networks.netclaim.dev {name}`")
             } else {
                 format!("others hold all {what} of Network {name} on this node")
             };
@@ -224,11 +224,10 @@ mod tests {
 
     use k8s_openapi::api::resource::v1::Device;
     use netclaim_api::attributes;
-    use netclaim_driver::attach::Phase;
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{conflist, record};
+    use crate::fixtures::{self, conflist};
     use crate::inventory::fixtures::uplink;
 
     fn network(plugin: &str) -> NetworkSpec {
@@ -287,7 +286,7 @@ mod tests {
             Ok(DeviceName::Network(network)) => with.networks.get(&network),
             _ => None,
         };
-        let mut plan = record("c", Phase::Planned).plan;
+        let mut plan = fixtures::plan("c");
         device.clone_into(&mut plan.owner.device.device);
         let has_it = |pool: &&Pool| pool.devices.iter().any(|other| other.name == device);
         plan.owner.device.pool =

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::owner::{Plan, Record};
@@ -50,7 +51,7 @@ pub struct Spec {
     /// Why the hook refuses the containers of another pod.
     pub refusal: String,
     /// The files of its requests.
-    pub mounts: BTreeMap<RequestKey, Mount>,
+    pub mounts: Arc<BTreeMap<RequestKey, Mount>>,
 }
 
 /// Returns the specs of the claims of a pod's `records`, by the claims' UIDs. `mount` is the file of a plan's request.
@@ -61,9 +62,9 @@ pub fn specs_of(records: &[Record], form: Form, mount: impl Fn(&Plan) -> Mount) 
             form,
             pod_uid: plan.owner.pod.uid.clone(),
             refusal: of_another_pod(plan),
-            mounts: BTreeMap::new(),
+            mounts: Arc::default(),
         });
-        spec.mounts.insert(RequestKey::of(plan), mount(plan));
+        Arc::make_mut(&mut spec.mounts).insert(RequestKey::of(plan), mount(plan));
     }
     specs
 }

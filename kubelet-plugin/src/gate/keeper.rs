@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::owner::{Owner, Plan, PodState, Record};
-use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation};
+use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Traced};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
@@ -17,6 +17,7 @@ use super::metadata_files::MetadataFiles;
 use crate::gate::metadata::RequestKey;
 use crate::process::args::Args;
 use crate::process::metrics::Metrics;
+use crate::spans::Spans;
 use crate::status::Update;
 
 /// Why an agent cannot take over the gate.
@@ -130,6 +131,7 @@ pub struct GateKeeper {
     pods: Mutex<HashMap<String, Pod>>,
     reports: mpsc::UnboundedSender<Update>,
     metrics: Arc<Metrics>,
+    spans: Arc<Spans>,
 }
 
 impl GateKeeper {
@@ -162,7 +164,7 @@ impl GateKeeper {
         let pods: HashMap<String, OnDisk> =
             states.iter().map(|(uid, state)| ((*uid).to_owned(), desired(state))).collect();
         files.remove_others(&pods).map_err(GateError::TakeOver)?;
-        let keeper = Self { files, pods: Mutex::default(), reports, metrics };
+        let keeper = Self { files, pods: Mutex::default(), reports, metrics, spans: Arc::default() };
         for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
             let written = keeper.files.write(&state, &desired);
@@ -174,6 +176,12 @@ impl GateKeeper {
             keeper.lock().insert(uid, pod);
         }
         Ok(keeper)
+    }
+
+    /// Has the waits and operations of claims be part of their traces.
+    #[must_use]
+    pub fn traced(self, spans: Arc<Spans>) -> Self {
+        Self { spans, ..self }
     }
 
     /// The CDI specs of claims.
@@ -208,7 +216,11 @@ impl GateKeeper {
     fn update_files(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
         let mut pods = self.lock();
         let pod = pods.entry(pod_uid.to_owned()).or_default();
-        pod.claims = self.files.claims(state);
+        let claims = self.files.claims(state);
+        // What is on disk shares their content, as long as they are the same.
+        if pod.claims != claims {
+            pod.claims = claims;
+        }
         self.update(pod, state)?;
         if pod.on_disk == OnDisk::default() {
             pods.remove(pod_uid);
@@ -275,7 +287,9 @@ impl Observer for GateKeeper {
     async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), Failure> {
         let _ = self.reports.send(Update::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
         // Without its files a container does not start, which is safe.
-        self.update_files(pod_uid, state).map_err(|error| {
+        let updated = self.update_files(pod_uid, state);
+        self.spans.observe(pod_uid, state, updated.is_ok());
+        updated.map_err(|error| {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write the files of the pod's containers: the pod waits");
             Failure::new(format!("cannot write the files of the pod's containers: {error}"))
         })
@@ -283,6 +297,10 @@ impl Observer for GateKeeper {
 
     fn given_up(&self, plan: &Plan, why: &str) {
         let _ = self.reports.send(Update::GivenUp { plan: Box::new(plan.clone()), why: why.to_owned() });
+    }
+
+    fn trace(&self, plan: &Plan, operation: Operation, sandbox_id: &str) -> Traced {
+        self.spans.attachment(plan, operation, sandbox_id)
     }
 
     fn ended(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
@@ -405,7 +423,7 @@ mod tests {
         let file =
             |claim: &str| std::fs::read_to_string(dir.path().join(format!("metadata/{claim}_net.json")));
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
-        adding.plan.owner.pod.uid = "q".into();
+        Arc::make_mut(&mut adding.plan).owner.pod.uid = "q".into();
         let earlier = keeper(dir.path(), &[]);
         for claim in ["attached", "adding", "gone"] {
             earlier.files.metadata.provide(&record(claim, Phase::Planned).plan).unwrap();
@@ -449,7 +467,7 @@ mod tests {
         }
         earlier.files.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
-        adding.plan.owner.pod.uid = "q".into();
+        Arc::make_mut(&mut adding.plan).owner.pod.uid = "q".into();
         keeper(dir.path(), &[attached("attached", "s1"), adding]);
         assert_eq!(files(dir.path()), ["netclaim.dev-claim_attached.json", "s1"]);
     }

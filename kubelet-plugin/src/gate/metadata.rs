@@ -85,7 +85,7 @@ fn device(driver: &str, record: &Record) -> Value {
         entry["attributes"] = json!(attributes);
     }
     if let Phase::Attached { sandbox, result } = &record.phase {
-        entry["networkData"] = network_data(&record.plan, sandbox, result);
+        entry["networkData"] = json!(network_data(&record.plan, sandbox, result));
     }
     entry
 }
@@ -106,6 +106,8 @@ pub fn generation(file: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::fixtures::{record, result, sandbox};
 
@@ -119,9 +121,10 @@ mod tests {
                     "ips": [{"address": ip, "interface": 0}],
                 }));
                 let mut record = record("c", Phase::Attached { sandbox: sandbox("s1"), result });
-                record.plan.spec.if_name = name.parse().unwrap();
-                record.plan.owner.device.request = "net/fast".into();
-                record.plan.owner.attributes = serde_json::from_value(json!({"mtu": {"int": 1500}})).unwrap();
+                let plan = Arc::make_mut(&mut record.plan);
+                plan.spec.if_name = name.parse().unwrap();
+                plan.owner.device.request = "net/fast".into();
+                plan.owner.attributes = serde_json::from_value(json!({"mtu": {"int": 1500}})).unwrap();
                 record
             },
         )
@@ -159,7 +162,7 @@ mod tests {
         );
         let [mut record, _] = attached();
         assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
-        record.plan.owner.pod_claim_name = Some("lan".into());
+        Arc::make_mut(&mut record.plan).owner.pod_claim_name = Some("lan".into());
         assert_eq!(lines.next(), Some(path_in_container("netclaim.dev", &record.plan).as_str()));
     }
 
@@ -170,7 +173,7 @@ mod tests {
             path_in_container("netclaim.dev", &record.plan),
             "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/net/netclaim.dev-metadata.json"
         );
-        record.plan.owner.pod_claim_name = Some("lan".into());
+        Arc::make_mut(&mut record.plan).owner.pod_claim_name = Some("lan".into());
         assert_eq!(
             path_in_container("netclaim.dev", &record.plan),
             "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/lan/net/netclaim.dev-metadata.json"

@@ -121,6 +121,7 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
+    use std::sync::Arc;
 
     use netclaim_driver::attach::Phase;
 
@@ -152,7 +153,7 @@ mod tests {
             assert_eq!(metadata::generation(&text), Some(generation));
         }
         let mut renamed = attached("u1", "s2");
-        renamed.plan.spec.if_name = "n".parse().unwrap();
+        Arc::make_mut(&mut renamed.plan).spec.if_name = "n".parse().unwrap();
         files.provide(&renamed.plan).unwrap();
         files.write_all(std::slice::from_ref(&renamed)).unwrap();
         let text = fs::read_to_string(&mounted).unwrap();

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use kube::runtime::watcher::Event;
 use netclaim_api::Invalid;
-use netclaim_api::labels::has_all;
+use netclaim_api::node_selector::selects_node;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ impl Policies {
     /// Returns the policies for a node with these labels, ordered by name; `None` before all are known.
     pub(super) fn of_node(&self, labels: &BTreeMap<String, String>) -> Option<Vec<UplinkPolicySpec>> {
         let specs = self.0.known()?.values().map(|policy| &policy.spec);
-        Some(specs.filter(|spec| has_all(&spec.node_selector, labels)).cloned().collect())
+        Some(specs.filter(|spec| selects_node(spec.node_selector.as_ref(), labels)).cloned().collect())
     }
 }
 
@@ -151,13 +151,34 @@ mod tests {
         assert_eq!(in_force_after(&[("1", invalid(never())), ("1", mended)]), [good]);
     }
 
+    /// How many policies nodes of two racks follow, if there is one with this selector and this `publish`.
+    fn followed(selector: Value, publish: &str) -> [Option<usize>; 2] {
+        let spec = json!({"links": {"names": ["eth3"]}, "nodeSelector": selector, "publish": publish});
+        let mut policies = Policies::default();
+        policies.update(Event::Apply(policy("1", spec)));
+        ["a", "b"].map(|rack| {
+            policies.of_node(&[("rack".to_owned(), rack.to_owned())].into()).map(|known| known.len())
+        })
+    }
+
     #[test]
     fn a_policy_applies_to_the_nodes_that_it_selects() {
-        let mut policies = Policies::default();
-        policies.update(Event::Apply(policy("1", json!({"links": {}, "nodeSelector": {"rack": "a"}}))));
-        let of = |rack: &str| {
-            policies.of_node(&[("rack".to_owned(), rack.to_owned())].into()).map(|known| known.len())
-        };
-        assert_eq!((of("a"), of("b")), (Some(1), Some(0)));
+        let expression = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "rack", "operator": operator, "values": values}]});
+        for (selector, expected) in [
+            (Value::Null, [Some(1), Some(1)]),
+            (json!({"matchLabels": {"rack": "a"}}), [Some(1), Some(0)]),
+            (expression("In", &["b", "c"]), [Some(0), Some(1)]),
+            (expression("NotIn", &["b"]), [Some(1), Some(0)]),
+            (expression("Exists", &[]), [Some(1), Some(1)]),
+            (expression("DoesNotExist", &[]), [Some(0), Some(0)]),
+        ] {
+            assert_eq!(followed(selector.clone(), "Auto"), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn a_map_of_labels_publishes_nothing_and_withholds_where_it_was_meant_to() {
+        assert_eq!(followed(json!({"rack": "a"}), "Always"), [Some(0), Some(0)]);
+        assert_eq!(followed(json!({"rack": "a"}), "Never"), [Some(1), Some(0)]);
     }
 }

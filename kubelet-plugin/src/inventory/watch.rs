@@ -15,8 +15,8 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
-use netclaim_api::labels::has_all;
 use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::node_selector::selects_node;
 use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_cni::error_chain;
@@ -273,7 +273,7 @@ fn networks_for(
     labels: &BTreeMap<String, String>,
 ) -> BTreeMap<NetworkName, NetworkSpec> {
     let valid = networks.values().filter_map(|network| network.valid.clone());
-    valid.filter(|(_, spec)| has_all(&spec.node_selector, labels)).collect()
+    valid.filter(|(_, spec)| selects_node(spec.node_selector.as_ref(), labels)).collect()
 }
 
 /// Returns the Networks of which no block of addresses is free for a node that needs one.
@@ -336,6 +336,25 @@ mod tests {
         assert!(update(Event::InitDone), "there are addresses again");
         let known = known.known().expect("a list");
         assert_eq!((networks_for(known, &BTreeMap::new()).len(), scarce(known).len()), (1, 0));
+    }
+
+    #[test]
+    fn a_network_is_on_the_nodes_that_it_selects_and_with_a_map_of_labels_on_none() {
+        let on = |selector: Value| {
+            let spec = json!({"nodeSelector": selector, "uplink": {"interfaces": ["eth1"]},
+                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}});
+            let known = KnownNetwork::read(network(1, spec, Value::Null), None).expect("it is read");
+            let known = BTreeMap::from([("storage".to_owned(), known)]);
+            ["a", "b"].map(|rack| networks_for(&known, &[("rack".to_owned(), rack.to_owned())].into()).len())
+        };
+        assert_eq!(on(Value::Null), [1, 1]);
+        assert_eq!(on(json!({"matchLabels": {"rack": "a"}})), [1, 0]);
+        let not_b = json!({"key": "rack", "operator": "NotIn", "values": ["b"]});
+        assert_eq!(on(json!({"matchExpressions": [not_b]})), [1, 0]);
+        for selector in [json!({"rack": "a"}), json!({"matchLabels": {"rack": "a"}, "zone": "b"}), json!({})]
+        {
+            assert_eq!(on(selector.clone()), [0, 0], "{selector}");
+        }
     }
 
     #[test]

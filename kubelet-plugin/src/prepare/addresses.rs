@@ -143,11 +143,10 @@ fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, no
 mod tests {
     use netclaim_api::merge::{Asked, Base, merge};
     use netclaim_api::network::NetworkSpec;
-    use netclaim_driver::attach::Phase;
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::record;
+    use crate::fixtures;
 
     fn storage() -> (NetworkName, NetworkSpec) {
         let spec = json!({
@@ -183,7 +182,7 @@ mod tests {
     }
 
     fn plan(block: &str) -> Plan {
-        let mut plan = record("c", Phase::Planned).plan;
+        let mut plan = fixtures::plan("c");
         plan.network = "storage".to_owned();
         let blocks = vec![block.parse().expect("a block")];
         plan.owner.addresses = Some(Addresses { blocks, leases: Vec::new() });

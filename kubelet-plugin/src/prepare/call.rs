@@ -15,10 +15,12 @@ use kube::Api;
 use netclaim_api::NetworkName;
 use netclaim_cni::NetworkList;
 use netclaim_cni::ipam::host_local::Reservations;
+use netclaim_cni::spans::failed;
 use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::addresses::{self, TakenAddresses};
 use super::claim::{Claim, ReadError, reserved_for};
@@ -32,6 +34,7 @@ use crate::inventory::Inventory;
 use crate::owner::{DeviceRef, ObjectRef, Owner, Plan};
 use crate::process::metrics::{KubeletCall, Metrics};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
+use crate::spans::{self, Spans};
 use crate::status::Update;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
@@ -161,6 +164,8 @@ pub struct NodeAgent<N> {
     pub calls: Calls,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// The traces of claims.
+    pub spans: Arc<Spans>,
     /// What `host-local` has handed out.
     pub reservations: Reservations,
 }
@@ -246,19 +251,24 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
+        // Each claim has a trace of its own, in which the whole call is seen.
+        let calls: Vec<_> = claims.iter().map(|claim| self.spans.prepare_call(claim, claims.len())).collect();
         let mut results: Vec<Result<Vec<PreparedDevice>, CallFailure>> =
             claims.iter().map(|_| Err(CallFailure(String::new()))).collect();
         for index in order {
             let (Some(claim), Some(result)) = (claims.get(index), results.get_mut(index)) else {
                 continue;
             };
-            *result = match tokio::time::timeout_at(deadline, self.prepare_one(claim)).await {
+            let span = self.spans.preparing(claim);
+            let prepared = self.prepare_one(claim).instrument(span.clone());
+            *result = match tokio::time::timeout_at(deadline, prepared).await {
                 Ok(result) => result.map_err(|error| CallFailure::of(&error)),
                 Err(_) => Err(CallFailure::of(&PrepareError::Late { node: self.node_name.clone() })),
             };
             self.metrics.call(KubeletCall::Prepare, result.is_ok());
             if let Err(error) = result {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, %error, "cannot prepare");
+                [Some(&span), calls.get(index)].into_iter().flatten().for_each(|span| failed(span, error));
             }
         }
         results
@@ -266,6 +276,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
         Failpoint::UnprepareAsked.reach();
+        let span = self.spans.unprepare_call(&claim);
         self.calls.end(&claim.uid);
         // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
         drop(self.turn.lock().await);
@@ -273,6 +284,9 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
             tracing::warn!(claim.uid, claim.namespace, claim.name, %error, "cannot unprepare yet");
+            failed(&span, error);
+        } else {
+            self.spans.unprepared(&claim);
         }
         result
     }
@@ -282,6 +296,10 @@ impl<N: Plugins> NodeAgent<N> {
     async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, PrepareError> {
         let call = self.calls.begin(&claim.uid);
         let known = self.attacher.plans_of(&claim.uid);
+        if known.is_empty() {
+            // Before the plans are journalled: the pod's task reports them at once.
+            self.spans.prepared(claim);
+        }
         self.prepare_from(claim, known, &call).await
     }
 
@@ -323,7 +341,9 @@ impl<N: Plugins> NodeAgent<N> {
         if pods.contains(from) || !pods.iter().any(|uid| self.sandboxes.has(uid)) {
             return Ok(false);
         }
-        self.prepare_from(&claim, known, &call).await?;
+        let span = self.spans.preparing(&claim);
+        let prepared = self.prepare_from(&claim, known, &call).instrument(span.clone()).await;
+        prepared.inspect_err(|error| failed(&span, &error))?;
         Ok(self.attacher.plans_of(&claim.uid).first().is_some_and(|plan| plan.owner.pod.uid != from))
     }
 
@@ -351,7 +371,13 @@ impl<N: Plugins> NodeAgent<N> {
             }
         }
         let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
-        let claim = self.read(claim, read).await.inspect_err(|error| self.report(error))?;
+        let span = spans::reading(claim);
+        let claim = self.read(claim, read).instrument(span.clone()).await.inspect_err(|error| {
+            failed(&span, error);
+            self.report(error);
+        })?;
+        drop(span);
+        spans::is_for_pod(&claim.pod);
         let refuse = |error: PrepareError| self.refuse(&claim, error);
         let deadline = Instant::now() + LINK_PATIENCE;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
@@ -601,7 +627,7 @@ impl<N: Plugins> NodeAgent<N> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
         let of_pod = state.records.into_iter().map(|record| record.plan);
-        let (own, others): (Vec<Plan>, Vec<Plan>) =
+        let (own, others): (Vec<Arc<Plan>>, Vec<Arc<Plan>>) =
             of_pod.partition(|plan| plan.owner.claim.uid == claim.object.uid);
         let of_others =
             |plan: &Plan| devices::id_of(plan).filter(|_| plan.owner.claim.uid != claim.object.uid);
@@ -613,8 +639,8 @@ impl<N: Plugins> NodeAgent<N> {
         });
         let taken = Taken {
             addresses,
-            own,
-            names: others.into_iter().map(|plan| plan.spec.if_name).collect(),
+            own: own.into_iter().map(Arc::unwrap_or_clone).collect(),
+            names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
         plans(claim, self.node(inventory, namespace_labels), &taken)
@@ -667,7 +693,7 @@ impl<N: Plugins> NodeAgent<N> {
         deadline: Instant,
     ) -> Result<(), Excluded> {
         let Some(mut state) = self.attacher.watch(&plan.owner.pod.uid) else { return Ok(()) };
-        let released = state.wait_for(|state| state.records.iter().all(|record| record.plan != plan));
+        let released = state.wait_for(|state| state.records.iter().all(|record| *record.plan != plan));
         // Its task ends with the last plan of a pod.
         tokio::time::timeout_at(deadline, released).await.map(drop).map_err(|_| refusal)
     }
@@ -828,6 +854,7 @@ mod tests {
                 calls: Calls::default(),
                 reservations: Reservations::default(),
                 metrics: Arc::default(),
+                spans: Arc::default(),
             };
             Self { node, claims, reported, inventory, _dir: dir }
         }

@@ -46,14 +46,13 @@ fn links_exclude(one: &OnLink, other: &OnLink) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use netclaim_driver::attach::record::Phase;
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{conflist, record};
+    use crate::fixtures::{self, conflist};
 
     fn plan(link: &str, mode: &str) -> Plan {
-        let mut plan = record(mode, Phase::Planned).plan;
+        let mut plan = fixtures::plan(mode);
         let attributes = json!({"uplink": {"string": link}, "mode": {"string": mode}});
         plan.owner.attributes = attributes.as_object().cloned().unwrap_or_default();
         let plugin = if mode == "nic" { "host-device" } else { mode };

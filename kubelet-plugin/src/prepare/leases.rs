@@ -270,11 +270,10 @@ mod tests {
     use http::{Method, Request, Response};
     use kube::client::Body;
     use netclaim_cni::error_chain;
-    use netclaim_driver::attach::Phase;
     use serde_json::Value;
 
     use super::*;
-    use crate::fixtures::record;
+    use crate::fixtures;
     use crate::owner::Addresses;
 
     /// A fake of the API server: AddressLeases by name.
@@ -328,7 +327,7 @@ mod tests {
     }
 
     fn plan(claim: &str) -> Plan {
-        let mut plan = record(claim, Phase::Planned).plan;
+        let mut plan = fixtures::plan(claim);
         let ip = Some("10.20.0.200".parse().unwrap());
         let asked = AskedAddress { lease: "storage.10.20.0.200".to_owned(), pool: None, ip, mac: None };
         plan.owner.addresses = Some(Addresses { blocks: Vec::new(), leases: vec![asked] });

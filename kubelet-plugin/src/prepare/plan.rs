@@ -68,7 +68,7 @@ pub enum DeviceError {
     )]
     NotOffered { node: String, device: String },
     #[error(
-        "Network {network:?} does not exist or is not accepted on node {node}: see `kubectl get network {network}`"
+        "Network {network:?} does not exist or is not accepted on node {node}: see `kubectl get networks.netclaim.dev {network}`"
     )]
     NoNetwork { network: String, node: String },
     #[error("node {node} has none of the uplinks of Network {network:?} any more")]
@@ -76,8 +76,8 @@ pub enum DeviceError {
     #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
     Gone { device: String, node: String },
     #[error(
-        "no {family} address of Network {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get network \
-         {network}` and `kubectl get addressblocks`"
+        "no {family} address of Network {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get networks.netclaim.dev \
+         {network}` and `kubectl get addressblocks.netclaim.dev`"
     )]
     NoAddress { network: String, family: Family, node: String, blocks: usize },
     #[error(

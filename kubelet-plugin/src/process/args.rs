@@ -105,7 +105,7 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_HOOK")]
     pub hook: Option<PathBuf>,
 
-    /// Where to serve /metrics
+    /// Where to serve /metrics, and /readyz for netclaimctl status
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "127.0.0.1:9177")]
     pub metrics_address: SocketAddr,
 

@@ -1,6 +1,7 @@
-//! `/metrics` for the cluster; `/healthz` (the process answers) and `/readyz` (pods can be attached) for the kubelet.
+//! `/metrics` and `/readyz` for the cluster; `/healthz` (the process answers) and `/readyz` (pods can be attached) for the kubelet.
 //!
-//! The probes have an address that only the node reaches, so nobody else can exhaust it.
+//! The kubelet's probes have an address that only the node reaches, so nobody else can exhaust it. `netclaimctl status` asks the
+//! other one, through the API server.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -16,10 +17,19 @@ use crate::process::metrics::Metrics;
 /// From one try to bind an address that is taken to the next. Pods get their networks meanwhile.
 const BIND_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Serves metrics until dropped.
-pub async fn serve_metrics(address: SocketAddr, metrics: Arc<Metrics>) -> Infallible {
+/// Serves metrics until dropped, and what the agent lacks.
+pub async fn serve_metrics<E: Display>(
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    check_readiness: impl Fn() -> Result<(), E> + Clone + Send + Sync + 'static,
+) -> Infallible {
     let listener = bind(address, "--metrics-address").await;
-    serve(listener, move |path| (path == "/metrics").then(|| Answer::Metrics(metrics.render()))).await
+    let answer = move |path: &str| match path {
+        "/metrics" => Some(Answer::Metrics(metrics.render())),
+        "/readyz" => Some(Answer::probe(check_readiness())),
+        _ => None,
+    };
+    serve(listener, answer).await
 }
 
 /// Serves probes until dropped; `check_readiness` fails with why no pod can be attached.

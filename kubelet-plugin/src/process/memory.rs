@@ -1,10 +1,25 @@
-//! Returns memory to the kernel. A burst of work (a hundred pods at once) frees its memory between allocations that stay,
-//! and glibc keeps it for the next burst: three times what an idle agent needs.
+//! Keeps little memory. A burst of work (a hundred pods at once) frees its memory between allocations that stay, and glibc keeps it
+//! for the next burst: three times what an idle agent needs.
 
 use std::time::Duration;
 
 /// From one trim to the next. A trim takes a millisecond or less.
 const TRIM_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Has all threads allocate from one heap. Without it glibc gives up to eight for each processor to threads that write files or wait
+/// for plugins, and each heap keeps a part of every burst. Call it before there are threads.
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code, reason = "glibc has this call, and no crate wraps it")]
+pub fn share_one_heap() {
+    // SAFETY: `mallopt` takes two numbers and no pointer, and no other thread runs yet.
+    let taken = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    if taken == 0 {
+        tracing::debug!("the C library keeps its number of heaps");
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub fn share_one_heap() {}
 
 /// Returns free memory again and again.
 pub async fn trim_regularly() {

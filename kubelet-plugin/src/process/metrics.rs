@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use netclaim_api::addresses;
 use netclaim_api::device::DeviceName;
+use netclaim_cni::{self as cni, PluginType, RunEnd, RunObserver};
 use netclaim_driver::attach::{self, Operation, Phase};
 use netclaim_process::label_values;
 use netclaim_process::metrics::{Label, Registry};
+use netclaim_process::traces::Counters;
 use netclaim_slices::DroppedField;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -125,6 +127,20 @@ label_values! {
 }
 
 label_values! {
+    /// How a plugin's process ended.
+    pub enum PluginEnd {
+        /// It succeeded.
+        Ok = "Ok",
+        /// It reported an error, crashed, or could not be started.
+        Failed = "Failed",
+        /// The time of its network (`--cni-timeout`) was over: it was killed, or not even started.
+        TimedOut = "TimedOut",
+        /// It was killed because it is no longer wanted: its pod or the agent ends.
+        CutShort = "CutShort",
+    }
+}
+
+label_values! {
     /// How far an attachment in the journal is.
     #[allow(missing_docs, reason = "see netclaim_driver::attach::machine")]
     pub enum InJournal {
@@ -170,6 +186,15 @@ struct OperationLabels {
     network: String,
     verb: Verb,
     outcome: OperationEnd,
+}
+
+/// Without the Network, because Networks times plugins would be too many series: a cluster has hundreds of Networks and a few types
+/// of plugins. Ten types make some 300 series on a node. Only admins name types, so nobody removes the series of those that are gone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RunLabels {
+    plugin: String,
+    verb: Verb,
+    outcome: PluginEnd,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -219,6 +244,7 @@ pub struct Metrics {
     addresses: Family<AddressLabels, Gauge>,
     attach: Histogram,
     operations: Family<OperationLabels, Histogram>,
+    runs: Family<RunLabels, Histogram>,
     waits: Family<WaitLabels, Histogram>,
     journal: Family<JournalLabels, Gauge>,
     dels_failing: Gauge,
@@ -301,7 +327,27 @@ const WAIT_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 impl Default for Metrics {
     fn default() -> Self {
+        Self::new(Counters::default())
+    }
+}
+
+impl Metrics {
+    /// Metrics that have these numbers of spans among them.
+    pub fn new(of_spans: Counters) -> Self {
         let mut registry = Registry::new("netclaim");
+        let Counters { sent, lost } = of_spans;
+        registry.add(
+            "trace_spans_sent",
+            "Spans of traces that the collector has taken; none unless an endpoint is set",
+            [],
+            sent,
+        );
+        registry.add(
+            "trace_spans_lost",
+            "Spans of traces that did not fit the queue, or that the collector did not take",
+            [],
+            lost,
+        );
         let network = || Label::any("network", "a Network");
         Self {
             calls: registry.add(
@@ -357,6 +403,16 @@ impl Default for Metrics {
                     Label::any("network", "a Network; empty for a link's own devices, and for a Network that is gone"),
                     Label::one_of("verb", Verb::VALUES),
                     Label::one_of("outcome", OperationEnd::VALUES),
+                ],
+                Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS)),
+            ),
+            runs: registry.add_seconds(
+                "plugin",
+                "How long a CNI plugin's process ran for an ADD or DEL, with the plugins that it runs itself, such as its IPAM plugin",
+                [
+                    Label::any("plugin", "the type of a plugin"),
+                    Label::one_of("verb", Verb::VALUES),
+                    Label::one_of("outcome", PluginEnd::VALUES),
                 ],
                 Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS)),
             ),
@@ -575,15 +631,38 @@ impl Metrics {
     }
 }
 
+impl RunObserver for Metrics {
+    /// Measures an ADD or DEL. The other verbs are not on a pod's path, and would triple the series.
+    fn ran(&self, plugin: &PluginType, verb: cni::Verb, end: RunEnd, took: Duration) {
+        let verb = match verb {
+            cni::Verb::Add => Verb::Add,
+            cni::Verb::Del => Verb::Del,
+            _ => return,
+        };
+        let outcome = match end {
+            RunEnd::Succeeded => PluginEnd::Ok,
+            RunEnd::Failed => PluginEnd::Failed,
+            RunEnd::TimedOut => PluginEnd::TimedOut,
+            RunEnd::CutShort => PluginEnd::CutShort,
+        };
+        let labels = RunLabels { plugin: plugin.to_string(), verb, outcome };
+        self.runs.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::Arc;
+
     use netclaim_process::metrics::testing::assert_all_move;
+    use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{record, sandbox};
+    use crate::fixtures::{self, conflist, record, sandbox};
 
     fn plan(device: &str) -> Plan {
-        let mut plan = record("c", Phase::Planned).plan;
+        let mut plan = fixtures::plan("c");
         plan.owner.device.device = device.to_owned();
         plan
     }
@@ -617,9 +696,58 @@ mod tests {
         assert!(!metrics.render().contains("storage"), "a Network that is gone has no series");
     }
 
+    /// Runs a plugin by the runtime of production until it has ended in each way.
+    fn run_plugin(metrics: &Arc<Metrics>) {
+        const SHORT: Duration = Duration::from_millis(300);
+        const LONG: Duration = Duration::from_secs(30);
+        let dir = tempfile::tempdir().unwrap();
+        let plugin = dir.path().join("p");
+        let script =
+            "#!/bin/sh\ncase $CNI_CONTAINERID in fails) exit 1;; hangs) exec sleep 60;; esac\necho '{}'\n";
+        std::fs::write(&plugin, script).unwrap();
+        std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let runtime = cni::Runtime::new(vec![dir.path().to_owned()]).unwrap();
+        let runtime = &runtime.observed_by(Arc::<Metrics>::clone(metrics));
+        let list = &conflist(json!([{"type": "p"}]));
+        let of = |container: &str| {
+            let (container, interface) = (container.parse().unwrap(), "net1".parse().unwrap());
+            cni::Attachment::new(container, Some("/n".into()), interface)
+        };
+        let add = async |container: &str, deadline| _ = runtime.add(list, &of(container), deadline).await;
+        let del =
+            async |container: &str, deadline| _ = runtime.del(list, &of(container), None, deadline).await;
+        let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        threads.block_on(async {
+            for (container, deadline) in [("succeeds", LONG), ("fails", LONG), ("hangs", SHORT)] {
+                add(container, deadline).await;
+                del(container, deadline).await;
+            }
+            let _ = tokio::time::timeout(SHORT, add("hangs", LONG)).await;
+            let _ = tokio::time::timeout(SHORT, del("hangs", LONG)).await;
+        });
+    }
+
+    #[test]
+    fn the_runs_of_a_plugin_are_measured_by_how_they_ended() {
+        let metrics = Arc::new(Metrics::default());
+        run_plugin(&metrics);
+        let text = metrics.render();
+        for outcome in PluginEnd::VALUES {
+            for verb in Verb::VALUES {
+                let labels = format!("plugin=\"p\",verb=\"{verb}\",outcome=\"{outcome}\"");
+                let count = format!("netclaim_plugin_seconds_count{{{labels}}} 1");
+                assert!(text.contains(&count), "no {count} in {text}");
+            }
+        }
+        let runtime: &dyn RunObserver = &*metrics;
+        runtime.ran(&"q".parse().unwrap(), cni::Verb::Status, RunEnd::Succeeded, Duration::ZERO);
+        assert_eq!(metrics.render(), text, "STATUS comes every few seconds, and delays no pod");
+    }
+
     #[test]
     fn every_metric_moves_with_the_labels_of_its_description() {
-        let metrics = &Metrics::default();
+        let of_spans = Counters::default();
+        let metrics = &Arc::new(Metrics::new(of_spans.clone()));
         let sandbox = || sandbox("s");
         let records = || {
             let stray = netclaim_driver::attach::Record {
@@ -680,6 +808,7 @@ mod tests {
                         });
                     }
                 }),
+                ("netclaim_plugin_seconds", &|| run_plugin(metrics)),
                 ("netclaim_gate_wait_seconds", &|| {
                     WaitEnd::ALL.iter().for_each(|end| metrics.gate_wait(*end, Duration::ZERO));
                 }),
@@ -694,6 +823,8 @@ mod tests {
                 ("netclaim_nri_connected", &|| one(&metrics.nri_connected)),
                 ("netclaim_journal_unreadable_files", &|| one(&metrics.unreadable)),
                 ("netclaim_journal_writable", &|| one(&metrics.journal_writable)),
+                ("netclaim_trace_spans_sent_total", &|| _ = of_spans.sent.inc()),
+                ("netclaim_trace_spans_lost_total", &|| _ = of_spans.lost.inc()),
                 ("netclaim_attachment_illegal_moves", &|| one(&metrics.illegal_moves)),
                 ("netclaim_attachment_panics", &|| one(&metrics.panics)),
                 ("netclaim_pods_without_address_block", &|| one(&metrics.without_block)),

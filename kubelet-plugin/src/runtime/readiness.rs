@@ -1,5 +1,7 @@
 //! Whether pods can be attached: the agent's readiness, and the gauges that follow it.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +17,32 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// The largest age of a gauge.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why the agent is not ready.
+/// Something that the agent lacks.
 #[derive(Debug, thiserror::Error)]
-pub enum NotReady {
+pub enum Missing {
     #[error("no pod can be attached: {0}")]
     Journal(String),
     #[error(transparent)]
     Runtime(NotConnected),
+    #[error(
+        "the kubelet has not registered the driver: it needs the feature gate DynamicResourceAllocation and the --root-dir {} \
+         (--kubelet-dir of the agent)", kubelet_dir.display()
+    )]
+    Registration {
+        /// Where the agent expects the kubelet.
+        kubelet_dir: PathBuf,
+    },
+}
+
+/// Everything that the agent lacks, a line for each.
+#[derive(Debug)]
+pub struct NotReady(Vec<Missing>);
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
 }
 
 /// What readiness depends on.
@@ -33,19 +54,24 @@ pub struct Readiness {
     pub connected: watch::Receiver<bool>,
     /// What the agent says while it is not.
     pub not_connected: NotConnected,
+    /// The file that exists when the kubelet has registered the driver.
+    pub registered: PathBuf,
+    /// The kubelet's --root-dir.
+    pub kubelet_dir: PathBuf,
 }
 
 impl Readiness {
     /// Succeeds when the agent is ready.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Everything that it lacks.
     pub fn check(&self) -> Result<(), NotReady> {
-        match (&*self.journal.borrow(), *self.connected.borrow()) {
-            (Some(reason), _) => Err(NotReady::Journal(reason.clone())),
-            (None, false) => Err(NotReady::Runtime(self.not_connected.clone())),
-            (None, true) => Ok(()),
-        }
+        let journal = self.journal.borrow().clone().map(Missing::Journal);
+        let runtime = (!*self.connected.borrow()).then(|| Missing::Runtime(self.not_connected.clone()));
+        let registration = (!self.registered.exists())
+            .then(|| Missing::Registration { kubelet_dir: self.kubelet_dir.clone() });
+        let missing: Vec<Missing> = [journal, runtime, registration].into_iter().flatten().collect();
+        if missing.is_empty() { Ok(()) } else { Err(NotReady(missing)) }
     }
 }
 
@@ -92,16 +118,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_ready_when_it_can_write_its_journal_and_hears_the_runtime() {
+    fn an_agent_is_ready_when_it_lacks_nothing() {
         let (journal, journal_seen) = watch::channel(None);
         let (connected, connected_seen) = watch::channel(false);
-        let not_connected = NotConnected { socket: "/nri.sock".into() };
-        let readiness = Readiness { journal: journal_seen, connected: connected_seen, not_connected };
-        let reason = || readiness.check().map_err(|error| error.to_string());
-        assert!(reason().is_err_and(|reason| reason.contains("/nri.sock")));
+        let dir = tempfile::tempdir().unwrap();
+        let registered = dir.path().join("agent");
+        let readiness = Readiness {
+            journal: journal_seen,
+            connected: connected_seen,
+            not_connected: NotConnected { socket: "/nri.sock".into() },
+            registered: registered.clone(),
+            kubelet_dir: "/var/lib/kubelet".into(),
+        };
+        let reasons = || {
+            let reasons = readiness.check().err().map(|error| error.to_string()).unwrap_or_default();
+            reasons.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let begin_with = |beginnings: &[&str]| {
+            let reasons = reasons();
+            assert_eq!(reasons.len(), beginnings.len(), "{reasons:?}");
+            assert!(
+                reasons.iter().zip(beginnings).all(|(reason, begin)| reason.starts_with(begin)),
+                "{reasons:?}"
+            );
+        };
+        let (runtime, kubelet) =
+            ("not connected to the container runtime by NRI", "the kubelet has not registered the driver");
+        begin_with(&[runtime, kubelet]);
+        assert!(reasons().concat().contains("/nri.sock") && reasons().concat().contains("/var/lib/kubelet"));
         connected.send_replace(true);
-        assert_eq!(reason(), Ok(()));
+        begin_with(&[kubelet]);
+        std::fs::write(registered, "").unwrap();
+        begin_with(&[]);
         journal.send_replace(Some("the disk is full".to_owned()));
-        assert_eq!(reason(), Err("no pod can be attached: the disk is full".to_owned()));
+        assert_eq!(reasons(), ["no pod can be attached: the disk is full"]);
     }
 }

@@ -5,17 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use k8s_openapi::api::core::v1::Pod;
-use kube::Resource as _;
-use kube::api::{PartialObjectMeta, Patch, PatchParams, Request};
 use netclaim_cni::error_chain;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::network_status::{NETWORK_STATUS, NoList, entries, merged};
 use crate::owner::{ObjectRef, PodState};
-use crate::pods::NodePods;
+use crate::pods::{NodePods, annotate};
 
 /// Backoff after failed writes of one pod. The kubelet writes the pod's status at the same time, so that the first ones conflict.
 const RETRY: ExponentialBuilder = ExponentialBuilder::new()
@@ -140,17 +137,11 @@ async fn write(client: &kube::Client, pods: &NodePods, wanted: &Wanted) -> Resul
     let Some(text) = merged(found.map(String::as_str), &wanted.before, &wanted.entries)? else {
         return Ok(());
     };
-    let change = json!({"metadata": {
-        "uid": uid, "resourceVersion": metadata.resource_version, "annotations": {NETWORK_STATUS: text},
-    }});
-    let patch = (PatchParams::default(), Patch::Merge(change));
-    let request = Request::new(Pod::url_path(&(), Some(namespace)));
-    let request = request.patch_subresource("status", name, &patch.0, &patch.1);
-    let request = request.map_err(kube::Error::BuildRequest)?;
-    match client.request::<PartialObjectMeta<Pod>>(request).await {
+    let version = metadata.resource_version.as_deref();
+    match annotate(client, &wanted.pod, (NETWORK_STATUS, &text), version).await {
         // It is gone.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        written => Ok(written.map(drop)?),
+        written => Ok(written?),
     }
 }
 
@@ -180,23 +171,16 @@ impl WriteError {
 
 #[cfg(test)]
 mod tests {
-    use http::{Method, Response};
-    use kube::client::Body;
-    use tower_test::mock::{self, Handle};
+    use http::Method;
+    use serde_json::json;
 
     use super::*;
-    use crate::fixtures::attached;
-
-    type Server = Handle<http::Request<Body>, Response<Body>>;
+    use crate::fixtures::{self, ApiServer, attached};
 
     /// Answers the next request; returns its method and body.
-    async fn answer(server: &mut Server, code: u16, body: Value) -> (Method, Option<Value>) {
-        let (request, send) = server.next_request().await.expect("a request");
-        let method = request.method().clone();
-        let sent = request.into_body().collect_bytes().await.expect("a body");
-        let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-        send.send_response(response.expect("a response"));
-        (method, serde_json::from_slice(&sent).ok())
+    async fn answer(server: &mut ApiServer, code: u16, body: Value) -> (Method, Option<Value>) {
+        let (head, sent) = fixtures::answer(server, code, &body).await;
+        (head.method, sent)
     }
 
     fn found(version: &str, annotation: Option<&str>) -> Value {
@@ -207,8 +191,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_has_changed_meanwhile_is_read_again_and_keeps_what_others_wrote() {
-        let (service, mut server) = mock::pair::<http::Request<Body>, Response<Body>>();
-        let client = kube::Client::new(service, "default");
+        let (client, mut server) = fixtures::api_server();
         let pods = Arc::new(NodePods::new(client.clone(), "node0", Arc::default()));
         let (annotations, writer) = AnnotationWriter::new(client, pods);
         let state = PodState { records: vec![attached("c", "s")], ..PodState::default() };

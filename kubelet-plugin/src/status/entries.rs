@@ -1,7 +1,7 @@
 //! The entries of a claim's `status.devices`, and the patch that writes them. Pure.
 
 use crate::owner::{DeviceRef, ObjectRef, Plan, Record};
-use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use netclaim_api::reasons::{ConditionReason as _, ReadyReason, Reason as _};
 use netclaim_api::shorten;
 use netclaim_cni::CniResult;
@@ -30,10 +30,10 @@ impl Entry {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum State {
-    /// `broken` is the failure of a later CHECK.
+    /// `data` is what the plugins returned, where it fits. `broken` is the failure of a later CHECK.
     Attached {
-        network: Value,
-        data: Option<Value>,
+        network: NetworkDeviceData,
+        data: Option<CniResult>,
         broken: Option<String>,
     },
     NotReady {
@@ -47,9 +47,7 @@ pub(super) fn entry(record: &Record) -> Option<Entry> {
     let state = match (&record.phase, &record.error) {
         (Phase::Attached { sandbox, result }, _) => State::Attached {
             network: network_data(&record.plan, sandbox, result),
-            data: Some(result.raw())
-                .filter(|data| data.len() <= MAX_DATA)
-                .and_then(|data| serde_json::from_str(data).ok()),
+            data: Some(result).filter(|result| result.raw().len() <= MAX_DATA).cloned(),
             broken: record.check.clone(),
         },
         (_, Some(error)) => State::NotReady { reason: ReadyReason::AttachFailed, message: error.clone() },
@@ -59,17 +57,14 @@ pub(super) fn entry(record: &Record) -> Option<Entry> {
 }
 
 /// Returns the result of a plan in a sandbox as the API's `NetworkDeviceData`.
-pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -> Value {
+pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -> NetworkDeviceData {
     let made = Interface::made(&plan.spec, sandbox, result);
-    let mut network = json!({"interfaceName": plan.spec.if_name});
-    if let Some(mac) = made.mac {
-        network["hardwareAddress"] = json!(mac);
-    }
     let ips: Vec<String> = made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect();
-    if !ips.is_empty() {
-        network["ips"] = json!(ips);
+    NetworkDeviceData {
+        interface_name: Some(plan.spec.if_name.to_string()),
+        hardware_address: made.mac.map(|mac| mac.to_string()),
+        ips: Some(ips).filter(|ips| !ips.is_empty()),
     }
-    network
 }
 
 /// Returns the server-side apply that writes `entries`.
@@ -117,14 +112,14 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
     }
     match &entry.state {
         State::Attached { network, data, broken } => {
-            let if_name = network["interfaceName"].as_str().unwrap_or_default();
+            let if_name = network.interface_name.as_deref().unwrap_or_default();
             status["conditions"] = match broken {
                 None => condition(ReadyReason::Attached, &format!("attached as {if_name}")),
                 Some(error) => condition(ReadyReason::CheckFailed, error),
             };
-            status["networkData"] = network.clone();
-            if let Some(data) = data {
-                status["data"] = data.clone();
+            status["networkData"] = json!(network);
+            if let Some(data) = data.as_ref().and_then(|data| serde_json::from_str(data.raw()).ok()) {
+                status["data"] = data;
             }
         }
         State::NotReady { reason, message } => status["conditions"] = condition(*reason, message),
@@ -135,6 +130,7 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::result;
 
     fn entry(state: State) -> Entry {
         let device = DeviceRef {
@@ -157,10 +153,15 @@ mod tests {
         assert_eq!(status["data"]["cniVersion"], "1.1.0");
     }
 
+    fn network(ip: &str) -> NetworkDeviceData {
+        let (interface_name, ips) = (Some("data0".to_owned()), Some(vec![ip.to_owned()]));
+        NetworkDeviceData { interface_name, ips, hardware_address: None }
+    }
+
     fn attached(broken: Option<&str>) -> State {
         State::Attached {
-            network: json!({"interfaceName": "data0", "ips": ["10.20.0.2/24"]}),
-            data: Some(json!({"cniVersion": "1.1.0"})),
+            network: network("10.20.0.2/24"),
+            data: Some(result(&json!({"cniVersion": "1.1.0"}))),
             broken: broken.map(str::to_owned),
         }
     }
@@ -176,9 +177,8 @@ mod tests {
     #[test]
     fn an_agent_recognises_what_an_earlier_one_wrote() {
         let ready = |ip: &str| {
-            let network = json!({"interfaceName": "data0", "ips": [ip]});
-            let data = Some(json!({"cniVersion": "1.1.0", "ips": []}));
-            entry(State::Attached { network, data, broken: None })
+            let data = Some(result(&json!({"cniVersion": "1.1.0", "ips": []})));
+            entry(State::Attached { network: network(ip), data, broken: None })
         };
         let now = ready("10.20.0.2/24");
         let ours = device_status("netclaim.dev", &now, "2026-01-01T00:00:00Z");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
 use crate::pods::NodePods;
+use crate::spans::Spans;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
@@ -13,12 +14,14 @@ use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams, Request};
 use netclaim_api::reasons::{PodEvent, ReadyReason};
 use netclaim_cni::error_chain;
+use netclaim_cni::spans::failed;
 use netclaim_driver::failpoint::Failpoint;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::annotations::{AnnotationWriter, Annotations};
 use super::entries::{Entry, State, entry, has_entries, patch};
@@ -90,6 +93,7 @@ pub struct StatusWriter {
     /// Claims with a write under way: a second one at the same time could be overtaken.
     busy: HashSet<String>,
     annotations: Option<Annotations>,
+    spans: Arc<Spans>,
 }
 
 impl StatusWriter {
@@ -103,7 +107,14 @@ impl StatusWriter {
             claims_of_pod: HashMap::new(),
             busy: HashSet::new(),
             annotations: None,
+            spans: Arc::default(),
         }
+    }
+
+    /// Has the writes be part of the claims' traces.
+    #[must_use]
+    pub fn traced(self, spans: Arc<Spans>) -> Self {
+        Self { spans, ..self }
     }
 
     /// Has the pods annotated, too. Returns the task that does it.
@@ -238,7 +249,9 @@ impl StatusWriter {
                 self.driver.clone(),
                 desired.inherited,
             );
-            writes.spawn(async move {
+            let span = self.spans.status_write(&desired.claim);
+            let of_write = span.clone();
+            let write = async move {
                 // A claim that cannot be read is written.
                 if inherited
                     && let Ok(Ok(claim)) = tokio::time::timeout(WRITE_TIMEOUT, claims.get(&name)).await
@@ -252,8 +265,12 @@ impl StatusWriter {
                     Ok(result) => result.map_err(WriteError::Api),
                     Err(_) => Err(WriteError::Timeout),
                 };
+                if let Err(error) = &result {
+                    failed(&of_write, &error_chain(error));
+                }
                 (uid, entries, result)
-            });
+            };
+            writes.spawn(write.instrument(span));
         }
         next
     }

@@ -4,16 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
-use kube::api::{PartialObjectMeta, Patch, PatchParams};
-use kube::core::Request;
-use kube::{Api, Client, Error, Resource as _};
-use serde_json::json;
+use kube::{Api, Client, Error};
 
 use super::schedule::{ClaimName, Wake};
 use crate::owner::ObjectRef;
-use crate::pods::RETRY;
+use crate::pods::{RETRY, annotate};
 use crate::process::metrics::WakeResult;
 
 /// How long the API server may take for one answer.
@@ -146,16 +142,8 @@ impl Patcher {
 
     async fn patch(&self, wake: &Wake) -> Outcome {
         let number = wake.number.unwrap_or_else(some_number).to_string();
-        let change = json!({"metadata": {"uid": wake.pod.uid, "annotations": {RETRY: number}}});
-        let request = Request::new(Pod::url_path(&(), Some(&wake.pod.namespace))).patch_subresource(
-            "status",
-            &wake.pod.name,
-            &PatchParams::default(),
-            &Patch::Merge(change),
-        );
-        let Ok(request) = request else { return Outcome::Failed };
-        match self.client.request::<PartialObjectMeta<Pod>>(request).await {
-            Ok(_) => Outcome::Woken,
+        match annotate(&self.client, &wake.pod, (RETRY, &number), None).await {
+            Ok(()) => Outcome::Woken,
             Err(error) => Outcome::of(&error),
         }
     }
@@ -176,19 +164,16 @@ fn some_number() -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use http::{Method, Response};
-    use kube::client::Body;
-    use serde_json::Value;
-    use tower_test::mock::{self, Handle};
+    use http::Method;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::fixtures::{self, ApiServer};
     use crate::process::metrics::WakeCause;
 
-    type Server = Handle<http::Request<Body>, Response<Body>>;
-
-    fn patcher() -> (Patcher, Server) {
-        let (service, server) = mock::pair::<http::Request<Body>, Response<Body>>();
-        (Patcher::new(Client::new(service, "default"), "netclaim.dev"), server)
+    fn patcher() -> (Patcher, ApiServer) {
+        let (client, server) = fixtures::api_server();
+        (Patcher::new(client, "netclaim.dev"), server)
     }
 
     fn wake(claims: &[&str], number: Option<u16>) -> Wake {
@@ -207,13 +192,9 @@ mod tests {
     }
 
     /// Answers the next request; returns its method, its path and its body.
-    async fn answer(server: &mut Server, code: u16, body: Value) -> (Method, String, Value) {
-        let (request, send) = server.next_request().await.expect("a request");
-        let (parts, sent) = request.into_parts();
-        let sent = sent.collect_bytes().await.expect("a body");
-        let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-        send.send_response(response.expect("a response"));
-        (parts.method, parts.uri.path().to_owned(), serde_json::from_slice(&sent).unwrap_or_default())
+    async fn answer(server: &mut ApiServer, code: u16, body: Value) -> (Method, String, Value) {
+        let (head, sent) = fixtures::answer(server, code, &body).await;
+        (head.method, head.uri.path().to_owned(), sent.unwrap_or_default())
     }
 
     fn refusal(code: u16) -> Value {

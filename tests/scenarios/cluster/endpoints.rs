@@ -1,4 +1,4 @@
-//! The agent's metrics and probes.
+//! The agent's metrics and probes, and the logs of agent and controller.
 
 use std::io::Write as _;
 use std::net::{IpAddr, TcpStream};
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::list;
-use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
+use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually};
+use serde_json::json;
 
 pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
     let answer = test.cluster.ask_agent("/metrics")?;
@@ -29,24 +30,36 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
     Ok(())
 }
 
-pub fn an_agent_takes_another_log_filter_without_a_restart(test: &Test<'_>) -> Result<()> {
-    let agent = test.cluster.agent_pid()?;
+pub fn agent_and_controller_take_another_log_filter_without_a_restart(test: &Test<'_>) -> Result<()> {
+    const PROGRAMS: [(&str, &str); 2] = [("agent", AGENT), ("controller", CONTROLLER)];
+    let processes = || -> Result<(i32, Vec<Option<i32>>)> {
+        let controllers = test.cluster.controllers()?;
+        Ok((test.cluster.agent_pid()?, controllers.iter().map(|controller| controller.pid).collect()))
+    };
+    let before = processes()?;
+    ensure!(before.1.len() == 1, "{before:?}");
     let kubectl = |args: &[&str]| test.cluster.kubectl(&[&["-n", SYSTEM], args].concat());
     let logged = |words: &str| {
-        eventually(180, "the agent logs its new filter", || {
-            let log = kubectl(&["logs", AGENT, "--tail=20000"])?;
-            ensure!(log.contains(words), "no {words:?}");
-            Ok(())
+        PROGRAMS.into_iter().try_for_each(|(program, workload)| {
+            eventually(180, &format!("the {program} logs its new filter"), || {
+                let log = kubectl(&["logs", workload, "--tail=20000"])?;
+                ensure!(log.contains(words), "no {words:?}");
+                Ok(())
+            })
         })
     };
-    let literal = "--from-literal=agent=info,netclaim_driver=debug,netclaim_process=trace";
-    kubectl(&["create", "configmap", "netclaim-log", literal])?;
+    let literals = PROGRAMS.map(|(program, _)| {
+        format!("--from-literal={program}=info,netclaim_driver=debug,netclaim_process=trace")
+    });
+    kubectl(&["create", "configmap", "netclaim-log", &literals[0], &literals[1]])?;
     let followed = logged("netclaim_process=trace");
-    kubectl(&["patch", "configmap", "netclaim-log", "--patch", r#"{"data": {"agent": "loud"}}"#])?;
+    let loud = json!({"data": {"agent": "loud", "controller": "loud"}}).to_string();
+    kubectl(&["patch", "configmap", "netclaim-log", "--patch", &loud])?;
     let refused = logged("is no level");
     kubectl(&["delete", "configmap", "netclaim-log"])?;
     followed.and(refused)?;
-    ensure!(test.cluster.agent_pid()? == agent, "the agent is another one");
+    let after = processes()?;
+    ensure!(after == before, "{after:?} run, before: {before:?}");
     Ok(())
 }
 

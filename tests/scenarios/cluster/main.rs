@@ -12,6 +12,8 @@ mod attaching;
 mod availability;
 mod bandwidth;
 mod churn;
+mod collector;
+mod columns;
 mod command_line;
 mod endpoints;
 mod faults;
@@ -26,6 +28,7 @@ mod refusals;
 mod rights;
 mod scheduling;
 mod sweep;
+mod traces;
 mod updates;
 mod waking;
 
@@ -33,6 +36,7 @@ use attaching::*;
 use availability::*;
 use bandwidth::*;
 use churn::*;
+use columns::*;
 use command_line::*;
 use endpoints::*;
 use faults::{
@@ -50,6 +54,7 @@ use refusals::*;
 use rights::*;
 use scheduling::*;
 use sweep::*;
+use traces::*;
 use updates::*;
 use waking::*;
 
@@ -108,6 +113,7 @@ fn main() -> ExitCode {
             an_unknown_parameter_is_refused_with_the_known_ones,
             a_value_that_breaks_its_schema_is_refused_with_its_path,
             an_invalid_network_reports_why,
+            a_network_with_addresses_of_whereabouts_is_not_accepted,
             a_network_is_refused_at_once_for_what_its_object_shows,
             a_network_reports_all_faults_of_its_conflist_at_once,
             a_value_that_the_plugin_would_refuse_is_refused_with_its_path,
@@ -129,8 +135,10 @@ fn main() -> ExitCode {
             containers_that_do_not_name_the_claim_wait_too,
             a_pod_that_is_deleted_while_its_plugin_hangs_leaves_nothing,
             a_pod_whose_plugin_cannot_delete_is_kept_until_it_can,
+            kubectl_shows_what_is_accepted_and_who_has_addresses,
+            kubectl_explains_the_values_of_attributes,
             metrics_are_served,
-            an_agent_takes_another_log_filter_without_a_restart,
+            agent_and_controller_take_another_log_filter_without_a_restart,
             tools_on_the_node_see_the_attachments,
             netclaimctl_lists_what_pods_have,
             netclaimctl_is_a_plugin_of_kubectl_that_completes_its_commands,
@@ -195,6 +203,10 @@ fn main() -> ExitCode {
             a_new_sandbox_gets_the_interface_again,
             a_new_sandbox_has_new_metadata,
             a_returned_nic_has_its_old_settings,
+            a_trace_leads_from_prepare_over_the_plugins_to_the_claims_status_and_to_the_end,
+            the_span_of_a_plugin_that_fails_says_why,
+            the_agent_sends_traces_by_tls_only_to_a_collector_with_a_certificate_of_its_ca,
+            a_collector_that_is_away_or_hangs_delays_no_pod_and_is_logged_once,
             a_lease_of_an_unknown_sandbox_is_collected,
             a_lost_address_is_reported_until_it_is_back,
             a_deleted_pod_is_released_without_the_kubelet,

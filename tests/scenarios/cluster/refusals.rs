@@ -68,6 +68,27 @@ pub fn an_invalid_network_reports_why(test: &Test<'_>) -> Result<()> {
     test.is_unschedulable("p")
 }
 
+pub fn a_network_with_addresses_of_whereabouts_is_not_accepted(test: &Test<'_>) -> Result<()> {
+    let with_whereabouts = |network: &mut Value| {
+        network["spec"]["cni"]["plugins"][0]["ipam"] =
+            json!({"type": "whereabouts", "range": "10.77.0.0/24"});
+    };
+    let name = test.network("a", with_whereabouts)?;
+    test.condition(10, ["networks.netclaim.dev", &name], "Accepted", |condition| {
+        let message = text(&condition["message"]);
+        let words = ["spec.cni.plugins[0].ipam.type", "whereabouts", "spec.addresses or an AddressPool"];
+        condition["status"] == "False" && words.iter().all(|word| message.contains(word))
+    })?;
+    // Whoever writes it learns of it at once.
+    let mut object = network(&test.name("b"), "macvlan", "eth1", "10.77.0.0/24");
+    with_whereabouts(&mut object);
+    let warned = ["create", "--dry-run=server", "--warnings-as-errors", "-f", "-"];
+    let warned =
+        test.cluster.kubectl_with(&warned, &object.to_string()).err().context("there is no warning")?;
+    ensure!(format!("{warned:#}").contains("whereabouts loses addresses under netclaim"), "{warned:#}");
+    Ok(())
+}
+
 pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -> Result<()> {
     let accepted = test.macvlan("a")?;
     let with = |change: &dyn Fn(&mut Value)| {
@@ -163,7 +184,7 @@ pub fn a_network_deleted_after_scheduling_is_named(test: &Test<'_>) -> Result<()
     })?;
     test.cluster.kubectl(&["delete", "network", &name])?;
     test.cluster.service("resume", "kubelet")?;
-    reports(test, &[&name, "does not exist", "kubectl get network"])?;
+    reports(test, &[&name, "does not exist", "kubectl get networks.netclaim.dev"])?;
     // The kubelet's retry succeeds when the Network exists again.
     test.create([network(&name, "macvlan", "eth1", &test.subnet(0))])?;
     test.wake("p")?;

@@ -5,6 +5,8 @@
 //! standard error.
 
 use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim_template, pod};
@@ -24,6 +26,8 @@ const BATCH: usize = 50;
 const BATCHES: usize = 20;
 /// Batches with networks for each batch without.
 const PLAIN_EVERY: usize = 4;
+/// Time until the agent has returned the memory of a burst to the kernel.
+const SETTLED: Duration = Duration::from_secs(60);
 /// Seconds until all pods of a batch run, or are gone.
 const PATIENCE: u64 = 300;
 
@@ -86,6 +90,9 @@ fn a_hundred_pods_with_two_networks_each_start_at_once(test: &Test<'_>) -> Resul
     let log = AuditLog::from_now(test.cluster)?;
     let with = start(test, "with", AT_ONCE, true)?;
     report.held(Held::now(test, "full")?)?;
+    // What the burst needed and the attachments do not is given back by then.
+    sleep(SETTLED);
+    report.held(Held::now(test, "full, a minute later")?)?;
     end(test)?;
     report.held(Held::now(test, "end")?)?;
     report.requests(&log.requests_of(AGENT_USER)?, AT_ONCE)?;

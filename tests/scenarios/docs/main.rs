@@ -1,4 +1,5 @@
-//! The documentation: each link of a page leads to a file or a heading that exists, and links lead from the first page to each.
+//! The documentation: each link of a page leads to a file or a heading that exists, and links lead from the first page to each. The
+//! same holds for the site that is built of it. Commands that pages and programs tell people to run name our kinds with their group.
 
 // Clippy allows `unwrap` and `expect` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::unwrap_used)]
@@ -6,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+mod site;
 
 /// The pages of the site, in order.
 const CONTENTS: &str = "docs/SUMMARY.md";
@@ -158,4 +161,111 @@ fn a_heading_has_the_anchor_that_readers_link_to() {
         ["a-b", "a-b-1"]
     );
     assert_eq!(targets("see [a](b.md#c) and `[x](y)`, [d](e)"), ["b.md#c", "e"]);
+}
+
+/// Where pages and programs tell people what to run.
+const SPEAKING: [&str; 10] =
+    ["api", "cli", "cni", "controller", "deploy", "docs", "driver", "kubelet-plugin", "process", "tests"];
+
+/// Names of our kinds that kubectl also finds without a group.
+const SHORT: [&str; 15] = [
+    "network",
+    "networks",
+    "netw",
+    "uplinkpolicy",
+    "uplinkpolicies",
+    "uplinkpol",
+    "addresspool",
+    "addresspools",
+    "addrpool",
+    "addressblock",
+    "addressblocks",
+    "addrblock",
+    "addresslease",
+    "addressleases",
+    "addrlease",
+];
+
+/// The texts of the project: sources, scripts, manifests and pages.
+fn texts() -> Vec<(PathBuf, String)> {
+    let mut folders: Vec<PathBuf> = SPEAKING.iter().map(PathBuf::from).collect();
+    let mut found = Vec::new();
+    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"] {
+        found.push((PathBuf::from(name), fs::read_to_string(root().join(name)).unwrap()));
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let path = folder.join(entry.file_name());
+            let is_text =
+                path.extension().and_then(|extension| extension.to_str()).is_some_and(|extension| {
+                    ["rs", "md", "yaml", "json", "sh", "txt", "tpl"].contains(&extension)
+                });
+            if entry.file_type().unwrap().is_dir() {
+                folders.extend(Some(path).filter(|path| !path.ends_with("target")));
+            } else if is_text {
+                found.push((path, fs::read_to_string(entry.path()).unwrap()));
+            }
+        }
+    }
+    found
+}
+
+/// The commands of kubectl in a text, without `kubectl`. One in backticks may go over several lines.
+fn commands(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("kubectl ").map(|(at, kubectl)| {
+        let rest = &text[at + kubectl.len()..];
+        let ends: &[char] = if text[..at].ends_with('`') { &['`'] } else { &['`', '"', '\n'] };
+        rest.split(ends).next().unwrap_or_default()
+    })
+}
+
+/// The words of a command that name one of our kinds without its group.
+fn without_group(command: &str) -> Vec<&str> {
+    let mut words = command.split_whitespace().peekable();
+    // Our own commands name kinds by one word.
+    if words.peek() == Some(&"netclaim") {
+        return Vec::new();
+    }
+    let explains = words.peek() == Some(&"explain");
+    let is_short = |word: &&str| {
+        let (kind, rest) = word.split_once('.').unwrap_or((word, ""));
+        SHORT.contains(&kind) && (rest.is_empty() || (explains && !rest.starts_with("netclaim.dev")))
+    };
+    words.flat_map(|word| word.split([',', '/'])).filter(is_short).collect()
+}
+
+#[test]
+fn commands_of_kubectl_name_our_kinds_with_their_group() {
+    let texts = texts();
+    let count: usize = texts.iter().map(|(_, text)| commands(text).count()).sum();
+    assert!(count > 50, "only {count} commands were found");
+    let wrong: Vec<_> = texts
+        .iter()
+        // The examples of the test below.
+        .filter(|(path, _)| path != Path::new("tests/scenarios/docs/main.rs"))
+        .flat_map(|(path, text)| commands(text).map(move |command| (path, command)))
+        .filter(|(_, command)| !without_group(command).is_empty())
+        .map(|(path, command)| format!("{}: kubectl {command}", path.display()))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "other groups have such kinds, too: write networks.netclaim.dev\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn a_kind_without_its_group_is_found_wherever_it_is_in_a_command() {
+    let found = |text: &str| commands(text).flat_map(without_group).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(found("see `kubectl -n x get network lab`"), ["network"]);
+    assert_eq!(found("see `kubectl get \\\n  addressblocks -o yaml` of network"), ["addressblocks"]);
+    assert_eq!(found("kubectl get pods,networks/lab\nnetworks"), ["networks"]);
+    assert_eq!(found("`kubectl explain network.spec`"), ["network.spec"]);
+    assert_eq!(
+        found("`kubectl explain networks.netclaim.dev.spec`, `kubectl get networks.netclaim.dev`"),
+        [""; 0]
+    );
+    assert_eq!(found("kubectl label node NODE network.example.com/device-plugin-"), [""; 0]);
+    assert_eq!(found("`kubectl netclaim explain network lab`"), [""; 0]);
 }

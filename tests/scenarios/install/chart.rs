@@ -79,6 +79,9 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("agent.cniBinDir=/opt/../bin", &[], "/agent/cniBinDir"),
         ("agent.podLabels.app\\.kubernetes\\.io/name=mine", &[], "app.kubernetes.io/name"),
         ("agent.extraEnv[0].name=NETCLAIM_LOG", &[], "/agent/extraEnv/0/name"),
+        ("agent.extraEnv[0].name=OTEL_TRACES_SAMPLER", &[], "/agent/extraEnv/0/name"),
+        ("agent.tracing.endpoint=collector:4317", &[], "/agent/tracing/endpoint"),
+        ("agent.tracing.samplingRatio=10", &[], "/agent/tracing/samplingRatio"),
         ("image.repository=", &[], "image.repository is empty"),
         ("controller.podDisruptionBudget.enabled=true", &[], "set controller.replicas=2"),
         (
@@ -86,7 +89,19 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
             &[],
             "plugins.image and agent.hostMounts exclude each other",
         ),
-        ("plugins.image=x", &["--kube-version", "1.34.0"], "Kubernetes 1.35"),
+        (
+            "plugins.image=x,plugins.mount=imageVolume",
+            &["--kube-version", "1.34.9"],
+            "plugins.mount=imageVolume needs image volumes, which are on from Kubernetes 1.35",
+        ),
+        ("plugins.image=x,plugins.mount=volume", &[], "/plugins/mount"),
+        ("plugins.image=x,plugins.copyCommand=cp", &[], "/plugins/copyCommand"),
+        ("plugins.mount=initContainer", &[], "plugins.image is empty"),
+        (
+            "plugins.image=x,plugins.mount=initContainer,agent.hostMounts=true",
+            &[],
+            "plugins.image and agent.hostMounts exclude each other",
+        ),
         ("webhook.enabled=true,webhook.certManager.enabled=true", &[], "issuerRef.name is empty"),
         ("webhook.address=9443", &[], "/webhook/address"),
         ("agent.logLevel=debug", &["--kube-version", "1.33.0"], "1.34.0"),
@@ -101,7 +116,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 }
 
 /// Values that are not the default, and what has to be in the objects for it.
-const VALUES: [(&str, &str); 28] = [
+const VALUES: [(&str, &str); 33] = [
     (
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
         "netclaim@sha256:00",
@@ -118,11 +133,31 @@ const VALUES: [(&str, &str); 28] = [
         "agent.networkStatusAnnotation=true",
         "key in [\"netclaim.dev/retry\",\"k8s.v1.cni.cncf.io/network-status\"]",
     ),
+    (
+        "agent.tracing.endpoint=http://10.0.0.9:4317",
+        "{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: \"http://10.0.0.9:4317\"}",
+    ),
+    (
+        "agent.tracing.endpoint=https://otel.example.com:4317,agent.tracing.samplingRatio=0.05",
+        "{name: OTEL_TRACES_SAMPLER_ARG, value: \"0.05\"}",
+    ),
+    (
+        "agent.tracing.endpoint=https://otel.example.com:4317,agent.tracing.caConfigMap=otel-ca",
+        "{name: tracing-ca, configMap: {name: otel-ca}}",
+    ),
     ("agent.podAnnotations.a=b", "a: b"),
     ("agent.podLabels.team=net", "team: net"),
     (
         "plugins.image=example.com/cni:1,plugins.path=bin",
         "value: \"/usr/libexec/netclaim/plugins/bin:/opt/cni/bin\"",
+    ),
+    (
+        "plugins.image=example.com/cni:1,plugins.mount=initContainer,plugins.resources.limits.cpu=1",
+        "args: [/., /netclaim-plugins]",
+    ),
+    (
+        "plugins.image=x,plugins.path=/opt/bin/,plugins.mount=initContainer,plugins.copyCommand={cp,-r}",
+        "args: [/opt/bin/., /netclaim-plugins]",
     ),
     ("controller.replicas=2,controller.podDisruptionBudget.enabled=true", "kind: PodDisruptionBudget"),
     ("controller.networkPolicy.enabled=true", "kind: NetworkPolicy"),
@@ -177,5 +212,30 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
         ensure!(objects.contains(present), "{CERT_MANAGER}: no {present:?} in the objects");
     }
     ensure!(!objects.contains("resources: [secrets]"), "{CERT_MANAGER}: the controllers may read a Secret");
+    Ok(())
+}
+
+pub fn plugins_of_an_image_are_mounted_or_copied(test: &Test<'_>) -> Result<()> {
+    let helm = Helm::new(test.cluster)?;
+    let mounted = ["{name: cni-image, image: {reference: example.com/cni:1,", "/netclaim/plugins, readOnly"];
+    let copied = ["{name: cni-image, emptyDir: {}}", "/netclaim/plugins/bin, readOnly", "initContainers:"];
+    for (version, mount, is_mounted) in [
+        ("1.34.9", "auto", false),
+        ("1.35.0-alpha.1", "auto", true),
+        ("1.37.0", "auto", true),
+        ("1.37.0", "imageVolume", true),
+        ("1.37.0", "initContainer", false),
+    ] {
+        let set = format!("plugins.image=example.com/cni:1,plugins.path=bin,plugins.mount={mount}");
+        let objects = helm.template(&chart(), &["--kube-version", version, "--set", &set])?;
+        for (words, expected) in [(mounted.as_slice(), is_mounted), (&copied, !is_mounted)] {
+            for words in words {
+                ensure!(objects.contains(words) == expected, "{words:?} with {mount} on {version}");
+            }
+        }
+        // Log and metrics have the same paths either way.
+        let folders = "value: \"/usr/libexec/netclaim/plugins/bin:/opt/cni/bin\"";
+        ensure!(objects.contains(folders), "no {folders:?} with {mount} on {version}");
+    }
     Ok(())
 }

@@ -25,7 +25,9 @@ fn explained(test: &Test<'_>, object: &str, name: &str) -> Result<String> {
 pub fn netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants(test: &Test<'_>) -> Result<()> {
     let namespace = test.namespace();
     let network = test.network("a", |network| {
-        network["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "node0"});
+        let node0 =
+            json!({"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node1", "node2"]});
+        network["spec"]["nodeSelector"] = json!({"matchExpressions": [node0]});
         network["spec"]["capacity"] = json!({"interfaces": 1});
     })?;
     test.start_pod("holder", &network)?;

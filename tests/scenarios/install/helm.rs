@@ -1,17 +1,16 @@
 //! Helm and kustomize on a real cluster.
 
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::helm::Helm;
 use netclaim_tests::objects::list;
-use netclaim_tests::{AGENT, SYSTEM, Test, eventually, output, project};
+use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
 use serde_json::Value;
 
 use crate::left::nothing_is_left;
 
-const MANIFESTS: &str = "deploy/manifests";
+pub const MANIFESTS: &str = "deploy/manifests";
 /// What Helm leaves: the definitions with their objects.
 pub const KEPT: [&str; 5] =
     ["CustomResourceDefinition/", "Network/", "APIService/", "DeviceClass/", "Address"];
@@ -37,7 +36,7 @@ pub fn uninstall(helm: &Helm<'_>) -> Result<String> {
 
 /// Waits as the guide says: without the agents, blocks would keep their finalizers, and the definitions with them. An earlier
 /// scenario may have left some, because an agent gives a block back 10 s after its own start at the earliest.
-fn blocks_are_given_back(test: &Test<'_>) -> Result<String> {
+pub fn blocks_are_given_back(test: &Test<'_>) -> Result<String> {
     test.kubectl(&["wait", "--for=delete", "addressblocks.netclaim.dev", "--all", "--timeout=60s"])
 }
 
@@ -136,25 +135,5 @@ pub fn kustomize_deletes_what_it_has_applied(test: &Test<'_>) -> Result<()> {
         test.cluster.kustomization("delete", MANIFESTS)?;
         nothing_is_left(test.cluster, &[])?;
         nodes_have_no_sockets(test)
-    })
-}
-
-pub fn plugins_come_from_an_image(test: &Test<'_>) -> Result<()> {
-    let archive = test.cluster.dir().join("cni-plugins.tar");
-    let build = project("deploy/plugins/build.sh");
-    output(Command::new(build).arg(&archive).arg("localhost/cni-plugins:test"))?;
-    test.cluster.load_image(&archive)?;
-    and_then_as_before(test, |helm| {
-        // The nodes keep their plugins elsewhere: with this folder alone there would be none.
-        let values = "plugins.image=localhost/cni-plugins:test,agent.cniBinDir=/opt/none";
-        helm.release("install", &["--take-ownership", "--force-conflicts", "--set", values])?;
-        let network = test.macvlan("a")?;
-        test.start_pod("p", &network)?;
-        eventually(10, "the log says which plugin is whose", || {
-            let log = test.cluster.kubectl(&["logs", "-n", SYSTEM, AGENT])?;
-            ensure!(log.contains("/usr/libexec/netclaim/plugins/macvlan"), "the log does not name it");
-            Ok(())
-        })?;
-        test.delete_pod("p")
     })
 }

@@ -13,6 +13,7 @@ mod explain;
 mod helm;
 mod left;
 mod migrate;
+mod plugins;
 mod status;
 mod upgrade;
 mod webhook;
@@ -21,6 +22,7 @@ use chart::*;
 use explain::*;
 use helm::*;
 use migrate::*;
+use plugins::*;
 use status::*;
 use upgrade::*;
 use webhook::*;
@@ -33,9 +35,12 @@ fn main() -> ExitCode {
                 the_chart_has_no_mistakes,
                 the_manifests_are_those_of_the_chart,
                 a_misspelt_value_is_refused_by_name,
+                plugins_of_an_image_are_mounted_or_copied,
                 each_value_reaches_the_objects;
             alone:
                 netclaimctl_shows_what_is_used_and_what_is_wrong,
+                netclaimctl_says_which_plugin_a_node_lacks,
+                netclaimctl_says_that_a_node_has_nri_and_cdi_off,
                 a_deployment_of_multus_gets_its_network_from_netclaim,
                 netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,

@@ -1,20 +1,18 @@
 //! `netclaimctl migrate` on a real cluster, which knows Multus' objects and has no Multus.
 
-use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{container, list};
+use anyhow::{Result, ensure};
+use netclaim_tests::objects::{deployment_of_multus, foreign_definition, list};
 use netclaim_tests::{Test, eventually};
 use serde_json::{Value, json};
 
-/// The definition of NetworkAttachmentDefinitions, which takes any.
+/// The definition of NetworkAttachmentDefinitions.
 fn definition() -> Value {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let (group, plural) = ("k8s.cni.cncf.io", "network-attachment-definitions");
-    let names = json!({"kind": "NetworkAttachmentDefinition", "plural": plural, "singular": "network-attachment-definition"});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{plural}.{group}")},
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [
-            {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]},
-    })
+    foreign_definition(
+        "k8s.cni.cncf.io",
+        "v1",
+        "NetworkAttachmentDefinition",
+        "network-attachment-definitions",
+    )
 }
 
 pub fn a_deployment_of_multus_gets_its_network_from_netclaim(test: &Test<'_>) -> Result<()> {
@@ -33,22 +31,16 @@ fn moved(test: &Test<'_>) -> Result<()> {
     let config = json!({"cniVersion": "0.3.1", "name": test.name("lan"), "type": "macvlan", "master": "eth1",
         "ipam": {"type": "static"}});
     let networks = json!([{"name": "lan", "interface": "data0", "ips": [format!("{address}/24")], "mac": "02:00:5e:10:00:01"}]);
-    let labels = json!({"app": "web"});
     test.create([
         json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": {"name": "lan"},
             "spec": {"config": config.to_string()}}),
-        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {
-            "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels}, "template": {
-                "metadata": {"labels": labels, "annotations": {"k8s.v1.cni.cncf.io/networks": networks.to_string()}},
-                "spec": {"terminationGracePeriodSeconds": 2, "containers": [container("shell")]}}}}),
+        deployment_of_multus("web", &networks.to_string()),
     ])?;
     test.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"])?;
 
-    let migration = test.migrate()?;
+    let migration = test.migrate(&[])?;
     test.create(list(&migration["objects"]).cloned())?;
-    let change = migration["workloads"].get(0).context("the Deployment is not translated")?;
-    let patch = change["patch"].to_string();
-    test.kubectl(&["patch", "deployment", "web", "--type", "strategic", "--patch", &patch])?;
+    test.move_deployment(&migration, "web")?;
     test.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
     eventually(30, "the pod of the Deployment has the interface", || {
         let addresses = test.kubectl(&["exec", "deployment/web", "--", "ip", "addr", "show", "data0"])?;
@@ -59,7 +51,7 @@ fn moved(test: &Test<'_>) -> Result<()> {
     let deployment = test.get("deployment", "web")?;
     let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
     ensure!(annotations.get("k8s.v1.cni.cncf.io/networks").is_none(), "{annotations}");
-    let again = test.migrate()?;
+    let again = test.migrate(&[])?;
     ensure!(list(&again["workloads"]).next().is_none(), "nothing is left to move: {again}");
     Ok(())
 }

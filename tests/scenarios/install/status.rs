@@ -1,9 +1,10 @@
 //! `netclaimctl status` on a real cluster.
 
+use std::fs;
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::list;
+use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Test, eventually};
 use serde_json::{Value, json};
 
@@ -59,4 +60,71 @@ pub fn netclaimctl_shows_what_is_used_and_what_is_wrong(test: &Test<'_>) -> Resu
     let error = String::from_utf8_lossy(&nowhere.stderr);
     ensure!(!nowhere.status.success() && error.contains("--context"), "{error}");
     Ok(())
+}
+
+/// Waits until `netclaimctl status ARGS` fails and its text has all of these words.
+fn says(test: &Test<'_>, args: &[&str], words: &[&str]) -> Result<()> {
+    eventually(60, "netclaimctl status says what is missing", || {
+        let shown = status(test, args)?;
+        let text = String::from_utf8_lossy(&shown.stdout);
+        let missing: Vec<_> = words.iter().filter(|words| !text.contains(**words)).collect();
+        ensure!(shown.status.code() == Some(1) && missing.is_empty(), "no {missing:?} in {text}");
+        Ok(())
+    })
+}
+
+pub fn netclaimctl_says_which_plugin_a_node_lacks(test: &Test<'_>) -> Result<()> {
+    let network = test.network_by("missing")?;
+    let lacks = format!("CNI plugin missing of Network {network} is not installed");
+    says(test, &[], &[&format!("* node node0: {lacks}"), &format!("* node node2: {lacks}")])?;
+    says(
+        test,
+        &["--node=node1"],
+        &[&format!("* node node1: {lacks}"), "host-local ", "/opt/cni/bin/host-local", "eth1 "],
+    )?;
+    let nowhere = status(test, &["--node=nowhere"])?;
+    let error = String::from_utf8_lossy(&nowhere.stderr);
+    ensure!(nowhere.status.code() == Some(1) && error.contains("there is no node nowhere"), "{error}");
+    Ok(())
+}
+
+pub fn netclaimctl_says_that_a_node_has_nri_and_cdi_off(test: &Test<'_>) -> Result<()> {
+    let file = test.cluster.dir().join("runtime.toml");
+    let config = fs::read_to_string(&file)?;
+    let off = config
+        .replace("disable = false", "disable = true")
+        .replace("enable_cdi = true", "enable_cdi = false");
+    if off == config {
+        return test.skip("only containerd's configuration is changed here");
+    }
+    let network = test.macvlan("a")?;
+    let runtime = test.cluster.node_named("node1")?.service("runtime");
+    fs::write(&file, off)?;
+    let shown = || -> Result<()> {
+        test.cluster.service("restart", &runtime)?;
+        test.pod_on("node1", "p", &network)?;
+        let words = [
+            "* node node1: the agent is not ready: not connected to the container runtime by NRI: enable NRI"
+                .to_owned(),
+            format!(
+                "* node node1: CDI is off in its container runtime, which refuses the containers of pod {}/p",
+                test.namespace()
+            ),
+        ];
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        says(test, &[], &words)?;
+        let text = status(test, &["--node=node0"])?.stdout;
+        ensure!(!String::from_utf8_lossy(&text).contains("PROBLEMS"), "{}", String::from_utf8_lossy(&text));
+        says(test, &["--node=node1"], &words)
+    }();
+    fs::write(&file, config)?;
+    test.cluster.service("restart", &runtime)?;
+    shown?;
+    test.runs("p")?;
+    test.cluster.agent_ready()?;
+    eventually(40, "no node lacks anything again", || {
+        let (_, report) = report(test)?;
+        ensure!(!list(&report["problems"]).any(|problem| text(problem).starts_with("node ")), "{report:#}");
+        Ok(())
+    })
 }

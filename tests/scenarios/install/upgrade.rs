@@ -4,11 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::helm::{Helm, chart};
-use netclaim_tests::{Test, output, project};
+use netclaim_tests::helm::Helm;
+use netclaim_tests::{Test, build_image, output, project};
+use serde_json::json;
 
-use crate::helm::{and_then_as_before, timed, uninstall};
+use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back, timed, uninstall};
 use crate::left::nothing_is_left;
+
+/// Uninstalling removes the definitions, too.
+const DEFINITIONS: &str = "crds.keep=false";
 
 /// A revision of this repository: its chart, and its image on the cluster's nodes.
 struct Earlier {
@@ -25,25 +29,20 @@ impl Earlier {
         let archive = folder.with_extension("tar");
         if !archive.exists() {
             check_out(&tag, &folder)?;
-            let mut build = Command::new(folder.join("deploy/image/build.sh"));
-            // Its dependencies are this version's, but for a few.
-            build.env("CARGO_TARGET_DIR", project("target/upgrade/target")).env("NETCLAIM_PROFILE", "quick");
-            build.current_dir(&folder).arg(&archive).arg(format!("localhost/netclaim:{tag}"));
-            timed("built", || {
-                let built = build.stdout(Stdio::null()).status().context("cannot build it")?;
-                ensure!(built.success(), "the build of {revision} ends with {built}");
-                Ok(())
-            })?;
+            // One for all earlier versions: their dependencies are the same, but for a few.
+            let target = project("target/upgrade/target");
+            let settings = [("CARGO_TARGET_DIR", &*target.to_string_lossy())];
+            let name = format!("localhost/netclaim:{tag}");
+            timed("built", || build_image(&folder, &archive, &name, &settings))?;
         }
         test.cluster.load_image(&archive)?;
         Ok(Self { folder, tag })
     }
 
     fn install(&self, helm: &Helm<'_>) -> Result<String> {
-        let image = format!("image.repository=localhost/netclaim,image.tag={}", self.tag);
         let chart = self.folder.join("deploy/helm/netclaim");
-        let release = ["install", "netclaim", &chart.to_string_lossy(), "--wait", "--timeout=120s"];
-        helm.run(&[release.as_slice(), &["--set", &image, "--set", "crds.keep=false"]].concat())
+        let args = ["--create-namespace", "--wait", "--timeout=120s", "--set", DEFINITIONS];
+        helm.release_of(&chart, &self.tag, "install", &args)
     }
 }
 
@@ -68,23 +67,24 @@ pub fn an_earlier_version_is_upgraded_and_rolled_back_under_running_pods(test: &
     };
     let earlier = Earlier::build(test, &revision)?;
     and_then_as_before(test, |helm| {
-        uninstall(helm)?;
-        test.cluster.kustomization("delete", "deploy/manifests")?;
+        blocks_are_given_back(test)?;
+        test.cluster.kustomization("delete", MANIFESTS)?;
         timed("installed as it was", || earlier.install(helm))?;
-        let network = test.macvlan("a")?;
+        // No address is on two nodes.
+        let network = test.network("a", |network| {
+            network["spec"]["addresses"] = json!({"ranges": [{"subnet": test.subnet(0)}]});
+            network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+        })?;
         test.pod_on("node0", "p", &network)?;
         test.pod_on("node1", "q", &network)?;
         test.runs("p")?;
         test.runs("q")?;
+        test.ping("p", "q", "net1")?;
         let containers =
             || Ok::<_, anyhow::Error>((test.container("p", "shell")?.id, test.container("q", "shell")?.id));
         let before = containers()?;
 
-        let chart = chart();
-        let upgrade = ["upgrade", "netclaim", &chart.to_string_lossy(), "--wait", "--timeout=120s"];
-        let image =
-            ["--set", "image.repository=localhost/netclaim,image.tag=dev", "--set", "crds.keep=false"];
-        timed("upgraded", || helm.run(&[upgrade.as_slice(), &image].concat()))?;
+        timed("upgraded", || helm.release("upgrade", &["--set", DEFINITIONS]))?;
         ensure!(containers()? == before, "a pod was started again");
         test.ping("p", "q", "net1")?;
         test.pod_on("node0", "r", &network)?;
@@ -101,6 +101,7 @@ pub fn an_earlier_version_is_upgraded_and_rolled_back_under_running_pods(test: &
         }
         test.nodes_are_clean()?;
         test.kubectl(&["delete", "network,deviceclass", &network])?;
+        timed("all blocks were given back", || blocks_are_given_back(test))?;
         timed("uninstalled", || uninstall(helm))?;
         nothing_is_left(test.cluster, &[])
     })

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::helm::{KEPT, and_then_as_before, uninstall};
 use crate::left::nothing_is_left;
 
+const CONTROLLER: &str = "system:serviceaccount:netclaim-system:netclaim-controller";
+
 /// A claim for a device of `class`, with parameters.
 fn claim(name: &str, class: &str, config: Value) -> Value {
     let mut claim = objects::claim(name, class);
@@ -45,7 +47,13 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
 
         // While another certificate comes, nobody is refused.
         let before = served(test)?;
-        test.cluster.kubectl(&["-n", SYSTEM, "delete", "secret", "netclaim-webhook"])?;
+        let empty = ["patch", "secret", "netclaim-webhook", "--type=merge", "--patch", "{\"data\": null}"];
+        test.cluster.kubectl(&[&["-n", SYSTEM], empty.as_slice()].concat())?;
+        let may = |verb: &str, what: &str| {
+            test.cluster.kubectl(&["auth", "can-i", verb, what, "-n", SYSTEM, "--as", CONTROLLER]).is_ok()
+        };
+        ensure!(may("update", "secrets/netclaim-webhook"), "the controller may not fill its Secret");
+        ensure!(!may("create", "secrets"), "the controller may create Secrets");
 
         let wrong = attachment(json!({"mac": "02:00:5e:10:00", "ips": ["10.0.0.300"]}));
         let wrong = claim("wrong", &network, wrong);

@@ -11,6 +11,7 @@ use netclaim_tests::{scenarios, suite};
 mod addresses;
 mod claims;
 mod controller;
+mod documented;
 mod explaining;
 mod lost_nodes;
 mod placement;
@@ -20,6 +21,7 @@ mod whereabouts;
 use addresses::*;
 use claims::*;
 use controller::*;
+use documented::*;
 use explaining::*;
 use lost_nodes::*;
 use placement::*;
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
             beside:
                 pods_run_only_on_nodes_with_the_networks_uplink,
                 pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it,
+                networks_and_policies_apply_to_the_nodes_that_their_selectors_select,
+                a_map_of_labels_in_a_node_selector_selects_no_node,
                 the_last_free_interface_goes_to_one_pod,
                 a_pod_goes_to_a_node_with_enough_bandwidth,
                 pods_with_claims_are_spread_over_the_nodes,
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
                 a_named_claim_moves_to_another_node_with_its_pod,
                 a_cluster_wide_network_counts_its_interfaces_over_all_nodes,
                 pods_on_different_nodes_reach_each_other,
+                macvlan_across_nodes_works_as_its_page_shows,
+                pods_keep_their_addresses_as_the_page_about_them_shows,
                 a_pod_waits_until_an_address_is_free_on_any_node,
                 an_idle_block_goes_to_the_node_of_a_pod_that_waits,
                 two_networks_draw_from_one_pool,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
-use netclaim_tests::objects::{claim_template, list, pod_of_template, text};
+use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{claim_template, list, network, pod_of_template, policy, text};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
@@ -73,6 +73,126 @@ pub fn pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it(test: &Tes
     test.kubectl(&["delete", "pods", "--all", "--timeout=60s"])?;
     test.cluster.kubectl(&["delete", "network", &network, "--timeout=30s"])?;
     serve(test, &network, &[])
+}
+
+/// A label of Nodes, which no Node has any more when it is dropped.
+struct NodeLabel<'a> {
+    test: &'a Test<'a>,
+    key: String,
+}
+
+impl NodeLabel<'_> {
+    fn set(&self, node: &str, value: &str) -> Result<()> {
+        let label = format!("{}={value}", self.key);
+        self.test.cluster.kubectl(&["label", "node", node, "--overwrite", &label]).map(drop)
+    }
+
+    /// A selector of one requirement about the label.
+    fn selector(&self, operator: &str, values: &[&str]) -> Value {
+        json!({"matchExpressions": [{"key": self.key, "operator": operator, "values": values}]})
+    }
+}
+
+impl Drop for NodeLabel<'_> {
+    fn drop(&mut self) {
+        let _ = self.test.cluster.kubectl(&["label", "node", "--all", &format!("{}-", self.key)]);
+    }
+}
+
+/// Waits until exactly these nodes publish a Network, and its status says so.
+fn is_on(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
+    let device = format!("net-{network}");
+    eventually(60, &format!("{network} is on {expected:?}"), || {
+        let mut on = Vec::new();
+        for node in test.cluster.nodes() {
+            let node = node.name();
+            on.extend(test.cluster.device_of(&node, &device)?.map(|_| node));
+        }
+        ensure!(on == expected, "it is on {on:?}");
+        let count = test.cluster.get(&["network", network])?["status"]["nodes"].clone();
+        ensure!(count == expected.len(), "its status says {count}");
+        Ok(())
+    })
+}
+
+pub fn networks_and_policies_apply_to_the_nodes_that_their_selectors_select(test: &Test<'_>) -> Result<()> {
+    let nodes: Vec<String> = test.cluster.nodes().iter().map(|node| node.name()).collect();
+    let all_but = |left_out: &[&str]| -> Vec<&str> {
+        nodes.iter().map(String::as_str).filter(|node| !left_out.contains(node)).collect()
+    };
+    let label = NodeLabel { test, key: test.name("rack") };
+    label.set("node0", "a")?;
+    label.set("node1", "b")?;
+    let select = |name: &str, selector: Value| {
+        test.network(name, |network| network["spec"]["nodeSelector"] = selector)
+    };
+    let both = select("a", label.selector("In", &["a", "b"]))?;
+    let not_a = select("b", label.selector("NotIn", &["a"]))?;
+    let without = select("d", label.selector("DoesNotExist", &[]))?;
+    let of_cluster = test.network("c", |network| {
+        network["spec"]["scope"] = json!("Cluster");
+        let mut selector = label.selector("Exists", &[]);
+        selector["matchLabels"] = json!({"kubernetes.io/os": "linux"});
+        network["spec"]["nodeSelector"] = selector;
+    })?;
+    is_on(test, &both, &["node0", "node1"])?;
+    is_on(test, &not_a, &all_but(&["node0"]))?;
+    is_on(test, &without, &all_but(&["node0", "node1"]))?;
+    serve(test, &of_cluster, &["node0", "node1"])?;
+    test.pod_on("node2", "p", &without)?;
+    test.runs_with("p", &["net1"])?;
+    test.pod_on("node0", "elsewhere", &without)?;
+    test.is_unschedulable("elsewhere")?;
+
+    let _links = (Plugged::on(test, "node0", "eth64")?, Plugged::on(test, "node1", "eth64")?);
+    test.is_published_on("node0", "nic-eth64", |_| true)?;
+    test.is_published_on("node1", "nic-eth64", |_| true)?;
+    let not_on_b = json!({"nodeSelector": label.selector("In", &["b"]), "links": {"names": ["eth64"]}, "publish": "Never"});
+    test.create([policy(&test.name("never"), not_on_b)])?;
+    test.is_not_published_on("node1", "nic-eth64")?;
+    test.is_published_on("node0", "nic-eth64", |_| true)?;
+
+    label.set("node0", "b")?;
+    is_on(test, &both, &["node0", "node1"])?;
+    is_on(test, &not_a, &all_but(&[]))?;
+    test.is_not_published_on("node0", "nic-eth64")?;
+    label.set("node1", "c")?;
+    is_on(test, &both, &["node0"])?;
+    test.is_published_on("node1", "nic-eth64", |_| true)
+}
+
+pub fn a_map_of_labels_in_a_node_selector_selects_no_node(test: &Test<'_>) -> Result<()> {
+    let rack = json!({"rack": "a"});
+    let mut lab = network(&test.name("a"), "macvlan", "eth1", &test.subnet(0));
+    lab["spec"]["nodeSelector"] = rack.clone();
+    for object in [lab, policy(&test.name("p"), json!({"nodeSelector": rack, "links": {}}))] {
+        let refused = format!("{:#}", test.create([object]).err().context("it was accepted")?);
+        ensure!(refused.contains("write labels as matchLabels, such as matchLabels: {rack: a}"), "{refused}");
+    }
+
+    // The API server cannot see a label beside the fields.
+    let beside = json!({"matchLabels": {"kubernetes.io/os": "linux"}, "rack": "a"});
+    let network = test.network("b", |network| network["spec"]["nodeSelector"] = beside.clone())?;
+    let policy_name = test.name("q");
+    let links =
+        json!({"nodeSelector": beside, "links": {"names": ["eth1"]}, "attributes": {"mark": {"bool": true}}});
+    test.create([policy(&policy_name, links)])?;
+    for object in [["network", &network], ["uplinkpolicy", &policy_name]] {
+        test.condition(30, object, "Accepted", |condition| {
+            let problem = "spec.nodeSelector.rack: is a label: write it as matchLabels: {\"rack\": \"a\"}";
+            condition["status"] == "False" && text(&condition["message"]).contains(problem)
+        })?;
+        let stored = test.cluster.get(&object)?["spec"]["nodeSelector"]["rack"].clone();
+        ensure!(stored == "a", "the label is lost: {stored}");
+    }
+    for node in test.cluster.nodes() {
+        test.is_not_published_on(&node.name(), &format!("net-{network}"))?;
+    }
+
+    let written = json!({"spec": {"nodeSelector": {"rack": null}}}).to_string();
+    test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &written])?;
+    let all: Vec<String> = test.cluster.nodes().iter().map(|node| node.name()).collect();
+    is_on(test, &network, &all.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 pub fn the_last_free_interface_goes_to_one_pod(test: &Test<'_>) -> Result<()> {

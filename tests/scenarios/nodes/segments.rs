@@ -9,7 +9,8 @@ use serde_json::json;
 fn network_of_node(test: &Test<'_>, uplink: &str, node: u8) -> Result<()> {
     let name = test.name(&format!("{uplink}-node{node}"));
     let mut network = network(&name, "macvlan", uplink, "");
-    network["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": format!("node{node}")});
+    network["spec"]["nodeSelector"] =
+        json!({"matchLabels": {"kubernetes.io/hostname": format!("node{node}")}});
     let (first, last) = (50 * node + 10, 50 * node + 50);
     network["spec"]["cni"]["plugins"][0]["ipam"]["ranges"] = json!([
         [{"subnet": test.subnet(0), "rangeStart": test.address(0, first), "rangeEnd": test.address(0, last)}],

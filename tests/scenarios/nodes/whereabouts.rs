@@ -1,43 +1,24 @@
 //! Pools of whereabouts that are taken over, with pods that have addresses of them.
 
 use anyhow::{Context as _, Result, ensure};
-use kube::Client;
-use netclaim_tests::objects::{self, class_of_network, list, pod, text};
+use netclaim_tests::objects::{foreign_definition, list, pod, text};
 use netclaim_tests::{Test, eventually};
-use netclaim_whereabouts::{Orphans, Takeover, apply, plan, read};
 use serde_json::{Value, json};
 
-/// A definition that takes any object.
-fn definition(group: &str, version: &str, kind: &str, plural: &str) -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{plural}.{group}")},
-        "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
-            "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
-    })
-}
-
-/// What an importer does: reads, plans and applies.
-fn take_over(test: &Test<'_>) -> Result<Takeover> {
-    tokio::runtime::Runtime::new()?.block_on(async {
-        let kubeconfig = test.cluster.dir().join("kubeconfig");
-        let client = Client::try_from(
-            netclaim_process::kubernetes::config("netclaim-tests", Some(&kubeconfig)).await?,
-        )?;
-        let takeover = plan(&read(&client).await?, Orphans::Free);
-        apply(&client, &takeover).await?;
-        Ok(takeover)
-    })
-}
+/// What stops whereabouts.
+const STOPPED: &str = "deploy/whereabouts-stopped";
+/// Takes its ranges over.
+const APPLY: [&str; 4] = ["migrate", "whereabouts", "--apply", "--output=json"];
 
 pub fn pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over(test: &Test<'_>) -> Result<()> {
     let (whereabouts, multus) = ("whereabouts.cni.cncf.io", "k8s.cni.cncf.io");
     test.create([
-        definition(whereabouts, "v1alpha1", "IPPool", "ippools"),
-        definition(multus, "v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
+        foreign_definition(whereabouts, "v1alpha1", "IPPool", "ippools"),
+        foreign_definition(multus, "v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
     ])?;
     test.cluster.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
     let shown = taken_over(test);
+    test.cluster.kustomization_gone(STOPPED)?;
     let definitions = [format!("ippools.{whereabouts}"), format!("network-attachment-definitions.{multus}")];
     for name in &definitions {
         test.cluster.kubectl(&["delete", "crd", name, "--timeout=60s"])?;
@@ -60,17 +41,31 @@ fn taken_over(test: &Test<'_>) -> Result<()> {
         pod("old", &[]),
     ])?;
     test.runs("old")?;
-    let takeover = take_over(test)?;
-    let pool = takeover.pools.first().context("no pool was found")?;
-    ensure!(!pool.is_stopped() && pool.orphans.len() == 1, "{pool:?}");
-    let of_nad = pool.networks.first().context("no Network would have it")?;
+    let planned = test.netclaimctl(&["migrate", "whereabouts", "--output=json"])?;
+    let pool = &planned["takeover"]["pools"][0];
+    ensure!(pool["orphans"][0]["podref"] == format!("{}/gone", test.namespace()), "{planned}");
+    let refused = test.netclaimctl(&APPLY).err().context("whereabouts is not stopped")?;
+    ensure!(format!("{refused:#}").contains(STOPPED), "{refused:#}");
+    let leases = test.cluster.get(&["addressleases"])?;
+    let is_own = |lease: &Value| lease["spec"]["holder"]["namespace"] == test.namespace();
+    ensure!(!list(&leases["items"]).any(is_own), "something is leased: {leases}");
+    test.cluster.kustomization("apply", STOPPED)?;
+    let done = eventually(30, "the addresses are taken over", || test.netclaimctl(&APPLY))?;
+    ensure!(done["applied"] == json!({"leases": 1, "pools": 0, "created": 1, "stopped": 0}), "{done}");
+    let again = test.netclaimctl(&APPLY)?;
+    ensure!(again["applied"]["created"] == 0, "{again}");
+    let patch = json!({"spec": {"allocations": {"9": allocation("late")}}}).to_string();
+    let late = ["patch", "ippools", &range.replace('/', "-"), "--type=merge", "-p", &patch];
+    let late = test.kubectl(&late).err().context("whereabouts hands out an address")?;
+    ensure!(format!("{late:#}").contains("whereabouts is stopped"), "{late:#}");
 
-    let (network, class) = (of_nad.network.to_string(), test.name("lan"));
-    let mut object = objects::network(&network, "macvlan", "eth1", "");
-    object["spec"]["addresses"] = serde_json::to_value(&of_nad.addresses)?;
+    let mut migration = test.migrate(&["--taken-over"])?;
+    let objects = migration["objects"].as_array_mut().context("nothing is translated")?;
+    let object = objects.iter_mut().find(|object| object["kind"] == "Network").context("no Network")?;
     object["spec"]["addresses"]["blockSize"] = json!({"ipv4": 28});
-    object["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
-    test.create([object, class_of_network(&class, &network)])?;
+    let network = text(&object["metadata"]["name"]);
+    let class = network.clone();
+    test.create(objects.iter().cloned())?;
     eventually(30, "the node may hand out all but the address of the pod", || {
         let blocks = test.cluster.get(&["addressblocks"])?;
         let block = list(&blocks["items"]).find(|block| block["spec"]["network"] == network);

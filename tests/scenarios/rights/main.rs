@@ -105,7 +105,7 @@ fn granted(account: &str, yaml: &str) -> BTreeSet<Access> {
             }
         }
     }
-    assert!(granted.len() > 4, "no rules for {account}");
+    assert!(!granted.is_empty(), "no rules for {account}");
     granted
 }
 

@@ -7,6 +7,7 @@
 //! | [`latency`] | one real node with an agent: change of a link -> slice, deleted slices, memory | `make bench` |
 //! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code | `make test-scale` |
 //! | [`flapping`] | a link of one of them that flaps: writes of status, events, the controller's CPU | `make test-scale` |
+//! | [`explaining`] | pods that no node can serve: events with the cause, the controller's CPU and memory | `make test-scale` |
 //! | [`users`] | the scheduler on nodes as users have them | `make test-scale` |
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
 //! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
@@ -23,6 +24,7 @@ use netclaim_tests::{scenarios, suite};
 mod addresses;
 mod agents;
 mod cluster;
+mod explaining;
 mod flapping;
 mod fleet;
 mod latency;
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
             "simulated::a_cluster_wide_network_is_scheduled_beside_its_claims",
             users::a_cluster_wide_network_is_scheduled_beside_its_claims,
         ),
+        trial("simulated::pods_that_wait_get_their_cause", explaining::pods_that_wait_get_their_cause),
         trial("simulated::exclusive_devices_are_scheduled", users::exclusive_devices_are_scheduled),
         trial("addresses::blocks_are_leased_ahead_of_pods", addresses::blocks_are_leased_ahead_of_pods),
     ];

@@ -56,9 +56,10 @@ impl Networks {
         cluster.kubectl_with(&["create", "-f", "-"], &list)?;
         let mut controller = Controller::start(cluster, &admin(cluster))?;
         let slices: Api<ResourceSlice> = Api::all(client.clone());
+        let of_no_node = ListParams::default().fields("spec.nodeName=");
         let is_of_cluster = |slice: &ResourceSlice| slice.spec.node_selector.is_some();
         let published = async {
-            while !slices.list(&ListParams::default()).await?.iter().any(is_of_cluster) {
+            while !slices.list(&of_no_node).await?.iter().any(is_of_cluster) {
                 sleep(Duration::from_secs(1)).await;
             }
             anyhow::Ok(())

@@ -177,10 +177,7 @@ impl Others {
         let class = class(&networks[0]);
         let result = move |node: &str, n: usize, of_node: usize| {
             let network = &networks[(n + of_node) % networks.len()];
-            json!({
-                "request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("net-{network}"),
-                "shareID": format!("00000000-0000-4000-8000-{n:012x}"), "consumedCapacity": {"addresses": "1"},
-            })
+            share(node, network, n, json!({"addresses": "1"}))
         };
         Self { class, result: Box::new(result) }
     }
@@ -190,11 +187,7 @@ impl Others {
         let network = fleet::network(LINKS[0], uses.networks() - 1);
         let class = class(&network);
         let result = move |node: &str, n: usize, _: usize| {
-            json!({
-                "request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("net-{network}"),
-                "shareID": format!("00000000-0000-4000-8000-{n:012x}"),
-                "consumedCapacity": {"addresses": "1", "bandwidth": "0"},
-            })
+            share(node, &network, n, json!({"addresses": "1", "bandwidth": "0"}))
         };
         Self { class, result: Box::new(result) }
     }
@@ -203,12 +196,7 @@ impl Others {
     pub fn on_cluster_wide_network() -> Result<Self> {
         let network = fleet::EVERYWHERE;
         let pool = cluster_pool(&network.parse().map_err(Error::msg)?);
-        let result = move |_: &str, n: usize, _: usize| {
-            json!({
-                "request": "net", "driver": DRIVER_NAME, "pool": pool, "device": format!("net-{network}"),
-                "shareID": format!("00000000-0000-4000-8000-{n:012x}"), "consumedCapacity": {"interfaces": "1"},
-            })
-        };
+        let result = move |_: &str, n: usize, _: usize| share(&pool, network, n, json!({"interfaces": "1"}));
         Ok(Self { class: class(network), result: Box::new(result) })
     }
 
@@ -217,6 +205,14 @@ impl Others {
         let result = |node: &str, _: usize, n: usize| json!({"request": "net", "driver": DRIVER_NAME, "pool": node, "device": format!("nic-eth{n}")});
         Self { class: class.to_owned(), result: Box::new(result) }
     }
+}
+
+/// The result of the claim with this number, which shares the device of a Network.
+fn share(pool: &str, network: &str, number: usize, consumed: Value) -> Value {
+    json!({
+        "request": "net", "driver": DRIVER_NAME, "pool": pool, "device": format!("net-{network}"),
+        "shareID": format!("00000000-0000-4000-8000-{number:012x}"), "consumedCapacity": consumed,
+    })
 }
 
 async fn create_pods(client: &Client, kind: &str, class: Option<&str>) -> Result<()> {

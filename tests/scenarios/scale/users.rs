@@ -24,8 +24,12 @@ use crate::scheduling::{Others, Profile, Scheduling};
 /// Claims of others, unless `$NETCLAIM_SCALE_CLAIMS` says otherwise.
 const CLAIMS: &str = "20000";
 
+/// How the scheduler is set up, by the end of the titles.
+const PROFILES: [(&str, Profile); 3] =
+    [("", Profile::Default), (", 2 % of nodes", Profile::Percent(2)), (", no scores", Profile::Unscored)];
+
 /// The Network of the first link that nobody uses.
-const NEW: usize = 1;
+pub const NEW: usize = 1;
 
 /// Measures Networks in the first and in the last place, one that nobody uses, and one of scope `Cluster`, beside claims of others.
 pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
@@ -40,7 +44,7 @@ pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
 }
 
 /// How many claims of others there are in each measurement.
-fn claims() -> Result<Vec<usize>> {
+pub fn claims() -> Result<Vec<usize>> {
     let claims = std::env::var("NETCLAIM_SCALE_CLAIMS").unwrap_or_else(|_| CLAIMS.to_owned());
     let parse =
         |claims: &str| claims.parse().with_context(|| format!("NETCLAIM_SCALE_CLAIMS has {claims:?}"));
@@ -57,17 +61,14 @@ async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report:
     default.measure("pods without claims", "plain", None, report).await?;
     let (others, mut before) = (Others::on_all_networks_but(NEW, Uses::Networks), 0);
     for claims in claims()? {
-        Scheduling::new(cluster, client, Profile::Default)?
-            .allocate(nodes, &others, before..claims, report)
-            .await?;
+        default.allocate(nodes, &others, before..claims, report).await?;
         before = claims;
-        let profiles = [
-            ("", Profile::Default, vec![&first, &last, &new, &cluster_wide]),
-            (", 2 % of nodes", Profile::Percent(2), vec![&first, &cluster_wide]),
-            (", no scores", Profile::Unscored, vec![&first, &cluster_wide]),
-        ];
-        for (number, (title, profile, places)) in profiles.into_iter().enumerate() {
+        for (number, (title, profile)) in PROFILES.into_iter().enumerate() {
             let scheduling = Scheduling::new(cluster, client, profile)?;
+            let places = match profile {
+                Profile::Default => vec![&first, &last, &new, &cluster_wide],
+                Profile::Percent(_) | Profile::Unscored => vec![&first, &cluster_wide],
+            };
             for (place, network) in places {
                 let title = format!("{place} Network beside {claims}{title}");
                 let kind = format!("{place}-{claims}-{number}");
@@ -91,12 +92,7 @@ pub fn a_cluster_wide_network_is_scheduled_beside_its_claims() -> Result<()> {
         let others = Others::on_cluster_wide_network()?;
         scheduling.allocate(&nodes, &others, 0..claims, &mut report).await?;
         let class = class(fleet::EVERYWHERE);
-        let profiles = [
-            ("", Profile::Default),
-            (", 2 % of nodes", Profile::Percent(2)),
-            (", no scores", Profile::Unscored),
-        ];
-        for (number, (title, profile)) in profiles.into_iter().enumerate() {
+        for (number, (title, profile)) in PROFILES.into_iter().enumerate() {
             let title = format!("cluster-wide Network beside {claims} claims of it{title}");
             let scheduling = Scheduling::new(cluster, &client, profile)?;
             scheduling.measure(&title, &format!("own-{number}"), Some(&class), &mut report).await?;
@@ -124,7 +120,7 @@ pub fn exclusive_devices_are_scheduled() -> Result<()> {
 }
 
 /// Creates nodes, and publishes their devices. Nothing changes after that, so that the publishers may end.
-async fn published(client: &Client, count: usize, uses: Uses, report: &mut Report) -> Result<Vec<Node>> {
+pub async fn published(client: &Client, count: usize, uses: Uses, report: &mut Report) -> Result<Vec<Node>> {
     let nodes = fleet::nodes(client, count).await?;
     report.row("nodes", count as f64, "")?;
     report.row("devices of each", uses.devices() as f64, "")?;

@@ -16,6 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
+use netclaim_tests::objects::foreign_definition;
 use netclaim_tests::{AuditLog, Cluster};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -66,21 +67,9 @@ pub async fn measure(cluster: &Cluster, client: &Client, user: &str, report: &mu
     Ok(())
 }
 
-/// The CRDs as far as the requests need them.
+/// The definitions, as far as the requests need them.
 fn crds() -> Value {
-    let crd = |kind: &str, plural: &str| {
-        let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let schema = json!({"type": "object", "properties": {"spec": open}});
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": format!("{plural}.{GROUP}")},
-            "spec": {
-                "group": GROUP, "scope": "Namespaced",
-                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
-                "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
-            },
-        })
-    };
+    let crd = |kind, plural| foreign_definition(GROUP, "v1alpha1", kind, plural);
     let items =
         [crd("IPPool", "ippools"), crd("OverlappingRangeIPReservation", "overlappingrangeipreservations")];
     json!({"apiVersion": "v1", "kind": "List", "items": items})

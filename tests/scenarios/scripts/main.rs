@@ -1,7 +1,9 @@
-//! The scripts that run the tests and count their results.
+//! The scripts that run the tests and count their results, and small programs of `deploy`.
 
 // Clippy allows `unwrap` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::unwrap_used)]
+
+mod copy_plugins;
 
 use std::io::Write as _;
 use std::process::Command;

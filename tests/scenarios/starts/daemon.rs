@@ -39,7 +39,10 @@ pub fn versions() -> Result<Vec<String>> {
     let version = |(peer, module): (&str, &str)| {
         let path = format!("{}/bench/peers/{peer}/go.mod", env!("CARGO_MANIFEST_DIR"));
         let text = fs::read_to_string(&path)?;
-        let version = text.lines().find_map(|line| line.trim().strip_prefix(module)?.strip_prefix(' '));
+        let of = |line: &str| {
+            Some(line.trim().strip_prefix(module)?.strip_prefix(' ')?.split(' ').next()?.to_owned())
+        };
+        let version = text.lines().find_map(of);
         Ok(format!("{peer} {}", version.with_context(|| format!("no version of {module} in {path}"))?))
     };
     [MULTUS, DRANET].into_iter().map(version).collect()

@@ -12,7 +12,7 @@
 //! | [`measure`] | what is measured of each | |
 //! | [`pods`], [`timeline`] | when a pod starts, and where the time goes | |
 //! | [`faults`] | what becomes of pods when something dies, stops or restarts | `make bench-peers` |
-//! | [`moving`] | a workload moves from Multus to netclaim, with both on one node | `make test-multus` |
+//! | [`moving`], [`whereabouts`] | workloads move from Multus to netclaim, with both on one node | `make test-multus` |
 //! | [`samples`], [`picture`] | numbers, tables and the picture | |
 
 use std::process::ExitCode;
@@ -32,6 +32,7 @@ mod picture;
 mod pods;
 mod samples;
 mod timeline;
+mod whereabouts;
 
 use moving::*;
 use own::*;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
             the_peers_start_pods_in_turns,
             the_peers_come_back_after_a_pod_was_created,
             the_peers_survive_faults,
-            a_deployment_moves_from_multus_to_netclaim_and_back;
+            a_deployment_moves_from_multus_to_netclaim_and_back,
+            deployments_with_addresses_of_whereabouts_move_from_multus_to_netclaim;
     ])
 }

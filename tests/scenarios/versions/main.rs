@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             a_cluster_wide_network_serves_a_pod,
             the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count,
             metrics_are_served,
-            an_agent_takes_another_log_filter_without_a_restart,
+            agent_and_controller_take_another_log_filter_without_a_restart,
             the_agent_has_only_the_documented_rights,
             the_agent_writes_only_slices_of_its_own_node,
             a_stolen_token_writes_only_objects_of_its_own_node,

@@ -7,9 +7,10 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Node, PodSpec};
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
@@ -23,8 +24,6 @@ use crate::request::RequestName;
 /// What the scheduler works with.
 #[derive(Clone, Copy)]
 pub struct World<'a> {
-    /// The classes that the claims name, at least.
-    pub classes: &'a [DeviceClass],
     /// Those of the driver.
     pub slices: &'a [ResourceSlice],
     /// Every node; `None` if they could not be read. Then slices tell which there are.
@@ -33,6 +32,17 @@ pub struct World<'a> {
     pub holdings: &'a Holdings,
     /// Says why a Network cannot be used on any node.
     pub refusal: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// How much is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// All nodes, and the judgement of each node and device is kept.
+    Details,
+    /// All nodes.
+    Whole,
+    /// The nodes that the pod selects, until this time. What its selectors say after that is not known.
+    Until(Instant),
 }
 
 /// What the nodes can serve.
@@ -141,9 +151,12 @@ fn has_no_class(verdict: &RequestVerdict) -> bool {
 }
 
 impl Judgement {
-    /// Judges all nodes for the claims. Only with `details` it keeps the judgement of each node and device.
-    pub fn of(claims: &[ResourceClaim], pod: Option<&PodSpec>, world: &World<'_>, details: bool) -> Self {
-        let mut question = Question::new(claims, world.classes);
+    /// Judges nodes for the claims of a question.
+    pub fn of(mut question: Question, pod: Option<&PodSpec>, world: &World<'_>, effort: Effort) -> Self {
+        let has_claims = !question.is_empty();
+        if let Effort::Until(deadline) = effort {
+            question.deadline = Some(deadline);
+        }
         let nodes: Vec<KnownNode<'_>> = match world.nodes {
             Some(nodes) => nodes.iter().map(KnownNode::Whole).collect(),
             None => nodes_of(world.slices),
@@ -152,16 +165,21 @@ impl Judgement {
         let judge = |question: &mut Question| {
             let (mut gathered, mut requests) = (Gathered::default(), Requests::default());
             for node in &nodes {
-                let slices =
-                    [node.name(), None].into_iter().filter_map(|name| by_node.get(&name)).flatten().copied();
-                let verdict = question.judge(*node, slices, world.holdings);
-                requests.add(&verdict);
                 let unfit = match (pod, node) {
                     (Some(pod), KnownNode::Whole(node)) => unfit(pod, node),
                     // Without Nodes it is not known which of them take the pod.
                     _ => Vec::new(),
                 };
-                gathered.add(JudgedNode { verdict, unfit }, details);
+                // A pod of a DaemonSet selects one node of thousands.
+                if matches!(effort, Effort::Until(_)) && unfit.contains(&Unfit::NotSelected) {
+                    gathered.count(node.name().unwrap_or_default(), &unfit);
+                    continue;
+                }
+                let slices =
+                    [node.name(), None].into_iter().filter_map(|name| by_node.get(&name)).flatten().copied();
+                let verdict = question.judge(*node, slices, world.holdings);
+                requests.add(&verdict);
+                gathered.add(JudgedNode { verdict, unfit }, effort == Effort::Details);
             }
             (gathered, requests)
         };
@@ -179,7 +197,7 @@ impl Judgement {
         let foreign = foreign.iter().map(|name| (whole_request(name), name.to_string()));
         let foreign = foreign.map(|(whole, name)| if judged.contains(&whole) { name } else { whole });
         judgement.foreign = foreign.collect::<BTreeSet<_>>().into_iter().collect();
-        judgement.is_foreign = question.is_empty() && !claims.is_empty();
+        judgement.is_foreign = question.is_empty() && has_claims;
         judgement.networks = unusable_networks(&question, world.refusal);
         judgement
     }
@@ -249,13 +267,18 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn add(&mut self, node: JudgedNode, details: bool) {
-        let (name, is_fit) = (&node.verdict.node, node.unfit.is_empty());
+    /// Counts a node, and why it does not take the pod.
+    fn count(&mut self, name: &str, unfit: &[Unfit]) {
         self.judgement.judged += 1;
-        self.judgement.fit += usize::from(is_fit);
-        for reason in &node.unfit {
+        self.judgement.fit += usize::from(unfit.is_empty());
+        for reason in unfit {
             self.unfit.add(None, reason.to_string(), None, name);
         }
+    }
+
+    fn add(&mut self, node: JudgedNode, details: bool) {
+        let (name, is_fit) = (&node.verdict.node, node.unfit.is_empty());
+        self.count(name, &node.unfit);
         let requests: BTreeSet<String> =
             node.verdict.requests.iter().map(|verdict| whole_request(&verdict.request)).collect();
         for request in requests {

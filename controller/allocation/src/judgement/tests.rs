@@ -1,10 +1,12 @@
 //! Judgements of small clusters.
 
+use std::time::{Duration, Instant};
+
 use k8s_openapi::api::core::v1::{Node, PodSpec};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use serde_json::{Value, json};
 
-use super::{Judgement, Needed, Outlook, World};
+use super::{Effort, Judgement, Needed, Outlook, World};
 use crate::{Holdings, Question};
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -70,18 +72,18 @@ fn cluster() -> Cluster {
 
 impl Cluster {
     fn judge(&self, classes: &[&str], details: bool) -> Judgement {
+        let effort = if details { Effort::Details } else { Effort::Whole };
+        self.judge_for(&PodSpec::default(), classes, effort)
+    }
+
+    fn judge_for(&self, pod: &PodSpec, classes: &[&str], effort: Effort) -> Judgement {
         let mut holdings = Holdings::default();
         self.claims.iter().for_each(|claim| holdings.add(claim));
         let refusal =
             |name: &str| (!self.networks.contains(&name)).then(|| format!("there is no Network {name}"));
-        let world = World {
-            classes: &self.classes,
-            slices: &self.slices,
-            nodes: Some(&self.nodes),
-            holdings: &holdings,
-            refusal: &refusal,
-        };
-        Judgement::of(&claims(classes), Some(&PodSpec::default()), &world, details)
+        let world =
+            World { slices: &self.slices, nodes: Some(&self.nodes), holdings: &holdings, refusal: &refusal };
+        Judgement::of(Question::new(&claims(classes), &self.classes), Some(pod), &world, effort)
     }
 }
 
@@ -129,6 +131,35 @@ fn a_node_that_does_not_take_the_pod_serves_nothing() {
     cluster.nodes.drain(..3);
     let alone = cluster.judge(&["storage"], false);
     assert!(matches!(alone.outlook(), Outlook::NotTaken(_)), "{alone:?}");
+}
+
+#[test]
+fn with_a_deadline_only_nodes_that_the_pod_selects_are_judged() {
+    let mut cluster = cluster();
+    cluster.claims.clear();
+    let later = Effort::Until(Instant::now() + Duration::from_secs(60));
+    let on_c = from(json!({"containers": [], "nodeSelector": {"name": "c"}}));
+    cluster.nodes[2].metadata.labels = Some([("name".to_owned(), "c".to_owned())].into());
+    let (whole, bounded) = (
+        cluster.judge_for(&on_c, &["storage"], Effort::Whole),
+        cluster.judge_for(&on_c, &["storage"], later),
+    );
+    assert_eq!((whole.serving_others.len(), bounded.serving_others.len()), (2, 0));
+    assert_eq!(groups(&bounded), groups(&whole));
+    assert_eq!((bounded.unserved, bounded.unfit), (whole.unserved, whole.unfit));
+    let cordoned = cluster.judge_for(&PodSpec::default(), &["storage"], later);
+    assert_eq!(cordoned.serving, ["a", "b"]);
+}
+
+#[test]
+fn after_the_deadline_nothing_is_claimed() {
+    let judgement = cluster().judge_for(&PodSpec::default(), &["storage"], Effort::Until(Instant::now()));
+    assert!(matches!(judgement.outlook(), Outlook::Unknown(_)), "{judgement:?}");
+    assert_eq!(judgement.unknown, ["a", "b", "c"]);
+    let world = cluster();
+    let late = Question::by(Instant::now(), &claims(&["storage"]), &world.classes);
+    assert_eq!(late.only_networks(), None, "no selector is compiled");
+    assert_eq!(late.of_driver().len(), 1, "that it names the driver is known");
 }
 
 #[test]

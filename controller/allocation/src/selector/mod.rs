@@ -10,15 +10,25 @@ mod environment;
 mod reads;
 mod version;
 
-use std::fmt;
+use std::{fmt, thread};
 
 use cel::common::ast::operators;
 use cel::{Context, ExecutionError, Program, Value};
 use k8s_openapi::api::resource::v1::Device;
 
-use reads::required_network;
+use reads::{depth, required_network};
 
 pub use reads::{Read, Reads};
+
+/// The longest expression that the API server accepts, in bytes (`CELSelectorExpressionMaxLength`).
+const MAX_LENGTH: usize = 10 << 10;
+
+/// The deepest nesting of an expression. Evaluation recurses as deep, and a level takes up to 40 KiB of the 2 MiB of a thread.
+/// `&&` and `||` nest by the logarithm of their number.
+const MAX_DEPTH: usize = 32;
+
+/// A stack in which the parser can read every expression of [`MAX_LENGTH`]: it recurses for each term of `1+1+1…`.
+const PARSERS_STACK: usize = 256 << 20;
 
 /// A compiled CEL expression.
 pub struct Selector {
@@ -60,15 +70,19 @@ impl SelectableDevice {
 }
 
 impl Selector {
-    /// Compiles an expression that the API server has accepted.
+    /// Compiles an expression, which may be one that the API server would not accept.
     pub fn new(expression: &str) -> Self {
-        let program = match environment::shared() {
-            Some(environment) => {
-                environment.compile(expression).map_err(|error| one_line(&error.to_string()))
-            }
-            None => Err("CEL could not be set up".to_owned()),
+        let program = if expression.len() > MAX_LENGTH {
+            Err(format!("it is longer than {MAX_LENGTH} bytes"))
+        } else {
+            compiled(expression)
         };
         Self { text: expression.to_owned(), program }
+    }
+
+    /// Keeps an expression that is not compiled, for this reason.
+    pub fn unread(expression: &str, problem: &str) -> Self {
+        Self { text: expression.to_owned(), program: Err(problem.to_owned()) }
     }
 
     /// The expression.
@@ -104,14 +118,14 @@ impl Selector {
         match error {
             ExecutionError::NoSuchKey(key) => Evaluation::Fails(format!("no such key: {key}")),
             ExecutionError::FunctionError { function, message } => {
-                Evaluation::Fails(format!("{function}(): {}", one_line(message)))
+                Evaluation::Fails(format!("{function}(): {}", first_line(message)))
             }
             ExecutionError::DivisionByZero(_) => Evaluation::Fails("division by zero".to_owned()),
             ExecutionError::IndexOutOfBounds(_) => Evaluation::Fails("index out of bounds".to_owned()),
             ExecutionError::NoSuchOverload(overload) if is_comparison(overload.function()) => {
-                Evaluation::Fails(one_line(&overload.to_string()))
+                Evaluation::Fails(first_line(&overload.to_string()))
             }
-            other => Evaluation::Unknown(one_line(&other.to_string())),
+            other => Evaluation::Unknown(first_line(&other.to_string())),
         }
     }
 
@@ -149,8 +163,25 @@ fn is_comparison(function: &str) -> bool {
         .contains(&function)
 }
 
+/// Compiles on a thread of its own. Only what is not too deep for usual stacks leaves it.
+fn compiled(expression: &str) -> Result<Program, String> {
+    let environment = environment::shared().ok_or("CEL could not be set up")?;
+    let compile = || {
+        let program = environment.compile(expression).map_err(|error| first_line(&error.to_string()))?;
+        if depth(program.expression()) > MAX_DEPTH {
+            return Err(format!("it is nested more than {MAX_DEPTH} deep"));
+        }
+        Ok(program)
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(PARSERS_STACK).spawn_scoped(scope, compile);
+        let thread = thread.map_err(|error| format!("no thread can be started: {error}"))?;
+        thread.join().unwrap_or_else(|_| Err("its parser fails".to_owned()))
+    })
+}
+
 /// Parse errors draw the expression and an arrow on further lines.
-fn one_line(text: &str) -> String {
+fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 

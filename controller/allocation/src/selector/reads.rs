@@ -40,37 +40,14 @@ impl Reads {
 
     fn visit(&mut self, expression: &IdedExpr) {
         match &expression.expr {
-            Expr::Call(call) => {
-                self.call(&call.func_name, &call.args);
-                call.target.iter().for_each(|target| self.visit(target));
-                call.args.iter().for_each(|argument| self.visit(argument));
-            }
+            Expr::Call(call) => self.call(&call.func_name, &call.args),
             Expr::Select(select) => {
                 self.narrows |= is_device(&select.operand) && select.field != "driver";
                 self.add(&select.operand, Some(&select.field), select.test);
-                self.visit(&select.operand);
             }
-            Expr::Comprehension(comprehension) => {
-                let parts = [
-                    &comprehension.iter_range,
-                    &comprehension.accu_init,
-                    &comprehension.loop_cond,
-                    &comprehension.loop_step,
-                    &comprehension.result,
-                ];
-                parts.into_iter().for_each(|part| self.visit(part));
-            }
-            Expr::List(list) => list.elements.iter().for_each(|element| self.visit(element)),
-            Expr::Map(map) => {
-                for entry in &map.entries {
-                    if let EntryExpr::MapEntry(entry) = &entry.expr {
-                        self.visit(&entry.key);
-                        self.visit(&entry.value);
-                    }
-                }
-            }
-            Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => {}
+            _ => {}
         }
+        parts(expression).into_iter().for_each(|part| self.visit(part));
     }
 
     fn call(&mut self, function: &str, arguments: &[IdedExpr]) {
@@ -101,6 +78,37 @@ impl Reads {
             name: name.to_owned(),
             is_optional,
         });
+    }
+}
+
+/// How deep the expression is nested.
+pub(super) fn depth(expression: &IdedExpr) -> usize {
+    1 + parts(expression).into_iter().map(depth).max().unwrap_or_default()
+}
+
+/// The expressions in an expression.
+fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
+    match &expression.expr {
+        Expr::Call(call) => call.target.iter().map(AsRef::as_ref).chain(&call.args).collect(),
+        Expr::Select(select) => vec![select.operand.as_ref()],
+        Expr::Comprehension(comprehension) => vec![
+            &comprehension.iter_range,
+            &comprehension.accu_init,
+            &comprehension.loop_cond,
+            &comprehension.loop_step,
+            &comprehension.result,
+        ],
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Map(map) => map.entries.iter().flat_map(|entry| parts_of_entry(&entry.expr)).collect(),
+        Expr::Struct(fields) => fields.entries.iter().flat_map(|entry| parts_of_entry(&entry.expr)).collect(),
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+    }
+}
+
+fn parts_of_entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        EntryExpr::StructField(field) => vec![&field.value],
     }
 }
 

@@ -198,3 +198,73 @@ fn the_attributes_and_capacities_that_an_expression_names_are_known() {
     assert_eq!(reads("?!"), (vec![], false));
     assert!(Selector::new("?!").problem().is_some() && Selector::new("true").problem().is_none());
 }
+
+#[test]
+fn an_expression_of_any_length_fits_into_the_stack_of_a_thread() {
+    const STACK: usize = 2 << 20;
+    let used = |expression: &str| {
+        let selector = Selector::new(expression);
+        let device = SelectableDevice::new("netclaim.dev", &device());
+        let _ = (selector.reads(), selector.evaluate(&device), selector.network("netclaim.dev"));
+        selector.problem().map(str::to_owned)
+    };
+    let problem = |expression: String| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(move || used(&expression));
+        thread.unwrap().join().unwrap()
+    };
+    let terms = |(first, more): (&str, &str), count| format!("{first}{}", more.repeat(count));
+    for nested in [("1", "+1"), ("1", "==1"), ("a", ".b"), ("a", "[0]"), ("a", ".b()")] {
+        assert_eq!(problem(terms(nested, MAX_DEPTH - 1)), None, "{nested:?}");
+        let longest = terms(nested, MAX_LENGTH / nested.1.len() - 1);
+        assert_eq!(problem(longest).as_deref(), Some("it is nested more than 32 deep"), "{nested:?}");
+        let longer = terms(nested, 200_000);
+        assert_eq!(problem(longer).as_deref(), Some("it is longer than 10240 bytes"), "{nested:?}");
+    }
+    for flat in [("true", "&&true"), ("true", "||true")] {
+        assert_eq!(problem(terms(flat, MAX_LENGTH / flat.1.len() - 1)), None, "{flat:?}");
+    }
+    for (open, close) in [("!", ""), ("-", ""), ("(", ")"), ("[", "]"), ("true?true:", "")] {
+        for length in [64, 256, MAX_LENGTH] {
+            let depth = (length - 4) / (open.len() + close.len());
+            problem(format!("{}true{}", open.repeat(depth), close.repeat(depth)));
+        }
+    }
+}
+
+/// Expressions of this many repetitions, each of another kind that makes a parser recurse.
+fn chains(n: usize) -> Vec<String> {
+    let mut chains: Vec<String> =
+        ["+1", "-1", "*1", "/1", "%1", "==1", "!=1", "<1", ">=1", "in 1", "?1:1", "&&true", "||true"]
+            .map(|operator| format!("1{}", operator.repeat(n)))
+            .into();
+    chains.extend([".a", ".?a", ".a()", "[0]", "[?0]"].map(|member| format!("device{}", member.repeat(n))));
+    chains.extend(["!", "-", "--1", ".", "[", "(", "{1:", "a(", "a?"].map(|prefix| prefix.repeat(n)));
+    chains.extend(
+        [("(", ")"), ("[", "]"), ("{1:", "}"), ("[1].exists(x,", ")"), ("!(", ")"), ("cel.bind(a,1,", ")")]
+            .map(|(open, close)| format!("{}true{}", open.repeat(n), close.repeat(n))),
+    );
+    chains
+}
+
+/// Does with an expression all that is done with selectors, in a thread as small as those of tokio.
+fn survives(expression: String) -> Option<String> {
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+        let selector = Selector::new(&expression);
+        let _ = (selector.reads(), selector.network("netclaim.dev"));
+        let _ = selector.evaluate(&SelectableDevice::new("netclaim.dev", &device()));
+        selector.problem().map(str::to_owned)
+    });
+    thread.unwrap().join().unwrap()
+}
+
+#[test]
+fn no_expression_overflows_the_stack() {
+    for n in [20, 90, 300, 480, 990, 5_000, 100_000] {
+        chains(n).into_iter().for_each(|chain| drop(survives(chain)));
+    }
+    // Nested as deep as `cel` allows, with chains in each level.
+    for operator in ["+1", "==1", "[0]", ".a()"] {
+        let nested = (0..90).fold("1".to_owned(), |inner, _| format!("({inner}{})", operator.repeat(5)));
+        survives(nested);
+    }
+}

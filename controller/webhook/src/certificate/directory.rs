@@ -70,7 +70,7 @@ mod tests {
     async fn a_certificate_is_taken_when_its_files_change_and_fit() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
-        let make = || Generation::make("example", None, Timestamp::now()).unwrap();
+        let make = || Generation::make("example", &[], Timestamp::now()).unwrap();
         let (first, second) = (make(), make());
         let mut known = None;
         let missing = look(dir, &mut known).await.err().unwrap().to_string();

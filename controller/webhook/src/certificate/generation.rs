@@ -1,13 +1,13 @@
-//! One generation of an own certificate, as the Secret has it: `tls.crt`, `tls.key`, and in `ca.crt` its CA with the CA of the
-//! generation before. Pure but for randomness.
+//! One generation of an own certificate, as the Secret has it: `tls.crt`, `tls.key`, and in `ca.crt` its CA with the CAs of what
+//! was served before. Pure but for randomness.
 //!
 //! ```text
 //!   made ──── OVERLAP ───┬────────────────────── 2/3 of its life ──┬───────────── end
-//!   both CAs are trusted │ only its own is trusted                 │ the next one is made
+//!   all CAs are trusted  │ only its own is trusted                 │ the next one is made
 //! ```
 //!
 //! * The key of a CA signs one certificate and is forgotten, so that nobody can steal it.
-//! * Deleting the Secret revokes what was in it, after the overlap.
+//! * Emptying the Secret revokes what was in it, after the overlap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use super::{CAS, CHAIN, Certificate, KEY, Unusable, certificates, provider};
 const LIFE: SignedDuration = SignedDuration::from_hours(90 * 24);
 /// Certificates are valid for this long before they are made, because clocks differ.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
-/// The CA of the generation before is trusted for this long: by then every replica serves the new one.
+/// The CAs of what was served before are trusted for this long: by then every replica serves the new certificate.
 pub(super) const OVERLAP: SignedDuration = SignedDuration::from_mins(10);
 
 /// What a Secret has.
@@ -40,16 +40,20 @@ pub(super) type Data = BTreeMap<String, ByteString>;
 /// A certificate with the CAs that clients have to trust.
 pub(super) struct Generation {
     pub(super) certificate: Certificate,
-    /// Its own CA, and that of the generation before if there is one.
+    /// Its own CA, and those of what was served before.
     cas: Vec<CertificateDer<'static>>,
 }
 
 impl Generation {
-    /// Makes one for this DNS name, with the CA of the generation before.
+    /// Makes one for this DNS name, with the CAs of what replicas serve now.
     ///
     /// # Errors
     /// The name is none, or there is no randomness.
-    pub(super) fn make(dns: &str, previous: Option<&Self>, now: Timestamp) -> Result<Data, rcgen::Error> {
+    pub(super) fn make(
+        dns: &str,
+        previous: &[CertificateDer<'static>],
+        now: Timestamp,
+    ) -> Result<Data, rcgen::Error> {
         let mut ca = CertificateParams::default();
         ca.distinguished_name.push(DnType::CommonName, format!("CA of {dns}"));
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -67,7 +71,7 @@ impl Generation {
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate()?)?;
         let key = KeyPair::generate()?;
         let serving = serving.signed_by(&key, &ca)?;
-        let cas = [ca.der()].into_iter().chain(previous.and_then(|previous| previous.cas.first()));
+        let cas = [ca.der()].into_iter().chain(previous);
         let parts = [
             (CHAIN, text("CERTIFICATE", serving.der())),
             (KEY, text("PRIVATE KEY", key.serialized_der())),
@@ -103,6 +107,11 @@ impl Generation {
             self.certificate.chain().split_first().ok_or(Error::NoCertificatesPresented)?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().unsigned_abs()));
         verifier.verify_server_cert(certificate, chain, &name, &[], now).map(drop)
+    }
+
+    /// Returns the CA of its certificate.
+    pub(super) fn own_ca(&self) -> &[CertificateDer<'static>] {
+        self.cas.get(..1).unwrap_or_default()
     }
 
     /// Returns whether it is time for the next one.
@@ -142,6 +151,7 @@ mod tests {
     }
 
     fn generation(previous: Option<&Generation>, now: Timestamp) -> Generation {
+        let previous = previous.map(Generation::own_ca).unwrap_or_default();
         Generation::read(&Generation::make(DNS, previous, now).unwrap(), DNS, now).unwrap()
     }
 
@@ -151,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_certificate_is_valid_for_its_name_and_life() {
-        let data = Generation::make(DNS, None, start()).unwrap();
+        let data = Generation::make(DNS, &[], start()).unwrap();
         for (at, name, good) in [
             (start(), DNS, true),
             (start() - SignedDuration::from_mins(59), DNS, true),
@@ -176,17 +186,17 @@ mod tests {
         let first = generation(None, start());
         let second = generation(Some(&first), start());
         let third = generation(Some(&second), start());
-        let own = |generation: &Generation| generation.cas[0].clone();
+        let own = |generation: &Generation| generation.own_ca()[0].clone();
         assert_eq!(trusted(&first, start()), [own(&first)]);
         assert_eq!(trusted(&second, start()), [own(&second), own(&first)]);
-        assert_eq!(trusted(&third, start()), [own(&third), own(&second)], "never more than two");
+        assert_eq!(trusted(&third, start()), [own(&third), own(&second)]);
         assert_eq!(trusted(&third, start() + OVERLAP), [own(&third)]);
     }
 
     #[test]
     fn a_damaged_secret_is_unusable_and_the_error_has_no_key() {
-        let good = Generation::make(DNS, None, start()).unwrap();
-        let other = Generation::make(DNS, None, start()).unwrap();
+        let good = Generation::make(DNS, &[], start()).unwrap();
+        let other = Generation::make(DNS, &[], start()).unwrap();
         let with = |name: &str, text: Option<&ByteString>| {
             let mut data = good.clone();
             match text {

@@ -83,6 +83,8 @@ pub struct Served {
 
 impl Served {
     pub(crate) fn new(source: Source, metrics: Metrics) -> Self {
+        // Without a certificate the alert about one that ends shall fire, too.
+        metrics.expires(source, Timestamp::UNIX_EPOCH);
         Self { certificate: Arc::new(watch::Sender::new(None)), source, metrics }
     }
 
@@ -125,7 +127,7 @@ pub(crate) mod testing {
 
     /// A new certificate, and what its clients trust.
     pub(crate) fn certificate(now: Timestamp) -> (Certificate, RootCertStore) {
-        let generation = Generation::read(&Generation::make(DNS, None, now).unwrap(), DNS, now).unwrap();
+        let generation = Generation::read(&Generation::make(DNS, &[], now).unwrap(), DNS, now).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(CAS, &generation.trusted(now).0).unwrap());
         (generation.certificate, roots)

@@ -2,31 +2,36 @@
 //!
 //! ```text
 //!   look: ValidatingWebhookConfiguration, then Secret
-//!     missing, damaged or due ──> make a generation ──> create or update the Secret; who loses looks again
+//!     empty, damaged or due ──> make a generation ──> update the Secret; who loses looks again
 //!     caBundle is not that of the Secret ──> patch it
 //!     another certificate than the one that is served ──> wait until API servers know its CA, serve it
 //! ```
 //!
-//! Every replica does this, and none leads. Invariants:
+//! Every replica does this, and none leads. The chart makes the Secret: a right to create one cannot be for one name or type, and
+//! a Secret can be made that gets the token of any ServiceAccount of the namespace. Invariants:
 //! * A certificate is served when its CA has been in `caBundle` for [`PROPAGATION`], or when there is none to serve meanwhile.
 //! * A bundle is never replaced by one of an older Secret: the patch is for the configuration that was read before the Secret.
+//! * The CA of what a replica serves stays in `caBundle` for [`generation::OVERLAP`]. While the Secret is empty, `caBundle` says which it is.
+//!
+//! [`generation::OVERLAP`]: super::generation::OVERLAP
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use netclaim_process::kubernetes::answered;
 use serde_json::{Value, json};
 use thiserror::Error as ThisError;
 use tokio::time::sleep;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use super::Served;
 use super::generation::{Data, Generation};
+use super::{CAS, Served, certificates};
 
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,15 +41,15 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(1);
 /// API servers learn of a new bundle by their watches.
 const PROPAGATION: Duration = Duration::from_secs(5);
+/// Most CAs of earlier certificates beside a new one. With each Secret that is lost, there may be one more.
+const MAX_PREVIOUS: usize = 3;
 
 /// Why a look failed.
 #[derive(Debug, ThisError)]
 enum LookError {
     #[error("somebody else was faster")]
     Lost,
-    #[error(
-        "there is neither a Secret nor a ValidatingWebhookConfiguration {0}: install the chart with webhook.enabled=true"
-    )]
+    #[error("there is no Secret {0}: upgrade the chart with webhook.enabled=true, which makes it")]
     Absent(String),
     #[error("cannot {verb} {kind} {name}")]
     Request { verb: &'static str, kind: &'static str, name: String, source: Error },
@@ -111,12 +116,12 @@ impl Keeper {
         let configuration = configuration.map_err(|source| self.failed("get", CONFIGURATION, source))?;
         let secret = answered(self.secrets.get_opt(&name)).await;
         let secret = secret.map_err(|source| self.failed("get", SECRET, source))?;
+        let secret = secret.ok_or_else(|| LookError::Absent(name.clone()))?;
 
-        let owner = configuration.as_ref().and_then(owner);
-        let stored = secret.as_ref().and_then(|secret| secret.data.clone());
-        let (data, generation) = match stored.map(|data| (Generation::read(&data, &dns, now), data)) {
-            Some((Ok(generation), data)) if !generation.is_due(now) => (data, generation),
-            Some((Ok(due), data)) => match self.renew(secret, owner, Some(&due), now).await {
+        let data = secret.data.clone().unwrap_or_default();
+        let (data, generation) = match Generation::read(&data, &dns, now) {
+            Ok(generation) if !generation.is_due(now) => (data, generation),
+            Ok(due) => match self.renew(secret, due.own_ca(), now).await {
                 // It is still valid.
                 Err(LookError::Request { verb, kind, name, source }) => {
                     tracing::warn!(
@@ -127,19 +132,13 @@ impl Keeper {
                 }
                 renewed => renewed?,
             },
-            // The chart is being uninstalled, in this order: a new Secret would be left behind.
-            None if secret.is_none() && configuration.is_none() => return Err(LookError::Absent(name)),
-            // Also for replicas that still serve what somebody has deleted.
-            other => {
-                if let Some((Err(error), _)) = &other {
-                    tracing::warn!(
-                        secret = name,
-                        error = error as &dyn std::error::Error,
-                        "replacing a Secret"
-                    );
+            Err(unusable) => {
+                if !data.is_empty() {
+                    let error = &unusable as &dyn std::error::Error;
+                    tracing::warn!(secret = name, error, "replacing what the Secret has");
                 }
-                let served = self.current.as_ref().map(|(_, generation)| generation);
-                self.renew(secret, owner, served, now).await?
+                let previous = self.previous(configuration.as_ref());
+                self.renew(secret, &previous, now).await?
             }
         };
         if let Some(configuration) = configuration {
@@ -155,36 +154,40 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the next generation into the Secret that was read, or into a new one with this owner.
+    /// Returns the CAs of what replicas may serve while the Secret does not say it: this replica's, and those of the configuration,
+    /// which is all that a replica knows that has just started.
+    fn previous(
+        &self,
+        configuration: Option<&ValidatingWebhookConfiguration>,
+    ) -> Vec<CertificateDer<'static>> {
+        let own = self.current.iter().flat_map(|(_, generation)| generation.own_ca().to_vec());
+        let trusted =
+            configuration.map(|configuration| trusted(configuration, &self.names)).unwrap_or_default();
+        let mut previous = Vec::new();
+        for ca in own.chain(trusted) {
+            if !previous.contains(&ca) {
+                previous.push(ca);
+            }
+        }
+        previous.truncate(MAX_PREVIOUS);
+        previous
+    }
+
+    /// Writes the next generation into the Secret that was read.
     async fn renew(
         &self,
-        secret: Option<Secret>,
-        owner: Option<OwnerReference>,
-        previous: Option<&Generation>,
+        mut secret: Secret,
+        previous: &[CertificateDer<'static>],
         now: Timestamp,
     ) -> Result<(Data, Generation), LookError> {
         let dns = self.names.dns();
         let data = Generation::make(&dns, previous, now);
         let data = data.map_err(|source| LookError::Make { dns: dns.clone(), source })?;
-        let written = match secret {
-            // The resource version is that of the Secret that was read.
-            Some(mut secret) => {
-                secret.data = Some(data);
-                let params = PostParams::default();
-                let replace = answered(self.secrets.replace(&self.names.name, &params, &secret)).await;
-                replace.map_err(|source| self.failed("update", SECRET, source))?
-            }
-            None => {
-                let metadata = ObjectMeta {
-                    name: Some(self.names.name.clone()),
-                    owner_references: owner.map(|owner| vec![owner]),
-                    ..ObjectMeta::default()
-                };
-                let secret = Secret { metadata, data: Some(data), ..Secret::default() };
-                let create = answered(self.secrets.create(&PostParams::default(), &secret)).await;
-                create.map_err(|source| self.failed("create", SECRET, source))?
-            }
-        };
+        secret.data = Some(data);
+        // With the resource version of the Secret that was read.
+        let params = PostParams::default();
+        let written = answered(self.secrets.replace(&self.names.name, &params, &secret)).await;
+        let written = written.map_err(|source| self.failed("update", SECRET, source))?;
         tracing::info!(secret = self.names.name, "made a certificate");
         let data = written.data.unwrap_or_default();
         match Generation::read(&data, &dns, now) {
@@ -213,7 +216,7 @@ impl Keeper {
 
     fn failed(&self, verb: &'static str, kind: &'static str, source: Error) -> LookError {
         match source {
-            // A conflict of versions, an object that exists already, or a test of the patch.
+            // A conflict of versions, an object that is gone, or a test of the patch.
             Error::Api(status) if verb != "get" && [404, 409, 422].contains(&status.code) => LookError::Lost,
             source => LookError::Request { verb, kind, name: self.names.name.clone(), source },
         }
@@ -223,15 +226,18 @@ impl Keeper {
 const SECRET: &str = "Secret";
 const CONFIGURATION: &str = "ValidatingWebhookConfiguration";
 
-/// Returns the configuration as the owner of a new Secret. Helm leaves what it has not made, and this goes with the configuration.
-fn owner(configuration: &ValidatingWebhookConfiguration) -> Option<OwnerReference> {
-    Some(OwnerReference {
-        api_version: "admissionregistration.k8s.io/v1".to_owned(),
-        kind: CONFIGURATION.to_owned(),
-        name: configuration.metadata.name.clone()?,
-        uid: configuration.metadata.uid.clone()?,
-        ..OwnerReference::default()
-    })
+/// Returns whether a webhook is served by our Service.
+fn is_ours(webhook: &ValidatingWebhook, names: &Names) -> bool {
+    let service = webhook.client_config.service.as_ref();
+    service.is_some_and(|service| service.name == names.name && service.namespace == names.namespace)
+}
+
+/// Returns the CAs in the bundles of our webhooks, newest first. Somebody else may have written them: what cannot be used is left out.
+fn trusted(configuration: &ValidatingWebhookConfiguration, names: &Names) -> Vec<CertificateDer<'static>> {
+    let ours = configuration.webhooks.iter().flatten().filter(|webhook| is_ours(webhook, names));
+    let bundles = ours.filter_map(|webhook| webhook.client_config.ca_bundle.as_ref());
+    let cas = bundles.flat_map(|bundle| certificates(CAS, &bundle.0).unwrap_or_default());
+    cas.filter(|ca| RootCertStore::empty().add(ca.clone()).is_ok()).collect()
 }
 
 /// Returns the JSON patch by which the webhooks of our Service trust this generation; `None` if they do.
@@ -242,16 +248,10 @@ fn bundle_patch(
     now: Timestamp,
 ) -> Option<Value> {
     let bundle = generation.trusted(now);
-    let is_ours = |webhook: &ValidatingWebhook| {
-        webhook
-            .client_config
-            .service
-            .as_ref()
-            .is_some_and(|service| service.name == names.name && service.namespace == names.namespace)
-    };
     let webhooks = configuration.webhooks.iter().flatten().enumerate();
-    let stale = webhooks
-        .filter(|(_, webhook)| is_ours(webhook) && webhook.client_config.ca_bundle.as_ref() != Some(&bundle));
+    let stale = webhooks.filter(|(_, webhook)| {
+        is_ours(webhook, names) && webhook.client_config.ca_bundle.as_ref() != Some(&bundle)
+    });
     let mut operations: Vec<Value> = stale
         .map(|(index, _)| {
             json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": bundle})
@@ -270,13 +270,14 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use http::{Method, Request, Response, StatusCode};
+    use k8s_openapi::ByteString;
     use k8s_openapi::jiff::SignedDuration;
     use kube::client::Body;
     use tokio::time::Instant;
-    use tokio_rustls::rustls::pki_types::CertificateDer;
     use tower_test::mock;
 
-    use super::super::{CAS, CHAIN, certificates};
+    use super::super::CHAIN;
+    use super::super::generation::OVERLAP;
     use super::*;
     use crate::metrics::{Metrics, Source};
 
@@ -313,9 +314,8 @@ mod tests {
                     }
                     Ok(object)
                 }
-                ("POST" | "PUT" | "PATCH", _) if self.is_read_only => Err(StatusCode::FORBIDDEN),
-                ("POST", None) if is_secret => Ok(self.put(sent)),
-                ("POST", Some(_)) => Err(StatusCode::CONFLICT),
+                ("POST", _) => Err(StatusCode::FORBIDDEN),
+                ("PUT" | "PATCH", _) if self.is_read_only => Err(StatusCode::FORBIDDEN),
                 ("PUT", Some(secret)) if is_secret => {
                     let fits = secret["metadata"]["resourceVersion"] == sent["metadata"]["resourceVersion"];
                     if fits { Ok(self.put(sent)) } else { Err(StatusCode::CONFLICT) }
@@ -363,7 +363,10 @@ mod tests {
             let webhooks = [webhook("a", &service), webhook("b", &other), webhook("c", &service)];
             let configuration = json!({"metadata": {"name": "netclaim-webhook", "uid": "u", "resourceVersion": "0"}, "webhooks": webhooks});
             Self(Arc::new(Mutex::new(State {
-                secret: None,
+                // As the chart makes it.
+                secret: Some(
+                    json!({"metadata": {"name": "netclaim-webhook", "resourceVersion": "7"}, "type": "Opaque"}),
+                ),
                 configuration: Some(configuration),
                 version: 0,
                 secrets_made: 0,
@@ -373,10 +376,16 @@ mod tests {
             })))
         }
 
-        /// As the chart creates it.
-        fn has_empty_secret(&self) {
-            let secret = json!({"metadata": {"name": "netclaim-webhook", "resourceVersion": "7"}});
-            self.0.lock().unwrap().secret = Some(secret);
+        /// Somebody removes what the Secret has.
+        fn loses_its_data(&self) {
+            self.0.lock().unwrap().secret.as_mut().unwrap()["data"] = Value::Null;
+        }
+
+        /// Somebody writes the bundle of a webhook.
+        fn has_bundle(&self, index: usize, text: &str) {
+            let configuration = &mut self.0.lock().unwrap().configuration;
+            let bundle = ByteString(text.as_bytes().to_vec());
+            configuration.as_mut().unwrap()["webhooks"][index]["clientConfig"]["caBundle"] = json!(bundle);
         }
 
         fn replica(&self) -> Keeper {
@@ -453,26 +462,24 @@ mod tests {
         assert_eq!(server.trusted(0), server.stored(CAS));
         assert_eq!(server.trusted(2), server.stored(CAS));
         assert_eq!(server.trusted(1), [], "it is of another service");
-        let secret = server.0.lock().unwrap().secret.clone().unwrap();
-        assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "u", "it goes with the configuration");
+        assert_eq!(server.0.lock().unwrap().secret.as_ref().unwrap()["type"], "Opaque", "the rest stays");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_made_while_the_chart_is_uninstalled() {
+    async fn a_secret_that_is_gone_is_left_to_the_chart_and_the_certificate_is_served_on() {
         let server = Server::new();
-        server.0.lock().unwrap().configuration = None;
-        let looked = server.replica().look(start()).await;
-        assert!(matches!(looked, Err(LookError::Absent(_))), "{looked:?}");
-        assert_eq!(server.counts(), (0, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_empty_secret_of_the_chart_is_filled() {
-        let server = Server::new();
-        server.has_empty_secret();
         let mut replica = server.replica();
         replica.look(start()).await.unwrap();
-        assert_eq!([served(&replica)], *server.stored(CHAIN));
+        let (certificate, counts) = (served(&replica), server.counts());
+        server.0.lock().unwrap().secret = None;
+        for mut replica in [replica, server.replica()] {
+            let looked = replica.look(start()).await;
+            assert!(matches!(looked, Err(LookError::Absent(_))), "{looked:?}");
+            if !replica.served.is_empty() {
+                assert_eq!(served(&replica), certificate);
+            }
+        }
+        assert_eq!(server.counts(), counts);
     }
 
     #[tokio::test(start_paused = true)]
@@ -535,16 +542,77 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_secret_that_is_deleted_or_damaged_is_replaced_without_an_interruption() {
-        for damaged in [None, Some(json!({"metadata": {"resourceVersion": "9"}, "data": {"tls.crt": ""}}))] {
+    async fn a_secret_that_is_emptied_or_damaged_is_filled_without_an_interruption() {
+        for data in [Value::Null, json!({}), json!({"tls.crt": ""})] {
             let server = Server::new();
             let mut replica = server.replica();
             replica.look(start()).await.unwrap();
             let (old, old_ca) = (served(&replica), server.stored(CAS)[0].clone());
-            server.0.lock().unwrap().secret = damaged;
+            server.0.lock().unwrap().secret.as_mut().unwrap()["data"] = data;
             replica.look(start()).await.unwrap();
             assert_ne!(served(&replica), old);
             assert_eq!(server.trusted(0)[1], old_ca, "another replica may still serve the old one");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_starts_when_the_secret_is_empty_keeps_what_others_serve_trusted() {
+        let server = Server::new();
+        let mut old = server.replica();
+        old.look(start()).await.unwrap();
+        let (served_by_old, old_ca) = (served(&old), server.stored(CAS)[0].clone());
+
+        server.loses_its_data();
+        let mut started = server.replica();
+        started.look(start()).await.unwrap();
+        assert_eq!(served(&old), served_by_old, "it has not looked yet");
+        assert_ne!(served(&started), served_by_old);
+        let both = server.trusted(0);
+        assert!(both.len() == 2 && both[1] == old_ca, "{}", both.len());
+
+        old.look(start()).await.unwrap();
+        assert_eq!(served(&old), served(&started));
+        assert_eq!(server.counts().0, 2, "one certificate for both");
+        old.look(start() + OVERLAP).await.unwrap();
+        assert_eq!(server.trusted(0), [both[0].clone()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_emptied_secrets_in_a_row_leave_every_replica_trusted() {
+        let server = Server::new();
+        let (mut a, mut b, mut late) = (server.replica(), server.replica(), server.replica());
+        for replica in [&mut a, &mut b, &mut late] {
+            replica.look(start()).await.unwrap();
+        }
+        let first = server.stored(CAS)[0].clone();
+        server.loses_its_data();
+        a.look(start()).await.unwrap();
+        let second = server.stored(CAS)[0].clone();
+        server.loses_its_data();
+        b.look(start()).await.unwrap();
+        let trusted = server.trusted(0);
+        assert_eq!(trusted, server.stored(CAS));
+        assert_eq!(trusted[1..], [first, second], "a serves the second, and late the first");
+
+        for _ in 0..5 {
+            server.loses_its_data();
+            b.look(start()).await.unwrap();
+        }
+        assert_eq!(server.trusted(0).len(), 1 + MAX_PREVIOUS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bundle_that_cannot_be_used_is_replaced() {
+        let no_certificate = "-----BEGIN CERTIFICATE-----\nbm90IG9uZQ==\n-----END CERTIFICATE-----\n";
+        let no_pem = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        for bundle in ["garbage", no_certificate, no_pem] {
+            let server = Server::new();
+            server.has_bundle(0, bundle);
+            let mut replica = server.replica();
+            replica.look(start()).await.unwrap();
+            assert_eq!(server.stored(CAS).len(), 1, "{bundle}");
+            assert_eq!(server.trusted(0), server.stored(CAS), "{bundle}");
+            assert!(!replica.served.is_empty());
         }
     }
 
@@ -572,7 +640,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_a_configuration_the_certificate_is_served_all_the_same() {
         let server = Server::new();
-        server.has_empty_secret();
         server.0.lock().unwrap().configuration = None;
         let mut replica = server.replica();
         replica.look(start()).await.unwrap();

@@ -18,16 +18,35 @@ app.kubernetes.io/part-of: netclaim
 {{- if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end -}}
 
+{{/* How the agent gets at the plugins of plugins.image: imageVolume or initContainer; nothing if there is no such image. */}}
 {{- define "netclaim.pluginsMount" -}}
+{{- $mount := .Values.plugins.mount -}}
+{{- $hasImageVolumes := semverCompare ">=1.35-0" .Capabilities.KubeVersion.Version -}}
+{{- if not .Values.plugins.image -}}
+{{- if ne $mount "auto" }}{{ fail (printf "plugins.mount is %s and plugins.image is empty: name the image with the CNI plugins" $mount) }}{{ end -}}
+{{- else if .Values.agent.hostMounts -}}
+{{- fail "plugins.image and agent.hostMounts exclude each other: plugins that run with the host's files are found on the host" -}}
+{{- else if eq $mount "auto" -}}
+{{- ternary "imageVolume" "initContainer" $hasImageVolumes -}}
+{{- else if and (eq $mount "imageVolume") (not $hasImageVolumes) -}}
+{{- fail "plugins.mount=imageVolume needs image volumes, which are on from Kubernetes 1.35: with plugins.mount=auto an init container copies the plugins" -}}
+{{- else -}}
+{{- $mount -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the agent has the image, and the image's folder of plugins there. */}}
+{{- define "netclaim.pluginsRoot" -}}
 /usr/libexec/netclaim/plugins
+{{- end -}}
+{{- define "netclaim.pluginsFolder" -}}
+{{ include "netclaim.pluginsRoot" . }}{{ with trimAll "/" .Values.plugins.path }}/{{ . }}{{ end }}
 {{- end -}}
 
 {{/* The folders of CNI plugins, if they are not the default. */}}
 {{- define "netclaim.cniBinDirs" -}}
-{{- if .Values.plugins.image -}}
-{{- if .Values.agent.hostMounts }}{{ fail "plugins.image and agent.hostMounts exclude each other: plugins that run with the host's files are found on the host" }}{{ end -}}
-{{- if semverCompare "<1.35-0" .Capabilities.KubeVersion.Version }}{{ fail "plugins.image needs image volumes, which are on from Kubernetes 1.35" }}{{ end -}}
-{{ include "netclaim.pluginsMount" . }}{{ with trimAll "/" .Values.plugins.path }}/{{ . }}{{ end }}:{{ .Values.agent.cniBinDir }}
+{{- if include "netclaim.pluginsMount" . -}}
+{{ include "netclaim.pluginsFolder" . }}:{{ .Values.agent.cniBinDir }}
 {{- else if ne .Values.agent.cniBinDir "/opt/cni/bin" -}}
 {{ .Values.agent.cniBinDir }}
 {{- end -}}

@@ -1,0 +1,187 @@
+//! The status of one node: its links, which program each CNI plugin is, and what it lacks. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use netclaim_api::attributes;
+use serde::Serialize;
+
+use super::agents::{Asked, Found};
+use super::lacks;
+use super::report::{
+    Agent, Published, agents, attribute, closing, held, node_row, noted, of_node, plain, published,
+};
+use super::snapshot::Snapshot;
+use crate::colour::{Colours, Mark};
+use crate::printable::printable;
+use crate::table::{Cell, NONE, table};
+
+/// The status of netclaim on a node.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodeReport {
+    name: String,
+    agent: Agent,
+    kubelet: String,
+    runtime: String,
+    attachments: usize,
+    devices: Vec<DeviceRow>,
+    plugins: Vec<PluginRow>,
+    /// Fields of ResourceSlices that the API server does not store.
+    dropped_fields: BTreeSet<String>,
+    /// What somebody should look at, in sentences.
+    pub(super) problems: Vec<String>,
+    /// What netclaim does without, and what is not known.
+    notes: Vec<String>,
+}
+
+/// A device of the node.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DeviceRow {
+    /// The link; empty for a Network without one.
+    uplink: String,
+    name: String,
+    network: String,
+    mode: String,
+    attachments: usize,
+    /// The keys of the taints by which it takes no new pods.
+    closed: BTreeSet<String>,
+}
+
+/// A CNI plugin that Networks of the node use.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PluginRow {
+    plugin: String,
+    networks: BTreeSet<String>,
+    /// The program; `None` if it is not installed, or not known.
+    path: Option<String>,
+}
+
+/// Whom to ask for a report of this node: what it lacks, and what it has found.
+pub(super) fn questions<'a>(snapshot: &'a Snapshot, node: &'a str) -> Asked<'a> {
+    let agent = agents(&snapshot.pods).get(node).map(|(_, pod)| *pod);
+    agent.filter(|pod| lacks::waiting(pod).is_none()).map(|pod| (node, pod)).into_iter().collect()
+}
+
+impl NodeReport {
+    /// Derives the status of a node.
+    pub(super) fn of(snapshot: &Snapshot, node: &Node) -> Self {
+        let (name, held) = (node.name_any(), held(snapshot));
+        let published = published(&snapshot.slices);
+        let own: Vec<&Published<'_>> =
+            published.iter().filter(|published| published.node == Some(name.as_str())).collect();
+        let agents = agents(&snapshot.pods);
+        let (agent, pod) =
+            agents.get(name.as_str()).map_or((Agent::None, None), |(agent, pod)| (*agent, Some(*pod)));
+        let row = node_row(name.clone(), agent, &own, &held);
+        let found = snapshot.answers.found.get(&name);
+        let known = found.and_then(|found| found.as_ref().ok());
+
+        let mut devices: Vec<DeviceRow> = own
+            .iter()
+            .map(|Published { pool, device, .. }| {
+                let text = |name| attribute(device, name).unwrap_or_default().to_owned();
+                DeviceRow {
+                    uplink: text(attributes::UPLINK),
+                    name: device.name.clone(),
+                    network: text(attributes::NETWORK),
+                    mode: text(attributes::MODE),
+                    attachments: held.get(&(*pool, device.name.as_str())).map_or(0, |held| held.attachments),
+                    closed: closing(device).map(|taint| plain(&taint.key).to_owned()).collect(),
+                }
+            })
+            .collect();
+        devices.sort_by(|a, b| (&a.uplink, &a.name).cmp(&(&b.uplink, &b.name)));
+
+        let plugins = plugins(snapshot, &devices, known);
+        let mut problems = of_node(&row, node, pod, snapshot);
+        if known.is_some() {
+            let missing = plugins.iter().filter(|row| row.path.is_none());
+            let missing = missing.map(|row| lacks::not_installed(&name, &row.plugin, &row.networks));
+            let unsaid: Vec<String> = missing.filter(|problem| !problems.contains(problem)).collect();
+            problems.extend(unsaid);
+        }
+        let mut notes = lacks::of_server(known.as_slice());
+        if let Some(Err(why)) = found {
+            notes.push(format!(
+                "not known which programs the CNI plugins are, nor which feature gates the API server lacks: the agent would say, but {why}"
+            ));
+        }
+        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        Self {
+            agent,
+            kubelet: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
+            runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
+            attachments: row.attachments,
+            devices,
+            plugins,
+            dropped_fields: known.map(|found| found.dropped.clone()).unwrap_or_default(),
+            problems,
+            notes,
+            name,
+        }
+    }
+
+    /// Returns the status for people.
+    pub(super) fn text(&self, colours: Colours) -> String {
+        let or_none = |text: &str| Cell::from(if text.is_empty() { NONE } else { text });
+        let mark = if self.agent == Agent::Ready { Mark::Plain } else { Mark::Bad };
+        let row = vec![
+            self.name.as_str().into(),
+            Cell::marked(format!("{:?}", self.agent), mark),
+            or_none(&self.kubelet),
+            or_none(&self.runtime),
+            self.attachments.to_string().into(),
+        ];
+        let mut text = table(&["NODE", "AGENT", "KUBELET", "RUNTIME", "ATTACHMENTS"], [row], colours);
+        let devices = self.devices.iter().map(|device| {
+            let closed: Vec<&str> = device.closed.iter().map(String::as_str).collect();
+            vec![
+                or_none(&device.uplink),
+                device.name.as_str().into(),
+                or_none(&device.network),
+                or_none(&device.mode),
+                device.attachments.to_string().into(),
+                Cell::marked(closed.join(", "), Mark::Warning),
+            ]
+        });
+        if !self.devices.is_empty() {
+            let head = ["UPLINK", "DEVICE", "NETWORK", "MODE", "ATTACHMENTS", "NO NEW PODS"];
+            text += &format!("\n{}", table(&head, devices, colours));
+        }
+        let plugins = self.plugins.iter().map(|row| {
+            let networks: Vec<&str> = row.networks.iter().map(String::as_str).collect();
+            let path = row.path.as_deref().map_or_else(|| Cell::marked(NONE, Mark::Bad), Cell::from);
+            vec![row.plugin.as_str().into(), or_none(&networks.join(", ")), path]
+        });
+        if !self.plugins.is_empty() {
+            text += &format!("\n{}", table(&["PLUGIN", "NETWORKS", "PROGRAM"], plugins, colours));
+        }
+        if !self.problems.is_empty() {
+            text += &format!("\n{}\n", colours.paint(Mark::Bad, "PROBLEMS"));
+        }
+        for problem in &self.problems {
+            text += &format!("* {}\n", printable(problem));
+        }
+        text + &noted(&self.notes)
+    }
+}
+
+/// The plugins that the node's Networks use. Without an answer of the agent there is nothing to show.
+fn plugins(snapshot: &Snapshot, devices: &[DeviceRow], known: Option<&Found>) -> Vec<PluginRow> {
+    let Some(found) = known else { return Vec::new() };
+    let here: BTreeSet<&str> = devices.iter().map(|device| device.network.as_str()).collect();
+    let networks = snapshot.networks.iter().filter(|network| here.contains(network.name_any().as_str()));
+    let mut needed: BTreeMap<String, BTreeSet<String>> = lacks::needed(networks);
+    for plugin in found.plugins.keys() {
+        needed.entry(plugin.clone()).or_default();
+    }
+    let row = |(plugin, networks): (String, BTreeSet<String>)| {
+        let path = found.plugins.get(&plugin).cloned();
+        PluginRow { plugin, networks, path }
+    };
+    needed.into_iter().map(row).collect()
+}

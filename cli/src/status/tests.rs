@@ -1,0 +1,194 @@
+//! From a fake API server, which also stands for the agents behind it, to the printed status.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::mock::{api_server, items, status};
+
+const NETWORK: &str = "/apis/netclaim.dev/v1alpha1/networks?";
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices?";
+const NODES: &str = "/api/v1/nodes?";
+const OWN_PODS: &str = "/api/v1/namespaces/netclaim-system/pods?";
+const PENDING: &str = "fieldSelector=status.phase%3DPending";
+
+fn network() -> Value {
+    let plugins = json!([{"type": "sriov", "ipam": "${addresses}"}]);
+    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "fast", "generation": 1},
+        "spec": {"addresses": {"ranges": [{"subnet": "10.0.0.0/24"}]}, "cni": {"cniVersion": "1.1.0", "plugins": plugins}},
+        "status": {"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+            "observedGeneration": 1, "lastTransitionTime": "2026-11-22T00:00:00Z"}]}})
+}
+
+fn slice(node: &str, taints: Value) -> Value {
+    let text = |text: &str| json!({"string": text});
+    let device = json!({"name": "net-fast", "taints": taints,
+        "attributes": {"network": text("fast"), "uplink": text("eth1"), "mode": text("sriov")}});
+    json!({"metadata": {"name": node}, "spec": {"driver": "netclaim.dev", "nodeName": node, "devices": [device],
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
+}
+
+fn node(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": "v1.37.1", "containerRuntimeVersion":
+        "containerd://2.3.7", "architecture": "", "bootID": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
+        "operatingSystem": "", "osImage": "", "systemUUID": ""}}})
+}
+
+fn own_pod(component: &str, node: &str, ready: &str, state: Value) -> Value {
+    json!({"metadata": {"name": format!("{component}-{node}"), "namespace": "netclaim-system",
+            "labels": {"app.kubernetes.io/name": format!("netclaim-{component}")}},
+        "spec": {"nodeName": node, "containers": []},
+        "status": {"conditions": [{"type": "Ready", "status": ready}], "containerStatuses": [{"name": component, "image": "",
+            "imageID": "", "ready": ready == "True", "restartCount": 0, "state": state}]}})
+}
+
+/// Four nodes: `a` is well, `b` lacks a plugin, the agents of `c` and `d` are not ready. `agent` answers for them.
+fn cluster(agent: impl Fn(&str) -> (u16, Value) + Send + 'static) -> Client {
+    let running = || json!({"running": {}});
+    let missing = json!([{"key": "netclaim.dev/plugin-missing", "effect": "NoSchedule"}]);
+    api_server(move |uri| match uri {
+        _ if uri.contains("/proxy/") => agent(uri),
+        _ if uri.starts_with(NETWORK) => items([network()]),
+        _ if uri.starts_with(SLICES) => items([slice("a", json!([])), slice("b", missing.clone())]),
+        _ if uri.starts_with(NODES) => items(["a", "b", "c", "d"].map(node)),
+        _ if uri.starts_with(OWN_PODS) => items([
+            own_pod("agent", "a", "True", running()),
+            own_pod("agent", "b", "True", running()),
+            own_pod("agent", "c", "False", running()),
+            own_pod(
+                "agent",
+                "d",
+                "False",
+                json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+            ),
+            own_pod("controller", "a", "True", running()),
+        ]),
+        _ if uri.contains(PENDING) => {
+            let message =
+                "CDI devices (netclaim.dev/claim=1) requested but CDI support is explicitly disabled";
+            let mut pod = own_pod(
+                "x",
+                "c",
+                "False",
+                json!({"waiting": {"reason": "CreateContainerError", "message": message}}),
+            );
+            pod["metadata"]["namespace"] = json!("shop");
+            items([pod])
+        }
+        _ => items([]),
+    })
+}
+
+/// What agents of a cluster without one feature gate say.
+fn agents(uri: &str) -> (u16, Value) {
+    let plugin = |name: &str| {
+        format!("netclaim_cni_plugin_info{{plugin=\"{name}\",path=\"/opt/cni/bin/{name}\"}} 1\n")
+    };
+    let dropped = "netclaim_server_field_dropped{field=\"spec.devices[].taints\"} 1\n";
+    match uri.rsplit_once('/').unwrap().1 {
+        "readyz" => (
+            503,
+            json!(
+                "not connected to the container runtime by NRI: enable NRI\nthe kubelet has not registered the driver"
+            ),
+        ),
+        _ if uri.contains("agent-b:9177") => (200, json!(plugin("host-local") + dropped)),
+        _ => (200, json!(plugin("host-local") + &plugin("sriov") + dropped)),
+    }
+}
+
+#[tokio::test]
+async fn a_status_says_what_is_missing_on_which_node() {
+    let text = text(&cluster(agents), "netclaim-system").await.unwrap();
+    let (_, said) = text.split_once("PROBLEMS\n").unwrap();
+    assert_eq!(
+        said,
+        "* node b takes no new pods for net-fast (plugin-missing)\n\
+         * node b: CNI plugin sriov of Network fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
+         /opt/cni/bin), or into the image of plugins.image\n\
+         * node c: CDI is off in its container runtime, which refuses the containers of pod shop/x-c: set enable_cdi = true in \
+         the runtime's configuration, and restart the runtime\n\
+         * node c: the agent is not ready: not connected to the container runtime by NRI: enable NRI\n\
+         * node c: the agent is not ready: the kubelet has not registered the driver\n\
+         * node d: the agent does not run: ImagePullBackOff: no such image\n\
+         \n\
+         NOTES\n\
+         * the API server does not store these fields of ResourceSlices, and netclaim does without them: \
+         spec.devices[].taints (feature gate DRADeviceTaints)\n"
+    );
+}
+
+#[tokio::test]
+async fn a_status_without_the_right_to_ask_agents_says_so() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let client = cluster(move |uri| {
+        seen.lock().unwrap().push(uri.to_owned());
+        status(403, "Forbidden")
+    });
+    let text = text(&client, "netclaim-system").await.unwrap();
+    let right = "you may not ask it: that takes the right to get pods/proxy in namespace netclaim-system";
+    for sentence in [
+        format!(
+            "* node c: the agent is not ready. It needs NRI and CDI of the container runtime: see kubectl describe node c, and its log ({right})\n"
+        ),
+        format!("* node b: not known which CNI plugins are missing: its agent would say, but {right}\n"),
+        format!("* not known which feature gates the API server lacks: an agent would say, but {right}\n"),
+    ] {
+        assert!(text.contains(&sentence), "no {sentence:?} in {text}");
+    }
+    let mut asked = asked.lock().unwrap().clone();
+    asked.sort();
+    let of = |pod: &str| format!("/api/v1/namespaces/netclaim-system/pods/agent-{pod}:9177/proxy");
+    assert_eq!(
+        asked,
+        [of("b") + "/metrics", of("c") + "/readyz"],
+        "the agent of d does not run, and a's has nothing to say"
+    );
+}
+
+#[tokio::test]
+async fn the_status_of_a_node_has_its_devices_and_plugins() {
+    let report = of_node(&cluster(agents), &cluster(agents), "netclaim-system", "b").await.unwrap();
+    let missing = "node b: CNI plugin sriov of Network fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
+        /opt/cni/bin), or into the image of plugins.image";
+    let lines = [
+        "NODE   AGENT   KUBELET   RUNTIME              ATTACHMENTS",
+        "b      Ready   v1.37.1   containerd://2.3.7   0",
+        "",
+        "UPLINK   DEVICE     NETWORK   MODE    ATTACHMENTS   NO NEW PODS",
+        "eth1     net-fast   fast      sriov   0             plugin-missing",
+        "",
+        "PLUGIN       NETWORKS   PROGRAM",
+        "host-local   fast       /opt/cni/bin/host-local",
+        "sriov        fast       <none>",
+        "",
+        "PROBLEMS",
+        "* node b takes no new pods for net-fast (plugin-missing)",
+    ];
+    let text = report.text(Colours::Off);
+    assert!(text.starts_with(&lines.join("\n")), "{text}");
+    assert_eq!(text.matches(missing).count(), 1, "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["droppedFields"], json!(["spec.devices[].taints"]));
+    assert_eq!(
+        json["plugins"][0],
+        json!({"plugin": "host-local", "networks": ["fast"], "path": "/opt/cni/bin/host-local"})
+    );
+}
+
+#[tokio::test]
+async fn the_status_of_a_node_says_what_is_not_known_and_which_nodes_there_are_not() {
+    let unreachable = || cluster(|_| status(503, "ServiceUnavailable"));
+    let report = of_node(&unreachable(), &unreachable(), "netclaim-system", "a").await.unwrap();
+    let text = report.text(Colours::Off);
+    assert!(!text.contains("PLUGIN ") && !text.contains("PROBLEMS"), "{text}");
+    let note = "* not known which programs the CNI plugins are, nor which feature gates the API server lacks: the agent would say, but \
+        the API server cannot ask it: ServiceUnavailable is why\n";
+    assert!(text.ends_with(&format!("\nNOTES\n{note}")), "{text}");
+    let error = of_node(&unreachable(), &unreachable(), "netclaim-system", "nowhere").await.unwrap_err();
+    assert_eq!(error.to_string(), "there is no node nowhere");
+}
