@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::audit::{Access, AuditLog};
@@ -184,7 +184,7 @@ fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Resul
     let test = Test::begin(cluster, number)?;
     let result = (scenario.body)(&test).map_err(|error| match error.is::<Skipped>() {
         true => error,
-        false => error.context(write_report(&test, scenario)),
+        false => anyhow!("{error:#}\n{}", write_report(&test, scenario)),
     });
     let died = cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
     let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
@@ -205,15 +205,13 @@ fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Resul
     died.and(ended).and(recovered).and(result)
 }
 
-/// Writes a report on the cluster at the time of a failure; returns where it is.
+/// Writes a report on the cluster at the time of a failure. Returns its beginning, and where it is.
 fn write_report(test: &Test<'_>, scenario: &Scenario) -> String {
     let dir = test.cluster.dir().join("log/tests");
     let file = dir.join(format!("{}.txt", scenario.name.replace("::", "-")));
-    let text = test.report();
-    match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, &text)) {
-        Ok(()) => {
-            format!("failed (pods, events, claims and the agent's log of the time: {})", file.display())
-        }
-        Err(error) => format!("failed (cannot write {}: {error})\n{text}", file.display()),
+    let [brief, rest] = test.report();
+    match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, format!("{brief}{rest}"))) {
+        Ok(()) => format!("{brief}--- claims, agents and their logs: {}", file.display()),
+        Err(error) => format!("{brief}{rest}--- cannot write {}: {error}", file.display()),
     }
 }

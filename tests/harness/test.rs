@@ -291,21 +291,21 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// Reports the state of the scenario's objects and of the agent, for people.
-    pub(crate) fn report(&self) -> String {
+    /// Reports for people, briefly what became of the scenario's pods, and then the state of claims and agents.
+    pub(crate) fn report(&self) -> [String; 2] {
         let agent = ["logs", "-n", SYSTEM, "-l", AGENT_PODS, "--tail=40", "--prefix"];
         let claims = "jsonpath={range .items[*]}{.metadata.name}: {.status}{\"\\n\"}{end}";
-        let parts: [(&str, Result<String>); 5] = [
-            ("pods", self.kubectl(&["get", "pods", "-o", "wide"])),
-            ("events", self.kubectl(&["get", "events", "--sort-by=.metadata.creationTimestamp"])),
+        let events = ["get", "events", "--sort-by=.metadata.creationTimestamp"];
+        let brief = [("pods", self.kubectl(&["get", "pods", "-o", "wide"])), ("events", self.kubectl(&events))];
+        let rest = [
             ("claims", self.kubectl(&["get", "resourceclaims", "-o", claims])),
-            ("agent", self.cluster.kubectl(&["get", "pods", "-n", SYSTEM, "-o", "wide"])),
-            ("agent's log", self.cluster.kubectl(&agent)),
+            ("agents", self.cluster.kubectl(&["get", "pods", "-n", SYSTEM, "-o", "wide"])),
+            ("agents' logs", self.cluster.kubectl(&agent)),
         ];
         let part = |(title, result): &(&str, Result<String>)| match result {
             Ok(text) => format!("--- {title}\n{text}"),
             Err(error) => format!("--- {title}: {error:#}\n"),
         };
-        parts.iter().map(part).collect()
+        [brief.iter().map(part).collect(), rest.iter().map(part).collect()]
     }
 }
