@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -211,4 +212,22 @@ fn an_agent_without_a_parent_becomes_one_and_the_runtimes_events_have_a_socket()
         node.log().contains("cannot connect to the container runtime")
             && node.path("run/runtime-agent.sock").exists()
     });
+}
+
+#[test]
+fn an_agent_that_ends_leaves_no_socket_of_itself_or_of_one_that_was_killed() {
+    let node = Node::new();
+    let sockets = || {
+        let dirs = ["kubelet/plugins_registry", "kubelet/plugins/netclaim.dev"];
+        let entries = dirs.iter().flat_map(|dir| fs::read_dir(node.path(dir)).into_iter().flatten());
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let mut parent = node.start("");
+    node.eventually("sockets of the agent", || sockets().len() == 2);
+    // Its listener is gone at once.
+    drop(UnixListener::bind(node.path("kubelet/plugins_registry/netclaim.dev-killed@reg.sock")).unwrap());
+    assert_eq!(sockets().len(), 3);
+    assert!(Command::new("kill").args(["-TERM", &parent.pid().to_string()]).status().unwrap().success());
+    assert!(parent.0.wait().unwrap().success(), "{}", node.log());
+    assert_eq!(sockets(), [""; 0]);
 }

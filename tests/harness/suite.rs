@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, bail};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::audit::{Access, AuditLog};
@@ -135,7 +135,7 @@ fn finish(dir: &Path, keep: bool, failed: bool) -> bool {
         return false;
     }
     if failed {
-        eprintln!("logs: {}/log (pods: log/node/pods, failed tests: log/tests)", dir.display());
+        eprintln!("logs: {}/log (pods: log/node/pods)", dir.display());
     } else if !keep {
         let _ = std::fs::remove_dir_all(dir);
     }
@@ -182,17 +182,18 @@ fn perform(
 /// Runs a scenario in a new namespace, and checks what it left behind.
 fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
     let test = Test::begin(cluster, number)?;
-    let result = (scenario.body)(&test).map_err(|error| match error.is::<Skipped>() {
-        true => error,
-        false => anyhow!("{error:#}\n{}", write_report(&test, scenario)),
-    });
+    let result = (scenario.body)(&test);
+    let failure = result.as_ref().err().filter(|error| !error.is::<Skipped>());
+    // What the cluster says is of the time of the failure.
+    let failure = failure.map(|error| (format!("{error:#}"), test.report()));
     let died = cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
     let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
     let end = || test.end().and_then(|()| test.nodes_are_clean()).context("after the test");
-    if result.as_ref().is_err_and(|error| !error.is::<Skipped>()) {
+    if let Some((error, report)) = failure {
         // The repair comes first: without a kubelet, say, the scenario's pods could not be deleted.
         let (_, _) = (repair(), end());
-        return result;
+        let died = died.err().map(|died| format!("{died:#}\n")).unwrap_or_default();
+        bail!("{error}\n{died}{report}");
     }
     // Leftovers are looked for before the repair, because a new agent would clean up. Nodes without power are left out.
     let lost_power = cluster.nodes().len() < cluster.all_nodes().len();
@@ -203,15 +204,4 @@ fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Resul
         repaired => repaired,
     };
     died.and(ended).and(recovered).and(result)
-}
-
-/// Writes a report on the cluster at the time of a failure. Returns its beginning, and where it is.
-fn write_report(test: &Test<'_>, scenario: &Scenario) -> String {
-    let dir = test.cluster.dir().join("log/tests");
-    let file = dir.join(format!("{}.txt", scenario.name.replace("::", "-")));
-    let [brief, rest] = test.report();
-    match std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, format!("{brief}{rest}"))) {
-        Ok(()) => format!("{brief}--- claims, agents and their logs: {}", file.display()),
-        Err(error) => format!("{brief}{rest}--- cannot write {}: {error}", file.display()),
-    }
 }

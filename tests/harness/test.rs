@@ -291,13 +291,13 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// Reports for people, briefly what became of the scenario's pods, and then the state of claims and agents.
-    pub(crate) fn report(&self) -> [String; 2] {
+    /// Reports the state of the scenario's objects and of the agent, for people.
+    pub(crate) fn report(&self) -> String {
         let agent = ["logs", "-n", SYSTEM, "-l", AGENT_PODS, "--tail=40", "--prefix"];
         let claims = "jsonpath={range .items[*]}{.metadata.name}: {.status}{\"\\n\"}{end}";
-        let events = ["get", "events", "--sort-by=.metadata.creationTimestamp"];
-        let brief = [("pods", self.kubectl(&["get", "pods", "-o", "wide"])), ("events", self.kubectl(&events))];
-        let rest = [
+        let parts: [(&str, Result<String>); 5] = [
+            ("pods", self.kubectl(&["get", "pods", "-o", "wide"])),
+            ("events", self.kubectl(&["get", "events", "--sort-by=.metadata.creationTimestamp"])),
             ("claims", self.kubectl(&["get", "resourceclaims", "-o", claims])),
             ("agents", self.cluster.kubectl(&["get", "pods", "-n", SYSTEM, "-o", "wide"])),
             ("agents' logs", self.cluster.kubectl(&agent)),
@@ -306,6 +306,6 @@ impl<'a> Test<'a> {
             Ok(text) => format!("--- {title}\n{text}"),
             Err(error) => format!("--- {title}: {error:#}\n"),
         };
-        [brief.iter().map(part).collect(), rest.iter().map(part).collect()]
+        parts.iter().map(part).collect()
     }
 }

@@ -47,13 +47,7 @@ impl KubeletSockets {
             cancel: CancellationToken::new(),
         };
         remove_files([&sockets.started, &sockets.registration]);
-        // Killed instances leave sockets, and the kubelet would keep calling them.
-        for dir in [&sockets.registration, &sockets.calls].into_iter().filter_map(|socket| socket.parent()) {
-            remove_dead(dir, |name| {
-                Registration::is_of(&args.driver_name, name) || Args::is_calls_socket(name)
-            });
-        }
-        remove_files(&stale_notes(args));
+        sockets.remove_those_of_killed_instances();
         let listener = listen(&sockets.calls);
         let listener = listener.with_context(|| format!("cannot listen on {}", sockets.calls.display()))?;
         let (reports, health) = watch::channel(None);
@@ -100,6 +94,28 @@ impl KubeletSockets {
         remove_files([&self.registration, &self.started]);
         self.cancel.cancel();
         remove_files([&self.calls]);
+        // This instance may be the last one on the node.
+        self.remove_those_of_killed_instances();
+    }
+
+    /// Killed instances leave sockets, and the kubelet would keep calling them. A signal to end kills an instance, too, if it comes in
+    /// the first milliseconds of the container: the kernel drops it, and the kubelet sends SIGKILL after the grace period.
+    fn remove_those_of_killed_instances(&self) {
+        for dir in [&self.registration, &self.calls].into_iter().filter_map(|socket| socket.parent()) {
+            remove_dead(dir, |name| Registration::is_of(&self.driver, name) || Args::is_calls_socket(name));
+        }
+        remove_files(&self.stale_notes());
+    }
+
+    /// Returns the startup files of instances that were killed: they have no registration socket.
+    fn stale_notes(&self) -> Vec<PathBuf> {
+        let socket = |instance: &str| {
+            self.registration.with_file_name(Registration::socket_name(&self.driver, instance))
+        };
+        let notes = self.started.parent().and_then(|dir| dir.read_dir().ok());
+        let stale =
+            |note: &fs::DirEntry| !note.file_name().to_str().is_some_and(|name| socket(name).exists());
+        notes.into_iter().flatten().flatten().filter(stale).map(|note| note.path()).collect()
     }
 }
 
@@ -120,16 +136,6 @@ async fn tell_each_time(mut registered: watch::Receiver<bool>, relay: Relay) {
             relay.tell_registered().await;
         }
     }
-}
-
-/// Returns the startup files of instances that were killed: they have no registration socket.
-fn stale_notes(args: &Args) -> Vec<PathBuf> {
-    let found = |instance: &str| {
-        args.registry_dir().join(Registration::socket_name(&args.driver_name, instance)).exists()
-    };
-    let notes = args.started_note().parent().and_then(|dir| dir.read_dir().ok());
-    let stale = |note: &fs::DirEntry| !note.file_name().to_str().is_some_and(found);
-    notes.into_iter().flatten().flatten().filter(stale).map(|note| note.path()).collect()
 }
 
 fn remove_files<'a>(files: impl IntoIterator<Item = &'a PathBuf>) {
