@@ -20,6 +20,8 @@ pub fn network_label(network: &NetworkName) -> String {
 /// Selects objects by their labels, as `metav1.LabelSelector`. An empty selector selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+// As metav1.LabelSelector: two who apply parts of one selector would select what neither of them means.
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct LabelSelector {
     /// Labels that an object must have, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
