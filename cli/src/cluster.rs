@@ -1,6 +1,7 @@
 //! Which cluster a command reads, and how.
 
 use std::fmt::Debug;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ const PAGE: u32 = 500;
 /// The flags that choose a cluster.
 #[derive(Debug, clap::Args)]
 pub struct Connection {
-    /// The kubeconfig file [default: $KUBECONFIG, or ~/.kube/config]
+    /// The kubeconfig file [default: $KUBECONFIG, or ~/.kube/config; without one, in a pod, its service account]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig [default: the current one]
@@ -104,9 +105,24 @@ impl Connection {
                 let kubeconfig = Kubeconfig::read_from(path).map_err(ReadError::Kubeconfig)?;
                 Config::from_custom_kubeconfig(kubeconfig, &options).await
             }
-            None => Config::from_kubeconfig(&options).await,
+            None => match Config::from_kubeconfig(&options).await {
+                // In a pod, as kubectl does. What is written but wrong is an error there, too.
+                Err(error) if self.context.is_none() && is_missing(&error) => {
+                    Config::incluster().map_err(|_| error)
+                }
+                config => config,
+            },
         };
         config.map_err(ReadError::Kubeconfig)
+    }
+}
+
+/// Whether there is no kubeconfig.
+fn is_missing(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::FindPath => true,
+        KubeconfigError::ReadConfig(error, _) => error.kind() == ErrorKind::NotFound,
+        _ => false,
     }
 }
 
