@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::core::Status;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
@@ -57,6 +58,36 @@ pub enum ReadError {
         /// The object.
         what: String,
     },
+}
+
+/// What the API server says instead of doing what it was asked for, or why it cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// It has answered.
+    #[error("{}", .0.message)]
+    Answer(Box<Status>),
+    /// It has not.
+    #[error(transparent)]
+    Other(kube::Error),
+}
+
+impl Refusal {
+    /// Returns the code of the answer, 0 without one.
+    pub(crate) fn code(&self) -> u16 {
+        match self {
+            Self::Answer(status) => status.code,
+            Self::Other(_) => 0,
+        }
+    }
+}
+
+impl From<kube::Error> for Refusal {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if !status.message.is_empty() => Self::Answer(status),
+            error => Self::Other(error),
+        }
+    }
 }
 
 impl ReadError {

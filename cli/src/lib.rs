@@ -5,7 +5,7 @@
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status, attachments
 //!   API server ─────────────────> bugreport ──> an archive
-//!   API server, files ──────────> migrate
+//!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
 //! ```
@@ -96,7 +96,10 @@ pub enum Command {
     #[command(after_help = exit_codes!("nothing is wrong", "something is wrong, or a file cannot be read"))]
     Validate(validate::Args),
     /// Translates what Multus reads into Networks, classes, claim templates and patches.
-    #[command(after_help = exit_codes!("everything is translated", "something cannot be translated or read"))]
+    #[command(after_help = exit_codes!(
+        "everything is translated, and with --apply applied",
+        "something cannot be translated, applied or read"
+    ))]
     Migrate(migrate::Args),
     /// Writes a manual page for each command.
     #[command(hide = true)]

@@ -2,11 +2,15 @@
 //!
 //! ```text
 //!   files, API server ── read ──> input ── translate (pure) ──> migration ──> YAML, and a report
+//!                                   │         ▲                     └─ apply ──> the same objects in the cluster
+//!                                   │       choice
 //!                                   └───── takeover ──> AddressLeases
+//!   API server ── watches ──> cache ── import ──> the same again, when something changes
 //! ```
 //!
 //! Invariants:
-//! * It writes nothing but its output; `whereabouts --apply` creates AddressLeases and AddressPools.
+//! * It writes nothing but its output. With `--apply`, it creates and updates the objects that it would print, deletes none, and changes
+//!   no workload; `whereabouts --apply` creates AddressLeases and AddressPools.
 //! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a note; or what has it is
 //!   refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
@@ -16,7 +20,11 @@
 //! The formats are those of Multus 4.2 and of the Network Plumbing Working Group's standard 1.3.
 
 mod annotation;
+mod apply;
+mod cache;
+mod choice;
 mod existing;
+mod import;
 mod input;
 mod names;
 mod network;
@@ -29,15 +37,20 @@ mod whereabouts;
 mod workload;
 
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
 mod tests;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use kube::Client;
 use netclaim_api::addresses::Span;
+use netclaim_api::labels::LabelSelector;
 use netclaim_cni::error_chain;
 
+use self::choice::Choice;
 use self::input::Input;
 use self::read::ReadError;
 use self::report::Migration;
@@ -46,6 +59,7 @@ use crate::cluster::Connection;
 use crate::exit_codes;
 use crate::kinds::yaml;
 use crate::print::{failed, json};
+use crate::printable::printable;
 
 /// `netclaimctl migrate`.
 #[derive(Debug, clap::Args)]
@@ -57,12 +71,25 @@ pub struct Args {
     /// Read files instead of a cluster; `-` is standard input
     #[arg(long = "filename", short = 'f', value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Create and update the objects by server-side apply, instead of printing them; workloads stay as they are
+    #[arg(long, conflicts_with_all = ["files", "output"])]
+    pub apply: bool,
+    /// Go on: translate and apply again when NetworkAttachmentDefinitions, Deployments, StatefulSets, DaemonSets or CronJobs change.
+    /// Prints what has changed; deletes nothing
+    #[arg(long, short, requires = "apply", conflicts_with_all = ["handed_over", "taken_over"])]
+    pub watch: bool,
     /// Translate one namespace [default: the one of the context; with files, all of them]
     #[arg(long, short)]
     pub namespace: Option<String>,
     /// Translate all namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     pub all_namespaces: bool,
+    /// Translate only NetworkAttachmentDefinitions with these labels, such as `import=yes` or `team in (shop, bank)`
+    #[arg(long, short = 'l', value_parser = choice::selector)]
+    pub selector: Option<LabelSelector>,
+    /// Translate only NetworkAttachmentDefinitions of this namespace; may be repeated [default: of every namespace]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub from: Vec<String>,
     /// Addresses that every NetworkAttachmentDefinition with whereabouts excludes: Networks hand them out. Such as
     /// 10.20.2.0/23 or 10.20.2.0-10.20.2.99
     #[arg(long, value_name = "ADDRESSES", value_parser = span)]
@@ -102,24 +129,55 @@ fn span(text: &str) -> Result<Span, String> {
     text.parse().map_err(|error: netclaim_api::Invalid| error.to_string())
 }
 
-/// Prints the translation. Fails if something cannot be translated or read.
+impl Args {
+    /// Returns what is translated; `context` is the namespace of the cluster's context.
+    fn choice(&self, context: Option<&str>) -> Choice {
+        let namespace = self.namespace.as_deref().or(context).filter(|_| !self.all_namespaces);
+        Choice {
+            namespace: namespace.map(str::to_owned),
+            from: self.from.iter().cloned().collect(),
+            selector: self.selector.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Prints or applies the translation. Fails if something cannot be translated, applied or read.
 pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
     if let Some(Command::Whereabouts(args)) = &args.command {
         return takeover::run(args, out, err).await;
     }
-    let migration = match migration(&args).await {
+    let client = if args.files.is_empty() { args.connection.client().await.map(Some) } else { Ok(None) };
+    match client {
+        Ok(Some(client)) if args.watch => {
+            import::run(&client, &args.choice(Some(client.default_namespace())), out, err).await
+        }
+        Ok(client) => translate(client.as_ref(), &args, out, err).await,
+        Err(error) => failed(err, error_chain(&error)),
+    }
+}
+
+/// Translates once.
+async fn translate(
+    client: Option<&Client>,
+    args: &Args,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+) -> ExitCode {
+    let migration = match migration(client, args).await {
         Ok(migration) => migration,
         Err(error) => return failed(err, error_chain(&error)),
     };
-    let text = match args.output {
-        Output::Yaml => yaml(&migration.objects),
-        Output::Json => json(&migration),
+    let is_done = match client.filter(|_| args.apply) {
+        Some(client) => apply_all(client, &migration, out, err).await,
+        None => match args.output.text(&migration) {
+            Ok(text) => {
+                // A reader that has closed the pipe has what it wants.
+                let _ = out.write_all(text.as_bytes());
+                true
+            }
+            Err(error) => return failed(err, error),
+        },
     };
-    match text {
-        // A reader that has closed the pipe has what it wants.
-        Ok(text) => drop(out.write_all(text.as_bytes())),
-        Err(error) => return failed(err, error),
-    }
     if migration.is_empty() {
         let _ = writeln!(
             err,
@@ -128,19 +186,51 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
     } else if args.output == Output::Yaml {
         let _ = write!(err, "{migration}");
     }
-    if migration.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if is_done && migration.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn migration(args: &Args) -> Result<Migration, ReadError> {
-    let (input, context) = if args.files.is_empty() {
-        let (objects, namespace) = read::cluster(&args.connection).await?;
-        (Input::of(objects, "default", true), Some(namespace))
-    } else {
-        let namespace = args.namespace.as_deref().unwrap_or("default");
-        (Input::of(read::files(&args.files)?, namespace, false), None)
+/// Applies what is translated. Returns whether everything is applied.
+async fn apply_all(
+    client: &Client,
+    migration: &Migration,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+) -> bool {
+    let mut is_applied = true;
+    for applied in apply::apply(client, &migration.objects.iter().collect::<Vec<_>>()).await {
+        let line = printable(&applied.to_string());
+        if applied.result.is_ok() {
+            let _ = writeln!(out, "{line}");
+        } else {
+            is_applied = false;
+            failed(err, line);
+        }
+    }
+    is_applied
+}
+
+impl Output {
+    fn text(self, migration: &Migration) -> Result<String, String> {
+        match self {
+            Self::Yaml => yaml(&migration.objects),
+            Self::Json => json(migration),
+        }
+    }
+}
+
+/// Translates what the cluster of the client has, or the files.
+async fn migration(client: Option<&Client>, args: &Args) -> Result<Migration, ReadError> {
+    let (input, context) = match client {
+        Some(client) => {
+            let objects = read::objects(client).await?;
+            (Input::of(objects, "default", true), Some(client.default_namespace()))
+        }
+        None => {
+            let namespace = args.namespace.as_deref().unwrap_or("default");
+            (Input::of(read::files(&args.files)?, namespace, false), None)
+        }
     };
-    let namespace = args.namespace.clone().or(context).filter(|_| !args.all_namespaces);
     let handed_over =
         if args.taken_over { HandedOver::All } else { HandedOver::Parts(args.handed_over.clone()) };
-    Ok(translate::migrate(&input, namespace.as_deref(), &handed_over))
+    Ok(translate::migrate(&input, &args.choice(context), &handed_over))
 }

@@ -8,13 +8,26 @@ use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::cluster::{self, Connection, list};
+use crate::cluster::{self, list};
 use crate::documents;
 use crate::kinds::Kind;
 
+/// What Multus reads.
+pub(super) const NADS: Kind =
+    Kind::new("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions");
+pub(super) const DEPLOYMENTS: Kind = Kind::new("apps/v1", "Deployment", "deployments");
+pub(super) const STATEFUL_SETS: Kind = Kind::new("apps/v1", "StatefulSet", "statefulsets");
+pub(super) const DAEMON_SETS: Kind = Kind::new("apps/v1", "DaemonSet", "daemonsets");
+pub(super) const CRON_JOBS: Kind = Kind::new("batch/v1", "CronJob", "cronjobs");
+pub(super) const NETWORKS: Kind = Kind::new("netclaim.dev/v1alpha1", "Network", "networks");
+pub(super) const CLASSES: Kind = Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses");
+
+/// What says of an object that a migration has made it.
+const MADE: [Kind; 2] = [NETWORKS, CLASSES];
+
 /// The kinds that are read from a cluster.
 const KINDS: [Kind; 14] = [
-    Kind::new("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
+    NADS,
     Kind::new("whereabouts.cni.cncf.io/v1alpha1", "IPPool", "ippools"),
     Kind::new(
         "whereabouts.cni.cncf.io/v1alpha1",
@@ -22,16 +35,16 @@ const KINDS: [Kind; 14] = [
         "overlappingrangeipreservations",
     ),
     Kind::new("whereabouts.cni.cncf.io/v1alpha1", "NodeSlicePool", "nodeslicepools"),
-    Kind::new("apps/v1", "Deployment", "deployments"),
-    Kind::new("apps/v1", "StatefulSet", "statefulsets"),
-    Kind::new("apps/v1", "DaemonSet", "daemonsets"),
+    DEPLOYMENTS,
+    STATEFUL_SETS,
+    DAEMON_SETS,
     Kind::new("apps/v1", "ReplicaSet", "replicasets"),
-    Kind::new("batch/v1", "CronJob", "cronjobs"),
+    CRON_JOBS,
     Kind::new("batch/v1", "Job", "jobs"),
     Kind::new("v1", "Pod", "pods"),
-    Kind::new("netclaim.dev/v1alpha1", "Network", "networks"),
+    NETWORKS,
     Kind::new("netclaim.dev/v1alpha1", "AddressLease", "addressleases"),
-    Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses"),
+    CLASSES,
 ];
 
 /// Why nothing can be read.
@@ -76,22 +89,26 @@ fn text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Reads the cluster, and returns the objects with the namespace of the context.
-///
-/// # Errors
-/// See [`ReadError`].
-pub(super) async fn cluster(connection: &Connection) -> Result<(Vec<Value>, String), ReadError> {
-    let client = connection.client().await?;
-    Ok((objects(&client).await?, client.default_namespace().to_owned()))
-}
-
-/// Reads the objects of a cluster. A kind that it does not know has none.
+/// Reads everything that a translation depends on.
 ///
 /// # Errors
 /// See [`ReadError`].
 pub(super) async fn objects(client: &Client) -> Result<Vec<Value>, cluster::ReadError> {
+    of_kinds(client, &KINDS).await
+}
+
+/// Reads what earlier migrations have made: there is little of it.
+///
+/// # Errors
+/// See [`ReadError`].
+pub(super) async fn made(client: &Client) -> Result<Vec<Value>, cluster::ReadError> {
+    of_kinds(client, &MADE).await
+}
+
+/// Reads the objects of these kinds. A kind that the cluster does not know has none.
+async fn of_kinds(client: &Client, kinds: &[Kind]) -> Result<Vec<Value>, cluster::ReadError> {
     let mut objects = Vec::new();
-    for kind in KINDS {
+    for kind in kinds {
         let found = match list(kind.plural, kind.api(client.clone(), None), &ListParams::default()).await {
             Err(error) if error.is_unknown() => continue,
             found => found?,

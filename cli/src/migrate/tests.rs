@@ -9,6 +9,8 @@ use netclaim_api::network::NetworkSpec;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use serde_json::{Value, json};
 
+use super::choice::Choice;
+use super::fake::Fake;
 use super::input::Input;
 use super::report::Migration;
 use super::translate::migrate;
@@ -21,7 +23,16 @@ fn root() -> PathBuf {
 
 fn migration(documents: Vec<Value>, namespace: Option<&str>, handed_over: &[&str]) -> Migration {
     let handed_over = HandedOver::Parts(handed_over.iter().map(|span| span.parse().unwrap()).collect());
-    migrate(&Input::of(documents, "default", false), namespace, &handed_over)
+    let choice = Choice { namespace: namespace.map(str::to_owned), ..Choice::default() };
+    migrate(&Input::of(documents, "default", false), &choice, &handed_over)
+}
+
+/// Translates what `from` and `selector` choose of all namespaces.
+fn chosen(documents: Vec<Value>, from: &[&str], selector: &str) -> Migration {
+    let from = from.iter().map(|of| (*of).to_owned()).collect();
+    let selector = if selector.is_empty() { None } else { Some(super::choice::selector(selector).unwrap()) };
+    let choice = Choice { namespace: None, from, selector: selector.unwrap_or_default() };
+    migrate(&Input::of(documents, "default", false), &choice, &HandedOver::Parts(Vec::new()))
 }
 
 fn nad(namespace: &str, name: &str, config: &Value) -> Value {
@@ -198,7 +209,8 @@ fn pods_of_controllers_are_translated_with_these() {
     let found = migration(pod(), None, &[]);
     assert_eq!(found.workloads.len(), 0);
     assert!(refusals(&found)[0].contains("add StatefulSet shop/web to the input"), "{:?}", refusals(&found));
-    let found = migrate(&Input::of(pod(), "default", true), None, &HandedOver::Parts(Vec::new()));
+    let found =
+        migrate(&Input::of(pod(), "default", true), &Choice::default(), &HandedOver::Parts(Vec::new()));
     assert_eq!(found.refused, [], "the owner is gone, or younger than the list");
     let found = migration(vec![owned("kubevirt.io/v1", "VirtualMachineInstance")], None, &[]);
     assert!(refusals(&found)[0].contains("VirtualMachineInstance web makes this object"));
@@ -493,8 +505,9 @@ fn what_is_taken_over_from_whereabouts_is_handed_out_as_a_whole() {
     let used = json!({"9": {"podref": "shop/web-1"}, "12": {"podref": "shop/gone"}, "13": {"podref": ""}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web-1", "uid": "u"}});
     let mut objects = vec![whereabouts("shop", "lan", &["10.60.0.16/28"]), pool(&used), pod];
-    let run =
-        |objects: &[Value]| migrate(&Input::of(objects.to_vec(), "default", false), None, &HandedOver::All);
+    let run = |objects: &[Value]| {
+        migrate(&Input::of(objects.to_vec(), "default", false), &Choice::default(), &HandedOver::All)
+    };
     let text = refusals(&run(&objects)).join("; ");
     assert!(
         text.contains("not leased: 10.60.0.9 (shop/web-1); run `netclaimctl migrate whereabouts"),
@@ -585,5 +598,143 @@ fn the_policy_of_the_guide_is_accepted() {
             guide.contains(&format!("kubectl label node NODE {key}-`")),
             "step 7 removes it from one node"
         );
+    }
+}
+
+fn labelled(mut nad: Value, label: &str, value: &str) -> Value {
+    nad["metadata"]["labels"] = json!({label: value});
+    nad
+}
+
+#[test]
+fn only_chosen_definitions_are_translated() {
+    let objects = || {
+        vec![
+            labelled(macvlan("shop", "lan"), "import", "yes"),
+            macvlan("shop", "wan"),
+            labelled(macvlan("bank", "lan"), "import", "no"),
+            workload("Deployment", "shop", "web", "lan"),
+            workload("Deployment", "shop", "other", "wan"),
+            workload("Deployment", "shop", "default", ""),
+        ]
+    };
+    let by_label = chosen(objects(), &[], "import=yes");
+    assert_eq!(names(&by_label, "Network"), ["shop-lan"]);
+    assert_eq!(names(&by_label, "ResourceClaimTemplate"), ["deployment-web"]);
+    assert_eq!(refusals(&by_label), [""; 0], "workloads without a chosen network are not looked at");
+    assert_eq!(names(&chosen(objects(), &["bank"], ""), "Network"), ["bank-lan"]);
+    assert_eq!(names(&chosen(objects(), &["bank", "shop"], "import"), "Network"), ["bank-lan", "shop-lan"]);
+    assert_eq!(names(&chosen(objects(), &["bank"], "import=yes"), "Network"), [""; 0]);
+    let all = chosen(objects(), &[], "");
+    let of_all = |name: &str| {
+        of_kind(&all, "Network").into_iter().find(|network| network["metadata"]["name"] == name).cloned()
+    };
+    assert_eq!(
+        of_kind(&by_label, "Network").into_iter().next().cloned(),
+        of_all("shop-lan"),
+        "no choice changes a Network"
+    );
+}
+
+#[test]
+fn a_workload_with_a_network_that_is_not_chosen_is_not_translated() {
+    let networks = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}, {"name": "lan", "namespace": "bank"}]"#;
+    let objects =
+        vec![macvlan("shop", "lan"), macvlan("bank", "lan"), workload("Deployment", "shop", "web", networks)];
+    let found = chosen(objects, &["shop"], "");
+    assert_eq!(names(&found, "Network"), ["shop-lan"]);
+    assert_eq!(of_kind(&found, "Network")[0]["spec"].get("allow"), None);
+    assert_eq!(names(&found, "ResourceClaimTemplate"), [""; 0]);
+    let [refusal] = &refusals(&found)[..] else { panic!("{:?}", refusals(&found)) };
+    assert!(refusal.starts_with("Deployment shop/web: "), "{refusal}");
+    assert!(refusal.contains("bank/lan is not chosen by --selector and --from"), "{refusal}");
+}
+
+#[test]
+fn names_do_not_depend_on_the_choice() {
+    let objects = || vec![macvlan("a-b", "c"), macvlan("a", "b-c")];
+    let all = names(&chosen(objects(), &[], ""), "Network");
+    assert_eq!(names(&chosen(objects(), &["a"], ""), "Network"), all[..1]);
+    assert_eq!(names(&chosen(objects(), &["a-b"], ""), "Network"), all[1..]);
+}
+
+#[test]
+fn a_definition_that_is_not_chosen_still_has_to_exclude_what_is_handed_over() {
+    let objects = vec![
+        whereabouts("shop", "lan", &["10.60.2.0/23"]),
+        whereabouts("bank", "lan", &[]),
+        pool(&json!({})),
+    ];
+    let choice = Choice { from: ["shop".to_owned()].into(), ..Choice::default() };
+    let parts = HandedOver::Parts(vec!["10.60.2.0/23".parse().unwrap()]);
+    let found = migrate(&Input::of(objects, "default", false), &choice, &parts);
+    assert!(
+        refusals(&found)[0].contains("write it into ipam.exclude of NetworkAttachmentDefinition bank/lan")
+    );
+}
+
+/// Runs the command once in a fake cluster; returns whether it succeeds, and what it prints.
+async fn applied(fake: &Fake) -> (bool, String, String) {
+    let cli: crate::Cli = clap::Parser::try_parse_from(["netclaimctl", "migrate", "--apply", "-A"]).unwrap();
+    let crate::Command::Migrate(args) = cli.command else { panic!("another command") };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = super::translate(Some(&fake.client()), &args, &mut out, &mut err).await;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (code == std::process::ExitCode::SUCCESS, text(out), text(err))
+}
+
+#[tokio::test]
+async fn what_is_translated_is_applied_and_workloads_stay() {
+    let fake = Fake::new();
+    fake.put("network-attachment-definitions", &macvlan("shop", "lan"));
+    let web = fake.put("deployments", &workload("Deployment", "shop", "web", "lan"));
+    let (is_done, out, err) = applied(&fake).await;
+    let expected = "network.netclaim.dev/shop-lan created\ndeviceclass.resource.k8s.io/shop-lan created\n\
+                    resourceclaimtemplate.resource.k8s.io/deployment-web created in namespace shop\n";
+    assert_eq!((is_done, out.as_str()), (true, expected));
+    assert!(err.starts_with("CHANGES") && err.contains("patch deployment web"), "{err}");
+    assert_eq!(fake.get("deployments", "shop", "web").unwrap(), web);
+
+    let (is_done, out, _) = applied(&fake).await;
+    assert!(is_done && out.lines().all(|line| line.contains(" unchanged")), "{out}");
+
+    fake.put(
+        "network-attachment-definitions",
+        &nad("shop", "vf", &json!({"cniVersion": "1.0.0", "type": "sriov"})),
+    );
+    let (is_done, out, err) = applied(&fake).await;
+    assert!(!is_done && out.lines().count() == 3, "{out}");
+    assert!(err.contains("NOT TRANSLATED"), "{err}");
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_applied_makes_the_command_fail() {
+    let fake = Fake::new();
+    fake.put("network-attachment-definitions", &macvlan("shop", "lan"));
+    fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/networks/shop-lan", Some((409, "Conflict")));
+    let (is_done, out, err) = applied(&fake).await;
+    assert_eq!((is_done, out.as_str()), (false, "deviceclass.resource.k8s.io/shop-lan created\n"));
+    assert!(err.starts_with("netclaimctl: network.netclaim.dev/shop-lan: somebody else"), "{err}");
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused() {
+    let parse = |line: &str| <crate::Cli as clap::Parser>::try_parse_from(line.split(' ')).map(drop);
+    for line in [
+        "netclaimctl migrate --apply -f a.yaml",
+        "netclaimctl migrate --apply --output json",
+        "netclaimctl migrate --watch",
+        "netclaimctl migrate --apply --watch --taken-over",
+        "netclaimctl migrate --apply --watch --handed-over 10.0.0.0/24",
+        "netclaimctl migrate --selector a=b=c",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+    for line in [
+        "netclaimctl migrate -f a.yaml -l a=b --from shop --from bank --output json",
+        "netclaimctl migrate --apply --taken-over -A",
+        "netclaimctl migrate --apply -w -n shop -l !a",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
     }
 }

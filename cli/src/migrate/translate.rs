@@ -14,22 +14,23 @@ use netclaim_api::network::NetworkSpec;
 use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid};
 use serde_json::{Value, json};
 
+use super::choice::Choice;
 use super::existing::{self, MIGRATED_FROM};
-use super::input::{Input, NAD, NadName};
+use super::input::{Input, NAD, NadName, Workload};
 use super::names;
 use super::network::{self, Draft};
 use super::report::{Finding, Migration};
 use super::whereabouts::{self, HandedOver, Handover};
-use super::workload::Attachments;
+use super::workload::{self, Attachments, Missing};
 
-/// Translates what the input has in `namespace`, or all of it. Networks that others share are made from the whole input.
-pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &HandedOver) -> Migration {
+/// Translates what is chosen of the input. Networks that others share are made from the whole input.
+pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) -> Migration {
     let names = names::networks(input.nads.keys(), &input.existing);
     let handover = whereabouts::handover(input, &names, handed_over);
     let mut refused = input.refused.clone();
     let mut drafts: BTreeMap<NadName, Draft> = BTreeMap::new();
     let mut made: BTreeMap<NadName, NetworkSpec> = BTreeMap::new();
-    for (of, nad) in &input.nads {
+    for (of, nad) in input.nads.iter().filter(|(of, nad)| choice.takes(of, nad)) {
         let name = match names.get(of) {
             Some(Ok(name)) => name.clone(),
             Some(Err(error)) => {
@@ -64,14 +65,24 @@ pub(super) fn migrate(input: &Input, namespace: Option<&str>, handed_over: &Hand
         problems.is_empty()
     });
 
-    let is_chosen = |of: &str| namespace.is_none_or(|namespace| namespace == of);
+    let is_chosen = |of: &str| choice.has_namespace(of);
+    let takes = |of: &NadName| input.nads.get(of).is_some_and(|nad| choice.takes(of, nad));
+    let is_concerned = |workload: &&Workload| {
+        // One that cannot be read may have any network.
+        choice.takes_everything() || workload::named(workload).is_none_or(|nads| nads.iter().any(takes))
+    };
+    let missing = |nad: &NadName| match input.nads.contains_key(nad) {
+        true if takes(nad) => Missing::Refused,
+        true => Missing::NotChosen,
+        false => Missing::Unknown,
+    };
     let (mut permitted, mut wanted) = (Vec::new(), BTreeSet::new());
-    for workload in &input.workloads {
+    for workload in input.workloads.iter().filter(is_concerned) {
         let attachments = Attachments::of(workload).and_then(|attachments| {
             if is_chosen(&workload.object.namespace) {
                 wanted.extend(attachments.nads().map(NadName::object));
             }
-            attachments.permit(&mut drafts, |nad| input.nads.contains_key(nad)).map(|()| attachments)
+            attachments.permit(&mut drafts, missing).map(|()| attachments)
         });
         match attachments {
             Ok(attachments) => permitted.push(attachments),

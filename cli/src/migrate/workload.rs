@@ -31,6 +31,32 @@ struct Attachment {
     element: Element,
 }
 
+/// Why a NetworkAttachmentDefinition has no Network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It cannot be translated.
+    Refused,
+    /// The user has not chosen it.
+    NotChosen,
+    /// There is none of this name.
+    Unknown,
+}
+
+/// Returns the NetworkAttachmentDefinitions that a workload names; `None` if its annotation cannot be read.
+pub(super) fn named(workload: &Workload) -> Option<Vec<NadName>> {
+    if workload.networks.is_empty() {
+        return Some(Vec::new());
+    }
+    let elements = annotation::parse(&workload.networks).ok()?;
+    Some(elements.iter().map(|element| nad_of(workload, element)).collect())
+}
+
+/// Returns the NetworkAttachmentDefinition of an element of the annotation.
+fn nad_of(workload: &Workload, element: &Element) -> NadName {
+    let namespace = element.namespace.clone().unwrap_or_else(|| workload.object.namespace.clone());
+    NadName { namespace, name: element.name.clone() }
+}
+
 /// Returns the field of a workload that has the annotation.
 fn annotation_field(kind: Kind, name: &str) -> String {
     let path: String = kind.template().iter().flat_map(|key| [*key, "."]).collect();
@@ -97,9 +123,7 @@ impl<'a> Attachments<'a> {
                 );
                 problems.push(refuse(&format!("{field}.interface"), problem));
             }
-            let namespace = element.namespace.clone().unwrap_or_else(|| workload.object.namespace.clone());
-            let nad = NadName { namespace, name: element.name.clone() };
-            attachments.push(Attachment { nad, interface, element });
+            attachments.push(Attachment { nad: nad_of(workload, &element), interface, element });
         }
         if problems.is_empty() { Ok(Self { workload, attachments }) } else { Err(problems) }
     }
@@ -112,11 +136,11 @@ impl<'a> Attachments<'a> {
     /// Lets claims set in the Networks what these pods set.
     ///
     /// # Errors
-    /// A network is not translated, or cannot give what is asked for. Then no Network is changed.
+    /// A network is not translated (`missing` says why), or cannot give what is asked for. Then no Network is changed.
     pub(super) fn permit(
         &self,
         drafts: &mut BTreeMap<NadName, Draft>,
-        is_known: impl Fn(&NadName) -> bool,
+        missing: impl Fn(&NadName) -> Missing,
     ) -> Result<(), Vec<Finding>> {
         let mut problems = Vec::new();
         let mut changed: BTreeMap<NadName, Draft> = BTreeMap::new();
@@ -125,12 +149,15 @@ impl<'a> Attachments<'a> {
             let refuse =
                 |field: &str, problem: String| Finding::new(self.workload.object.clone(), field, problem);
             let Some(draft) = changed.get(nad).or_else(|| drafts.get(nad)) else {
-                let problem = if is_known(nad) {
-                    format!("NetworkAttachmentDefinition {nad} cannot be translated")
-                } else {
-                    format!(
+                let problem = match missing(nad) {
+                    Missing::Refused => format!("NetworkAttachmentDefinition {nad} cannot be translated"),
+                    Missing::NotChosen => format!(
+                        "NetworkAttachmentDefinition {nad} is not chosen by --selector and --from, and a claim has all networks of \
+                         its pod: choose it, too, or leave these pods on Multus"
+                    ),
+                    Missing::Unknown => format!(
                         "there is no NetworkAttachmentDefinition {nad}: correct the name, or add it to what this command reads"
-                    )
+                    ),
                 };
                 problems.push(refuse(&field, problem));
                 continue;

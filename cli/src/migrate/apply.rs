@@ -1,0 +1,268 @@
+//! `netclaimctl migrate --apply`: creates and updates what a translation makes, by server-side apply.
+//!
+//! Invariants:
+//! * It deletes nothing, and writes no other kinds than those of [`WRITTEN`].
+//! * What others have written stays: a field that somebody else has set otherwise is a conflict, which is reported and not forced.
+//! * What cannot be applied is reported with its name, and the others are applied.
+
+use std::fmt;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::{Client, ResourceExt as _};
+use netclaim_cni::error_chain;
+use serde_json::Value;
+
+use super::read;
+use crate::cluster::Refusal;
+use crate::kinds::Kind;
+
+/// The manager of the fields that a migration sets.
+pub(super) const MANAGER: &str = "netclaimctl-migrate";
+/// The annotation that `kubectl apply` writes.
+const KUBECTL: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// How long an admission policy may take to know of a Network that has just been changed.
+const POLICY: Duration = Duration::from_secs(2);
+
+const TEMPLATES: Kind = Kind::new("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates");
+
+/// What a translation makes, in the order in which it can be applied.
+const WRITTEN: [Kind; 4] = [
+    Kind::new("netclaim.dev/v1alpha1", "AddressPool", "addresspools"),
+    read::NETWORKS,
+    read::CLASSES,
+    TEMPLATES,
+];
+
+/// An object that is applied, as kubectl names it: `network.netclaim.dev/shop-lan`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Target {
+    kind: &'static str,
+    group: &'static str,
+    namespace: Option<String>,
+    name: String,
+}
+
+impl Target {
+    fn of(kind: &Kind, object: &Value) -> Self {
+        let text = |field: &str| object.pointer(field).and_then(Value::as_str).map(str::to_owned);
+        let group = kind.api_version.split_once('/').map_or("", |(group, _)| group);
+        let name = text("/metadata/name").unwrap_or_default();
+        Self { kind: kind.kind, group, namespace: text("/metadata/namespace"), name }
+    }
+}
+
+impl fmt::Display for Applied<'_> {
+    /// Writes what kubectl writes of an object that it applies, or why this one is not applied.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Target { kind, group, namespace, name } = &self.target;
+        let change = match &self.result {
+            Ok(change) => change,
+            Err(error) => return write!(f, "{}", error_chain(error)),
+        };
+        write!(f, "{}.{group}/{name} {change}", kind.to_lowercase())?;
+        namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in namespace {namespace}"))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}/{}", self.kind.to_lowercase(), self.group, self.name)?;
+        self.namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in namespace {namespace}"))
+    }
+}
+
+/// What has become of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Created,
+    Configured,
+    Unchanged,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Created => "created",
+            Self::Configured => "configured",
+            Self::Unchanged => "unchanged",
+        })
+    }
+}
+
+/// Why an object is not applied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApplyError {
+    #[error("{0}: cannot be read")]
+    Read(Target, #[source] Refusal),
+    #[error(
+        "{0}: was applied by kubectl, which would keep fields that the translation drops: hand what kubectl has applied over, once \
+         (netclaimctl migrate … | kubectl apply --server-side --force-conflicts --field-manager={MANAGER} -f -)"
+    )]
+    OfKubectl(Target),
+    #[error(
+        "{0}: somebody else has set a field otherwise, which stays: set it to what is translated, or choose its \
+         NetworkAttachmentDefinition no more (--selector)"
+    )]
+    Conflict(Target, #[source] Refusal),
+    #[error(
+        "{0}: the networks of its workload have changed, and a template cannot be changed: delete it, and the next run makes it \
+         anew (kubectl --namespace {namespace} delete resourceclaimtemplate {name}); pods that exist keep their claims",
+        namespace = .0.namespace.as_deref().unwrap_or_default(),
+        name = .0.name
+    )]
+    Template(Target),
+    #[error("{0}: cannot be applied")]
+    Refused(Target, #[source] Refusal),
+}
+
+/// An object that was to be applied, and what has become of it.
+pub(super) struct Applied<'a> {
+    pub(super) object: &'a Value,
+    pub(super) target: Target,
+    pub(super) result: Result<Change, ApplyError>,
+}
+
+/// Applies objects of a translation one by one, those first that others need.
+pub(super) async fn apply<'a>(client: &Client, objects: &[&'a Value]) -> Vec<Applied<'a>> {
+    let mut applied = Vec::new();
+    for kind in &WRITTEN {
+        let is_kind = |object: &&&Value| object.get("kind").and_then(Value::as_str) == Some(kind.kind);
+        for object in objects.iter().filter(is_kind) {
+            let target = Target::of(kind, object);
+            let mut result = apply_one(client, kind, &target, object).await;
+            // A Network of this run is for the template's namespace, and the policy on namespaces does not know it yet.
+            if matches!(&result, Err(error) if error.is_forbidden()) && kind.kind == TEMPLATES.kind {
+                tokio::time::sleep(POLICY).await;
+                result = apply_one(client, kind, &target, object).await;
+            }
+            applied.push(Applied { object, target, result });
+        }
+    }
+    applied
+}
+
+impl ApplyError {
+    fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(_, refusal) if refusal.code() == 403)
+    }
+}
+
+async fn apply_one(
+    client: &Client,
+    kind: &Kind,
+    target: &Target,
+    object: &Value,
+) -> Result<Change, ApplyError> {
+    let api = kind.api(client.clone(), target.namespace.as_deref());
+    let before =
+        api.get_opt(&target.name).await.map_err(|error| ApplyError::Read(target.clone(), error.into()))?;
+    if before.as_ref().is_some_and(|before| before.annotations().contains_key(KUBECTL)) {
+        return Err(ApplyError::OfKubectl(target.clone()));
+    }
+    let params = PatchParams::apply(MANAGER);
+    match api.patch(&target.name, &params, &Patch::Apply(object)).await {
+        Ok(after) => Ok(change(before.as_ref(), &after)),
+        Err(error) => Err(refusal(kind, target.clone(), before.is_some(), error)),
+    }
+}
+
+fn change(before: Option<&DynamicObject>, after: &DynamicObject) -> Change {
+    match before {
+        None => Change::Created,
+        Some(before) if before.resource_version() == after.resource_version() => Change::Unchanged,
+        Some(_) => Change::Configured,
+    }
+}
+
+fn refusal(kind: &Kind, target: Target, exists: bool, error: kube::Error) -> ApplyError {
+    let refusal = Refusal::from(error);
+    match refusal.code() {
+        409 => ApplyError::Conflict(target, refusal),
+        422 if exists && kind.kind == TEMPLATES.kind => ApplyError::Template(target),
+        _ => ApplyError::Refused(target, refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::migrate::fake::Fake;
+
+    fn network(name: &str, link: &str) -> Value {
+        json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
+            "spec": {"uplink": {"interfaces": [link]}}})
+    }
+
+    fn template(class: &str) -> Value {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "deployment-web", "namespace": "shop"}, "spec": {"class": class}})
+    }
+
+    async fn lines(fake: &Fake, objects: &[&Value]) -> Vec<String> {
+        apply(&fake.client(), objects).await.iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn an_object_is_created_configured_or_unchanged_as_kubectl_says_it() {
+        let fake = Fake::new();
+        let (lan, wan, web) = (network("lan", "eth1"), network("wan", "eth2"), template("lan"));
+        let expected = [
+            "network.netclaim.dev/lan created",
+            "network.netclaim.dev/wan created",
+            "resourceclaimtemplate.resource.k8s.io/deployment-web created in namespace shop",
+        ];
+        assert_eq!(lines(&fake, &[&web, &lan, &wan]).await, expected, "templates come last");
+        let lan = network("lan", "eth3");
+        let expected = ["network.netclaim.dev/lan configured", "network.netclaim.dev/wan unchanged"];
+        assert_eq!(lines(&fake, &[&lan, &wan]).await, expected);
+        let patches = fake.requests();
+        assert_eq!(
+            patches[2],
+            "PATCH /apis/resource.k8s.io/v1/namespaces/shop/resourceclaimtemplates/deployment-web"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refused_object_is_named_and_the_others_are_applied() {
+        let fake = Fake::new();
+        fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/networks/lan", Some((403, "Forbidden")));
+        let lines = lines(&fake, &[&network("lan", "eth1"), &network("wan", "eth2")]).await;
+        assert!(lines[0].starts_with("network.netclaim.dev/lan: cannot be applied: "), "{}", lines[0]);
+        assert!(lines[0].contains("Forbidden is why"), "{}", lines[0]);
+        assert_eq!(lines[1], "network.netclaim.dev/wan created");
+    }
+
+    #[tokio::test]
+    async fn what_others_have_set_stays() {
+        let fake = Fake::new();
+        fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/networks/lan", Some((409, "Conflict")));
+        let of_kubectl = json!({"metadata": {"name": "wan", "annotations": {KUBECTL: "{}"}}});
+        fake.put("networks", &of_kubectl);
+        let lines = lines(&fake, &[&network("lan", "eth1"), &network("wan", "eth2")]).await;
+        assert!(lines[0].starts_with("network.netclaim.dev/lan: somebody else has set"), "{}", lines[0]);
+        assert!(lines[1].contains("--server-side --force-conflicts --field-manager=netclaimctl-migrate"));
+        assert_eq!(fake.get("networks", "", "wan").unwrap().get("spec"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_template_that_would_change_is_left_to_the_user() {
+        const PATH: &str = "/apis/resource.k8s.io/v1/namespaces/shop/resourceclaimtemplates/deployment-web";
+        let fake = Fake::new();
+        fake.put("resourceclaimtemplates", &template("lan"));
+        fake.refuse("PATCH", PATH, Some((422, "Invalid")));
+        let refused = lines(&fake, &[&template("wan")]).await;
+        let command = "kubectl --namespace shop delete resourceclaimtemplate deployment-web";
+        assert!(refused[0].contains(command), "{}", refused[0]);
+        // The policy on namespaces may not know yet that the Network is for this namespace.
+        fake.requests();
+        fake.refuse("PATCH", PATH, Some((403, "Forbidden")));
+        assert!(lines(&fake, &[&template("lan")]).await[0].contains("cannot be applied"));
+        assert_eq!(fake.requests().len(), 2, "it is tried again once");
+    }
+}
