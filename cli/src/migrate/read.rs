@@ -23,7 +23,7 @@ pub(super) const NETWORKS: Kind = Kind::new("netclaim.dev/v1alpha1", "Network", 
 pub(super) const CLASSES: Kind = Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses");
 
 /// What says of an object that a migration has made it.
-const MADE: [Kind; 2] = [NETWORKS, CLASSES];
+pub(super) const MADE: [Kind; 2] = [NETWORKS, CLASSES];
 
 /// The kinds that are read from a cluster.
 const KINDS: [Kind; 14] = [

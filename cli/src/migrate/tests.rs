@@ -673,6 +673,65 @@ fn a_definition_that_is_not_chosen_still_has_to_exclude_what_is_handed_over() {
     );
 }
 
+/// The documents of a manifest of the importer.
+fn manifest(file: &str) -> Vec<Value> {
+    documents::read(&std::fs::read_to_string(root().join("deploy/importer").join(file)).unwrap()).unwrap()
+}
+
+#[test]
+fn the_importer_is_as_restricted_as_the_controller_and_its_command_line_is_right() {
+    let importer = &manifest("deployment.yaml")[0]["spec"]["template"]["spec"];
+    let controller = std::fs::read_to_string(root().join("deploy/manifests/controller.yaml")).unwrap();
+    let controller = &documents::read(&controller).unwrap()[0]["spec"]["template"]["spec"];
+    assert_eq!(importer["securityContext"], controller["securityContext"]);
+    let [container] = importer["containers"].as_array().unwrap().as_slice() else { panic!("{importer}") };
+    for field in ["securityContext", "image", "imagePullPolicy"] {
+        assert_eq!(container[field], controller["containers"][0][field], "{field}");
+    }
+    assert_eq!(importer.get("volumes"), None);
+
+    assert_eq!(container["command"], json!(["/usr/bin/netclaimctl"]));
+    let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let cli: crate::Cli = clap::Parser::try_parse_from(["netclaimctl"].into_iter().chain(words)).unwrap();
+    let crate::Command::Migrate(args) = cli.command else { panic!("another command") };
+    assert!(args.apply && args.watch && args.all_namespaces);
+    assert_eq!(args.from, ["default"], "no definitions of every namespace, unless an admin says so");
+}
+
+#[test]
+fn the_importer_has_the_rights_that_it_uses_and_no_others() {
+    let role = manifest("rbac.yaml").into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let list = |value: &Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted: BTreeSet<String> = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        let fields: BTreeSet<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(fields, BTreeSet::from(["apiGroups", "resources", "verbs"]));
+        for group in list(&rule["apiGroups"]) {
+            for resource in list(&rule["resources"]) {
+                granted.extend(list(&rule["verbs"]).iter().map(|verb| format!("{verb} {resource}.{group}")));
+            }
+        }
+    }
+    let rights = |kinds: &[crate::kinds::Kind], verbs: &[&str]| -> Vec<String> {
+        let of_kind = |kind: &crate::kinds::Kind| {
+            let group = kind.api_version.split_once('/').unwrap().0;
+            verbs.iter().map(|verb| format!("{verb} {}.{group}", kind.plural)).collect::<Vec<_>>()
+        };
+        kinds.iter().flat_map(of_kind).collect()
+    };
+    // Without addresses of whereabouts, no AddressPool is made.
+    let written: Vec<_> =
+        super::apply::WRITTEN.into_iter().filter(|kind| kind.kind != "AddressPool").collect();
+    let needed = [
+        rights(&super::cache::WATCHED, &["list", "watch"]),
+        rights(&super::read::MADE, &["list"]),
+        rights(&written, &["get", "create", "patch"]),
+    ];
+    assert_eq!(granted, needed.into_iter().flatten().collect());
+}
+
 /// Runs the command once in a fake cluster; returns whether it succeeds, and what it prints.
 async fn applied(fake: &Fake) -> (bool, String, String) {
     let cli: crate::Cli = clap::Parser::try_parse_from(["netclaimctl", "migrate", "--apply", "-A"]).unwrap();

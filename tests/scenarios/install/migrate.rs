@@ -2,8 +2,12 @@
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{deployment_of_multus, foreign_definition, list};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::{SYSTEM, Test, eventually};
 use serde_json::{Value, json};
+
+/// What an admin applies beside netclaim to have definitions translated continuously.
+const IMPORTER: &str = "deploy/importer";
+const NADS: &str = "network-attachment-definitions";
 
 /// The definition of NetworkAttachmentDefinitions.
 fn definition() -> Value {
@@ -16,14 +20,111 @@ fn definition() -> Value {
 }
 
 pub fn a_deployment_of_multus_gets_its_network_from_netclaim(test: &Test<'_>) -> Result<()> {
+    with_definition(test, moved)
+}
+
+pub fn definitions_of_multus_become_networks_without_a_command(test: &Test<'_>) -> Result<()> {
+    with_definition(test, |test| {
+        test.cluster.kustomization("apply", IMPORTER)?;
+        let imported = imported(test);
+        if imported.is_err() {
+            eprintln!("{}", test.cluster.kubectl(&["-n", SYSTEM, "logs", "deployment/netclaim-importer"])?);
+        }
+        test.cluster.kustomization_gone(IMPORTER)?;
+        let gone = ["--ignore-not-found", "--timeout=60s"];
+        let nad = ["-n", "default", "delete", NADS, &test.name("lan")];
+        test.cluster.kubectl(&[&nad[..], &gone].concat())?;
+        let made = ["delete", "networks.netclaim.dev,deviceclasses", &network_of_default(test)];
+        test.cluster.kubectl(&[&made[..], &gone].concat())?;
+        imported
+    })
+}
+
+/// Calls `scenario` while the cluster knows NetworkAttachmentDefinitions.
+fn with_definition(test: &Test<'_>, scenario: impl Fn(&Test<'_>) -> Result<()>) -> Result<()> {
     test.create([definition()])?;
     test.cluster.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
-    let moved = moved(test);
-    // Its pods would come back.
+    let result = scenario(test);
+    // Their pods would come back.
     test.kubectl(&["delete", "deployment", "--all", "--timeout=60s"])?;
     let name = definition()["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     test.cluster.kubectl(&["delete", "crd", &name, "--timeout=60s"])?;
-    moved
+    result
+}
+
+/// The Network of a definition in the namespace `default`, from which the importer takes them as it is shipped.
+fn network_of_default(test: &Test<'_>) -> String {
+    format!("default-{}", test.name("lan"))
+}
+
+fn imported(test: &Test<'_>) -> Result<()> {
+    test.cluster.kubectl(&[
+        "-n",
+        SYSTEM,
+        "rollout",
+        "status",
+        "deployment/netclaim-importer",
+        "--timeout=60s",
+    ])?;
+    let (name, network) = (test.name("lan"), network_of_default(test));
+    let on = |link: &str| {
+        let config =
+            json!({"cniVersion": "1.0.0", "type": "macvlan", "master": link, "ipam": {"type": "static"}});
+        json!({"spec": {"config": config.to_string()}})
+    };
+    let mut nad = on("eth1");
+    nad["apiVersion"] = json!("k8s.cni.cncf.io/v1");
+    nad["kind"] = json!("NetworkAttachmentDefinition");
+    nad["metadata"] = json!({"name": name, "namespace": "default"});
+    test.cluster.kubectl_with(&["create", "-f", "-"], &nad.to_string())?;
+    test.create([deployment_of_multus("web", &format!("default/{name}"))])?;
+
+    let is_accepted = |condition: &Value| condition["status"] == "True";
+    test.condition(60, ["networks.netclaim.dev", &network], "Accepted", is_accepted)?;
+    let template = eventually(60, "the Deployment has a template", || {
+        test.get("resourceclaimtemplate", "deployment-web")
+    })?;
+    let request = &template["spec"]["spec"]["devices"]["requests"][0];
+    ensure!(request["exactly"]["deviceClassName"] == network.as_str(), "{template}");
+    let deployment = test.get("deployment", "web")?;
+    let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+    ensure!(annotations.get("k8s.v1.cni.cncf.io/networks").is_some(), "workloads stay: {annotations}");
+
+    let patch = on("eth2").to_string();
+    test.cluster.kubectl(&["-n", "default", "patch", NADS, &name, "--type", "merge", "--patch", &patch])?;
+    eventually(60, "the Network follows its definition", || {
+        let network = test.cluster.get(&["networks.netclaim.dev", &network])?;
+        ensure!(network["spec"]["uplink"]["interfaces"] == json!(["eth2"]), "{network}");
+        Ok(())
+    })?;
+    test.condition(60, ["networks.netclaim.dev", &network], "Accepted", is_accepted)?;
+    has_no_more_rights(test)
+}
+
+fn has_no_more_rights(test: &Test<'_>) -> Result<()> {
+    let account = format!("--as=system:serviceaccount:{SYSTEM}:netclaim-importer");
+    let may = |verb: &str, what: &str| {
+        test.cluster.kubectl(&["auth", "can-i", verb, what, "--all-namespaces", "--quiet", &account]).is_ok()
+    };
+    for (verb, what) in
+        [("patch", "networks.netclaim.dev"), ("patch", "resourceclaimtemplates"), ("list", "deployments")]
+    {
+        ensure!(may(verb, what), "the importer may not {verb} {what}");
+    }
+    for (verb, what) in [
+        ("delete", "networks.netclaim.dev"),
+        ("delete", "resourceclaimtemplates"),
+        ("patch", "uplinkpolicies.netclaim.dev"),
+        ("patch", "deployments"),
+        ("patch", NADS),
+        ("list", "pods"),
+        ("create", "pods"),
+        ("get", "secrets"),
+        ("create", "resourceclaims"),
+    ] {
+        ensure!(!may(verb, what), "the importer may {verb} {what}");
+    }
+    Ok(())
 }
 
 fn moved(test: &Test<'_>) -> Result<()> {
