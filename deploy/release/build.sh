@@ -6,6 +6,7 @@
 #   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
 #   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
 #   netclaim.yaml                     the same for kubectl apply -f
+#   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: the importer, monitoring, examples
 #   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
 #   SHA256SUMS                        of what is downloaded: all but the images
 set -euo pipefail
@@ -48,6 +49,11 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# pack DIR OUT FILE...: packs what is in DIR. The same files make the same archive.
+pack() {
+  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=u=rwX,go=rX -C "$1" -c "${@:3}" | gzip -n9 >"$2"
+}
+
 # manuals NETCLAIMCTL DIR: fills DIR with manual pages and completion scripts, where package managers look for them.
 manuals() {
   local share=$2/share
@@ -73,9 +79,7 @@ for arch in "${architectures[@]}"; do
   # The plugin of kubectl, and what completes its command line.
   ln -s netclaimctl "$work/$arch-cli/bin/kubectl-netclaim"
   ln -s netclaimctl "$work/$arch-cli/bin/kubectl_complete-netclaim"
-  # The same files make the same archive.
-  tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=u=rwX,go=rX -C "$work/$arch-cli" -c bin share |
-    gzip -n9 >"$out/netclaimctl-linux-$arch.tar.gz"
+  pack "$work/$arch-cli" "$out/netclaimctl-linux-$arch.tar.gz" bin share
 done
 (
   cd deploy/image/archive
@@ -94,6 +98,11 @@ sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
   "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
 } >"$out/netclaim.yaml"
 grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" || die "netclaim.yaml does not name the image $registry/netclaim:$version"
+mkdir "$work/deploy"
+cp -r deploy/{before-1.36,crds,examples,host-mounts,importer,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
+sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work"/deploy/{importer,manifests}/kustomization.yaml
+grep -q "newName: $registry/netclaim$" "$work/deploy/importer/kustomization.yaml" || die "deploy/importer does not name the image $registry/netclaim"
+pack "$work" "$out/netclaim-$version-deploy.tar.gz" deploy
 cd "$out"
 # The images have digests of their own, which are signed.
 sha256sum -- *.tgz *.tar.gz netclaim.yaml >"$work/SHA256SUMS"

@@ -43,6 +43,20 @@ fn a_skipped_case_does_not_count_against_the_tests_that_passed() {
 }
 
 #[test]
+fn the_summary_says_why_a_test_failed_and_which_pods_were_slow() {
+    let slow = "SLOW: pod p of t1 was ready after 88 s\n";
+    let why = "---- module::a_test ----\nno pod\n\n--- events\nrefused\n";
+    let rest = "\nfailures:\n    module::a_test\n";
+    let (output, is_success) = summary(&[slow, "--- pods\n", THREE, why, rest].concat());
+    assert_eq!(
+        output,
+        [slow, "---- module::a_test ----\nno pod\n--- events\nrefused\n3 passed, 0 failed, 1 skipped\n"]
+            .concat()
+    );
+    assert!(is_success, "it goes by the results");
+}
+
+#[test]
 fn a_log_without_results_fails() {
     assert_eq!(summary("error: could not compile\n"), ("0 passed, 0 failed, 0 skipped\n".into(), false));
     let skipped =
