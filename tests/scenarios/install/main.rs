@@ -14,6 +14,7 @@ mod helm;
 mod left;
 mod migrate;
 mod plugins;
+mod quick_start;
 mod status;
 mod upgrade;
 mod webhook;
@@ -23,6 +24,7 @@ use explain::*;
 use helm::*;
 use migrate::*;
 use plugins::*;
+use quick_start::*;
 use status::*;
 use upgrade::*;
 use webhook::*;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
                 netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,
+                the_quick_start_works_as_it_is_written,
                 plugins_come_from_an_image,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve;
