@@ -74,6 +74,10 @@ impl AuditLog {
                 if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") };
             if event["impersonatedUser"].is_null() {
                 accesses.insert(access(&group, &resource, &verb));
+                if verb == "patch" && event["responseStatus"]["code"] == 201 {
+                    // A server-side apply of an object that was not there needs both rights.
+                    accesses.insert(access(&group, &resource, "create"));
+                }
             } else {
                 // Constrained impersonation: the right to be the node, and the right to do this as the node.
                 accesses.insert(access("authentication.k8s.io", "nodes", "impersonate:associated-node"));

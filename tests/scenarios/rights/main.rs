@@ -75,9 +75,9 @@ fn access(line: &str) -> Access {
     Access { account, group: if group == "core" { String::new() } else { group }, resource, verb }
 }
 
-/// One of the manifests.
+/// One of the files that users apply.
 fn manifest(name: &str) -> String {
-    fs::read_to_string(project("deploy/manifests").join(name)).unwrap()
+    fs::read_to_string(project("deploy").join(name)).unwrap()
 }
 
 /// The roles that the chart adds with the webhook, which the manifests do not have.
@@ -111,9 +111,10 @@ fn granted(account: &str, yaml: &str) -> BTreeSet<Access> {
 
 fn all_granted() -> BTreeSet<Access> {
     [
-        granted("netclaim-agent", &manifest("agent-rbac.yaml")),
-        granted("netclaim-controller", &manifest("controller-rbac.yaml")),
+        granted("netclaim-agent", &manifest("manifests/agent-rbac.yaml")),
+        granted("netclaim-controller", &manifest("manifests/controller-rbac.yaml")),
         granted("netclaim-controller", &of_the_webhook()),
+        granted("netclaim-importer", &manifest("importer/rbac.yaml")),
     ]
     .into_iter()
     .flatten()
