@@ -28,8 +28,9 @@ fn files_of_the_shell_can_be_read() {
 fn a_signal_ends_a_command_that_waits_for_standard_input() {
     for command in ["validate", "migrate"] {
         for (signal, number) in [("-INT", 2), ("-TERM", 15)] {
-            let mut child = Command::new(NETCLAIMCTL)
-                .args([command, "-f", "-"])
+            // A shell's job in the background ignores SIGINT, and so would what it starts.
+            let mut child = Command::new("env")
+                .args(["--default-signal", NETCLAIMCTL, command, "-f", "-"])
                 .stdin(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
@@ -52,8 +53,8 @@ fn an_interrupted_command_says_no_more_than_that() {
         "clusters": [{"name": "a", "cluster": {"server": format!("http://{}", server.local_addr().unwrap())}}],
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
     fs::write(&kubeconfig, config.to_string()).unwrap();
-    let child = Command::new(NETCLAIMCTL)
-        .args(["status", "--kubeconfig"])
+    let child = Command::new("env")
+        .args(["--default-signal", NETCLAIMCTL, "status", "--kubeconfig"])
         .arg(&kubeconfig)
         .stderr(Stdio::piped())
         .spawn()

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::compare::{Report, settle, settle_names};
 use crate::differences::Group;
 use crate::hosts::{Pods, files, links};
-use crate::tools::tool;
+use crate::tools::{build_all, tool};
 
 const CACHE: &str = "/var/lib/cni";
 const RESULT: &str = r#"{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.0.0.9/24","interface":0}]}"#;
@@ -67,6 +67,7 @@ impl Host {
     ///
     /// `root` is empty, and another directory on each host: container IDs are made from paths.
     fn new(program: Program, root: PathBuf) -> Self {
+        build_all();
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).expect("needs root");
         fs::create_dir_all(CACHE).unwrap();
         let (none, no_data) = (None::<&Path>, None::<&str>);

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::gettid;
 use serde_json::{Map, Value};
 
-use crate::tools::tool;
+use crate::tools::{build_all, tool};
 
 /// Network namespaces of pods, with names below a directory that look the same for both runtimes.
 pub struct Pods {
@@ -22,6 +22,7 @@ pub struct Pods {
 
 /// Moves the calling thread to a new network namespace; the plugins it starts are there too.
 pub fn enter_new_host() {
+    build_all();
     unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
 }
 

@@ -13,6 +13,12 @@ pub fn tool(name: &str) -> PathBuf {
     DIR.get_or_init(|| std::env::var_os("NETCLAIM_LIBCNI").map_or_else(build, PathBuf::from)).join(name)
 }
 
+/// Builds the programs, if they are not. A thread calls it before it has a network namespace of its own, from which no modules can be
+/// downloaded.
+pub fn build_all() {
+    tool("");
+}
+
 fn build() -> PathBuf {
     // Several crates' tests may build at once, and cargo gives them one directory.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("libcni-", env!("CARGO_PKG_NAME")));
