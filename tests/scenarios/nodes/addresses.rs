@@ -8,13 +8,15 @@ use netclaim_tests::objects::{attachment, claim, claim_template, list, pod, pod_
 use netclaim_tests::{CONTROLLER, SYSTEM, Test, eventually, long};
 use serde_json::{Value, json};
 
+use crate::lost_nodes::lose;
+
 /// Pods of the test of duplicates.
 const PODS: usize = 60;
 /// Seconds until the first blocks of a Network are on all nodes.
 const LEASED: u64 = 20;
 /// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more:
 /// the leader may have been on that node, and the next one counts from its own first look.
-const NODE_GONE: u64 = 120;
+const NODE_GONE: u64 = 180;
 
 /// Has a Network hand out these addresses.
 fn with_addresses(network: &mut Value, addresses: Value) {
@@ -169,9 +171,7 @@ pub fn blocks_of_a_deleted_node_return_after_the_safety_time(test: &Test<'_>) ->
     test.pod_on("node2", "lost", &network)?;
     test.runs_with("lost", &["net1"])?;
     let address = test.ip("lost", "net1")?;
-    test.cluster.power_off("node2")?;
-    test.cluster.kubectl(&["delete", "node", "node2"])?;
-    test.delete_pod_by_force("lost")?;
+    lose(test, "node2")?;
     let of_node = || -> Result<Vec<Block>> {
         Ok(blocks(test, &network)?.into_iter().filter(|block| block.node == "node2").collect())
     };

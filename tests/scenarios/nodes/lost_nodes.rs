@@ -97,6 +97,15 @@ pub fn slices_return_after_a_node_has_registered_again(test: &Test<'_>) -> Resul
     test.interface("other", "net1").map(drop)
 }
 
+/// Powers a node off, and deletes it and its pods as an operator does when a machine is broken. The controller may have been on it:
+/// without that, another one comes when the pods of the lost node are collected, more than a minute later.
+pub fn lose(test: &Test<'_>, node: &str) -> Result<()> {
+    test.cluster.power_off(node)?;
+    test.cluster.kubectl(&["delete", "node", node])?;
+    let force = ["delete", "pods", "--all-namespaces", "--grace-period=0", "--force", "--field-selector"];
+    test.cluster.kubectl(&[force.as_slice(), &[&format!("spec.nodeName={node}")]].concat()).map(drop)
+}
+
 pub fn claims_of_a_lost_node_serve_pods_on_other_nodes(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     let whole = test.cluster_network_named("b", 1)?;
@@ -106,12 +115,7 @@ pub fn claims_of_a_lost_node_serve_pods_on_other_nodes(test: &Test<'_>) -> Resul
         test.pod_on("node1", name, class)?;
         test.runs_with(name, &["net1"])?;
     }
-    test.cluster.power_off("node1")?;
-    // As an operator does when a machine is broken.
-    let on_it = ["--field-selector", "spec.nodeName=node1"];
-    test.cluster.kubectl(&["delete", "node", "node1"])?;
-    let force = ["delete", "pods", "--all-namespaces", "--grace-period=0", "--force"];
-    test.cluster.kubectl(&[force.as_slice(), &on_it].concat())?;
+    lose(test, "node1")?;
     eventually(60, "the slices of the node are gone", || {
         let slices = slices_of(test, "node1")?;
         ensure!(slices.is_empty(), "{slices:?}");
