@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
 use crate::node::Task;
-use crate::objects::text;
+use crate::objects::{list, text};
 use crate::process::{command_line, signal};
 use crate::wait::eventually;
 
@@ -67,17 +67,19 @@ impl Cluster {
         // The rollout waits only for nodes whose kubelets have registered them, and not for the end of the agents before.
         eventually(60, "every node has one agent, which is ready", || {
             let pods = self.get(&["pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
-            let pods = pods["items"].as_array().context("no pods")?;
             for node in self.nodes() {
-                let of_node: Vec<_> =
-                    pods.iter().filter(|pod| pod["spec"]["nodeName"] == node.name()).collect();
+                let is_of_node = |pod: &&Value| pod["spec"]["nodeName"] == node.name();
+                let of_node: Vec<_> = list(&pods["items"]).filter(is_of_node).collect();
                 let [pod] = of_node.as_slice() else { bail!("{} has {} agents", node.name(), of_node.len()) };
-                let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
                 let is_ready =
                     |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
                 let is_ending = !pod["metadata"]["deletionTimestamp"].is_null();
                 ensure!(!is_ending, "the agent of {} is ending", node.name());
-                ensure!(conditions.into_iter().any(is_ready), "the agent of {} is not ready", node.name());
+                ensure!(
+                    list(&pod["status"]["conditions"]).any(is_ready),
+                    "the agent of {} is not ready",
+                    node.name()
+                );
             }
             Ok(())
         })
