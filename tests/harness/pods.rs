@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -18,9 +18,6 @@ use crate::wait::{eventually, holds};
 /// Seconds until a pod runs that lacks nothing. The kubelet retries a refused container after 10 to 15 s, but a refused
 /// claim only after 60 to 90 s, see [`Test::wake`].
 const SOON: u64 = 60;
-/// Seconds until a pod runs for which the kubelet has looked once more. [`Test::runs`] reports it; scenarios about the time that pods
-/// take have limits of their own.
-const AT_LAST: u64 = 100;
 /// Seconds for which a pod must stay without a node: more than publishing a change of devices takes.
 const UNSCHEDULED: u64 = 3;
 
@@ -88,17 +85,12 @@ impl Test<'_> {
         self.kubectl(&["annotate", "--overwrite", "pod", pod, &annotation]).map(drop)
     }
 
-    /// Waits until a pod is ready. Prints the state of everything if that takes long.
+    /// Waits until a pod is ready.
     pub fn runs(&self, pod: &str) -> Result<()> {
-        let begin = Instant::now();
-        let timeout = format!("--timeout={AT_LAST}s");
+        let timeout = format!("--timeout={SOON}s");
         self.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), &timeout])
-            .with_context(|| format!("pod {pod} does not run"))?;
-        let took = begin.elapsed().as_secs();
-        if took >= SOON {
-            eprintln!("SLOW: pod {pod} of {} was ready after {took} s\n{}", self.namespace(), self.report());
-        }
-        Ok(())
+            .map(drop)
+            .with_context(|| format!("pod {pod} does not run"))
     }
 
     /// Waits until a pod is ready, and makes sure that its containers started once, with `interfaces`.

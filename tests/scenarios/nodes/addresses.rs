@@ -16,7 +16,7 @@ const PODS: usize = 60;
 const LEASED: u64 = 20;
 /// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more:
 /// the leader may have been on that node, and the next one counts from its own first look.
-const NODE_GONE: u64 = 180;
+const NODE_GONE: u64 = 120;
 
 /// Has a Network hand out these addresses.
 fn with_addresses(network: &mut Value, addresses: Value) {
