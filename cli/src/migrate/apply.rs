@@ -51,25 +51,28 @@ impl Target {
         let name = text("/metadata/name").unwrap_or_default();
         Self { kind: kind.kind, group, namespace: text("/metadata/namespace"), name }
     }
+
+    /// Writes the object's name, `said`, and its namespace.
+    fn write(&self, f: &mut fmt::Formatter<'_>, said: &str) -> fmt::Result {
+        let Self { kind, group, namespace, name } = self;
+        write!(f, "{}.{group}/{name}{said}", kind.to_lowercase())?;
+        namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in namespace {namespace}"))
+    }
 }
 
 impl fmt::Display for Applied<'_> {
     /// Writes what kubectl writes of an object that it applies, or why this one is not applied.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { kind, group, namespace, name } = &self.target;
-        let change = match &self.result {
-            Ok(change) => change,
-            Err(error) => return write!(f, "{}", error_chain(error)),
-        };
-        write!(f, "{}.{group}/{name} {change}", kind.to_lowercase())?;
-        namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in namespace {namespace}"))
+        match &self.result {
+            Ok(change) => self.target.write(f, &format!(" {change}")),
+            Err(error) => write!(f, "{}", error_chain(error)),
+        }
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}/{}", self.kind.to_lowercase(), self.group, self.name)?;
-        self.namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in namespace {namespace}"))
+        self.write(f, "")
     }
 }
 
