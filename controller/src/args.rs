@@ -58,11 +58,24 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_WEBHOOK_CERTIFICATE_DIR")]
     pub webhook_certificate_dir: Option<PathBuf>,
 
+    /// Directory for the socket that answers --dump-state
+    #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
+    pub run_dir: PathBuf,
+
+    /// Only print what the controller in this container knows, as JSON
+    #[arg(long)]
+    pub dump_state: bool,
+
     #[command(flatten)]
     pub log: LogArgs,
 }
 
 impl Args {
+    /// The socket that answers with what this replica knows.
+    pub fn dump_socket(&self) -> PathBuf {
+        self.run_dir.join("controller.sock")
+    }
+
     /// Returns the namespace of what the controller has for itself.
     pub(crate) fn namespace(&self, config: &Config) -> String {
         self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone())
@@ -87,7 +100,8 @@ mod tests {
     fn every_flag_has_an_environment_variable_named_like_it() {
         Args::command().debug_assert();
         for arg in Args::command().get_arguments() {
-            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
+            let Some(long) = arg.get_long().filter(|long| !["help", "version", "dump-state"].contains(long))
+            else {
                 continue;
             };
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));

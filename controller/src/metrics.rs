@@ -82,14 +82,19 @@ impl Ready {
         self.served.get_or_init(|| served.clone());
     }
 
-    fn probe(&self) -> Answer {
-        Answer::probe(if !self.is_synced.load(Ordering::Relaxed) {
+    /// Returns what is lacking; `None` if the replica is ready.
+    pub(crate) fn lacks(&self) -> Option<String> {
+        self.check().err().map(|lacks| lacks.to_string())
+    }
+
+    fn check(&self) -> Result<(), NotReady> {
+        if !self.is_synced.load(Ordering::Relaxed) {
             Err(NotReady::ApiServer)
         } else if self.served.get().is_some_and(Served::is_empty) {
             Err(NotReady::Certificate)
         } else {
             Ok(())
-        })
+        }
     }
 }
 
@@ -168,7 +173,7 @@ impl Metrics {
         let answer = move |path: &str| match path {
             "/metrics" => Some(Answer::Metrics(registry.render())),
             "/healthz" => Some(Answer::Ok),
-            "/readyz" => Some(ready.probe()),
+            "/readyz" => Some(Answer::probe(ready.check())),
             _ => None,
         };
         serve(listener, answer).await
@@ -255,14 +260,14 @@ mod tests {
     async fn a_replica_with_a_webhook_is_ready_when_it_has_a_certificate() {
         let ready = Ready::default();
         ready.set(true);
-        assert_eq!(ready.probe(), Answer::Ok);
+        assert_eq!(ready.lacks(), None);
         let certificates = Certificates::Directory("/nonexistent".into());
         let address = "127.0.0.1:0".parse().unwrap();
         let webhook =
             Webhook::bind(address, certificates, netclaim_webhook::Metrics::default()).await.unwrap();
         ready.needs(webhook.served());
-        assert!(matches!(ready.probe(), Answer::Unavailable(reason) if reason.contains("no certificate")));
+        assert!(ready.lacks().is_some_and(|lacks| lacks.contains("no certificate")));
         ready.set(false);
-        assert!(matches!(ready.probe(), Answer::Unavailable(reason) if reason.contains("API server")));
+        assert!(ready.lacks().is_some_and(|lacks| lacks.contains("API server")));
     }
 }

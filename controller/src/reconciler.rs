@@ -35,6 +35,7 @@ use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
     DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
 };
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
@@ -45,6 +46,7 @@ use crate::acceptance::{Acceptance, Addresses};
 use crate::address_pools::PoolAcceptance;
 use crate::blocks::{self, Demand, Leased};
 use crate::catalog::Catalog;
+use crate::dump::{self, Dump, Questions};
 use crate::events::Events;
 use crate::explaining::{self, Unscheduled};
 use crate::leasing::{Draw, Supply};
@@ -52,8 +54,8 @@ use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
 use crate::network_nodes::NetworkNodes;
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
-use crate::schedule::{Cause, Schedule};
-use crate::status::apply;
+use crate::schedule::{Cause, Schedule, Waits};
+use crate::status::{apply, named};
 use crate::waiting::PodObject;
 use crate::warnings::{ChangedWarnings, Overlaps};
 use crate::watches::{Refused, next, next_unless_refused};
@@ -91,6 +93,7 @@ pub(crate) async fn run(
     client: Client,
     settings: Settings,
     metrics: Metrics,
+    dump: &Dump,
     cancel: CancellationToken,
 ) -> Result<(), JoinError> {
     let config = settings.publisher.clone();
@@ -110,10 +113,14 @@ pub(crate) async fn run(
             pods.apply(event);
         }
     };
-    let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report, saw);
+    let questions = dump.part("addresses");
+    let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report, saw, questions);
+    let showing = explaining::answer(dump.part("waitingPods"), unscheduled.as_deref());
+    let questions = dump.part("objects");
     tokio::select! {
         () = leasing => Ok(()),
-        () = watch(client, settings, metrics, publisher, events, demand, leased) => Ok(()),
+        never = showing => match never {},
+        () = watch(client, settings, metrics, publisher, events, demand, leased, questions) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
     }
@@ -127,6 +134,7 @@ async fn watch(
     events: Events,
     demand: watch::Sender<Option<Demand>>,
     leased: watch::Receiver<Leased>,
+    mut questions: Questions,
 ) {
     let everything = watcher::Config::default;
     let resource = ApiResource::erase::<Network>(&());
@@ -201,6 +209,10 @@ async fn watch(
             Ok(()) = news.changed() => {
                 stale.leased = true;
                 within(&mut due, LEASED_GATHER);
+            }
+            answer = questions.next() => {
+                // Whoever has asked may have gone.
+                let _ = answer.send(reconciler.shown(&synced, &published.borrow(), Instant::now()));
             }
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
@@ -625,6 +637,51 @@ impl Reconciler {
     ) {
         let about = object.object_ref(&ApiResource::erase::<K>(&()));
         self.events.warn(&about, reason, "Accept", message).await;
+    }
+}
+
+/// For `--dump-state`.
+impl Reconciler {
+    /// Returns a JSON object.
+    fn shown(&self, synced: &Synced, published: &PublishStatus, now: Instant) -> Value {
+        let Synced { networks, slices, policies, pools, nodes } = *synced;
+        let status_of = |judgement: Value, status: Option<Waits>| {
+            json!({"accepted": judgement, "statusWaitsFor": status.map(|Waits { cause, time }| {
+                json!({"cause": format!("{cause:?}"), "seconds": time.as_secs()})
+            })})
+        };
+        let none = NetworkNodes::default();
+        let all_networks = self.known.networks.all().map(|judged| {
+            let name = judged.object.name_any();
+            let result = &judged.judgement.result;
+            let on =
+                result.as_ref().ok().and_then(|(name, _)| self.known.published.of(name)).unwrap_or(&none);
+            let mut shown = status_of(json!(result.is_ok()), self.networks.waits(&name, now));
+            shown["nodes"] = json!({
+                "selected": on.selected().len(), "publishing": on.count(), "unusable": on.unusable(),
+                "missing": named(on.missing().iter()),
+            });
+            (name, shown)
+        });
+        let all_pools = self.known.address_pools.all().map(|judged| {
+            let waits = self.address_pools.waits(&judged.judgement.name, now);
+            (judged.judgement.name.clone(), status_of(json!(judged.judgement.result.is_ok()), waits))
+        });
+        let of_cluster = published.pools.iter().map(|(name, pool)| {
+            let error = pool.error.as_ref().map(|error| dump::chain(&**error));
+            let left_out: Vec<String> = pool.left_out.iter().map(ToString::to_string).collect();
+            (name.clone(), json!({"generation": pool.generation, "error": error, "leftOut": left_out}))
+        });
+        json!({
+            "listed": {
+                "networks": networks, "resourceSlices": slices, "uplinkPolicies": policies, "addressPools": pools, "nodes": nodes,
+            },
+            "nodes": self.known.nodes.all().len(),
+            "networks": all_networks.collect::<Map<_, _>>(),
+            "addressPools": all_pools.collect::<Map<_, _>>(),
+            "publishedPools": of_cluster.collect::<Map<_, _>>(),
+            "publishedPoolsAreCurrent": published.is_published(self.revision),
+        })
     }
 }
 

@@ -88,7 +88,7 @@ done
 )
 deploy/plugins/build.sh "$out/cni-plugins-$plugins_version.oci.tar" "$registry/cni-plugins:$plugins_version" "${architectures[@]}"
 
-helm=$(tests/helm/build.sh)
+helm=$(tests/programs/build.sh helm)
 cp -r "$chart" "$work/netclaim"
 sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
   -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"

@@ -14,6 +14,7 @@ use netclaim_driver::attach::{Attacher, CniPlugins};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
 use netclaim_driver::nri;
+use netclaim_process::sockets::listen;
 use tokio::sync::{mpsc, watch};
 
 use crate::blocks::keeper::BlockKeeper;
@@ -39,7 +40,6 @@ use crate::process::args::Args;
 use crate::process::metrics::Metrics;
 use crate::process::parts::Parts;
 use crate::process::programs::Programs;
-use crate::process::sockets::listen;
 use crate::process::{http, memory};
 use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;

@@ -1,26 +1,16 @@
-//! What the agent knows of its pods at this moment, for a person who looks for a fault: `netclaim-kubelet-plugin --dump-state`.
+//! What the agent knows of its pods at this moment, for a person who looks for a fault: `netclaim-parent --dump-state`.
 //!
-//! Whoever connects to the socket, which only root can, gets one JSON document. CNI configurations are not in it: they may have
-//! secrets.
+//! CNI configurations are not in it: they may have secrets.
 
-use std::io::{self, Read as _};
-use std::os::unix::net::UnixStream as StdStream;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use netclaim_driver::attach::{Attach, Attacher, Gate, Observer, Phase};
+use netclaim_process::dump;
 use serde_json::{Map, Value, json};
-use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixListener;
 
 use crate::owner::{Owner, PodState, Record};
-use crate::process::sockets;
 use crate::runtime::readiness::Readiness;
-
-/// How long a reader may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers with the state of the agent until dropped.
 pub(crate) async fn serve<N: Attach, V: Observer<Owner = Owner>>(
@@ -29,39 +19,15 @@ pub(crate) async fn serve<N: Attach, V: Observer<Owner = Owner>>(
     attacher: Arc<Attacher<N, V>>,
     readiness: Readiness,
 ) {
-    let answer = |mut stream: tokio::net::UnixStream| {
+    let state = || {
         let not_ready = readiness.check().err().map(|error| error.to_string());
         let pods: Map<String, Value> =
             attacher.pods().iter().map(|(uid, state)| (uid.clone(), pod(state))).collect();
         let state =
             json!({"version": env!("CARGO_PKG_VERSION"), "node": node, "notReady": not_ready, "pods": pods});
-        async move {
-            let text = format!("{state:#}\n");
-            tokio::time::timeout(TIMEOUT, stream.write_all(text.as_bytes())).await?
-        }
+        std::future::ready(state)
     };
-    sockets::serve(listener, answer).await;
-}
-
-/// Returns what the agent of this node answers.
-///
-/// # Errors
-/// When no agent answers on the socket.
-pub(crate) fn read(socket: &Path) -> anyhow::Result<String> {
-    let failed = || {
-        format!(
-            "no agent answers on {}: run this in the container of an agent that is ready",
-            socket.display()
-        )
-    };
-    let read = || -> io::Result<String> {
-        let mut stream = StdStream::connect(socket)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text)
-    };
-    read().with_context(failed)
+    dump::serve(listener, state).await;
 }
 
 fn pod(state: &PodState) -> Value {

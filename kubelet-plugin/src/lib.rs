@@ -23,7 +23,7 @@
 //! | `status` | reports in the claim's status and in events | the API server |
 //! | `spans` | the spans of a claim's trace, from the kubelet's call to the written status | nothing |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
-//! | `process` | arguments, programs, metrics, sockets, memory | the process |
+//! | `process` | arguments, programs, metrics, memory | the process |
 //! | `dump` | prints what the agent knows of its pods | a socket of its own |
 //! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //!
@@ -96,8 +96,20 @@ pub fn run_parent(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(if args.started_note().exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     if args.dump_state {
-        io::stdout().write_all(dump::read(&args.dump_socket())?.as_bytes())?;
+        io::stdout().write_all(dump_state(args)?.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     parent::start(args)
+}
+
+/// Returns what the agent of this node knows of its pods, as JSON.
+fn dump_state(args: &Args) -> anyhow::Result<String> {
+    let socket = args.dump_socket();
+    let failed = || {
+        format!(
+            "no agent answers on {}: run this in the container of an agent that is ready",
+            socket.display()
+        )
+    };
+    netclaim_process::dump::read(&socket).with_context(failed)
 }

@@ -6,6 +6,7 @@
 //!   API server <─────────── kubernetes ──┤
 //!   reference, tests <───── metrics ─────┤
 //!   flags, a file ────────> log ─────────┤
+//!   a person <───────────── dump ────────┤
 //!   collector <──────────── traces ──────┘
 //! ```
 //!
@@ -15,11 +16,13 @@
 //! * TLS comes from rustls with ring, the only provider that is built in.
 
 pub mod connections;
+pub mod dump;
 pub mod http;
 pub mod kubernetes;
 pub mod log;
 pub mod metrics;
 mod signals;
+pub mod sockets;
 #[cfg(feature = "traces")]
 pub mod traces;
 

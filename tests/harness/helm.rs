@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
+use crate::programs;
 
 /// The name of the chart's release.
 const RELEASE: &str = "netclaim";
@@ -56,9 +57,7 @@ impl<'a> Helm<'a> {
 
 /// Helm's program, which is built where it is missing.
 pub fn program() -> Result<PathBuf> {
-    let built = output(&mut Command::new(project("tests/helm/build.sh")))?;
-    ensure!(Path::new(built.trim()).exists(), "tests/helm/build.sh has built nothing");
-    Ok(built.trim().into())
+    programs::built("helm")?.context("the Go proxy does not serve Helm's modules")
 }
 
 /// The folder of the chart.

@@ -24,6 +24,7 @@ pub mod objects;
 mod plugged;
 mod pods;
 mod process;
+pub mod programs;
 mod raw;
 mod runtime;
 pub mod suite;

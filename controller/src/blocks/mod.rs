@@ -10,6 +10,7 @@
 //! taken from the moment it is asked for.
 
 mod asks;
+mod shown;
 mod store;
 mod writes;
 
@@ -39,6 +40,7 @@ use tokio::time::{Instant, sleep_until};
 use self::asks::Reader;
 use self::store::{Blocks, Lease, Leases};
 use self::writes::{Done, LeaseRef, Writes};
+use crate::dump::Questions;
 use crate::leasing::{Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::{ADDRESS_STATES, Metrics};
 use crate::node_objects::Nodes;
@@ -102,6 +104,7 @@ pub(crate) async fn run(
     mut demand: watch::Receiver<Option<Demand>>,
     report: watch::Sender<Leased>,
     saw: impl Fn(&watcher::Event<PodObject>),
+    mut questions: Questions,
 ) {
     let objects = |resource: ApiResource| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -132,6 +135,10 @@ pub(crate) async fn run(
                 }
             }
             () = claims.changed() => state.collect_at(Instant::now() + COLLECT_INTERVAL),
+            answer = questions.next() => {
+                // Whoever has asked may have gone.
+                let _ = answer.send(state.shown(Instant::now()));
+            }
             Ok(()) = demand.changed() => {
                 if let Some(demand) = demand.borrow_and_update().clone() {
                     state.set_demand(demand);

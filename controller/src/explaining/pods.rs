@@ -10,6 +10,7 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use kube::runtime::watcher;
 use netclaim_process::label_values;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::waiting::{PodObject, Unschedulable};
@@ -28,6 +29,9 @@ const FOREIGN: Duration = Duration::from_secs(1800);
 
 /// Time between two reports of the same cause on a pod. API servers forget events after an hour.
 const REPEAT: Duration = Duration::from_secs(3000);
+
+/// The most groups in `--dump-state`.
+const SHOWN_GROUPS: usize = 100;
 
 /// What the pods of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -258,6 +262,26 @@ impl Pods {
         if let Some(pod) = members.and_then(|members| members.pods.get_mut(uid)) {
             pod.reported = None;
         }
+    }
+}
+
+/// For `--dump-state`.
+impl Pods {
+    /// Returns a JSON object with the groups: what they ask for is the tenants', and not in it.
+    pub(super) fn shown(&self, now: Instant) -> Value {
+        let ago = |time: Instant| now.saturating_duration_since(time).as_secs();
+        let groups = self.groups.iter().map(|(group, members)| {
+            let first = members.pods.values().min_by_key(|pod| pod.since);
+            json!({
+                "namespace": group.namespace,
+                "pods": members.pods.len(),
+                "first": first.map(|pod| &pod.name),
+                "waitsForSeconds": first.map(|pod| ago(pod.since)),
+                "judgedSecondsAgo": members.judged.map(ago),
+                "cause": members.note.as_deref(),
+            })
+        });
+        json!({"groups": groups.take(SHOWN_GROUPS).collect::<Vec<_>>(), "allGroups": self.groups.len(), "eventsToWrite": self.to_report.len()})
     }
 }
 

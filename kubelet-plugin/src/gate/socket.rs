@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::owner::PodState;
 use netclaim_cni::ContainerId;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
+use netclaim_process::sockets;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -19,7 +20,6 @@ use tokio::sync::watch;
 use crate::gate::keeper::GateKeeper;
 use crate::pods::NodePods;
 use crate::process::metrics::{Metrics, WaitEnd};
-use crate::process::sockets;
 
 /// The answer that lets the container start.
 const OPEN: &str = "open\n";
@@ -141,12 +141,12 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::owner::Record;
     use netclaim_driver::attach::Phase;
+    use netclaim_process::sockets::listen;
 
     use super::*;
     use crate::fixtures::{attached, record};
-    use crate::process::sockets::listen;
+    use crate::owner::Record;
 
     /// A fake with one pod, whose state the test sends.
     struct Pod {

@@ -6,13 +6,13 @@
 use std::io;
 use std::sync::Arc;
 
+use netclaim_process::sockets;
 use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use super::wire::{Message, read_line, write_line};
 use crate::dra::{CallFailure, NodeResources, REFRESH, Report};
-use crate::process::sockets;
 
 /// The health of all devices; empty until the agent has looked.
 pub type Health = watch::Receiver<Report>;

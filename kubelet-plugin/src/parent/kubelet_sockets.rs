@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use netclaim_process::sockets::{listen, remove_dead};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,6 @@ use crate::dra::{self, Registration};
 use crate::parent::relay::Relay;
 use crate::process::args::Args;
 use crate::process::files;
-use crate::process::sockets::{listen, remove_dead};
 
 /// How long a parent without an agent waits for calls under way, which another agent may be answering.
 const LAST_CALLS: Duration = Duration::from_secs(5);

@@ -139,13 +139,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use netclaim_process::sockets::listen;
     use tokio::sync::Notify;
 
     use super::*;
     use crate::dra::DeviceHealth;
     use crate::dra::fixtures::prepared;
     use crate::parent::agent_socket::serve;
-    use crate::process::sockets::listen;
 
     /// A fake driver, which prepares claims of the name "good", panics at "bug" and waits for ever at "slow".
     #[derive(Default)]

@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result};
 use netclaim_driver::nri::{
     self, Adjustment, ConnectedPlugin, Container, Denial, Event, Handler, RelayError, RuntimeInfo, Sandbox,
 };
+use netclaim_process::sockets::{self, listen, remove_dead};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,6 @@ use super::sandboxes::Sandboxes;
 use crate::owner::Journal;
 use crate::process::args::Args;
 use crate::process::files;
-use crate::process::sockets::{self, listen, remove_dead};
 
 /// What an agent is granted for an event that it gets late, because no agent worked when the runtime reported it.
 const GRANTED_LATE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! What a long-running program needs: arguments, programs, metrics, sockets, memory.
+//! What a long-running program needs: arguments, programs, metrics, memory.
 
 pub mod args;
 pub mod files;
@@ -8,4 +8,3 @@ pub mod metrics;
 pub mod mounts;
 pub mod parts;
 pub mod programs;
-pub mod sockets;

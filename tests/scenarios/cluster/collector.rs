@@ -4,16 +4,16 @@
 //! agent ── OTLP, with a header, plain or by TLS ──> Collector ── OTLP ──> Backend: what scenarios look at
 //! ```
 //!
-//! The Collector is the project's own program, of the modules in `tests/otelcol`.
+//! The Collector is the project's own program, of the modules in `tests/programs/otelcol`.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{Running, Test, eventually, output, project};
+use netclaim_tests::{Running, Test, eventually, output, programs};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -50,13 +50,7 @@ pub struct Collector {
 impl Collector {
     /// Starts a Collector that takes spans without TLS, or with the certificates of a folder.
     pub fn start(test: &Test<'_>, tls: Option<&Certificates>) -> Result<Self> {
-        let script = project("tests/otelcol/build.sh");
-        let built = Command::new(&script).stderr(Stdio::inherit()).output()?;
-        if built.status.code() == Some(3) {
-            test.skip("the Go proxy does not serve the modules of the OpenTelemetry Collector")?;
-        }
-        ensure!(built.status.success(), "{} failed: see above", script.display());
-        let path = PathBuf::from(String::from_utf8(built.stdout)?.trim());
+        let path = programs::built_or_skipped(test, "otelcol")?;
         let runtime = Runtime::new()?;
         let (backend, backend_port) = Backend::start(&runtime)?;
         // The Collector does not say which port it chose, so the kernel chooses one here.

@@ -8,9 +8,11 @@ use std::process::ExitCode;
 use netclaim_tests::suite::Lane;
 use netclaim_tests::{scenarios, suite};
 
+mod cert_manager;
 mod chart;
 mod explain;
 mod helm;
+mod kubeconform;
 mod left;
 mod migrate;
 mod plugins;
@@ -22,6 +24,7 @@ mod webhook;
 use chart::*;
 use explain::*;
 use helm::*;
+use kubeconform::*;
 use migrate::*;
 use plugins::*;
 use quick_start::*;
@@ -38,7 +41,8 @@ fn main() -> ExitCode {
                 the_manifests_are_those_of_the_chart,
                 a_misspelt_value_is_refused_by_name,
                 plugins_of_an_image_are_mounted_or_copied,
-                each_value_reaches_the_objects;
+                each_value_reaches_the_objects,
+                kubeconform_finds_no_mistakes;
             alone:
                 netclaimctl_shows_what_is_used_and_what_is_wrong,
                 netclaimctl_says_which_plugin_a_node_lacks,
@@ -51,7 +55,8 @@ fn main() -> ExitCode {
                 the_quick_start_works_as_it_is_written,
                 plugins_come_from_an_image,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
-                the_webhook_refuses_what_netclaim_could_not_serve;
+                the_webhook_refuses_what_netclaim_could_not_serve,
+                the_webhook_has_a_certificate_of_cert_manager;
         ],
     )
 }

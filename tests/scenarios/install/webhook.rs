@@ -1,4 +1,4 @@
-//! The validating webhook on a real cluster, with a certificate of its own.
+//! The validating webhook on a real cluster, with a certificate of its own and with one of cert-manager.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use netclaim_tests::objects::{self, attachment, list, text};
 use netclaim_tests::{SYSTEM, Test, eventually, output};
 use serde_json::{Value, json};
 
-use crate::helm::{KEPT, and_then_as_before, uninstall};
+use crate::cert_manager::{CertManager, ISSUER};
+use crate::helm::{KEPT, and_then_as_before, timed, uninstall};
 use crate::left::nothing_is_left;
 
 const CONTROLLER: &str = "system:serviceaccount:netclaim-system:netclaim-controller";
@@ -24,6 +25,11 @@ fn refused(test: &Test<'_>, object: &Value) -> Result<String> {
     let args = ["-n", test.namespace(), "create", "--warnings-as-errors", "-f", "-"];
     let refused = test.cluster.kubectl_with(&args, &object.to_string()).err();
     refused.map(|error| format!("{error:#}")).with_context(|| format!("it is accepted: {object}"))
+}
+
+/// Whether the controller has a right in its namespace.
+fn may(test: &Test<'_>, verb: &str, what: &str) -> bool {
+    test.cluster.kubectl(&["auth", "can-i", verb, what, "-n", SYSTEM, "--as", CONTROLLER]).is_ok()
 }
 
 /// The controller's pod that answers, and the certificate that it shows.
@@ -49,11 +55,8 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         let before = served(test)?;
         let empty = ["patch", "secret", "netclaim-webhook", "--type=merge", "--patch", "{\"data\": null}"];
         test.cluster.kubectl(&[&["-n", SYSTEM], empty.as_slice()].concat())?;
-        let may = |verb: &str, what: &str| {
-            test.cluster.kubectl(&["auth", "can-i", verb, what, "-n", SYSTEM, "--as", CONTROLLER]).is_ok()
-        };
-        ensure!(may("update", "secrets/netclaim-webhook"), "the controller may not fill its Secret");
-        ensure!(!may("create", "secrets"), "the controller may create Secrets");
+        ensure!(may(test, "update", "secrets/netclaim-webhook"), "the controller may not fill its Secret");
+        ensure!(!may(test, "create", "secrets"), "the controller may create Secrets");
 
         let wrong = attachment(json!({"mac": "02:00:5e:10:00", "ips": ["10.0.0.300"]}));
         let wrong = claim("wrong", &network, wrong);
@@ -98,6 +101,44 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
 
         test.kubectl(&["delete", "resourceclaim,resourceclaimtemplate", "--all"])?;
         uninstall(helm)?;
+        nothing_is_left(test.cluster, &KEPT)
+    })
+}
+
+pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<()> {
+    and_then_as_before(test, |helm| {
+        let cert_manager = CertManager::start(test)?;
+        let values = format!(
+            "webhook.enabled=true,webhook.certManager.enabled=true,webhook.certManager.issuerRef.name={ISSUER}"
+        );
+        timed("installed", || {
+            helm.release("install", &["--take-ownership", "--force-conflicts", "--set", &values])
+        })?;
+        ensure!(!may(test, "get", "secrets/netclaim-webhook-tls"), "the controller may read the Secret");
+        let network = test.macvlan("a")?;
+        let good = |name: &str| claim(name, &network, attachment(json!({"ifName": "data0"})));
+        eventually(20, "the API server knows the certificate", || test.create([good("first")]))?;
+        let wrong = claim("wrong", &network, attachment(json!({"mac": "02:00:5e:10:00"})));
+        let error = refused(test, &wrong)?;
+        ensure!(error.contains("is not a MAC address"), "{error}");
+
+        // The kubelet brings files of Secrets up to date once in a minute or so. Nobody is refused meanwhile.
+        let before = served(test)?;
+        cert_manager.renew("netclaim-webhook")?;
+        let mut answers = Vec::new();
+        timed("renewed", || {
+            eventually(150, "the new certificate is served, by the same pod", || {
+                answers.push(test.create([good(&format!("good-{}", answers.len()))]));
+                let after = served(test)?;
+                ensure!(after[0] == before[0] && after[1] != before[1], "{before:?}, {after:?}");
+                Ok(())
+            })
+        })?;
+        answers.into_iter().collect::<Result<()>>().context("a claim was refused meanwhile")?;
+
+        test.kubectl(&["delete", "resourceclaim", "--all"])?;
+        uninstall(helm)?;
+        cert_manager.remove("netclaim-webhook-tls")?;
         nothing_is_left(test.cluster, &KEPT)
     })
 }

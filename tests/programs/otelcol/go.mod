@@ -1,4 +1,4 @@
-module netclaim.dev/tests/otelcol
+module netclaim.dev/tests/programs/otelcol
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-//! Unix sockets that only root can use.
+//! Unix sockets that only root and the program's own user can use.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,24 +9,25 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::process::files;
-
 /// Listens on a socket that replaces whatever is at `path`.
 ///
 /// # Errors
 /// When the socket cannot be created.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    files::remove(path)?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let socket = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(socket)
 }
 
 /// Accepts connections until dropped, and answers each in a task of its own, which then still ends by itself.
-pub(crate) async fn serve<A>(listener: UnixListener, answer: impl Fn(UnixStream) -> A)
+pub async fn serve<A>(listener: UnixListener, answer: impl Fn(UnixStream) -> A)
 where
     A: Future<Output = io::Result<()>> + Send + 'static,
 {
@@ -52,7 +53,7 @@ where
     }
 }
 
-/// Refuses a peer that is neither root nor the agent's user. The socket's mode should keep it out already.
+/// Refuses a peer that is neither root nor the program's user. The socket's mode should keep it out already.
 fn check_peer(stream: &UnixStream) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
@@ -62,7 +63,7 @@ fn check_peer(stream: &UnixStream) -> io::Result<()> {
 }
 
 /// Removes the sockets in `dir` that have a name of `ours` and no listener.
-pub(crate) fn remove_dead(dir: &Path, ours: impl Fn(&str) -> bool) {
+pub fn remove_dead(dir: &Path, ours: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let dead = || matches!(StdStream::connect(&path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);

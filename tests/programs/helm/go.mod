@@ -1,4 +1,4 @@
-module netclaim.dev/tests/helm
+module netclaim.dev/tests/programs/helm
 
 go 1.26.0
 

@@ -1,0 +1,28 @@
+#!/bin/bash
+# build.sh NAME: builds a Go program that tests run beside a cluster, and prints its path. The folder NAME pins its modules; what
+# is built is the folder's own program, or the tool of its go.mod. The result is kept in $NETCLAIM_CACHE; a second run takes no
+# time. Exits with 3 where the Go proxy does not serve the modules: some serve no new ones.
+set -euo pipefail
+programs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../node/lib.sh
+. "$programs/../node/lib.sh"
+name=${1:-}
+[[ $# == 1 && -f $programs/$name/go.mod ]] || die "usage: build.sh $(cd "$programs" && printf '%s|' */ | tr -d / | sed 's/|$//')"
+command -v go >/dev/null || die "no Go: see tests/node/build.sh"
+export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
+cd "$programs/$name"
+package=tool
+[[ ! -e main.go ]] || package=.
+
+build() {
+  go build -o "$1/$name" -ldflags "-s -w" "$package"
+  # Its kinds are in the module, and not in the program.
+  [[ $name != certmanager ]] || cp -r "$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)/deploy/crds" "$1/crds"
+}
+
+out=$(artifact "$name" "$programs/$name"/* "$programs/build.sh" -- "$go_flags" "$machine")
+log=$cache/log/$name-modules.log
+mkdir -p "$cache/log"
+[[ -e $out/$name ]] || go list -deps "$package" >/dev/null 2>"$log" || { tail -n 3 "$log" >&2; exit 3; }
+make_once "$out" "building $name (first time: 1 to 4 minutes)" build
+echo "$out/$name"
