@@ -6,23 +6,23 @@ set -euo pipefail
 programs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../node/lib.sh
 . "$programs/../node/lib.sh"
-name=${1:-}
-[[ $# == 1 && -f $programs/$name/go.mod ]] || die "usage: build.sh $(cd "$programs" && printf '%s|' */ | tr -d / | sed 's/|$//')"
+program=${1:-}
+[[ $# == 1 && -f $programs/$program/go.mod ]] || die "usage: build.sh $(cd "$programs" && printf '%s|' */ | tr -d / | sed 's/|$//')"
 command -v go >/dev/null || die "no Go: see tests/node/build.sh"
 export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
-cd "$programs/$name"
+cd "$programs/$program"
 package=tool
 [[ ! -e main.go ]] || package=.
 
 build() {
-  go build -o "$1/$name" -ldflags "-s -w" "$package"
+  go build -o "$1/$program" -ldflags "-s -w" "$package"
   # Its kinds are in the module, and not in the program.
-  [[ $name != certmanager ]] || cp -r "$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)/deploy/crds" "$1/crds"
+  [[ $program != certmanager ]] || cp -r "$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)/deploy/crds" "$1/crds"
 }
 
-out=$(artifact "$name" "$programs/$name"/* "$programs/build.sh" -- "$go_flags" "$machine")
-log=$cache/log/$name-modules.log
+out=$(artifact "$program" "$programs/$program"/* "$programs/build.sh" -- "$go_flags" "$machine")
+log=$cache/log/$program-modules.log
 mkdir -p "$cache/log"
-[[ -e $out/$name ]] || go list -deps "$package" >/dev/null 2>"$log" || { tail -n 3 "$log" >&2; exit 3; }
-make_once "$out" "building $name (first time: 1 to 4 minutes)" build
-echo "$out/$name"
+[[ -e $out/$program ]] || go list -deps "$package" >/dev/null 2>"$log" || { tail -n 3 "$log" >&2; exit 3; }
+make_once "$out" "building $program (first time: 1 to 4 minutes)" build
+echo "$out/$program"
