@@ -162,7 +162,7 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the referenc
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-validation --test table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-reference
-	deploy/helm/manifests.sh "$$(tests/programs/build.sh helm)" deploy/helm/netclaim deploy/manifests
+	deploy/helm/manifests.sh "$$(tests/programs/build.sh helm)" deploy/helm/netclaim deploy
 
 .PHONY: site
 site: $(mdbook) ## The documentation as a site in OUT (target/site); FILES is where the repository's files can be read

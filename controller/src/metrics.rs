@@ -64,7 +64,7 @@ pub(crate) struct Metrics {
     pub(crate) ready: Ready,
 }
 
-/// Whether this replica leads or can take over, and can answer the API server. Clones share it.
+/// Whether this replica leads or can take over; with a webhook, whether it can answer API servers. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ready {
     is_synced: Arc<AtomicBool>,
@@ -77,7 +77,7 @@ impl Ready {
         self.is_synced.store(ready, Ordering::Relaxed);
     }
 
-    /// Makes readiness wait for the webhook's certificate, because Services ask pods that are ready.
+    /// Makes readiness that of the webhook, which has a certificate or not: Services ask pods that are ready.
     pub(crate) fn needs(&self, served: &Served) {
         self.served.get_or_init(|| served.clone());
     }
@@ -88,17 +88,22 @@ impl Ready {
     }
 
     fn check(&self) -> Result<(), NotReady> {
-        if !self.is_synced.load(Ordering::Relaxed) {
-            Err(NotReady::ApiServer)
-        } else if self.served.get().is_some_and(Served::is_empty) {
-            Err(NotReady::Certificate)
-        } else {
-            Ok(())
-        }
+        ready(self.is_synced.load(Ordering::Relaxed), self.served.get().map(|served| !served.is_empty()))
     }
 }
 
-#[derive(Debug, Error)]
+/// Whether a replica is ready that knows the cluster, or does not; `has_certificate` is that of the webhook, if there is one.
+fn ready(is_synced: bool, has_certificate: Option<bool>) -> Result<(), NotReady> {
+    match has_certificate {
+        Some(false) => Err(NotReady::Certificate),
+        // Reviews need nothing of the cluster: a replica that has just become the leader goes on answering them.
+        Some(true) => Ok(()),
+        None if is_synced => Ok(()),
+        None => Err(NotReady::ApiServer),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Error)]
 enum NotReady {
     #[error("not ready: waiting for the API server, see the log")]
     ApiServer,
@@ -267,7 +272,13 @@ mod tests {
             Webhook::bind(address, certificates, netclaim_webhook::Metrics::default()).await.unwrap();
         ready.needs(webhook.served());
         assert!(ready.lacks().is_some_and(|lacks| lacks.contains("no certificate")));
-        ready.set(false);
-        assert!(ready.lacks().is_some_and(|lacks| lacks.contains("API server")));
+    }
+
+    #[test]
+    fn a_new_leader_goes_on_answering_reviews_while_it_reads_the_cluster() {
+        assert_eq!(super::ready(false, Some(true)), Ok(()));
+        assert_eq!(super::ready(true, Some(false)), Err(NotReady::Certificate));
+        assert_eq!(super::ready(true, None), Ok(()));
+        assert_eq!(super::ready(false, None), Err(NotReady::ApiServer));
     }
 }

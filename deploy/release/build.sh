@@ -93,11 +93,14 @@ cp -r "$chart" "$work/netclaim"
 sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
   -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"
 "$helm" package "$work/netclaim" --destination "$out" >/dev/null
-{
-  printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: netclaim-system\n'
-  "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
-} >"$out/netclaim.yaml"
-grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" || die "netclaim.yaml does not name the image $registry/netclaim:$version"
+for version_and_file in 1.37.0/netclaim.yaml 1.34.0/netclaim-before-1.36.yaml; do
+  file=${version_and_file#*/}
+  {
+    cat deploy/manifests/namespace.yaml
+    "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version "${version_and_file%/*}"
+  } >"$out/$file"
+  grep -q "image: $registry/netclaim:$version$" "$out/$file" || die "$file does not name the image $registry/netclaim:$version"
+done
 mkdir "$work/deploy"
 cp -r deploy/{before-1.36,crds,examples,host-mounts,importer,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
 sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work"/deploy/{importer,manifests}/kustomization.yaml
@@ -105,6 +108,6 @@ grep -q "newName: $registry/netclaim$" "$work/deploy/importer/kustomization.yaml
 pack "$work" "$out/netclaim-$version-deploy.tar.gz" deploy
 cd "$out"
 # The images have digests of their own, which are signed.
-sha256sum -- *.tgz *.tar.gz netclaim.yaml >"$work/SHA256SUMS"
+sha256sum -- *.tgz *.tar.gz netclaim*.yaml >"$work/SHA256SUMS"
 mv "$work/SHA256SUMS" .
 ls -l "$out" >&2

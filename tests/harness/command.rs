@@ -1,4 +1,4 @@
-//! Runs programs; an error has what they wrote to standard error.
+//! Runs programs; an error has what they wrote to standard error, or else to standard output.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -27,12 +27,13 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
     if !output.status.success() {
         let words: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
         let program = command.get_program().to_string_lossy().into_owned();
+        let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
         bail!(
             "{} {} ({}): {}",
             program.rsplit('/').next().unwrap_or_default(),
             words.join(" "),
             if killed { format!("killed after {LIMIT:?}") } else { output.status.to_string() },
-            String::from_utf8_lossy(&output.stderr).trim()
+            String::from_utf8_lossy(said).trim()
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -22,9 +22,11 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/revisionmanager"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/trigger"
 	"github.com/cert-manager/cert-manager/pkg/controller/issuers"
+	"github.com/cert-manager/cert-manager/pkg/util"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -44,6 +46,7 @@ var controllers = []string{
 func main() {
 	// controller-runtime has made the flag --kubeconfig.
 	flag.Parse()
+	ctrl.SetLogger(klog.Background())
 	if err := run(ctrl.SetupSignalHandler()); err != nil {
 		fmt.Fprintln(os.Stderr, "certmanager:", err)
 		os.Exit(1)
@@ -97,6 +100,8 @@ func startInjector(ctx context.Context, group *errgroup.Group) error {
 	if err := api.AddToScheme(scheme.Scheme); err != nil {
 		return err
 	}
+	// It applies under the name in front of the slash.
+	config = util.RestConfigWithUserAgent(config, "cainjector")
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme.Scheme,
 		Metrics: server.Options{BindAddress: "0"},

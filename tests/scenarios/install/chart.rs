@@ -39,32 +39,28 @@ fn files(dir: &std::path::Path) -> Result<BTreeMap<String, String>> {
 }
 
 pub fn the_manifests_are_those_of_the_chart(test: &Test<'_>) -> Result<()> {
-    let dir = test.cluster.dir().join("manifests");
-    fs::create_dir_all(&dir)?;
+    let dir = test.cluster.dir().join("rendered");
     // In a copy of the chart: the files of the original are what is tested.
     let copy = test.cluster.dir().join("copy");
-    if copy.exists() {
-        fs::remove_dir_all(&copy)?;
+    for left in [&dir, &copy] {
+        if left.exists() {
+            fs::remove_dir_all(left)?;
+        }
     }
     output(Command::new("cp").arg("-r").arg(chart()).arg(&copy))?;
     output(Command::new(project("deploy/helm/manifests.sh")).arg(program()?).args([&copy, &dir]))?;
-    for entry in fs::read_dir(copy.join("files/crds"))? {
-        let path = entry?.path();
-        let known = chart().join("files/crds").join(path.file_name().context("no name")?);
-        ensure!(
-            fs::read(&path)? == fs::read(&known)?,
-            "{} is not that of deploy/crds: make generate",
-            known.display()
-        );
-    }
-    let (fresh, committed) = (files(&dir)?, files(&project("deploy/manifests"))?);
-    ensure!(!fresh.is_empty(), "nothing is rendered");
-    ensure!(fresh.keys().eq(committed.keys()), "other files: {:?}, {:?}", fresh.keys(), committed.keys());
-    for (name, text) in &fresh {
-        ensure!(
-            committed[name] == *text,
-            "deploy/manifests/{name} is not what the chart renders: make generate"
-        );
+    output(Command::new("diff").arg("-r").args([copy.join("files"), chart().join("files")]))
+        .context("the chart's files are not those of deploy: make generate")?;
+    for folder in ["manifests", "monitoring"] {
+        let (fresh, committed) = (files(&dir.join(folder))?, files(&project("deploy").join(folder))?);
+        ensure!(!fresh.is_empty(), "nothing is rendered into {folder}");
+        ensure!(fresh.keys().eq(committed.keys()), "other files: {:?}, {:?}", fresh.keys(), committed.keys());
+        for (name, text) in &fresh {
+            ensure!(
+                committed[name] == *text,
+                "deploy/{folder}/{name} is not what the chart renders: make generate"
+            );
+        }
     }
     Ok(())
 }
@@ -116,7 +112,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 }
 
 /// Values that are not the default, and what has to be in the objects for it.
-const VALUES: [(&str, &str); 33] = [
+const VALUES: [(&str, &str); 34] = [
     (
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
         "netclaim@sha256:00",
@@ -167,6 +163,7 @@ const VALUES: [(&str, &str); 33] = [
     ("controller.logLevel=debug", "{name: NETCLAIM_LOG, value: \"debug\"}"),
     ("controller.tolerations[0].operator=Exists", "- operator: Exists"),
     ("rbac.everybodyReadsNetworks=true", "name: system:authenticated"),
+    ("rbac.everybodyReadsNetworks=true", "resources: [deviceclasses]"),
     ("rbac.aggregate=true", "rbac.authorization.k8s.io/aggregate-to-view: \"true\""),
     ("crds.keep=true", "helm.sh/resource-policy: keep"),
     ("rbac.kubeletsReadClaims=true", "name: system:nodes"),
@@ -178,6 +175,11 @@ const VALUES: [(&str, &str); 33] = [
         "ports: [{port: metrics}, {port: webhook}]",
     ),
 ];
+
+/// What Prometheus' operator would find.
+const MONITORING: &str = "monitoring.podMonitors.enabled=true,monitoring.podMonitors.labels.release=prometheus,\
+                          monitoring.alerts.enabled=true,monitoring.alerts.labels.role=alerts,\
+                          agent.metricsAddress=0.0.0.0:9999";
 
 /// Has cert-manager make the webhook's certificate.
 const CERT_MANAGER: &str =
@@ -202,7 +204,17 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     }
     let default = helm.template(&chart, &[])?;
     ensure!(!default.contains("webhook"), "the webhook is not off by default");
-    // The cluster does not know cert-manager's kinds.
+    // The cluster does not know the kinds of cert-manager and of Prometheus' operator.
+    let objects = helm.template(&chart, &["--set", MONITORING])?;
+    for present in [
+        "replacement: '$1:9999'",
+        "release: prometheus",
+        "kind: PrometheusRule",
+        "role: alerts",
+        "The agent of node {{ $labels.node }} does not answer",
+    ] {
+        ensure!(objects.contains(present), "{MONITORING}: no {present:?} in the objects");
+    }
     let objects = helm.template(&chart, &["--set", CERT_MANAGER])?;
     for present in [
         "cert-manager.io/inject-ca-from: netclaim-system/netclaim-webhook",

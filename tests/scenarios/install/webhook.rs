@@ -44,6 +44,32 @@ fn served(test: &Test<'_>) -> Result<[String; 2]> {
     Ok([text(&pod["metadata"]["uid"]), serial])
 }
 
+/// A mistake in each other kind that the webhook looks at and that the definitions let through, and what is said of it.
+fn bad_objects(test: &Test<'_>, network: &str) -> Vec<(Value, String)> {
+    let parameters = || attachment(json!({"mac": "02:00:5e:10:00"}));
+    let mut template = objects::claim_template("template", network);
+    template["spec"]["spec"]["devices"]["config"] = json!([parameters()]);
+    let object = |kind: &str, spec| {
+        json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": kind, "metadata": {"name": test.name("bad")}, "spec": spec,
+        })
+    };
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": test.name("bad")},
+        "spec": {"config": [parameters()]},
+    });
+    let network = object("Network", json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "../macvlan"}]}}));
+    let policy = object("UplinkPolicy", json!({"links": {"names": ["eth["]}}));
+    let ranges = json!({"ranges": [{"subnet": "10.9.0.0/24"}, {"subnet": "10.9.0.128/25"}]});
+    vec![
+        (template, "spec.spec.devices.config[0].opaque.parameters.mac: ".to_owned()),
+        (class, "spec.config[0].opaque.parameters.mac: ".to_owned()),
+        (network, "spec.cni.plugins[0].type: ".to_owned()),
+        (policy, "spec.links.names[0]: ".to_owned()),
+        (object("AddressPool", ranges), "spec.ranges[1]".to_owned()),
+    ]
+}
+
 pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Result<()> {
     and_then_as_before(test, |helm| {
         let enabled = ["--take-ownership", "--force-conflicts", "--set", "webhook.enabled=true"];
@@ -68,6 +94,16 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         ] {
             ensure!(error.contains(expected), "no {expected:?} in {error}");
         }
+        for (bad, expected) in bad_objects(test, &network) {
+            let error = refused(test, &bad)?;
+            ensure!(error.contains(&expected), "no {expected:?} in {error}");
+        }
+        let mut class = test.cluster.get(&["deviceclass", &network])?;
+        class["spec"]["config"] = json!([attachment(json!({"mac": "02:00:5e:10:00"}))]);
+        let replaced = test.cluster.kubectl_with(&["replace", "-f", "-"], &class.to_string()).err();
+        let error = replaced.map(|error| format!("{error:#}")).context("a class may be made wrong")?;
+        ensure!(error.contains("spec.config[0].opaque.parameters.mac: "), "{error}");
+
         let mut unwise = test.cluster.get(&["network", &network])?;
         unwise["metadata"] = json!({"name": test.name("unwise"), "labels": unwise["metadata"]["labels"]});
         unwise["spec"]["capacity"] = json!({"bandwidth": "1G"});

@@ -1,7 +1,7 @@
 {{/* netclaim is one per cluster, like its driver's name: its objects have fixed names. */}}
 
 {{- define "netclaim.image" -}}
-{{- $repository := required "image.repository is empty: push netclaim's image and name it, see docs/install.md" .Values.image.repository -}}
+{{- $repository := required "image.repository is empty: push netclaim's image and name it, see https://netclaim.dev/install.html" .Values.image.repository -}}
 {{- if .Values.image.digest -}}
 {{ $repository }}@{{ .Values.image.digest }}
 {{- else -}}
