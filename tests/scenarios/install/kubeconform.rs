@@ -42,7 +42,10 @@ impl Kubeconform {
         command.args(["-strict", "-summary", "-schema-location"]).arg(self.schemas.join(names));
         let summary = output(command.arg(file))?;
         let count = objects.lines().filter(|line| line.starts_with("kind: ")).count();
-        ensure!(summary.contains(&format!("Valid: {count}, Invalid: 0, Errors: 0, Skipped: 0")), "{count}: {summary}");
+        ensure!(
+            summary.contains(&format!("Valid: {count}, Invalid: 0, Errors: 0, Skipped: 0")),
+            "{count}: {summary}"
+        );
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod migrate;
 mod plugins;
 mod quick_start;
 mod status;
+mod tenants;
 mod upgrade;
 mod webhook;
 
@@ -29,6 +30,7 @@ use migrate::*;
 use plugins::*;
 use quick_start::*;
 use status::*;
+use tenants::*;
 use upgrade::*;
 use webhook::*;
 
@@ -42,7 +44,8 @@ fn main() -> ExitCode {
                 a_misspelt_value_is_refused_by_name,
                 plugins_of_an_image_are_mounted_or_copied,
                 each_value_reaches_the_objects,
-                kubeconform_finds_no_mistakes;
+                kubeconform_finds_no_mistakes,
+                whoever_may_view_the_cluster_sees_networks_and_changes_none;
             alone:
                 netclaimctl_shows_what_is_used_and_what_is_wrong,
                 netclaimctl_says_which_plugin_a_node_lacks,
@@ -56,7 +59,8 @@ fn main() -> ExitCode {
                 plugins_come_from_an_image,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve,
-                the_webhook_has_a_certificate_of_cert_manager;
+                the_webhook_has_a_certificate_of_cert_manager,
+                claims_can_be_written_while_controllers_come_and_go;
         ],
     )
 }

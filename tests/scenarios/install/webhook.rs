@@ -1,8 +1,10 @@
 //! The validating webhook on a real cluster, with a certificate of its own and with one of cert-manager.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use netclaim_tests::objects::{self, attachment, list, text};
 use netclaim_tests::{SYSTEM, Test, eventually, output};
 use serde_json::{Value, json};
@@ -32,12 +34,17 @@ fn may(test: &Test<'_>, verb: &str, what: &str) -> bool {
     test.cluster.kubectl(&["auth", "can-i", verb, what, "-n", SYSTEM, "--as", CONTROLLER]).is_ok()
 }
 
-/// The controller's pod that answers, and the certificate that it shows.
-fn served(test: &Test<'_>) -> Result<[String; 2]> {
+/// The controllers' pods that are not about to end.
+fn running(test: &Test<'_>) -> Result<Vec<Value>> {
     let pods = ["-n", SYSTEM, "pods", "-l", "app.kubernetes.io/name=netclaim-controller"];
     let pods = test.cluster.get(&pods)?;
-    let running = list(&pods["items"]).find(|pod| pod["metadata"].get("deletionTimestamp").is_none());
-    let pod = running.context("no controller runs")?;
+    let running = list(&pods["items"]).filter(|pod| pod["metadata"].get("deletionTimestamp").is_none());
+    Ok(running.cloned().collect())
+}
+
+/// The controller's pod that answers, and the certificate that it shows.
+fn served(test: &Test<'_>) -> Result<[String; 2]> {
+    let pod = running(test)?.into_iter().next().context("no controller runs")?;
     let show = "openssl s_client -connect \"$1:9443\" </dev/null 2>/dev/null | openssl x509 -noout -serial";
     let address = text(&pod["status"]["podIP"]);
     let serial = output(Command::new("bash").args(["-o", "pipefail", "-c", show, "-", &address]))?;
@@ -45,7 +52,7 @@ fn served(test: &Test<'_>) -> Result<[String; 2]> {
 }
 
 /// A mistake in each other kind that the webhook looks at and that the definitions let through, and what is said of it.
-fn bad_objects(test: &Test<'_>, network: &str) -> Vec<(Value, String)> {
+fn bad_objects(test: &Test<'_>, network: &str) -> [(Value, &'static str); 5] {
     let parameters = || attachment(json!({"mac": "02:00:5e:10:00"}));
     let mut template = objects::claim_template("template", network);
     template["spec"]["spec"]["devices"]["config"] = json!([parameters()]);
@@ -58,15 +65,17 @@ fn bad_objects(test: &Test<'_>, network: &str) -> Vec<(Value, String)> {
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": test.name("bad")},
         "spec": {"config": [parameters()]},
     });
-    let network = object("Network", json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "../macvlan"}]}}));
-    let policy = object("UplinkPolicy", json!({"links": {"names": ["eth["]}}));
-    let ranges = json!({"ranges": [{"subnet": "10.9.0.0/24"}, {"subnet": "10.9.0.128/25"}]});
-    vec![
-        (template, "spec.spec.devices.config[0].opaque.parameters.mac: ".to_owned()),
-        (class, "spec.config[0].opaque.parameters.mac: ".to_owned()),
-        (network, "spec.cni.plugins[0].type: ".to_owned()),
-        (policy, "spec.links.names[0]: ".to_owned()),
-        (object("AddressPool", ranges), "spec.ranges[1]".to_owned()),
+    let network =
+        object("Network", json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "../macvlan"}]}}));
+    let rack = json!({"matchLabels": {"rack": "no label"}});
+    let policy = object("UplinkPolicy", json!({"links": {"names": ["eth1"]}, "nodeSelector": rack}));
+    let pool = object("AddressPool", json!({"ranges": [{"subnet": "10.60.0.1/20"}]}));
+    [
+        (template, "spec.spec.devices.config[0].opaque.parameters.mac: "),
+        (class, "spec.config[0].opaque.parameters.mac: "),
+        (network, "spec.cni.plugins[0].type: "),
+        (policy, "spec.nodeSelector.matchLabels: rack=no label cannot be a label"),
+        (pool, "spec.ranges[0].subnet: 10.60.0.1/20 has host bits set"),
     ]
 }
 
@@ -96,7 +105,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         }
         for (bad, expected) in bad_objects(test, &network) {
             let error = refused(test, &bad)?;
-            ensure!(error.contains(&expected), "no {expected:?} in {error}");
+            ensure!(error.contains(expected), "no {expected:?} in {error}");
         }
         let mut class = test.cluster.get(&["deviceclass", &network])?;
         class["spec"]["config"] = json!([attachment(json!({"mac": "02:00:5e:10:00"}))]);
@@ -177,4 +186,70 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         cert_manager.remove("netclaim-webhook-tls")?;
         nothing_is_left(test.cluster, &KEPT)
     })
+}
+
+pub fn claims_can_be_written_while_controllers_come_and_go(test: &Test<'_>) -> Result<()> {
+    and_then_as_before(test, |helm| {
+        let values = "webhook.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
+                      controller.networkPolicy.enabled=true";
+        helm.release("install", &["--take-ownership", "--force-conflicts", "--set", values])?;
+        let network = test.macvlan("a")?;
+        let good = |name: &str| claim(name, &network, attachment(json!({"ifName": "data0"})));
+        eventually(20, "the API server knows the certificate", || test.create([good("first")]))?;
+
+        let stop = AtomicBool::new(false);
+        let written = thread::scope(|scope| {
+            let writer = scope.spawn(|| -> Result<usize> {
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    test.create([good(&format!("good-{count}"))])
+                        .with_context(|| format!("claim {count}"))?;
+                    count += 1;
+                }
+                Ok(count)
+            });
+            let done = leader_goes(test).and_then(|()| all_go(test));
+            stop.store(true, Ordering::Relaxed);
+            let written = writer.join().map_err(|_| anyhow!("the thread that writes claims panicked"))?;
+            done.and(written)
+        })?;
+        ensure!(written > 20, "only {written} claims were written meanwhile");
+        test.kubectl(&["delete", "resourceclaim", "--all"])?;
+        Ok(())
+    })
+}
+
+/// Evicts the controller that leads, as a drain does, and checks that the budget keeps the other one meanwhile.
+fn leader_goes(test: &Test<'_>) -> Result<()> {
+    let [leader, other] = eventually(40, "one of two controllers leads", || {
+        let lease = test.cluster.get(&["-n", SYSTEM, "lease", "netclaim-controller"])?;
+        let leader = text(&lease["spec"]["holderIdentity"]);
+        let running = running(test)?;
+        let names: Vec<String> = running.iter().map(|pod| text(&pod["metadata"]["name"])).collect();
+        ensure!(names.len() == 2 && names.contains(&leader), "{leader:?} leads, and {names:?} run");
+        let other = names.into_iter().find(|name| *name != leader).context("there is no other")?;
+        Ok([leader, other])
+    })?;
+    let evict = |pod: &str| {
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": SYSTEM},
+        });
+        let path = format!("/api/v1/namespaces/{SYSTEM}/pods/{pod}/eviction");
+        test.cluster.kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction.to_string())
+    };
+    evict(&leader)?;
+    let refused = evict(&other).err().context("both were evicted")?;
+    ensure!(format!("{refused:#}").contains("disruption budget"), "{refused:#}");
+    eventually(60, "the other one leads", || {
+        let lease = test.cluster.get(&["-n", SYSTEM, "lease", "netclaim-controller"])?;
+        ensure!(lease["spec"]["holderIdentity"] != json!(leader), "{leader} still does");
+        Ok(())
+    })
+}
+
+/// Restarts all controllers, one after the other.
+fn all_go(test: &Test<'_>) -> Result<()> {
+    test.cluster.kubectl(&["-n", SYSTEM, "rollout", "restart", "deployment/netclaim-controller"])?;
+    let status = ["-n", SYSTEM, "rollout", "status", "deployment/netclaim-controller", "--timeout=120s"];
+    test.cluster.kubectl(&status).map(drop)
 }

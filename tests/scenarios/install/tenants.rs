@@ -1,0 +1,51 @@
+//! What those who are no admins may see and do.
+
+use anyhow::{Result, ensure};
+use netclaim_tests::{Test, eventually};
+
+/// What nobody gets by Kubernetes' roles for users.
+const FORBIDDEN: [(&str, &str); 7] = [
+    ("create", "networks.netclaim.dev"),
+    ("patch", "networks.netclaim.dev"),
+    ("delete", "networks.netclaim.dev"),
+    ("list", "uplinkpolicies.netclaim.dev"),
+    ("list", "addressleases.netclaim.dev"),
+    ("delete", "addressblocks.netclaim.dev"),
+    ("create", "deviceclasses.resource.k8s.io"),
+];
+
+pub fn whoever_may_view_the_cluster_sees_networks_and_changes_none(test: &Test<'_>) -> Result<()> {
+    let nobody = test.name("nobody");
+    ensure!(!may(test, &nobody, "list", "networks.netclaim.dev"), "everybody may read Networks");
+    for role in ["view", "edit", "admin"] {
+        let user = test.name(role);
+        let bind = [
+            "create",
+            "clusterrolebinding",
+            &user,
+            &format!("--clusterrole={role}"),
+            &format!("--user={user}"),
+        ];
+        test.cluster.kubectl(&bind)?;
+        let checked = check(test, &user);
+        test.cluster.kubectl(&["delete", "clusterrolebinding", &user])?;
+        checked?;
+    }
+    Ok(())
+}
+
+fn check(test: &Test<'_>, user: &str) -> Result<()> {
+    // The API server takes a moment to learn of the binding.
+    eventually(20, "Networks can be read", || {
+        ensure!(may(test, user, "list", "networks.netclaim.dev"), "{user} may not list Networks");
+        Ok(())
+    })?;
+    for (verb, what) in FORBIDDEN {
+        ensure!(!may(test, user, verb, what), "{user} may {verb} {what}");
+    }
+    Ok(())
+}
+
+fn may(test: &Test<'_>, user: &str, verb: &str, what: &str) -> bool {
+    test.cluster.kubectl(&["auth", "can-i", verb, what, "--as", user, "--quiet"]).is_ok()
+}
