@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{
     attachment, claim, claim_template, class_of_network, list, network, pod, request, text,
 };
-use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
+use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
 pub fn two_pods_of_a_claim_template_reach_each_other(test: &Test<'_>) -> Result<()> {
@@ -87,6 +87,22 @@ pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
     ensure!(known["gate"] == "open" && known["sandbox"] == sandbox, "{known}");
     ensure!(known["attachments"][0]["phase"] == "attached", "{known}");
     Ok(())
+}
+
+pub fn the_controller_says_what_it_knows(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let dump = ["exec", "-n", SYSTEM, CONTROLLER, "--", "netclaim-controller", "--dump-state"];
+    eventually(20, "the controller's state has the Network", || {
+        let state: Value = serde_json::from_str(&test.cluster.kubectl(&dump)?)?;
+        ensure!(state["leads"] == true && state["notReady"].is_null(), "{state}");
+        let known = &state["objects"]["networks"][&network];
+        ensure!(known["accepted"] == true && known["nodes"]["publishing"] == 1, "{state}");
+        let listed = [&state["objects"]["listed"], &state["addresses"]["listed"]];
+        let listed = listed.iter().flat_map(|listed| listed.as_object().into_iter().flatten());
+        ensure!(listed.clone().count() == 8 && listed.clone().all(|(_, is)| *is == true), "{state}");
+        ensure!(state["waitingPods"]["groups"].is_array(), "{state}");
+        Ok(())
+    })
 }
 
 pub fn a_pod_with_two_claims_has_two_interfaces(test: &Test<'_>) -> Result<()> {
