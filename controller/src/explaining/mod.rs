@@ -12,6 +12,7 @@
 
 mod note;
 mod pods;
+mod queue;
 mod read;
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! Pods of one namespace with the same claim templates, node selectors and tolerations are a group, such as those of a
 //! Deployment. What is said of one of them holds for all.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use netclaim_process::label_values;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::queue::Queue;
 use crate::waiting::{PodObject, Unschedulable};
 
 /// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node before.
@@ -29,6 +30,9 @@ const FOREIGN: Duration = Duration::from_secs(1800);
 
 /// Time between two reports of the same cause on a pod. API servers forget events after an hour.
 const REPEAT: Duration = Duration::from_secs(3000);
+
+/// The most pods of a group that get an event after one judgement. All wait for the same, and a Deployment may have thousands.
+const EVENTS: usize = 20;
 
 /// The most groups in `--dump-state`.
 const SHOWN_GROUPS: usize = 100;
@@ -74,8 +78,8 @@ pub(super) struct Pods {
     by_uid: HashMap<String, PodGroup>,
     /// The list in progress.
     listing: HashMap<String, Unschedulable>,
-    /// UIDs of pods that may need a report, each once.
-    to_report: VecDeque<String>,
+    /// The pods that may need a report, each once.
+    to_report: Queue,
 }
 
 /// What a judgement has found.
@@ -92,7 +96,7 @@ label_values! {
     pub(crate) enum Outcome {
         /// An event was written.
         Reported = "Reported",
-        /// An earlier event has the cause.
+        /// An earlier event has the cause, or events of other pods of the group.
         Known = "Known",
         /// A node can serve it, so that the scheduler has another reason.
         Served = "Served",
@@ -221,14 +225,21 @@ impl Pods {
         }
         members.note = note;
         let mut pods = 0;
+        let mut unreported = Vec::new();
         for (uid, pod) in members.pods.iter_mut().filter(|(_, pod)| pod.since + PATIENCE <= now) {
             pod.is_judged = true;
+            pods += 1;
             if members.note.as_ref().is_some_and(|note| !pod.has_report(note, now)) {
-                if !std::mem::replace(&mut pod.is_queued, true) {
-                    self.to_report.push_back(uid.clone());
-                }
-            } else {
-                pods += 1;
+                unreported.push((uid, pod));
+            }
+        }
+        // Those of earlier judgements that are still queued count, too. After them, pods without any report go first.
+        unreported.sort_by_key(|(_, pod)| (!pod.is_queued, pod.reported.is_some(), pod.since));
+        unreported.truncate(EVENTS);
+        pods -= unreported.len();
+        for (uid, pod) in unreported {
+            if !std::mem::replace(&mut pod.is_queued, true) {
+                self.to_report.push(&group.namespace, uid.clone());
             }
         }
         (pods, outcome)
@@ -241,7 +252,7 @@ impl Pods {
 
     /// Returns the next event to write.
     pub(super) fn next_report(&mut self, now: Instant) -> Option<Report> {
-        while let Some(uid) = self.to_report.pop_front() {
+        while let Some(uid) = self.to_report.pop() {
             let Some(group) = self.by_uid.get(&uid) else { continue };
             let Some(members) = self.groups.get_mut(group) else { continue };
             let Some(pod) = members.pods.get_mut(&uid) else { continue };
@@ -443,6 +454,44 @@ mod tests {
         assert!(again.contains(&"bank".to_owned()), "{again:?}");
         let judged = pods.groups.values().filter(|members| members.judged.is_some()).count();
         assert_eq!(judged, 2 * MOST - 1);
+    }
+
+    #[test]
+    fn many_pods_of_a_namespace_do_not_delay_the_events_of_others() {
+        let (mut pods, start) = (Pods::default(), Instant::now());
+        // Two Deployments of a namespace, and afterwards a pod of another one.
+        for n in 0..2000 {
+            let rack = json!({"rack": (n % 2).to_string()});
+            let web = pod(&format!("web-{n}"), |pod| pod["spec"]["nodeSelector"] = rack);
+            pods.apply(&watcher::Event::Apply(web), start);
+        }
+        let other = pod("other", |pod| pod["metadata"]["namespace"] = json!("zoo"));
+        pods.apply(&watcher::Event::Apply(other), start + SECOND);
+        let reported = judge(&mut pods, &cause("full"), start + PATIENCE + SECOND);
+        assert_eq!(reported.iter().position(|report| report == "other: full"), Some(1));
+        assert_eq!(reported.len(), 2 * EVENTS + 1);
+    }
+
+    #[test]
+    fn a_judgement_of_many_pods_makes_few_events_of_those_that_wait_longest_without_one() {
+        let (mut pods, start) = (Pods::default(), Instant::now());
+        for n in (0..50).rev() {
+            pods.apply(&waits(&format!("web-{n}")), start + n * SECOND / 50);
+        }
+        let now = start + PATIENCE + SECOND;
+        let (group, _) = pods.take_due(now, MOST).remove(0);
+        assert_eq!(pods.answer(&group, &cause("full"), now), (30, Outcome::Known));
+        assert_eq!(pods.answer(&group, &cause("full"), now), (30, Outcome::Known), "they are queued");
+        assert_eq!(pods.shown(now)["eventsToWrite"], 20);
+        let reported = |pods: &mut Pods, now: Instant| -> Vec<String> {
+            std::iter::from_fn(|| pods.next_report(now)).map(|report| report.name).collect()
+        };
+        let named =
+            |numbers: std::ops::Range<u32>| -> Vec<String> { numbers.map(|n| format!("web-{n}")).collect() };
+        assert_eq!(reported(&mut pods, now), named(0..20));
+        assert_eq!(pods.next(), Some(now + SOONEST), "the others are judged, too");
+        pods.answer(&group, &cause("down"), now + SOONEST);
+        assert_eq!(reported(&mut pods, now + SOONEST), named(20..40), "the cause is another one");
     }
 
     #[test]
