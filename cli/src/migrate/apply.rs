@@ -134,16 +134,32 @@ pub(super) async fn apply<'a>(client: &Client, objects: &[&'a Value]) -> Vec<App
         let is_kind = |object: &&&Value| object.get("kind").and_then(Value::as_str) == Some(kind.kind);
         for object in objects.iter().filter(is_kind) {
             let target = Target::of(kind, object);
-            let mut result = apply_one(client, kind, &target, object).await;
-            // A Network of this run is for the template's namespace, and the policy on namespaces does not know it yet.
-            if matches!(&result, Err(error) if error.is_forbidden()) && kind.kind == TEMPLATES.kind {
-                tokio::time::sleep(POLICY).await;
-                result = apply_one(client, kind, &target, object).await;
-            }
+            let result = apply_one(client, kind, &target, object).await;
             applied.push(Applied { object, target, result });
         }
     }
+    // A Network of this run may be for the template's namespace, and the policy on namespaces does not know it yet.
+    let may_be_late = applied.iter().any(Applied::is_changed_network);
+    if may_be_late && applied.iter().any(Applied::is_forbidden_template) {
+        tokio::time::sleep(POLICY).await;
+        for applied in &mut applied {
+            if applied.is_forbidden_template() {
+                applied.result = apply_one(client, &TEMPLATES, &applied.target, applied.object).await;
+            }
+        }
+    }
     applied
+}
+
+impl Applied<'_> {
+    fn is_changed_network(&self) -> bool {
+        self.target.kind == read::NETWORKS.kind
+            && matches!(self.result, Ok(Change::Created | Change::Configured))
+    }
+
+    fn is_forbidden_template(&self) -> bool {
+        self.target.kind == TEMPLATES.kind && self.result.as_ref().is_err_and(ApplyError::is_forbidden)
+    }
 }
 
 impl ApplyError {
@@ -262,10 +278,40 @@ mod tests {
         let refused = lines(&fake, &[&template("wan")]).await;
         let command = "kubectl --namespace shop delete resourceclaimtemplate deployment-web";
         assert!(refused[0].contains(command), "{}", refused[0]);
-        // The policy on namespaces may not know yet that the Network is for this namespace.
-        fake.requests();
-        fake.refuse("PATCH", PATH, Some((403, "Forbidden")));
-        assert!(lines(&fake, &[&template("lan")]).await[0].contains("cannot be applied"));
-        assert_eq!(fake.requests().len(), 2, "it is tried again once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forbidden_templates_are_tried_again_together_after_a_changed_network() {
+        const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/shop/resourceclaimtemplates/";
+        let fake = Fake::new();
+        let templates = ["a", "b", "c", "d"].map(|name| {
+            let mut template = template("lan");
+            template["metadata"]["name"] = json!(name);
+            template
+        });
+        let lan = network("lan", "eth1");
+        let all: Vec<&Value> = templates.iter().chain([&lan]).collect();
+        for name in ["a", "b", "c"] {
+            fake.refuse("PATCH", &format!("{TEMPLATES}{name}"), Some((403, "Forbidden")));
+        }
+        // The policy knows the Network in time for all but one.
+        let known = async {
+            tokio::time::sleep(POLICY / 2).await;
+            for name in ["a", "b"] {
+                fake.refuse("PATCH", &format!("{TEMPLATES}{name}"), None);
+            }
+        };
+        let begin = tokio::time::Instant::now();
+        let (first, _) = tokio::join!(lines(&fake, &all), known);
+        assert_eq!(begin.elapsed(), POLICY, "one pause for all of them");
+        assert!(first[1..3].iter().all(|line| line.ends_with(" created in namespace shop")), "{first:?}");
+        assert!(first[3].contains("/c in namespace shop: cannot be applied"), "{first:?}");
+        assert_eq!(fake.requests().len(), 1 + 4 + 3);
+
+        // The Network is as it was: the policy knows it, and forbids the template for another reason.
+        let begin = tokio::time::Instant::now();
+        let second = lines(&fake, &all).await;
+        assert_eq!((begin.elapsed(), fake.requests().len()), (Duration::ZERO, 1 + 4));
+        assert!(second[3].contains("cannot be applied"), "{second:?}");
     }
 }
