@@ -1,5 +1,6 @@
 //! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`, and completes that plugin's command line
 //! under the name `kubectl_complete-netclaim`. Exits with 0 on success, 1 on failure, 2 on a wrong command line, and 130 if interrupted.
+//! A command that runs until it is stopped exits with 0 on SIGTERM.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// How long a killed plugin may take to exit.
 const KILLED: Duration = Duration::from_millis(200);
 
+/// The exit code of a program that was interrupted.
+const INTERRUPTED: u8 = 130;
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let mut words = env::args_os();
@@ -21,6 +25,7 @@ async fn main() -> ExitCode {
     }
     let cli = netclaim_cli::Cli::from_command_line();
     let is_cni = matches!(cli.command, Command::Cni(_));
+    let is_service = cli.command.runs_until_stopped();
     // CNI plugins must not inherit the caller's open files. Other commands may read them: `-f <(helm template …)`.
     if is_cni && let Err(error) = netclaim_cni::close_inherited_descriptors() {
         eprintln!("netclaimctl: cannot close inherited descriptors: {error}");
@@ -40,25 +45,37 @@ async fn main() -> ExitCode {
     };
     tokio::select! {
         code = netclaim_cli::run(cli, &mut out, &mut err, Colours::of_stdout()) => code,
-        () = interrupted => {
+        signal = interrupted => match signal {
+            Signal::Terminate if is_service => {
+                eprintln!("netclaimctl: stopping");
+                ExitCode::SUCCESS
+            }
             // Plugins have their own process groups, so the terminal does not interrupt them; the drop of `run` kills them.
-            if is_cni {
+            _ if is_cni => {
                 eprintln!("netclaimctl: interrupted; what was begun is not finished: `cni attachments` shows what to `cni del`");
                 tokio::time::sleep(KILLED).await;
-            } else {
-                eprintln!("netclaimctl: interrupted");
+                INTERRUPTED.into()
             }
-            ExitCode::from(130)
-        }
+            _ => {
+                eprintln!("netclaimctl: interrupted");
+                INTERRUPTED.into()
+            }
+        },
     }
 }
 
-fn interrupted() -> io::Result<impl Future<Output = ()>> {
+/// A signal that ends the program.
+enum Signal {
+    Terminate,
+    Interrupt,
+}
+
+fn interrupted() -> io::Result<impl Future<Output = Signal>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+            _ = term.recv() => Signal::Terminate,
+            _ = int.recv() => Signal::Interrupt,
         }
     })
 }

@@ -43,8 +43,8 @@ fn a_signal_ends_a_command_that_waits_for_standard_input() {
     }
 }
 
-#[test]
-fn an_interrupted_command_says_no_more_than_that() {
+/// Sends a signal to a command that waits for a server which never answers. Returns exit code and standard error.
+fn ended_by(signal: &str, command: &[&str]) -> (Option<i32>, String) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
@@ -54,15 +54,30 @@ fn an_interrupted_command_says_no_more_than_that() {
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
     fs::write(&kubeconfig, config.to_string()).unwrap();
     let child = Command::new("env")
-        .args(["--default-signal", NETCLAIMCTL, "status", "--kubeconfig"])
+        .args(["--default-signal", NETCLAIMCTL])
+        .args(command)
+        .arg("--kubeconfig")
         .arg(&kubeconfig)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A server that never answers.
     let _connection = server.accept().unwrap();
-    kill(&child, "-INT");
+    kill(&child, signal);
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "netclaimctl: interrupted\n");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_interrupted_command_says_no_more_than_that() {
+    let interrupted = (Some(130), "netclaimctl: interrupted\n".to_owned());
+    for signal in ["-INT", "-TERM"] {
+        assert_eq!(ended_by(signal, &["status"]), interrupted, "{signal}");
+    }
+}
+
+#[test]
+fn a_continuous_migration_that_is_told_to_stop_has_not_failed() {
+    const IMPORTER: [&str; 3] = ["migrate", "--apply", "--watch"];
+    assert_eq!(ended_by("-TERM", &IMPORTER), (Some(0), "netclaimctl: stopping\n".to_owned()));
+    assert_eq!(ended_by("-INT", &IMPORTER), (Some(130), "netclaimctl: interrupted\n".to_owned()));
 }

@@ -6,16 +6,18 @@
 //! ```
 //!
 //! Invariants:
-//! * Only what a translation reads is kept. A workload without networks is not, and a change of a status is no change.
+//! * Only what a translation reads is kept, and what events name. A workload without networks is not, and a change of a status is no change.
 //! * Nothing is known of a kind until all of it was listed. A list that is interrupted changes nothing.
 
 use std::collections::BTreeMap;
 
 use futures::stream::{BoxStream, StreamExt as _, select_all};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::core::DynamicObject;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use netclaim_cni::error_chain;
+use netclaim_whereabouts::ObjectRef;
 use serde_json::{Map, Value};
 
 use super::input::{DEFAULT_NETWORK, NETWORKS};
@@ -109,6 +111,20 @@ impl Cache {
         self.kinds.iter().all(|known| known.is_complete)
     }
 
+    /// Returns how events name an object; `None` if it is not known.
+    pub(super) fn reference(&self, object: &ObjectRef) -> Option<ObjectReference> {
+        let (kind, known) = WATCHED.iter().zip(&self.kinds).find(|(kind, _)| kind.kind == object.kind)?;
+        let found = known.objects.get(&(object.namespace.clone(), object.name.clone()))?;
+        Some(ObjectReference {
+            api_version: Some(kind.api_version.to_owned()),
+            kind: Some(kind.kind.to_owned()),
+            namespace: Some(object.namespace.clone()),
+            name: Some(object.name.clone()),
+            uid: found.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned),
+            ..ObjectReference::default()
+        })
+    }
+
     /// Returns all objects.
     pub(super) fn objects(&self) -> impl Iterator<Item = &Value> {
         self.kinds.iter().flat_map(|known| known.objects.values())
@@ -131,7 +147,8 @@ fn relevant(kind: &Kind, object: DynamicObject) -> Option<Value> {
     fields.retain(|field, _| matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "spec"));
     let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut)?;
     let is_read = |field: &str| match field {
-        "namespace" | "name" | "ownerReferences" => true,
+        // `kubectl describe` finds events by the UID.
+        "namespace" | "name" | "uid" | "ownerReferences" => true,
         "labels" | "annotations" => is_nad,
         _ => false,
     };

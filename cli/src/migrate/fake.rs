@@ -1,4 +1,4 @@
-//! A fake API server that keeps objects, for tests: it lists, watches, reads and applies them, and knows nothing of managers.
+//! A fake API server that keeps objects, for tests: it lists, watches, reads, creates and applies them, and knows nothing of managers.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -72,6 +72,13 @@ impl Fake {
         self.state.lock().unwrap().objects.get(&key).cloned()
     }
 
+    /// Returns the events that were written.
+    pub(super) fn written_events(&self) -> Vec<Value> {
+        let state = self.state.lock().unwrap();
+        let events = state.objects.iter().filter(|((plural, ..), _)| plural == "events");
+        events.map(|(_, event)| event.clone()).collect()
+    }
+
     /// Answers requests of this method whose path begins so with an error, or as before.
     pub(super) fn refuse(&self, method: &'static str, path: &str, answer: Option<(u16, &str)>) {
         let mut state = self.state.lock().unwrap();
@@ -120,6 +127,10 @@ impl Fake {
             if method == "GET" {
                 return before
                     .map_or_else(|| text(status(404, "NotFound")), |object| (200, object.to_string()));
+            }
+            if method == "POST" {
+                let name = written["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                return text((201, self.change((key.0, key.1, name), "ADDED", written)));
             }
             assert_eq!((method, query.get("fieldManager")), ("PATCH", Some(&"netclaimctl-migrate")));
             assert_eq!(query.get("force"), None, "conflicts are not forced");

@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! * A round begins 1 s after a change, so that changes which come together are one, and at least 10 s after the round before.
-//! * It prints what has changed since the round before: objects, report, errors.
+//! * It prints what has changed since the round before: objects, report, errors. An object gets an event for each finding that is new.
 //! * It deletes nothing. Objects whose NetworkAttachmentDefinition is gone are named once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use super::apply::{Change, apply};
 use super::cache::{self, Cache, WATCHED};
 use super::choice::Choice;
+use super::events::Unreported;
 use super::input::Input;
 use super::read;
 use super::report::Migration;
@@ -106,6 +107,7 @@ struct Done {
     /// The objects as they were applied.
     applied: BTreeSet<String>,
     said: Migration,
+    unreported: Unreported,
     errors: BTreeSet<String>,
     /// Objects whose definition is gone.
     gone: BTreeSet<String>,
@@ -127,6 +129,9 @@ impl Importer<'_> {
         if let Err(error) = self.translate(cache, &mut errors, out, err).await {
             errors.insert(printable(&error_chain(&error).to_string()));
         }
+        for error in self.done.unreported.write(self.client, cache).await {
+            errors.insert(printable(&error_chain(&error).to_string()));
+        }
         for error in errors.difference(&self.done.errors) {
             failed(err, error);
         }
@@ -134,7 +139,7 @@ impl Importer<'_> {
         self.done.errors = errors;
         if !has_failed {
             self.retry = PAUSE;
-            return self.full;
+            return if self.done.unreported.is_empty() { self.full } else { Instant::now() + PAUSE };
         }
         let retry = self.retry;
         self.retry = MAX_RETRY.min(retry * 2);
@@ -172,7 +177,9 @@ impl Importer<'_> {
         // What is not translated any more may come back as it was.
         let made: BTreeSet<String> = migration.objects.iter().map(Value::to_string).collect();
         self.done.applied.retain(|object| made.contains(object));
-        let _ = write!(err, "{}", migration.news(&self.done.said));
+        let news = migration.news(&self.done.said);
+        let _ = write!(err, "{news}");
+        self.done.unreported.update(&news.refused, &migration.refused);
         self.done.said = migration;
         let gone = gone(&input, self.choice);
         for line in gone.difference(&self.done.gone) {
@@ -379,6 +386,67 @@ mod tests {
         fake.refuse("GET", "/apis/netclaim.dev/v1alpha1/networks", None);
         let (out, _) = running.after(MAX_RETRY.as_secs()).await;
         assert!(out.contains("network.netclaim.dev/shop-more created"), "{out}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_is_not_translated_gets_one_event_for_each_finding() {
+        let fake = Fake::new();
+        let mut refused = nad("lan", "eth1");
+        refused["spec"]["config"] = json!(json!({"cniVersion": "1.0.0", "type": "sriov"}).to_string());
+        refused["metadata"]["uid"] = json!("u-lan");
+        fake.put(NADS, &refused);
+        fake.put("deployments", &deployment("lan"));
+        let running = Running::new(fake.clone());
+        let (_, err) = running.after(2 * FULL.as_secs()).await;
+        assert!(err.contains("* NetworkAttachmentDefinition shop/lan: spec.config.type: "), "{err}");
+        let events = fake.written_events();
+        let of = |kind: &str| -> Vec<&Value> {
+            events.iter().filter(|event| event["regarding"]["kind"] == kind).collect()
+        };
+        let said = |object: &str| err.lines().filter(|line| line.contains(object)).count();
+        let (definition, workload) = (of("NetworkAttachmentDefinition"), of("Deployment"));
+        assert_eq!(definition.len(), said("* NetworkAttachmentDefinition shop/lan"), "{events:#?}");
+        assert_eq!(workload.len(), said("* Deployment shop/web"), "{events:#?}");
+        let event = definition[0];
+        assert_eq!((&event["reason"], &event["type"]), (&json!("NotTranslated"), &json!("Warning")));
+        assert_eq!(event["regarding"]["uid"], "u-lan");
+        assert_eq!(event["metadata"]["namespace"], "shop");
+        assert!(event["note"].as_str().unwrap().starts_with("spec.config.type: "), "{event}");
+
+        // It is corrected, and wrong again.
+        fake.put(NADS, &nad("lan", "eth1"));
+        running.after(60).await;
+        fake.put(NADS, &refused);
+        running.after(60).await;
+        assert_eq!(fake.written_events().len(), 2 * events.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_that_cannot_be_written_are_written_later_and_many_take_several_rounds() {
+        const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+        let fake = Fake::new();
+        for n in 0..60 {
+            let mut refused = nad(&format!("lan-{n}"), "eth1");
+            refused["spec"]["config"] = json!("{}");
+            fake.put(NADS, &refused);
+        }
+        fake.put(NADS, &nad("wan", "eth2"));
+        fake.refuse("POST", EVENTS, Some((403, "Forbidden")));
+        let running = Running::new(fake.clone());
+        let (out, err) = running.after(5).await;
+        assert!(out.contains("network.netclaim.dev/shop-wan created"), "{out}");
+        let of_lan =
+            "netclaimctl: cannot write an event on NetworkAttachmentDefinition shop/lan-0: Forbidden is why";
+        assert!(err.contains(of_lan), "{err}");
+        let tries =
+            |fake: &Fake| fake.requests().iter().filter(|request| request.ends_with("/events")).count();
+        assert_eq!(tries(&fake), 50);
+
+        fake.refuse("POST", EVENTS, None);
+        let (_, err) = running.after(FULL.as_secs()).await;
+        assert!(!err.contains("event"), "{err}");
+        assert_eq!(tries(&fake), 60);
+        assert_eq!(fake.written_events().len(), 60);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,12 +5,12 @@
 //!                                   │         ▲                     └─ apply ──> the same objects in the cluster
 //!                                   │       choice
 //!                                   └───── takeover ──> AddressLeases
-//!   API server ── watches ──> cache ── import ──> the same again, when something changes
+//!   API server ── watches ──> cache ── import ──> the same again, when something changes; events about what is not translated
 //! ```
 //!
 //! Invariants:
 //! * It writes nothing but its output. With `--apply`, it creates and updates the objects that it would print, deletes none, and changes
-//!   no workload; `whereabouts --apply` creates AddressLeases and AddressPools.
+//!   no workload; with `--watch`, it also writes events. `whereabouts --apply` creates AddressLeases and AddressPools.
 //! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a note; or what has it is
 //!   refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
@@ -23,6 +23,7 @@ mod annotation;
 mod apply;
 mod cache;
 mod choice;
+mod events;
 mod existing;
 mod import;
 mod input;
@@ -75,7 +76,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["files", "output"])]
     pub apply: bool,
     /// Go on: translate and apply again when NetworkAttachmentDefinitions, Deployments, StatefulSets, DaemonSets or CronJobs change.
-    /// Prints what has changed; deletes nothing
+    /// Prints what has changed, and writes events about what it cannot translate; deletes nothing. SIGTERM stops it
     #[arg(long, short, requires = "apply", conflicts_with_all = ["handed_over", "taken_over"])]
     pub watch: bool,
     /// Translate one namespace [default: the one of the context; with files, all of them]

@@ -728,6 +728,7 @@ fn the_importer_has_the_rights_that_it_uses_and_no_others() {
         rights(&super::cache::WATCHED, &["list", "watch"]),
         rights(&super::read::MADE, &["list"]),
         rights(&written, &["get", "create", "patch"]),
+        vec!["create events.events.k8s.io".to_owned()],
     ];
     assert_eq!(granted, needed.into_iter().flatten().collect());
 }

@@ -1,7 +1,8 @@
 //! `netclaimctl migrate` on a real cluster, which knows Multus' objects and has no Multus.
 
 use anyhow::{Result, ensure};
-use netclaim_tests::objects::{deployment_of_multus, foreign_definition, list};
+use netclaim_api::reasons::{ImportEvent, Reason as _};
+use netclaim_tests::objects::{deployment_of_multus, foreign_definition, list, text};
 use netclaim_tests::{SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ pub fn definitions_of_multus_become_networks_without_a_command(test: &Test<'_>) 
         }
         test.cluster.kustomization_gone(IMPORTER)?;
         let gone = ["--ignore-not-found", "--timeout=60s"];
-        let nad = ["-n", "default", "delete", NADS, &test.name("lan")];
+        let nad = ["-n", "default", "delete", NADS, &test.name("lan"), &test.name("sriov")];
         test.cluster.kubectl(&[&nad[..], &gone].concat())?;
         let made = ["delete", "networks.netclaim.dev,deviceclasses", &network_of_default(test)];
         test.cluster.kubectl(&[&made[..], &gone].concat())?;
@@ -67,16 +68,8 @@ fn imported(test: &Test<'_>) -> Result<()> {
         "--timeout=60s",
     ])?;
     let (name, network) = (test.name("lan"), network_of_default(test));
-    let on = |link: &str| {
-        let config =
-            json!({"cniVersion": "1.0.0", "type": "macvlan", "master": link, "ipam": {"type": "static"}});
-        json!({"spec": {"config": config.to_string()}})
-    };
-    let mut nad = on("eth1");
-    nad["apiVersion"] = json!("k8s.cni.cncf.io/v1");
-    nad["kind"] = json!("NetworkAttachmentDefinition");
-    nad["metadata"] = json!({"name": name, "namespace": "default"});
-    test.cluster.kubectl_with(&["create", "-f", "-"], &nad.to_string())?;
+    let on = |link: &str| json!({"cniVersion": "1.0.0", "type": "macvlan", "master": link, "ipam": {"type": "static"}});
+    create_definition(test, &name, &on("eth1"))?;
     test.create([deployment_of_multus("web", &format!("default/{name}"))])?;
 
     let is_accepted = |condition: &Value| condition["status"] == "True";
@@ -90,7 +83,7 @@ fn imported(test: &Test<'_>) -> Result<()> {
     let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
     ensure!(annotations.get("k8s.v1.cni.cncf.io/networks").is_some(), "workloads stay: {annotations}");
 
-    let patch = on("eth2").to_string();
+    let patch = json!({"spec": {"config": on("eth2").to_string()}}).to_string();
     test.cluster.kubectl(&["-n", "default", "patch", NADS, &name, "--type", "merge", "--patch", &patch])?;
     eventually(60, "the Network follows its definition", || {
         let network = test.cluster.get(&["networks.netclaim.dev", &network])?;
@@ -98,7 +91,32 @@ fn imported(test: &Test<'_>) -> Result<()> {
         Ok(())
     })?;
     test.condition(60, ["networks.netclaim.dev", &network], "Accepted", is_accepted)?;
+    refused_definition_gets_an_event(test)?;
     has_no_more_rights(test)
+}
+
+/// Creates a definition in the namespace `default`.
+fn create_definition(test: &Test<'_>, name: &str, config: &Value) -> Result<()> {
+    let nad = json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"config": config.to_string()}});
+    test.cluster.kubectl_with(&["create", "-f", "-"], &nad.to_string()).map(drop)
+}
+
+fn refused_definition_gets_an_event(test: &Test<'_>) -> Result<()> {
+    let name = test.name("sriov");
+    create_definition(test, &name, &json!({"cniVersion": "1.0.0", "type": "sriov"}))?;
+    eventually(60, "the definition has an event", || {
+        let events = test.cluster.get(&["-n", "default", "events.v1.events.k8s.io"])?;
+        let of_definition =
+            list(&events["items"]).filter(|event| event["regarding"]["name"] == name.as_str());
+        let events: Vec<&Value> = of_definition.collect();
+        let is_expected = |event: &&Value| {
+            event["reason"] == ImportEvent::NotTranslated.as_str()
+                && text(&event["note"]).starts_with("spec.config.type: ")
+        };
+        ensure!(events.iter().any(is_expected), "it has {events:#?}");
+        Ok(())
+    })
 }
 
 fn has_no_more_rights(test: &Test<'_>) -> Result<()> {
@@ -106,9 +124,12 @@ fn has_no_more_rights(test: &Test<'_>) -> Result<()> {
     let may = |verb: &str, what: &str| {
         test.cluster.kubectl(&["auth", "can-i", verb, what, "--all-namespaces", "--quiet", &account]).is_ok()
     };
-    for (verb, what) in
-        [("patch", "networks.netclaim.dev"), ("patch", "resourceclaimtemplates"), ("list", "deployments")]
-    {
+    for (verb, what) in [
+        ("patch", "networks.netclaim.dev"),
+        ("patch", "resourceclaimtemplates"),
+        ("list", "deployments"),
+        ("create", "events.events.k8s.io"),
+    ] {
         ensure!(may(verb, what), "the importer may not {verb} {what}");
     }
     for (verb, what) in [
@@ -120,6 +141,7 @@ fn has_no_more_rights(test: &Test<'_>) -> Result<()> {
         ("list", "pods"),
         ("create", "pods"),
         ("get", "secrets"),
+        ("patch", "events.events.k8s.io"),
         ("create", "resourceclaims"),
     ] {
         ensure!(!may(verb, what), "the importer may {verb} {what}");
