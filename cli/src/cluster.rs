@@ -11,6 +11,8 @@ use kube::core::Status;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
+use crate::proxy::{InvalidProxy, proxy};
+
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
 
@@ -31,6 +33,9 @@ pub enum ReadError {
     /// No cluster is configured.
     #[error("cannot use the kubeconfig: see --kubeconfig and --context")]
     Kubeconfig(#[source] KubeconfigError),
+    /// The proxy to the cluster cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] InvalidProxy),
     /// The configuration makes no client.
     #[error("cannot connect to the cluster")]
     Client(#[source] kube::Error),
@@ -130,22 +135,36 @@ impl Connection {
     }
 
     async fn config(&self) -> Result<Config, ReadError> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let config = match &self.kubeconfig {
-            Some(path) => {
-                let kubeconfig = Kubeconfig::read_from(path).map_err(ReadError::Kubeconfig)?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await
-            }
-            None => match Config::from_kubeconfig(&options).await {
-                // In a pod, as kubectl does. What is written but wrong is an error there, too.
-                Err(error) if self.context.is_none() && is_missing(&error) => {
-                    Config::incluster().map_err(|_| error)
-                }
-                config => config,
-            },
+        let read = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
         };
-        config.map_err(ReadError::Kubeconfig)
+        let (mut config, own_proxy) = match read {
+            // In a pod, as kubectl does. What is written but wrong is an error there, too.
+            Err(error) if self.kubeconfig.is_none() && self.context.is_none() && is_missing(&error) => {
+                (Config::incluster().map_err(|_| ReadError::Kubeconfig(error))?, None)
+            }
+            read => {
+                let kubeconfig = read.map_err(ReadError::Kubeconfig)?;
+                let own_proxy = own_proxy(&kubeconfig, self.context.as_deref());
+                let options =
+                    KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+                (config.map_err(ReadError::Kubeconfig)?, own_proxy)
+            }
+        };
+        config.proxy_url = proxy(&config.cluster_url, own_proxy.as_deref(), |name| std::env::var(name).ok())?;
+        Ok(config)
     }
+}
+
+/// The proxy that a kubeconfig gives the cluster of the context.
+fn own_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> Option<String> {
+    let context = context.or(kubeconfig.current_context.as_deref())?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == context)?;
+    let cluster = &context.context.as_ref()?.cluster;
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == *cluster)?;
+    cluster.cluster.as_ref()?.proxy_url.clone()
 }
 
 /// Whether there is no kubeconfig.

@@ -39,6 +39,7 @@ pub mod migrate;
 mod mock;
 mod print;
 mod printable;
+pub mod proxy;
 pub mod status;
 mod table;
 pub mod validate;
