@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::ResourceExt as _;
+use netclaim_api::addresses::{AddressPool, AddressTotals};
 use netclaim_api::network::{Network, Scope};
 use netclaim_api::quantity::billionths;
 use netclaim_api::reasons::{AcceptedReason, Reason as _};
@@ -104,7 +105,11 @@ impl Report {
         let networks: Vec<NetworkRow> = snapshot
             .networks
             .iter()
-            .map(|network| network_row(network, devices(&of_networks, &network.name_any()), &held))
+            .map(|network| {
+                let mut row = network_row(network, devices(&of_networks, &network.name_any()), &held);
+                row.count_addresses(totals(network, &snapshot.pools));
+                row
+            })
             .collect();
         let agents = agents(&snapshot.pods);
         let rows = snapshot.nodes.iter().map(|node| {
@@ -252,6 +257,14 @@ fn network_row(
         }
     }
     row
+}
+
+/// The addresses that a Network draws from; `None` if the controller has not counted them, or the user may not know.
+fn totals(network: &Network, pools: &[AddressPool]) -> Option<AddressTotals> {
+    match network.spec.addresses.as_ref()?.pool.as_deref() {
+        Some(name) => pools.iter().find(|pool| pool.name_any() == name)?.status.as_ref()?.addresses,
+        None => network.status.as_ref()?.addresses,
+    }
 }
 
 pub(super) fn node_row(
@@ -410,6 +423,15 @@ fn short(value: f64) -> String {
 }
 
 impl NetworkRow {
+    /// Counts all addresses of the ranges: devices have those of the blocks that their nodes have leased.
+    fn count_addresses(&mut self, totals: Option<AddressTotals>) {
+        let Some(AddressTotals { size, used, .. }) = totals else { return };
+        let amount = self.capacity.entry(attributes::ADDRESSES.to_owned()).or_default();
+        // Claims are read now, and nodes report what they use after a while.
+        amount.used = amount.used.max(used as f64);
+        amount.total = size as f64;
+    }
+
     fn cells(&self) -> Vec<Cell> {
         let accepted = match self.accepted {
             Some(true) => Cell::from("True"),
@@ -565,6 +587,33 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["networks"][0]["capacity"]["addresses"], json!({"used": 3.0, "total": 508.0}));
         assert_eq!(json["nodes"][0]["agent"], "Ready");
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_ranges_and_not_only_of_leased_blocks() {
+        let totals = |used: i64| json!({"size": 1022, "leased": 128, "used": used, "free": 894});
+        let shown = |addresses: Value, status: Value, pools: Vec<AddressPool>| {
+            let mut snapshot = healthy();
+            let mut network =
+                serde_json::to_value(network("storage", json!({"addresses": addresses}), json!({}))).unwrap();
+            network["status"]["addresses"] = status;
+            snapshot.networks = vec![serde_json::from_value(network).unwrap()];
+            snapshot.pools = pools;
+            let amount = &Report::of(&snapshot).networks[0].capacity["addresses"];
+            (amount.used, amount.total)
+        };
+        let own = || json!({"ranges": [{"subnet": "10.20.0.0/22"}]});
+        assert_eq!(shown(own(), totals(7), vec![]), (7.0, 1022.0));
+        assert_eq!(shown(own(), totals(0), vec![]), (3.0, 1022.0), "no node has reported yet");
+        assert_eq!(shown(own(), Value::Null, vec![]), (3.0, 508.0), "the controller has not counted yet");
+        let pool = |name: &str| {
+            serde_json::from_value(json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool",
+                "metadata": {"name": name}, "spec": own(), "status": {"addresses": totals(9)}}))
+            .unwrap()
+        };
+        let drawn = || json!({"pool": "office"});
+        assert_eq!(shown(drawn(), Value::Null, vec![pool("other"), pool("office")]), (9.0, 1022.0));
+        assert_eq!(shown(drawn(), Value::Null, vec![]), (3.0, 508.0), "pools cannot be read");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
+use netclaim_api::addresses::AddressPool;
 use netclaim_api::network::Network;
 
 use super::agents::Answers;
@@ -20,6 +21,8 @@ const MAX_REFUSED: usize = 100;
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) networks: Vec<Network>,
+    /// None if the user may not read them.
+    pub(super) pools: Vec<AddressPool>,
     /// Those of netclaim.
     pub(super) slices: Vec<ResourceSlice>,
     pub(super) claims: Vec<ResourceClaim>,
@@ -39,27 +42,33 @@ pub(super) struct Snapshot {
 pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, ReadError> {
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
-    let (networks, slices, claims, nodes, pods, refused) = tokio::try_join!(
+    let (networks, pools, slices, claims, nodes, pods, refused) = tokio::try_join!(
         list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
+        readable(list("AddressPools", Api::all(client.clone()), &everything)),
         list("ResourceSlices", Api::all(client.clone()), &ours),
         list("ResourceClaims of all namespaces", Api::all(client.clone()), &everything),
         list("Nodes", Api::all(client.clone()), &everything),
         list("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything),
-        refused_pods(client),
+        readable(refused_pods(client)),
     )?;
-    Ok(Snapshot { networks, slices, claims, nodes, pods, refused, answers: Answers::default() })
+    Ok(Snapshot { networks, pools, slices, claims, nodes, pods, refused, answers: Answers::default() })
 }
 
-/// Reads the pods that have not started. Whoever may not read them does without.
+/// Reads the pods that have not started.
 async fn refused_pods(client: &Client) -> Result<Vec<Refused>, ReadError> {
     let (pods, pending) =
         (Api::<Pod>::all(client.clone()), ListParams::default().fields("status.phase=Pending"));
-    let found = fold("Pods", &pods, &pending, Vec::new, |found, pod| {
+    fold("Pods", &pods, &pending, Vec::new, |found, pod| {
         found.extend(refused(&pod));
         if found.len() < MAX_REFUSED { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    });
-    match found.await {
-        Err(error) if error.is_forbidden() => Ok(Vec::new()),
-        found => found,
+    })
+    .await
+}
+
+/// Goes on without what the user may not read or the cluster does not know.
+async fn readable<T: Default>(read: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
+    match read.await {
+        Err(error) if error.is_forbidden() || error.is_unknown() => Ok(T::default()),
+        read => read,
     }
 }

@@ -192,3 +192,16 @@ async fn the_status_of_a_node_says_what_is_not_known_and_which_nodes_there_are_n
     let error = of_node(&unreachable(), &unreachable(), "netclaim-system", "nowhere").await.unwrap_err();
     assert_eq!(error.to_string(), "there is no node nowhere");
 }
+
+#[tokio::test]
+async fn a_status_does_without_address_pools_that_cannot_be_read() {
+    for (code, reason) in [(403, "Forbidden"), (404, "NotFound")] {
+        let client = api_server(move |uri| match uri {
+            _ if uri.starts_with("/apis/netclaim.dev/v1alpha1/addresspools?") => status(code, reason),
+            _ if uri.starts_with(NETWORK) => items([network()]),
+            _ => items([]),
+        });
+        let text = text(&client, "netclaim-system").await.unwrap();
+        assert!(text.contains("\nfast "), "{text}");
+    }
+}
