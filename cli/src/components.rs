@@ -1,6 +1,7 @@
 //! netclaim's own pods.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// The label of netclaim's pods whose values are [`AGENT`] and [`CONTROLLER`].
 pub(crate) const NAME: &str = "app.kubernetes.io/name";
@@ -9,7 +10,12 @@ pub(crate) const CONTROLLER: &str = "netclaim-controller";
 
 /// Whether the pod is one of this component.
 pub(crate) fn is_named(pod: &Pod, name: &str) -> bool {
-    pod.metadata.labels.as_ref().and_then(|labels| labels.get(NAME)).is_some_and(|label| label == name)
+    is_labelled(&pod.metadata, name)
+}
+
+/// Whether the pod or the template of pods is labelled as one of this component.
+pub(crate) fn is_labelled(metadata: &ObjectMeta, name: &str) -> bool {
+    metadata.labels.as_ref().and_then(|labels| labels.get(NAME)).is_some_and(|label| label == name)
 }
 
 /// Whether the pod is ready.

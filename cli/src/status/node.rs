@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::agents::{Asked, Found};
 use super::lacks;
 use super::report::{
-    Agent, Published, agents, attribute, closing, held, node_row, noted, of_node, plain, published,
+    Agent, Published, agent_of, agents, attribute, closing, held, node_row, noted, of_node, plain, published,
 };
 use super::snapshot::Snapshot;
 use crate::colour::{Colours, Mark};
@@ -74,8 +74,7 @@ impl NodeReport {
         let own: Vec<&Published<'_>> =
             published.iter().filter(|published| published.node == Some(name.as_str())).collect();
         let agents = agents(&snapshot.pods);
-        let (agent, pod) =
-            agents.get(name.as_str()).map_or((Agent::None, None), |(agent, pod)| (*agent, Some(*pod)));
+        let (agent, pod) = agent_of(node, &agents, snapshot);
         let row = node_row(name.clone(), agent, &own, &held);
         let found = snapshot.answers.found.get(&name);
         let known = found.and_then(|found| found.as_ref().ok());
@@ -128,10 +127,9 @@ impl NodeReport {
     /// Returns the status for people.
     pub(super) fn text(&self, colours: Colours) -> String {
         let or_none = |text: &str| Cell::from(if text.is_empty() { NONE } else { text });
-        let mark = if self.agent == Agent::Ready { Mark::Plain } else { Mark::Bad };
         let row = vec![
             self.name.as_str().into(),
-            Cell::marked(format!("{:?}", self.agent), mark),
+            self.agent.cell(),
             or_none(&self.kubelet),
             or_none(&self.runtime),
             self.attachments.to_string().into(),

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::ResourceExt as _;
+use netclaim_allocation::{Unfit, unfit};
 use netclaim_api::addresses::{AddressPool, AddressTotals};
 use netclaim_api::network::{Network, Scope};
+use netclaim_api::node_selector::selects_node;
 use netclaim_api::quantity::billionths;
 use netclaim_api::reasons::{AcceptedReason, Reason as _};
 use netclaim_api::taints::Reason;
@@ -68,6 +70,9 @@ pub(super) struct NodeRow {
     pub(super) attachments: usize,
     /// Devices that take no new pods, with the keys of the taints that say why.
     pub(super) closed: BTreeMap<String, BTreeSet<String>>,
+    /// What is no problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
 
 /// The agent of a node.
@@ -75,7 +80,20 @@ pub(super) struct NodeRow {
 pub(super) enum Agent {
     Ready,
     NotReady,
+    /// It should have one.
     None,
+    /// The DaemonSet does not put one there.
+    NotSelected,
+}
+
+impl Agent {
+    pub(super) fn cell(self) -> Cell {
+        match self {
+            Self::Ready => Cell::from("Ready"),
+            Self::NotSelected => Cell::from("-"),
+            Self::NotReady | Self::None => Cell::marked(format!("{self:?}"), Mark::Bad),
+        }
+    }
 }
 
 /// What claims have of a device.
@@ -113,10 +131,10 @@ impl Report {
             .collect();
         let agents = agents(&snapshot.pods);
         let rows = snapshot.nodes.iter().map(|node| {
-            let name = node.name_any();
-            let agent = agents.get(name.as_str()).map_or(Agent::None, |(agent, _)| *agent);
-            let devices = devices(&of_nodes, &name);
-            node_row(name, agent, devices, &held)
+            let (agent, _) = agent_of(node, &agents, snapshot);
+            let mut row = node_row(node.name_any(), agent, devices(&of_nodes, &node.name_any()), &held);
+            row.note = note(&row, node, &snapshot.networks);
+            row
         });
         let nodes: Vec<NodeRow> = rows.collect();
         let mut problems = of_pods(&snapshot.pods);
@@ -273,7 +291,7 @@ pub(super) fn node_row(
     published: &[&Published<'_>],
     held: &BTreeMap<(&str, &str), Held>,
 ) -> NodeRow {
-    let mut row = NodeRow { agent, devices: 0, attachments: 0, closed: BTreeMap::new(), name };
+    let mut row = NodeRow { agent, devices: 0, attachments: 0, closed: BTreeMap::new(), note: None, name };
     for Published { pool, device, .. } in published {
         row.devices += 1;
         row.attachments += held.get(&(*pool, device.name.as_str())).map_or(0, |held| held.attachments);
@@ -302,6 +320,44 @@ pub(super) fn agents(pods: &[Pod]) -> BTreeMap<&str, (Agent, &Pod)> {
         }
     }
     agents
+}
+
+/// Taints by which Kubernetes keeps pods off a node for a while. It has DaemonSets tolerate them.
+const CONDITIONS: &str = "node.kubernetes.io/";
+
+/// Returns the state of a node's agent, with its pod. Without the DaemonSets, every node should have one.
+pub(super) fn agent_of<'a>(
+    node: &Node,
+    agents: &BTreeMap<&str, (Agent, &'a Pod)>,
+    snapshot: &Snapshot,
+) -> (Agent, Option<&'a Pod>) {
+    if let Some((agent, pod)) = agents.get(node.name_any().as_str()) {
+        return (*agent, Some(*pod));
+    }
+    let keeps_off = |unfit: &Unfit| match unfit {
+        Unfit::Cordoned => false,
+        Unfit::NotSelected => true,
+        Unfit::Tainted { key, .. } => !key.starts_with(CONDITIONS),
+    };
+    let is_off = |agent: &PodSpec| unfit(agent, node).iter().any(keeps_off);
+    let is_selected = snapshot.agents.is_empty() || !snapshot.agents.iter().all(is_off);
+    (if is_selected { Agent::None } else { Agent::NotSelected }, None)
+}
+
+/// Whether a node should publish devices, because an accepted Network is for it.
+fn is_wanted(node: &Node, networks: &[Network]) -> bool {
+    let none = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
+    networks.iter().any(|network| {
+        network.spec.scope == Scope::Node
+            && network.acceptance().is_some_and(|condition| condition.status == "True")
+            && selects_node(network.spec.node_selector.as_ref(), labels)
+    })
+}
+
+fn note(row: &NodeRow, node: &Node, networks: &[Network]) -> Option<&'static str> {
+    let is_idle = row.agent == Agent::Ready && row.devices == 0 && !is_wanted(node, networks);
+    is_idle.then_some("no Network is for this node")
 }
 
 /// Problems of netclaim's own pods.
@@ -340,9 +396,13 @@ fn of_network(network: &Network) -> Option<String> {
 /// Problems of a node. `pod` is that of its agent.
 pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &Snapshot) -> Vec<String> {
     let NodeRow { name, .. } = row;
+    if row.agent == Agent::NotSelected {
+        return Vec::new();
+    }
     let mut problems: Vec<String> =
         lacks::of_versions(node).into_iter().chain(lacks::of_cdi(name, snapshot)).collect();
     match row.agent {
+        Agent::NotSelected => {}
         Agent::None => {
             problems.push(format!("node {name} has no agent: pods with networks do not run there"))
         }
@@ -350,9 +410,13 @@ pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &
             let lack = lacks::of_agent(pod, snapshot.answers.lacks.get(name));
             problems.extend(not_ready(name, lack));
         }
-        Agent::Ready if row.devices == 0 => problems.push(format!(
-            "node {name} publishes no device: it has no uplink that a Network or an UplinkPolicy selects"
-        )),
+        Agent::Ready if row.devices == 0 => {
+            problems.extend(is_wanted(node, &snapshot.networks).then(|| {
+                format!(
+                    "node {name} publishes no device: it has no uplink that a Network or an UplinkPolicy selects"
+                )
+            }));
+        }
         Agent::Ready => {
             if !row.closed.is_empty() {
                 let closed: Vec<String> = row.closed.iter().map(closed).collect();
@@ -468,14 +532,14 @@ impl NetworkRow {
 
 impl NodeRow {
     fn cells(&self) -> Vec<Cell> {
-        let mark = if self.agent == Agent::Ready { Mark::Plain } else { Mark::Bad };
         let closed: Vec<String> = self.closed.iter().map(closed).collect();
+        let closed = Cell::marked(closed.join(", "), Mark::Warning);
         vec![
             self.name.as_str().into(),
-            Cell::marked(format!("{:?}", self.agent), mark),
+            self.agent.cell(),
             self.devices.to_string().into(),
             self.attachments.to_string().into(),
-            Cell::marked(closed.join(", "), Mark::Warning),
+            self.note.map_or(closed, |note| format!("({note})").into()),
         ]
     }
 }
@@ -614,6 +678,56 @@ mod tests {
         let drawn = || json!({"pool": "office"});
         assert_eq!(shown(drawn(), Value::Null, vec![pool("other"), pool("office")]), (9.0, 1022.0));
         assert_eq!(shown(drawn(), Value::Null, vec![]), (3.0, 508.0), "pools cannot be read");
+    }
+
+    #[test]
+    fn a_node_that_no_agent_and_no_network_is_for_is_no_problem() {
+        let mut snapshot = healthy();
+        let racks = json!({"nodeSelector": {"matchLabels": {"rack": "1"}}});
+        snapshot.networks = vec![network("storage", racks, json!({}))];
+        let labelled = |name: &str, labels: Value, spec: Value| {
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}, "spec": spec}))
+                .unwrap()
+        };
+        let taint = |key: &str| json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
+        snapshot.nodes.extend([
+            labelled("c", json!({"os": "linux"}), json!({})),
+            labelled("d", json!({"os": "windows"}), json!({})),
+            labelled("e", json!({"os": "linux"}), taint("gpu")),
+            labelled("f", json!({"os": "linux"}), taint("node.kubernetes.io/not-ready")),
+            labelled("g", json!({"os": "linux", "edge": "yes"}), json!({})),
+        ]);
+        snapshot.pods.push(pod(AGENT, "c", "True"));
+        let field = |name: &str| json!({"key": name, "operator": "DoesNotExist"});
+        let required = json!({"nodeSelectorTerms": [{"matchExpressions": [field("edge")]}]});
+        let agent = json!({"containers": [], "nodeSelector": {"os": "linux"},
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}});
+        snapshot.agents = vec![serde_json::from_value(agent).unwrap()];
+        let report = Report::of(&snapshot);
+        assert_eq!(report.problems, ["node f has no agent: pods with networks do not run there"]);
+        let text = report.text(Colours::Off);
+        let rows: Vec<&str> =
+            text.lines().filter(|line| line.starts_with(['c', 'd', 'e', 'f', 'g'])).collect();
+        assert_eq!(
+            rows,
+            [
+                "c      Ready   0         0             (no Network is for this node)",
+                "d      -       0         0",
+                "e      -       0         0",
+                "f      None    0         0",
+                "g      -       0         0",
+            ]
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["nodes"][2]["note"], "no Network is for this node");
+        assert_eq!(json["nodes"][3]["agent"], "NotSelected");
+
+        snapshot.agents = Vec::new();
+        let problems = Report::of(&snapshot).problems;
+        assert_eq!(problems.len(), 4, "without DaemonSets every node should have an agent: {problems:#?}");
+        snapshot.nodes[2].metadata.labels = Some([("rack".to_owned(), "1".to_owned())].into());
+        let problems = Report::of(&snapshot).problems;
+        assert!(problems[0].starts_with("node c publishes no device"), "{problems:#?}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -13,6 +14,7 @@ use netclaim_api::network::Network;
 use super::agents::Answers;
 use super::refused::{Refused, refused};
 use crate::cluster::{ReadError, fold, list};
+use crate::components::{AGENT, is_labelled};
 
 /// Most pods of others that are kept.
 const MAX_REFUSED: usize = 100;
@@ -29,6 +31,8 @@ pub(super) struct Snapshot {
     pub(super) nodes: Vec<Node>,
     /// Those of netclaim's namespace.
     pub(super) pods: Vec<Pod>,
+    /// The pods that DaemonSets of agents make. None if the user may not read DaemonSets.
+    pub(super) agents: Vec<PodSpec>,
     /// Pods whose containers a runtime without CDI refuses.
     pub(super) refused: Vec<Refused>,
     /// What agents say, of those that were asked.
@@ -42,16 +46,37 @@ pub(super) struct Snapshot {
 pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, ReadError> {
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
-    let (networks, pools, slices, claims, nodes, pods, refused) = tokio::try_join!(
+    let (networks, pools, slices, claims, nodes, pods, agents, refused) = tokio::try_join!(
         list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
         readable(list("AddressPools", Api::all(client.clone()), &everything)),
         list("ResourceSlices", Api::all(client.clone()), &ours),
         list("ResourceClaims of all namespaces", Api::all(client.clone()), &everything),
         list("Nodes", Api::all(client.clone()), &everything),
         list("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything),
+        readable(agents(client, namespace)),
         readable(refused_pods(client)),
     )?;
-    Ok(Snapshot { networks, pools, slices, claims, nodes, pods, refused, answers: Answers::default() })
+    Ok(Snapshot {
+        networks,
+        pools,
+        slices,
+        claims,
+        nodes,
+        pods,
+        agents,
+        refused,
+        answers: Answers::default(),
+    })
+}
+
+/// Reads which pods the agents' DaemonSets make.
+async fn agents(client: &Client, namespace: &str) -> Result<Vec<PodSpec>, ReadError> {
+    let (sets, everything) = (Api::<DaemonSet>::namespaced(client.clone(), namespace), ListParams::default());
+    let sets = list("DaemonSets", sets, &everything).await?;
+    let templates = sets.into_iter().map(|set| set.spec.template);
+    let of_agents =
+        templates.filter(|template| template.metadata.as_ref().is_some_and(|meta| is_labelled(meta, AGENT)));
+    Ok(of_agents.filter_map(|template| template.spec).collect())
 }
 
 /// Reads the pods that have not started.

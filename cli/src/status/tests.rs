@@ -194,14 +194,41 @@ async fn the_status_of_a_node_says_what_is_not_known_and_which_nodes_there_are_n
 }
 
 #[tokio::test]
-async fn a_status_does_without_address_pools_that_cannot_be_read() {
+async fn a_status_does_without_pools_and_daemon_sets_that_cannot_be_read() {
     for (code, reason) in [(403, "Forbidden"), (404, "NotFound")] {
         let client = api_server(move |uri| match uri {
             _ if uri.starts_with("/apis/netclaim.dev/v1alpha1/addresspools?") => status(code, reason),
+            _ if uri.contains("/namespaces/netclaim-system/daemonsets?") => status(code, reason),
             _ if uri.starts_with(NETWORK) => items([network()]),
             _ => items([]),
         });
         let text = text(&client, "netclaim-system").await.unwrap();
         assert!(text.contains("\nfast "), "{text}");
     }
+}
+
+#[tokio::test]
+async fn the_daemon_set_of_the_agents_says_which_nodes_have_one() {
+    let set = |name: &str, rack: &str| {
+        json!({"metadata": {"name": name}, "spec": {"selector": {}, "template": {
+            "metadata": {"labels": {"app.kubernetes.io/name": name}}, "spec": {"containers": [], "nodeSelector": {"rack": rack}}}}})
+    };
+    let client = api_server(move |uri| match uri {
+        _ if uri.starts_with(NETWORK) => items([network()]),
+        _ if uri.contains("/namespaces/netclaim-system/daemonsets?") => {
+            items([set("other", "1"), set("netclaim-agent", "2")])
+        }
+        _ if uri.starts_with(OWN_PODS) => items([own_pod("controller", "a", "True", json!({"running": {}}))]),
+        _ if uri.starts_with(NODES) => items(["1", "2"].map(|rack| {
+            let mut node = node(&format!("rack{rack}"));
+            node["metadata"]["labels"] = json!({"rack": rack});
+            node
+        })),
+        _ => items([]),
+    });
+    let text = text(&client, "netclaim-system").await.unwrap();
+    assert!(
+        text.ends_with("PROBLEMS\n* node rack2 has no agent: pods with networks do not run there\n"),
+        "{text}"
+    );
 }
