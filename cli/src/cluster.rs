@@ -185,8 +185,21 @@ pub async fn list<K: Clone + Debug + DeserializeOwned>(
     api: Api<K>,
     params: &ListParams,
 ) -> Result<Vec<K>, ReadError> {
+    list_kept(what, api, params, Some).await
+}
+
+/// As [`list`], but keeps what `keep` returns of each object.
+///
+/// # Errors
+/// Fails with what the API server says.
+pub async fn list_kept<K: Clone + Debug + DeserializeOwned>(
+    what: &'static str,
+    api: Api<K>,
+    params: &ListParams,
+    keep: impl Fn(K) -> Option<K>,
+) -> Result<Vec<K>, ReadError> {
     fold(what, &api, params, Vec::new, |found, object| {
-        found.push(object);
+        found.extend(keep(object));
         ControlFlow::Continue(())
     })
     .await

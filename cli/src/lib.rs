@@ -42,6 +42,7 @@ mod printable;
 pub mod proxy;
 pub mod status;
 mod table;
+mod trim;
 pub mod validate;
 
 /// The end of a command's help: what it exits with.

@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 
 use super::facts::{ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, is_allocated};
 use super::{Object, Target, limits};
-use crate::cluster::{ReadError, get, list};
+use crate::cluster::{ReadError, get, list, list_kept};
 use crate::components::{AGENT, NAME};
+use crate::trim;
 
 /// Reads the facts about an object.
 ///
@@ -108,28 +109,29 @@ impl Reader {
         let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
         let classes = self.classes().await?;
         let offers = "what the nodes offer is not known. An admin can run this command, too";
-        let slices = self.all("ResourceSlices", offers, &ours).await?;
+        let slices = self.all("ResourceSlices", offers, &ours, trim::whole).await?;
         let nodes =
             "whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown";
-        let nodes = self.all("Nodes", nodes, &everything).await?;
+        let nodes = self.all("Nodes", nodes, &everything, trim::node).await?;
         let claims =
             "whether enough is free is not known, because the claims of other namespaces are not counted";
-        let claims = self.all("ResourceClaims of all namespaces", claims, &everything).await?;
+        let claims = self.all("ResourceClaims of all namespaces", claims, &everything, trim::held).await?;
         let lacks_claims = claims.is_none();
         let claims = match claims {
             Some(claims) => claims,
             None => {
                 let api = Api::namespaced(self.client.clone(), &self.namespace);
-                list("ResourceClaims of the namespace", api, &everything).await?
+                list_kept("ResourceClaims of the namespace", api, &everything, trim::held).await?
             }
         };
         let networks = "whether a Network exists and is accepted is not known";
-        let networks = self.all("Networks", networks, &everything).await?;
+        let networks = self.all("Networks", networks, &everything, trim::whole).await?;
         Ok(Cluster { classes, slices, nodes, claims, lacks_claims, networks })
     }
 
     async fn classes(&mut self) -> Result<Option<Vec<DeviceClass>>, ReadError> {
-        self.all("DeviceClasses", "what the pod asks for is not known", &ListParams::default()).await
+        self.all("DeviceClasses", "what the pod asks for is not known", &ListParams::default(), trim::whole)
+            .await
     }
 
     async fn node(&mut self, pod: &Pod, target: &Target) -> Result<NodeFacts, ReadError> {
@@ -158,11 +160,12 @@ impl Reader {
         what: &'static str,
         follows: &'static str,
         params: &ListParams,
+        keep: impl Fn(K) -> Option<K>,
     ) -> Result<Option<Vec<K>>, ReadError>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let listed = list(what, Api::<K>::all(self.client.clone()), params).await;
+        let listed = list_kept(what, Api::<K>::all(self.client.clone()), params, keep).await;
         self.readable(what, follows, listed)
     }
 

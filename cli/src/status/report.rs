@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::ResourceExt as _;
-use netclaim_allocation::{Unfit, unfit};
+use netclaim_allocation::{Unfit, nodes_in_words, unfit};
 use netclaim_api::addresses::{AddressPool, AddressTotals};
 use netclaim_api::network::{Network, Scope};
 use netclaim_api::node_selector::selects_node;
@@ -32,6 +32,9 @@ pub(super) struct Report {
     pub(super) nodes: Vec<NodeRow>,
     /// What somebody should look at, in sentences.
     pub(super) problems: Vec<String>,
+    /// The same for people: one line for what is wrong with many nodes.
+    #[serde(skip)]
+    lines: Vec<String>,
     /// What netclaim does without on this cluster, and what is not known of it.
     pub(super) notes: Vec<String>,
 }
@@ -139,11 +142,15 @@ impl Report {
         let nodes: Vec<NodeRow> = rows.collect();
         let mut problems = of_pods(&snapshot.pods);
         problems.extend(snapshot.networks.iter().filter_map(of_network));
+        let mut of_nodes = Vec::new();
         for (row, node) in nodes.iter().zip(&snapshot.nodes) {
             let pod = agents.get(row.name.as_str()).map(|(_, pod)| *pod);
-            problems.extend(of_node(row, node, pod, snapshot));
+            let of_node = of_node(row, node, pod, snapshot);
+            of_nodes.extend(of_node.into_iter().map(|problem| (row.name.as_str(), problem)));
         }
-        Self { networks, nodes, problems, notes: notes(&snapshot.answers) }
+        let lines = problems.iter().cloned().chain(lines(&of_nodes)).collect();
+        problems.extend(of_nodes.into_iter().map(|(_, problem)| problem));
+        Self { networks, nodes, problems, lines, notes: notes(&snapshot.answers) }
     }
 }
 
@@ -428,9 +435,32 @@ pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &
     problems
 }
 
+/// Most nodes that a line names.
+const SHOWN: usize = 3;
+
+/// Returns the problems of nodes, each with its node, with one line for the nodes that have the same problem.
+fn lines(problems: &[(&str, String)]) -> Vec<String> {
+    let mut groups: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    for (node, problem) in problems {
+        // What follows the node's name: `: the agent is not ready`, or ` has no agent`.
+        let text = problem.strip_prefix("node ").and_then(|rest| rest.strip_prefix(node)).unwrap_or(problem);
+        let index = *known.entry(text).or_insert(groups.len());
+        match groups.get_mut(index) {
+            Some((.., nodes)) => nodes.push((*node).to_owned()),
+            None => groups.push((problem, text, vec![(*node).to_owned()])),
+        }
+    }
+    let line = |(problem, text, nodes): (&str, &str, Vec<String>)| match nodes.as_slice() {
+        [_] => problem.to_owned(),
+        nodes => format!("{}: {}", nodes_in_words(nodes, SHOWN), text.trim_start_matches([':', ' '])),
+    };
+    groups.into_iter().map(line).collect()
+}
+
 fn not_ready(name: &str, lack: Lack) -> Vec<String> {
     let unknown = format!(
-        "node {name}: the agent is not ready. It needs NRI and CDI of the container runtime: see kubectl describe node {name}, and its log"
+        "node {name}: the agent is not ready. It needs NRI and CDI of the container runtime: see the events of the Node, and the agent's log"
     );
     match lack {
         Lack::Unasked => vec![unknown],
@@ -556,7 +586,7 @@ impl Report {
         if !self.problems.is_empty() {
             text += &format!("\n{}\n", colours.paint(Mark::Bad, "PROBLEMS"));
         }
-        for problem in &self.problems {
+        for problem in &self.lines {
             text += &format!("* {}\n", printable(problem));
         }
         text + &noted(&self.notes)
@@ -728,6 +758,33 @@ mod tests {
         snapshot.nodes[2].metadata.labels = Some([("rack".to_owned(), "1".to_owned())].into());
         let problems = Report::of(&snapshot).problems;
         assert!(problems[0].starts_with("node c publishes no device"), "{problems:#?}");
+    }
+
+    #[test]
+    fn nodes_with_the_same_problem_share_a_line_and_json_has_all() {
+        let mut snapshot = healthy();
+        let names: Vec<String> = (100..1100).map(|number| format!("n{number}")).collect();
+        snapshot.nodes.extend(names.iter().map(|name| node(name)));
+        snapshot.pods.extend(names.iter().skip(1).take(2).map(|name| pod(AGENT, name, "False")));
+        snapshot.slices[2] = slice(
+            "b",
+            1,
+            json!([storage(json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]))]),
+        );
+        let report = Report::of(&snapshot);
+        assert_eq!(report.problems.len(), 1001);
+        let text = report.text(Colours::Off);
+        let (_, problems) = text.split_once("PROBLEMS\n").unwrap();
+        assert_eq!(
+            problems,
+            "* node b takes no new pods for net-storage (link-down)\n\
+             * 998 nodes (n100, n103, n104 and 995 more): has no agent: pods with networks do not run there\n\
+             * 2 nodes (n101, n102): the agent is not ready. It needs NRI and CDI of the container runtime: see the events of \
+             the Node, and the agent's log\n"
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["problems"][1], "node n100 has no agent: pods with networks do not run there");
+        assert_eq!(json["lines"], Value::Null);
     }
 
     #[test]

@@ -13,13 +13,14 @@ use netclaim_api::network::Network;
 
 use super::agents::Answers;
 use super::refused::{Refused, refused};
-use crate::cluster::{ReadError, fold, list};
+use crate::cluster::{ReadError, fold, list, list_kept};
 use crate::components::{AGENT, is_labelled};
+use crate::trim;
 
 /// Most pods of others that are kept.
 const MAX_REFUSED: usize = 100;
 
-/// The objects of one moment, more or less.
+/// The objects of one moment, more or less, without what the status does not need.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) networks: Vec<Network>,
@@ -49,10 +50,10 @@ pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, R
     let (networks, pools, slices, claims, nodes, pods, agents, refused) = tokio::try_join!(
         list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
         readable(list("AddressPools", Api::all(client.clone()), &everything)),
-        list("ResourceSlices", Api::all(client.clone()), &ours),
-        list("ResourceClaims of all namespaces", Api::all(client.clone()), &everything),
-        list("Nodes", Api::all(client.clone()), &everything),
-        list("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything),
+        list_kept("ResourceSlices", Api::all(client.clone()), &ours, trim::whole),
+        list_kept("ResourceClaims of all namespaces", Api::all(client.clone()), &everything, trim::held),
+        list_kept("Nodes", Api::all(client.clone()), &everything, trim::node),
+        list_kept("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything, trim::own_pod),
         readable(agents(client, namespace)),
         readable(refused_pods(client)),
     )?;

@@ -133,7 +133,7 @@ async fn a_status_without_the_right_to_ask_agents_says_so() {
     let right = "you may not ask it: that takes the right to get pods/proxy in namespace netclaim-system";
     for sentence in [
         format!(
-            "* node c: the agent is not ready. It needs NRI and CDI of the container runtime: see kubectl describe node c, and its log ({right})\n"
+            "* node c: the agent is not ready. It needs NRI and CDI of the container runtime: see the events of the Node, and the agent's log ({right})\n"
         ),
         format!("* node b: not known which CNI plugins are missing: its agent would say, but {right}\n"),
         format!("* not known which feature gates the API server lacks: an agent would say, but {right}\n"),

@@ -30,7 +30,7 @@ pub mod selector;
 pub use cause::{Amount, Brief, Cause, HeldBy, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
-pub use judgement::{Effort, Group, JudgedNode, Judgement, Needed, Outlook, World, counted};
+pub use judgement::{Effort, Group, JudgedNode, Judgement, Needed, Outlook, World, counted, nodes_in_words};
 pub use node_selector::{KnownNode, Unfit, unfit};
 pub use request::RequestName;
 

@@ -242,13 +242,18 @@ impl Judgement {
 impl Group {
     /// `3 nodes (a, b, c)`, with the names of the first ones, at most `most`.
     pub fn nodes_in_words(&self, most: usize) -> String {
-        let shown = self.nodes.get(..most).unwrap_or(&self.nodes);
-        let more = match self.nodes.len().saturating_sub(shown.len()) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("{} ({}{more})", counted(self.nodes.len(), "node"), shown.join(", "))
+        nodes_in_words(&self.nodes, most)
     }
+}
+
+/// `3 nodes (a, b, c)`, with the names of the first ones, at most `most`.
+pub fn nodes_in_words(nodes: &[String], most: usize) -> String {
+    let shown = nodes.get(..most).unwrap_or(nodes);
+    let more = match nodes.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} ({}{more})", counted(nodes.len(), "node"), shown.join(", "))
 }
 
 /// `1 node`, `2 nodes`.
