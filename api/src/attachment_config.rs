@@ -17,8 +17,8 @@ use crate::{IfName, Invalid, IpRequest, MacAddr, Quantity};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttachmentConfig {
-    /// Name of the interface in the pod. By default, interfaces are called `net1`, `net2` and so on, in the order of the
-    /// pod's claims.
+    /// Name of the interface in the pod. By default, interfaces are called `net1`, `net2` and so on, in the alphabetical order of
+    /// the ResourceClaims' names, and in a claim in the order of its requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_name: Option<IfName>,
     /// Addresses of the interface, with or without prefix length, such as `10.20.0.5` or `10.20.0.5/24`. Plugins get them as

@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value = "600", value_parser = gone_after)]
     pub node_gone_after: Duration,
 
-    /// Whether the agent wakes pods that wait for the kubelet's next look, by an annotation of theirs
+    /// Whether the agent wakes pods that wait until the kubelet retries, after 10 to 90 s, by an annotation of theirs
     #[arg(long, env = "NETCLAIM_WAKE_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub wake_pods: bool,
 
