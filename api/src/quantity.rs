@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::Invalid;
 
@@ -126,6 +127,18 @@ pub fn billionths(text: &str) -> Result<i128, Malformed> {
     let (amount, rest) = scaled.ok_or(Malformed::TooLarge)?;
     let amount = amount.checked_add(i128::from(rest != 0 || !far.is_empty())).ok_or(Malformed::TooLarge)?;
     Ok(if text.starts_with('-') { -amount } else { amount })
+}
+
+/// Returns the rule by which the API server refuses a field that is no amount, a negative one, or 0 if `least` is 1.
+pub(crate) fn amount_rule(field: &str, least: u8, message: &str) -> Value {
+    let text = format!("string(self.{field})");
+    json!({
+        "rule": format!(
+            "!has(self.{field}) || self.{field} == null || isQuantity({text}) && quantity({text}).compareTo(quantity('0')) >= {least}"
+        ),
+        "message": message,
+        "fieldPath": format!(".{field}"),
+    })
 }
 
 fn not_a_quantity(text: &str, why: &str) -> Invalid {

@@ -103,3 +103,38 @@ fn every_field_of_the_crds_and_schemas_has_a_description() {
         assert!(missing.is_empty(), "`kubectl explain` says nothing of {missing:?}");
     }
 }
+
+/// Collects the paths of the amounts that no rule of their object looks at, and returns how many amounts there are.
+fn unchecked_amounts(schema: &Value, path: &str, found: &mut Vec<String>) -> usize {
+    let properties = schema["properties"].as_object();
+    let rules: Vec<&str> = schema["x-kubernetes-validations"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|rule| rule["rule"].as_str().is_some_and(|rule| rule.contains("isQuantity(")))
+        .filter_map(|rule| rule["fieldPath"].as_str())
+        .collect();
+    let mut count = 0;
+    for (name, property) in properties.into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        if property["x-kubernetes-int-or-string"] == true {
+            count += 1;
+            if !rules.contains(&format!(".{name}").as_str()) {
+                found.push(path.clone());
+            }
+        }
+        count += unchecked_amounts(property, &path, found);
+    }
+    count
+}
+
+#[test]
+fn the_api_server_checks_every_amount() {
+    let (mut unchecked, mut amounts) = (Vec::new(), 0);
+    for (source, crd) in crds() {
+        let crd = serde_json::to_value(crd).expect("JSON");
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        amounts += unchecked_amounts(schema, source, &mut unchecked);
+    }
+    assert!(amounts >= 5 && unchecked.is_empty(), "of {amounts}: {unchecked:?}");
+}

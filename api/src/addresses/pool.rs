@@ -43,7 +43,7 @@ pub struct NetworkAddresses {
     /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
     /// IPv6 range.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_RANGES))]
+    #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ranges: Vec<AddressRange>,
     /// Routes that pods get with their addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::quantity::amount_rule;
+
 /// For the spec.
 pub(super) fn spec_rules() -> Value {
     json!([{
@@ -26,20 +28,10 @@ pub(super) fn uplink_rules() -> Value {
 
 /// For the capacity: amounts that nobody could take anything of, or that are none.
 pub(super) fn capacity_rules() -> Value {
-    let amount = |field: &str, least: &str, message: &str| {
-        let text = format!("string(self.{field})");
-        json!({
-            "rule": format!(
-                "!has(self.{field}) || self.{field} == null || isQuantity({text}) && quantity({text}).compareTo(quantity('0')) >= {least}"
-            ),
-            "message": message,
-            "fieldPath": format!(".{field}"),
-        })
-    };
     json!([
-        amount("bandwidth", "0", "must be an amount such as 10G"),
-        amount("interfaces", "1", "must be a number of at least 1, such as 64"),
-        amount("addresses", "1", "must be a number of at least 1, such as 254"),
+        amount_rule("bandwidth", 0, "must be an amount such as 10G"),
+        amount_rule("interfaces", 1, "must be a number of at least 1, such as 64"),
+        amount_rule("addresses", 1, "must be a number of at least 1, such as 254"),
     ])
 }
 

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::quantity::amount_rule;
+
 /// The problems of a [policy](super::UplinkPolicySpec::problems) that one line of CEL can find.
 pub(super) fn admission_rules() -> Value {
     let selects = ["names", "drivers", "pciIDs", "pciBusIDs", "macs", "addresses", "minSpeed"];
@@ -12,6 +14,16 @@ pub(super) fn admission_rules() -> Value {
         {"rule": format!("self.publish != 'Never' || !({shares})"), "message": NEVER_SHARED},
         {"rule": format!("!({shares}) || !has(self.modes) || self.modes != ['nic']"), "message": SHARED_WHOLE},
     ])
+}
+
+/// For the links.
+pub(super) fn links_rules() -> Value {
+    json!([amount_rule("minSpeed", 0, "must be a speed such as 25G")])
+}
+
+/// For the capacity.
+pub(super) fn capacity_rules() -> Value {
+    json!([amount_rule("bandwidth", 1, "must be an amount of more than 0, such as 10G")])
 }
 
 pub(super) const ALWAYS_EVERY_LINK: &str =

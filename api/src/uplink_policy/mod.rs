@@ -105,6 +105,7 @@ pub enum Publish {
 /// How much of a link claims can be granted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = admission::capacity_rules()))]
 pub struct UplinkCapacity {
     /// Bandwidth of the link in bits per second, such as `10G`. By default, it is the speed that the link reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,6 +15,7 @@ const MAX_ENTRIES: usize = 32;
 /// Selects links. A link must match one entry of every field that is set. `*` stands for any characters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("x-kubernetes-validations" = super::admission::links_rules()))]
 pub struct LinkSelector {
     /// Interface names, including alternative names: `eth1`, `ens*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]

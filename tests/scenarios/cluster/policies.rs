@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{policy, text};
 use netclaim_tests::{Plugged, Test, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub fn a_policy_selects_uplinks_and_sets_their_attributes(test: &Test<'_>) -> Result<()> {
     let _nic = Plugged::new(test, "eth76")?;
@@ -42,15 +42,31 @@ fn policy_is(test: &Test<'_>, name: &str, status: &str, words: &[&str]) -> Resul
     })
 }
 
+/// The API server refuses to create the object, and says why.
+fn is_refused(test: &Test<'_>, object: Value, why: &str) -> Result<()> {
+    let refused = format!("{:#}", test.create([object]).err().context("it was accepted")?);
+    ensure!(refused.contains(why), "{refused}");
+    Ok(())
+}
+
 pub fn an_invalid_policy_reports_why(test: &Test<'_>) -> Result<()> {
     let name = test.name("p");
     for (spec, why) in [
         (json!({"links": {}, "publish": "Always"}), "selects every link"),
         (json!({"links": {}, "attributes": {"mtu": {"int": 1500}}}), "what the driver itself says"),
+        (json!({"links": {"minSpeed": "fast"}}), "must be a speed such as 25G"),
+        (json!({"links": {}, "capacity": {"bandwidth": "10 Gbit"}}), "must be an amount of more than 0"),
+        (json!({"links": {}, "publish": "Never", "shareNodeLinks": true}), "shareNodeLinks has no meaning"),
+        (
+            json!({"links": {}, "modes": ["nic"], "shareNodeLinks": true}),
+            "cannot be shared and given away whole",
+        ),
     ] {
-        let refused = format!("{:#}", test.create([policy(&name, spec)]).err().context("it was accepted")?);
-        ensure!(refused.contains(why), "{refused}");
+        is_refused(test, policy(&name, spec), why)?;
     }
+    let pool = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool",
+        "metadata": {"name": name}, "spec": {"ranges": []}});
+    is_refused(test, pool, "spec.ranges")?;
     test.create([policy(&name, json!({"links": {}, "attributes": {"firmware": {"version": "7"}}}))])?;
     let words = ["spec.attributes.firmware: \"7\" is no version", "does without the policy if there is none"];
     policy_is(test, &name, "False", &words)
