@@ -86,6 +86,7 @@ fn union_rules() -> Value {
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.addresses.size","description":"attachments that the ranges allow"}"#,
         printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased","description":"addresses in blocks that nodes have leased"}"#,
+        printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.addresses.free","description":"addresses in blocks that no node has leased"}"#,
         printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used","description":"addresses that pods have, as the nodes reported last"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )

@@ -92,6 +92,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
         &[
             ("ADDRESS", &reserved),
             ("MAC", ""),
+            ("NETWORK", &network),
             ("NAMESPACE", test.namespace()),
             ("HOLDER", "c"),
             ("NODE", "node0"),
@@ -105,7 +106,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
             "spec": {"ranges": [{"subnet": test.subnet(1)}]}}),
         policy(&bad, json!({"links": {"names": ["none*"]}, "attributes": {"firmware": {"version": "7"}}})),
     ])?;
-    let numbers = [("SIZE", "253"), ("LEASED", "0"), ("USED", "0")];
+    let numbers = [("SIZE", "253"), ("LEASED", "0"), ("FREE", "253"), ("USED", "0")];
     let accepted =
         [("SUBNET", test.subnet(1)), ("ACCEPTED", "True".to_owned()), ("REASON", "Accepted".to_owned())];
     let accepted: Vec<_> = accepted.iter().map(|(header, cell)| (*header, cell.as_str())).collect();
