@@ -680,7 +680,7 @@ fn manifest(file: &str) -> Vec<Value> {
 
 #[test]
 fn the_importer_is_as_restricted_as_the_controller_and_its_command_line_is_right() {
-    let importer = &manifest("deployment.yaml")[0]["spec"]["template"]["spec"];
+    let importer = &manifest("importer.yaml")[0]["spec"]["template"]["spec"];
     let controller = std::fs::read_to_string(root().join("deploy/manifests/controller.yaml")).unwrap();
     let controller = &documents::read(&controller).unwrap()[0]["spec"]["template"]["spec"];
     assert_eq!(importer["securityContext"], controller["securityContext"]);
@@ -700,7 +700,7 @@ fn the_importer_is_as_restricted_as_the_controller_and_its_command_line_is_right
 
 #[test]
 fn the_importer_has_the_rights_that_it_uses_and_no_others() {
-    let role = manifest("rbac.yaml").into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let role = manifest("importer-rbac.yaml").into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
     let list = |value: &Value| -> Vec<String> {
         value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };
