@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Resource;
+use netclaim_allocation::is_extended;
 use netclaim_api::DRIVER_NAME;
 
 /// Keeps all but who has set which field.
@@ -29,12 +30,14 @@ pub(crate) fn held(claim: ResourceClaim) -> Option<ResourceClaim> {
     Some(kept)
 }
 
-/// Keeps what says whether the node takes pods, and its versions. A node lists all its images.
+/// Keeps what says whether the node takes pods, what device plugins have there, and its versions. A node lists all its images.
 pub(crate) fn node(node: Node) -> Option<Node> {
     let mut node = whole(node)?;
     node.metadata.annotations = None;
-    node.status =
-        node.status.map(|status| NodeStatus { node_info: status.node_info, ..NodeStatus::default() });
+    node.status = node.status.map(|NodeStatus { node_info, mut allocatable, .. }| {
+        allocatable.iter_mut().for_each(|resources| resources.retain(|name, _| is_extended(name)));
+        NodeStatus { node_info, allocatable, ..NodeStatus::default() }
+    });
     Some(node)
 }
 

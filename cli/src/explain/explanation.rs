@@ -1,14 +1,13 @@
 //! What the facts mean. Pure.
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt as _;
 use netclaim_allocation::{Effort, Holdings, Judgement, Question, World, counted};
 use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
-use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated};
-use super::limits;
+use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated, limits_of};
 use super::networks::{self, Attachment};
 use super::starting;
 
@@ -49,22 +48,17 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
     let name = format!("pod {}", full_name(pod));
     let stage = Stage::of(pod);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
-    if facts.claims.is_empty() {
-        let limits = if stage == Stage::Waiting { by_limits(pod, facts) } else { None };
-        return match limits {
-            Some(limits) => {
-                let notes = scheduler_says(pod).into_iter().collect();
-                Explanation { notes, ..Explanation::saying(format!("{name} waits; {limits}")) }
-            }
-            None if facts.cluster.as_ref().is_some_and(|cluster| cluster.classes.is_none()) => {
-                Explanation::saying(format!(
+    let classes = facts.cluster.as_ref().map(|cluster| cluster.classes.as_deref());
+    let limits = limits_of(pod, classes.flatten().unwrap_or_default());
+    if facts.claims.is_empty() && (stage != Stage::Waiting || limits.is_none()) {
+        return Explanation::saying(match classes {
+            Some(None) => {
+                format!(
                     "{name} names no ResourceClaim; it is not known whether it asks for a network by limits"
-                ))
+                )
             }
-            None => Explanation::saying(format!(
-                "{name} names no ResourceClaim, so it gets no network of netclaim"
-            )),
-        };
+            _ => format!("{name} names no ResourceClaim, so it gets no network of netclaim"),
+        });
     }
     let attachments: Vec<Attachment> = facts.found().flat_map(networks::of_claim).collect();
     match stage {
@@ -114,19 +108,17 @@ fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
     }
     let mut notes: Vec<String> = facts.found().filter_map(|claim| reserved_for_another(claim, pod)).collect();
     notes.extend(scheduler_says(pod));
-    let judgement =
-        facts.cluster.as_ref().and_then(|cluster| judge(facts, pod.spec.as_ref(), cluster, details));
+    let judgement = facts.cluster.as_ref().and_then(|cluster| judge(facts, Some(pod), cluster, details));
     let verdict = match &judgement {
         None => format!("{name} waits for the scheduler; why is not known, because of what cannot be read"),
         Some(judgement) if judgement.is_foreign => {
             format!(
-                "{name} waits for the scheduler; none of its claims is for devices of netclaim ({DRIVER_NAME})"
+                "{name} waits for the scheduler; none of its claims and limits is for devices of netclaim ({DRIVER_NAME})"
             )
         }
         Some(judgement) => format!("{name} {}", judgement.outlook()),
     };
     notes.extend(judgement.iter().flat_map(not_judged));
-    notes.extend(by_limits(pod, facts));
     Explanation { judgement, notes, ..Explanation::saying(verdict) }
 }
 
@@ -172,7 +164,7 @@ fn of_claim(facts: &Facts, details: bool) -> Explanation {
 }
 
 /// Judges all nodes; `None` if classes or slices could not be read.
-fn judge(facts: &Facts, pod: Option<&PodSpec>, cluster: &Cluster, details: bool) -> Option<Judgement> {
+fn judge(facts: &Facts, pod: Option<&Pod>, cluster: &Cluster, details: bool) -> Option<Judgement> {
     let claims: Vec<ResourceClaim> = facts.found().cloned().collect();
     let mut holdings = if cluster.lacks_claims { Holdings::partial() } else { Holdings::default() };
     cluster.claims.iter().for_each(|claim| holdings.add(claim));
@@ -190,7 +182,12 @@ fn judge(facts: &Facts, pod: Option<&PodSpec>, cluster: &Cluster, details: bool)
         refusal: &refusal,
     };
     let effort = if details { Effort::Details } else { Effort::Whole };
-    Some(Judgement::of(Question::new(&claims, cluster.classes.as_deref()?), pod, &world, effort))
+    let classes = cluster.classes.as_deref()?;
+    let mut question = Question::new(&claims, classes);
+    if let Some(limits) = pod.and_then(|pod| limits_of(pod, classes)) {
+        question = question.with_limits(&limits, classes, None);
+    }
+    Some(Judgement::of(question, pod.and_then(|pod| pod.spec.as_ref()), &world, effort))
 }
 
 /// Why a pod's claim is not there.
@@ -233,16 +230,4 @@ fn scheduler_says(pod: &Pod) -> Option<String> {
 fn not_judged(judgement: &Judgement) -> Vec<String> {
     let foreign = judgement.foreign.iter();
     foreign.map(|request| format!("{request} is for devices of another driver, and was not judged")).collect()
-}
-
-/// What the pod asks for by limits, which have no claim yet.
-fn by_limits(pod: &Pod, facts: &Facts) -> Option<String> {
-    let classes = facts.cluster.as_ref().and_then(|cluster| cluster.classes.as_deref());
-    let limits = limits::of_pod(pod, classes);
-    let (is, words) = match limits.as_slice() {
-        [] => return None,
-        [limit] => ("is", limit.to_string()),
-        limits => ("are", limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
-    };
-    Some(format!("it asks by limits for {words}, which {is} judged once the scheduler has made its claim"))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
+use netclaim_allocation::{Limits, extended_resources};
 use netclaim_api::network::Network;
 
 /// The objects of one moment, more or less.
@@ -124,4 +125,15 @@ pub(super) fn is_allocated(claim: &ResourceClaim) -> bool {
 /// `NAMESPACE/NAME`.
 pub(super) fn full_name(object: &impl kube::Resource) -> String {
     format!("{}/{}", object.meta().namespace.as_deref().unwrap_or_default(), object.name_any())
+}
+
+/// Whether a pod may ask for devices by `limits`, and has no claim for them yet: the scheduler makes it when it has found a node.
+pub(super) fn asks_by_limits(pod: &Pod) -> bool {
+    let has_claim = pod.status.as_ref().is_some_and(|status| status.extended_resource_claim_status.is_some());
+    !has_claim && pod.spec.as_ref().is_some_and(|spec| !extended_resources(spec).is_empty())
+}
+
+/// Returns what a pod asks for by limits without a claim.
+pub(super) fn limits_of(pod: &Pod, classes: &[DeviceClass]) -> Option<Limits> {
+    pod.spec.as_ref().filter(|_| asks_by_limits(pod)).and_then(|spec| Limits::of(spec, classes))
 }

@@ -10,7 +10,6 @@
 
 mod explanation;
 mod facts;
-mod limits;
 mod networks;
 mod read;
 mod starting;

@@ -9,8 +9,10 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use serde::de::DeserializeOwned;
 
-use super::facts::{ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, is_allocated};
-use super::{Object, Target, limits};
+use super::facts::{
+    ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, asks_by_limits, is_allocated, limits_of,
+};
+use super::{Object, Target};
 use crate::cluster::{ReadError, get, list, list_kept};
 use crate::components::{AGENT, NAME};
 use crate::trim;
@@ -45,9 +47,17 @@ impl Reader {
             get(what, Api::<Pod>::namespaced(self.client.clone(), &self.namespace), &target.name).await?;
         let mut facts = Facts { claims: self.claims_of(&pod).await?, ..Facts::default() };
         match Stage::of(&pod) {
-            Stage::Waiting if facts.found().next().is_some() => facts.cluster = Some(self.cluster().await?),
-            Stage::Waiting if limits::has_any(&pod) => {
-                facts.cluster = Some(Cluster { classes: self.classes().await?, ..Cluster::default() });
+            Stage::Waiting if facts.found().next().is_some() => {
+                let classes = self.classes().await?;
+                facts.cluster = Some(self.cluster(classes).await?);
+            }
+            Stage::Waiting if asks_by_limits(&pod) => {
+                let classes = self.classes().await?;
+                let is_served = limits_of(&pod, classes.as_deref().unwrap_or_default()).is_some();
+                facts.cluster = Some(match is_served {
+                    true => self.cluster(classes).await?,
+                    false => Cluster { classes, ..Cluster::default() },
+                });
             }
             Stage::Starting => facts.node = Some(self.node(&pod, target).await?),
             _ => {}
@@ -60,7 +70,13 @@ impl Reader {
         let what = format!("ResourceClaim {}/{}", self.namespace, target.name);
         let api = Api::<ResourceClaim>::namespaced(self.client.clone(), &self.namespace);
         let claim = get(what, api, &target.name).await?;
-        let cluster = if is_allocated(&claim) { None } else { Some(self.cluster().await?) };
+        let cluster = match is_allocated(&claim) {
+            true => None,
+            false => {
+                let classes = self.classes().await?;
+                Some(self.cluster(classes).await?)
+            }
+        };
         Ok(Facts { claims: vec![ClaimFact::Found(Box::new(claim))], cluster, ..Facts::default() })
     }
 
@@ -104,10 +120,9 @@ impl Reader {
         Ok(Some(ClaimFact::NotMade { name: named.name.clone(), template, has_template }))
     }
 
-    async fn cluster(&mut self) -> Result<Cluster, ReadError> {
+    async fn cluster(&mut self, classes: Option<Vec<DeviceClass>>) -> Result<Cluster, ReadError> {
         let everything = ListParams::default();
         let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
-        let classes = self.classes().await?;
         let offers = "what the nodes offer is not known. An admin can run this command, too";
         let slices = self.all("ResourceSlices", offers, &ours, trim::whole).await?;
         let nodes =
@@ -215,7 +230,7 @@ mod tests {
             _ => items([]),
         });
         let mut reader = Reader { client, namespace: "shop".to_owned(), unread: Vec::new() };
-        reader.cluster().await.expect("reads");
+        reader.cluster(None).await.expect("reads");
         let notes: Vec<String> = reader.unread.iter().map(ToString::to_string).collect();
         assert_eq!(
             notes,

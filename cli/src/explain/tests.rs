@@ -202,7 +202,7 @@ fn a_network_of_an_allocated_claim_keeps_nothing_waiting() {
 #[test]
 fn claims_of_other_drivers_are_not_judged() {
     let verdict = verdict(&waiting("gpu", cluster()));
-    assert!(verdict.contains("none of its claims is for devices of netclaim"), "{verdict}");
+    assert!(verdict.contains("none of its claims and limits is for devices of netclaim"), "{verdict}");
     let mut both = waiting("storage", cluster());
     let mut gpu = claim("gpu", json!({}));
     gpu["metadata"]["name"] = json!("gpu");
@@ -244,39 +244,78 @@ fn a_claim_that_is_not_there_is_the_cause() {
     assert!(verdict(&none).contains("names no ResourceClaim"));
 }
 
+/// A pod of two containers, of which the first has limits.
+fn asking(limits: Value, cluster: Cluster) -> Facts {
+    let mut pod = pending();
+    let main = json!({"name": "main", "resources": {"limits": limits}});
+    pod["spec"] = json!({"containers": [main, {"name": "other"}]});
+    Facts { pod: Some(from(pod)), cluster: Some(cluster), ..Facts::default() }
+}
+
+/// The cluster with a class that serves limits.
+fn with_resource() -> Cluster {
+    let mut cluster = cluster();
+    let classes = cluster.classes.as_mut().unwrap();
+    classes[0].spec.as_mut().unwrap().extended_resource_name = Some("example.com/storage".to_owned());
+    cluster
+}
+
 #[test]
-fn a_pod_that_asks_by_limits_waits_for_the_claim_of_the_scheduler() {
-    let mut fast = class("fast", "true");
-    fast["spec"]["extendedResourceName"] = json!("example.com/fast");
-    let asking = |limits: Value, init: Value| {
-        let mut pod = pending();
-        let container = |limits| json!({"name": "main", "resources": {"limits": limits}});
-        pod["spec"] = json!({"containers": [container(limits)], "initContainers": [container(init)]});
-        let classes = Some(vec![from(fast.clone())]);
-        let cluster = Some(Cluster { classes, ..Cluster::default() });
-        verdict(&Facts { pod: Some(from(pod)), cluster, ..Facts::default() })
-    };
-    let judged = "judged once the scheduler has made its claim";
-    assert_eq!(
-        asking(json!({"cpu": "1", "example.com/fast": "1", "example.com/gpu": "1"}), json!({})),
-        format!("pod shop/web waits; it asks by limits for example.com/fast (class fast), which is {judged}")
-    );
-    let implied = json!({"deviceclass.resource.kubernetes.io/lab": "1"});
-    assert_eq!(
-        asking(json!({"example.com/fast": "1"}), implied),
-        format!(
-            "pod shop/web waits; it asks by limits for deviceclass.resource.kubernetes.io/lab (class lab), example.com/fast (class fast), which are {judged}"
-        )
-    );
-    for none in [json!({"example.com/gpu": "1"}), json!({"example.com/fast": "0"})] {
-        let verdict = asking(none, json!({"memory": "1Gi"}));
+fn a_pod_that_asks_by_limits_is_judged_as_with_the_claim_that_the_scheduler_would_make() {
+    let storage = json!({"cpu": "1", "example.com/storage": "1"});
+    let text = Explanation::of(&asking(storage.clone(), with_resource()), false).text(false);
+    let expected = "pod shop/web waits: no node can serve limit example.com/storage of container main\n\
+        \n\
+        limit example.com/storage of container main\n\
+        \x20 2 nodes (a, b): Network storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
+        \x20 1 node (c): the node does not offer Network storage\n";
+    assert!(text.starts_with(expected), "{text}");
+    let of_class = json!({"deviceclass.resource.kubernetes.io/storage": "1"});
+    let of_class = verdict(&asking(of_class, with_resource()));
+    let limit = "limit deviceclass.resource.kubernetes.io/storage of container main";
+    assert_eq!(of_class, format!("pod shop/web waits: no node can serve {limit}"));
+
+    let mut free = with_resource();
+    free.claims.pop();
+    let free = verdict(&asking(storage.clone(), free));
+    assert!(free.starts_with("pod shop/web waits, but 1 node can serve its networks"), "{free}");
+
+    // A device plugin serves the limit on its node.
+    let mut plugin = with_resource();
+    let status = json!({"allocatable": {"example.com/storage": "3"}});
+    plugin.nodes.as_mut().unwrap()[2].status = Some(from(status));
+    assert_eq!(Explanation::of(&asking(storage.clone(), plugin), false).judgement.unwrap().serving, ["c"]);
+
+    let mut unread = with_resource();
+    unread.nodes = None;
+    let unread = Explanation::of(&asking(storage, unread), false).text(false);
+    let unknown = "3 nodes (a, b, c): not known whether a device plugin of the node has example.com/storage";
+    assert!(unread.contains(unknown), "{unread}");
+}
+
+#[test]
+fn limits_that_no_class_serves_are_not_for_netclaim() {
+    for none in [json!({"example.com/other": "1"}), json!({"example.com/storage": "0"}), json!({"cpu": "1"})]
+    {
+        let verdict = verdict(&asking(none, with_resource()));
         assert!(verdict.ends_with("so it gets no network of netclaim"), "{verdict}");
     }
-    let mut pod = pending();
-    pod["spec"] =
-        json!({"containers": [{"name": "main", "resources": {"limits": {"example.com/fast": "1"}}}]});
-    let facts = Facts { pod: Some(from(pod)), cluster: Some(Cluster::default()), ..Facts::default() };
-    assert!(verdict(&facts).ends_with("it is not known whether it asks for a network by limits"));
+    let gpu = verdict(&asking(json!({"deviceclass.resource.kubernetes.io/gpu": "1"}), with_resource()));
+    assert!(
+        gpu.ends_with("none of its claims and limits is for devices of netclaim (netclaim.dev)"),
+        "{gpu}"
+    );
+    let unread = verdict(&asking(json!({"example.com/storage": "1"}), Cluster::default()));
+    assert!(unread.ends_with("it is not known whether it asks for a network by limits"), "{unread}");
+}
+
+#[test]
+fn a_pod_is_judged_for_its_claims_and_limits_together() {
+    let mut facts = asking(json!({"example.com/storage": "1"}), with_resource());
+    facts.claims = found(claim("storage", json!({})));
+    facts.cluster.as_mut().unwrap().claims.pop();
+    let explanation = Explanation::of(&facts, false);
+    assert_eq!(explanation.verdict, "pod shop/web waits: no node can serve all of its requests");
 }
 
 #[test]

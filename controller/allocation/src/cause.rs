@@ -168,6 +168,11 @@ pub enum Cause {
         /// The nodes that it is allocated for.
         nodes: String,
     },
+    /// The node could not be read, so it is not known whether a device plugin there has the resource.
+    PluginUnknown {
+        /// The resource.
+        resource: String,
+    },
     /// Each request alone could be served, but not all of them together.
     NoCombination,
     /// Whether all requests can be served together was not found out within bounds.
@@ -258,6 +263,7 @@ impl Cause {
                 | Self::ClaimsUnread
                 | Self::PlacementUnknown { .. }
                 | Self::AllocationUnknown { .. }
+                | Self::PluginUnknown { .. }
                 | Self::CombinationUnknown
         )
     }
@@ -344,6 +350,10 @@ impl fmt::Display for Brief<'_> {
             Cause::AllocationUnknown { nodes } => write!(
                 f,
                 "not known whether the node is one that the claim is allocated for ({nodes}): the Node could not be read"
+            ),
+            Cause::PluginUnknown { resource } => write!(
+                f,
+                "not known whether a device plugin of the node has {resource}: the Node could not be read"
             ),
             Cause::AllocatedElsewhere { nodes } => write!(f, "the claim is allocated for {nodes}"),
             Cause::NoCombination => f.write_str(

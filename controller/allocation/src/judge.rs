@@ -14,6 +14,7 @@ use crate::capacity;
 use crate::cause::{Amount, Cause, Origin, Use};
 use crate::combination::{self, Choice, Found};
 use crate::holdings::{DeviceId, Held, Holder, Holdings};
+use crate::limits::Limits;
 use crate::node_selector::{self, KnownNode};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
 use crate::request::{
@@ -143,6 +144,24 @@ impl Question {
         Self::compiled(claims, classes, Compiler::until(deadline))
     }
 
+    /// Asks for what limits are for, too. Selectors that are not compiled by the deadline are not known.
+    #[must_use]
+    pub fn with_limits(
+        mut self,
+        limits: &Limits,
+        classes: &[DeviceClass],
+        deadline: Option<Instant>,
+    ) -> Self {
+        let compiler = deadline.map(Compiler::until).unwrap_or_default();
+        let mut asked = Self::compiled(std::slice::from_ref(&limits.claim), classes, compiler);
+        let requests = asked.claims.iter_mut().flat_map(|claim| &mut claim.requests);
+        for (alternatives, resource) in requests.zip(&limits.resources) {
+            alternatives.iter_mut().for_each(|request| request.resource = Some(resource.clone()));
+        }
+        self.claims.append(&mut asked.claims);
+        self
+    }
+
     fn compiled(claims: &[ResourceClaim], classes: &[DeviceClass], mut compiler: Compiler) -> Self {
         let claims = claims.iter().map(|claim| {
             let name = claim.metadata.name.clone().unwrap_or_default();
@@ -244,6 +263,15 @@ impl Question {
             let mut asked = combination::Claim { constraints: &claim.constraints, requests: Vec::new() };
             let mut wanted = claim.left_out;
             for alternatives in &claim.requests {
+                match alternatives.iter().find_map(|request| plugin(request, node)) {
+                    Some(Ok(())) => continue,
+                    Some(Err(unknown)) => {
+                        (alone, is_possible) = (alone.min(unknown.answer), false);
+                        verdict.requests.push(unknown);
+                        continue;
+                    }
+                    None => {}
+                }
                 let judged = self.alternatives(alternatives, &pools, holdings, &mut verdict.requests);
                 alone = alone.min(judged.answer);
                 is_possible &= !judged.choices.is_empty();
@@ -425,6 +453,24 @@ impl Question {
             }
             _ => Cause::NothingSelected { class: request.class.clone() },
         }
+    }
+}
+
+/// Whether a device plugin of the node serves a limit instead of the claim; `None` if not, and a verdict if that is not known.
+fn plugin(request: &Request, node: KnownNode<'_>) -> Option<Result<(), RequestVerdict>> {
+    let resource = request.resource.as_ref()?;
+    match node.has_plugin(resource) {
+        Some(true) => Some(Ok(())),
+        Some(false) => None,
+        None => Some(Err(RequestVerdict {
+            request: request.name.clone(),
+            answer: Answer::Unknown,
+            reasons: vec![Reason {
+                subject: None,
+                cause: Cause::PluginUnknown { resource: resource.clone() },
+            }],
+            devices: Vec::new(),
+        })),
     }
 }
 

@@ -22,6 +22,7 @@ mod combination;
 mod holdings;
 mod judge;
 mod judgement;
+mod limits;
 mod node_selector;
 mod pool;
 mod request;
@@ -31,6 +32,7 @@ pub use cause::{Amount, Brief, Cause, HeldBy, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
 pub use judgement::{Effort, Group, JudgedNode, Judgement, Needed, Outlook, World, counted, nodes_in_words};
+pub use limits::{Limits, extended_resources, is_extended, serves};
 pub use node_selector::{KnownNode, Unfit, unfit};
 pub use request::RequestName;
 

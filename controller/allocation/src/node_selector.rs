@@ -30,6 +30,13 @@ impl<'a> KnownNode<'a> {
         }
     }
 
+    /// Whether a device plugin of the node has a resource; `None` if that is not known.
+    pub(crate) fn has_plugin(self, resource: &str) -> Option<bool> {
+        let Self::Whole(node) = self else { return None };
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        Some(allocatable.and_then(|all| all.get(resource)).is_some_and(|amount| amount.0 != "0"))
+    }
+
     /// Whether a requirement for the node's labels holds; `None` if that is not known.
     fn has_label(self, requirement: &NodeSelectorRequirement) -> Option<bool> {
         let Self::Whole(node) = self else { return None };

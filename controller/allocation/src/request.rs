@@ -13,6 +13,7 @@ use netclaim_api::quantity::billionths;
 use serde::Serialize;
 
 use crate::cause::{Cause, Origin};
+use crate::limits;
 use crate::node_selector::{NO_EXECUTE, NO_SCHEDULE};
 use crate::selector::Selector;
 
@@ -35,7 +36,9 @@ impl fmt::Display for RequestName {
             (Some(request), Some(alternative)) => {
                 write!(f, "request {request}/{alternative} of claim {claim}")
             }
+            (Some(request), None) if claim == limits::CLAIM => write!(f, "limit {request}"),
             (Some(request), None) => write!(f, "request {request} of claim {claim}"),
+            (None, _) if claim == limits::CLAIM => f.write_str("the claim of its limits"),
             (None, _) => write!(f, "claim {claim}"),
         }
     }
@@ -63,6 +66,8 @@ pub(crate) struct Request {
     /// In billionths, by the name that the claim spells.
     pub(crate) capacity: BTreeMap<String, i128>,
     pub(crate) admin_access: bool,
+    /// The resource of a limit.
+    pub(crate) resource: Option<String>,
     /// Why it cannot be served on any node.
     pub(crate) hopeless: Option<Cause>,
 }
@@ -247,6 +252,7 @@ impl Asked<'_> {
             tolerations: self.tolerations.unwrap_or_default().to_vec(),
             capacity,
             admin_access: self.admin_access,
+            resource: None,
             hopeless,
         }
     }
