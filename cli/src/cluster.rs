@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
@@ -16,8 +16,8 @@ use crate::proxy::{InvalidProxy, proxy};
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
 
-/// The flags that choose a cluster.
-#[derive(Debug, clap::Args)]
+/// The flags that choose a cluster, and as whom to ask it. They are accepted before the command, too, as kubectl's are.
+#[derive(Debug, Default, clap::Args)]
 pub struct Connection {
     /// The kubeconfig file [default: $KUBECONFIG, or ~/.kube/config; without one, in a pod, its service account]
     #[arg(long)]
@@ -25,6 +25,12 @@ pub struct Connection {
     /// The context of the kubeconfig [default: the current one]
     #[arg(long)]
     pub context: Option<String>,
+    /// Ask as this user, or service account (system:serviceaccount:NAMESPACE:NAME)
+    #[arg(long = "as", value_name = "USER")]
+    pub user: Option<String>,
+    /// Ask as a member of this group; needs a user. May be repeated
+    #[arg(long = "as-group", value_name = "GROUP")]
+    pub groups: Vec<String>,
 }
 
 /// Why a cluster cannot be read.
@@ -36,6 +42,9 @@ pub enum ReadError {
     /// The proxy to the cluster cannot be used.
     #[error(transparent)]
     Proxy(#[from] InvalidProxy),
+    /// A group without a user.
+    #[error("--as-group needs --as: the API server takes groups only with a user")]
+    GroupWithoutUser,
     /// The configuration makes no client.
     #[error("cannot connect to the cluster")]
     Client(#[source] kube::Error),
@@ -116,6 +125,27 @@ impl ReadError {
 }
 
 impl Connection {
+    /// Adds the flags from before the command. Those after it win.
+    pub(crate) fn inherit(&mut self, before: Self) {
+        self.kubeconfig = self.kubeconfig.take().or(before.kubeconfig);
+        self.context = self.context.take().or(before.context);
+        self.user = self.user.take().or(before.user);
+        self.groups.extend(before.groups);
+    }
+
+    fn impersonate(&self, auth: &mut AuthInfo) -> Result<(), ReadError> {
+        if let Some(user) = &self.user {
+            auth.impersonate = Some(user.clone());
+        }
+        if !self.groups.is_empty() {
+            auth.impersonate_groups = Some(self.groups.clone());
+        }
+        match auth.impersonate {
+            None if !self.groups.is_empty() => Err(ReadError::GroupWithoutUser),
+            _ => Ok(()),
+        }
+    }
+
     /// Connects as the user of the kubeconfig.
     ///
     /// # Errors
@@ -154,6 +184,7 @@ impl Connection {
             }
         };
         config.proxy_url = proxy(&config.cluster_url, own_proxy.as_deref(), |name| std::env::var(name).ok())?;
+        self.impersonate(&mut config.auth_info)?;
         Ok(config)
     }
 }
@@ -269,6 +300,24 @@ mod tests {
 
     use super::*;
     use crate::mock::{api_server, status};
+
+    #[test]
+    fn somebody_is_impersonated_with_their_groups() {
+        let connection = |user: Option<&str>, groups: &[&str]| Connection {
+            user: user.map(str::to_owned),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            ..Connection::default()
+        };
+        let mut auth = AuthInfo::default();
+        connection(Some("jane"), &["a", "b"]).impersonate(&mut auth).unwrap();
+        assert_eq!(auth.impersonate.as_deref(), Some("jane"));
+        assert_eq!(auth.impersonate_groups, Some(vec!["a".to_owned(), "b".to_owned()]));
+        // The kubeconfig may have the user.
+        connection(None, &["c"]).impersonate(&mut auth).unwrap();
+        assert_eq!(auth.impersonate_groups, Some(vec!["c".to_owned()]));
+        let error = connection(None, &["a"]).impersonate(&mut AuthInfo::default()).unwrap_err();
+        assert!(error.to_string().contains("--as"), "{error}");
+    }
 
     fn page(names: &[&str], next: &str) -> (u16, Value) {
         let items: Vec<Value> = names.iter().map(|name| json!({"metadata": {"name": name}})).collect();

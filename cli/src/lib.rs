@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use clap::builder::StyledStr;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use self::cluster::Connection;
 use self::colour::Colours;
 
 pub mod attachments;
@@ -65,6 +66,9 @@ pub(crate) use exit_codes;
 #[derive(Debug, Parser)]
 #[command(name = "netclaimctl", version, after_help = exit_codes!("success", "failure"))]
 pub struct Cli {
+    /// Which cluster
+    #[command(flatten)]
+    pub connection: Connection,
     /// The command.
     #[command(subcommand)]
     pub command: Command,
@@ -112,6 +116,21 @@ pub enum Command {
 }
 
 impl Command {
+    /// The flags that choose the cluster of the command, if it asks one.
+    fn connection(&mut self) -> Option<&mut Connection> {
+        match self {
+            Self::Attachments(args) => Some(&mut args.connection),
+            Self::Bugreport(args) => Some(&mut args.connection),
+            Self::Explain(args) => Some(&mut args.connection),
+            Self::Status(args) => Some(&mut args.connection),
+            Self::Migrate(args) => match &mut args.command {
+                Some(migrate::Command::Whereabouts(args)) => Some(&mut args.connection),
+                None => Some(&mut args.connection),
+            },
+            Self::Cni(_) | Self::Completion(_) | Self::Validate(_) | Self::Man { .. } => None,
+        }
+    }
+
     /// Whether the command waits for nothing but files and standard input.
     pub fn reads_only_files(&self) -> bool {
         match self {
@@ -163,7 +182,11 @@ pub async fn run(
     err: &mut (dyn Write + Send),
     colours: Colours,
 ) -> ExitCode {
-    match cli.command {
+    let Cli { connection: before, mut command } = cli;
+    if let Some(connection) = command.connection() {
+        connection.inherit(before);
+    }
+    match command {
         Command::Attachments(args) => attachments::run(args, out, err, colours).await,
         Command::Bugreport(args) => bugreport::run(args, out, err).await,
         Command::Cni(args) => cni::run(args, out, err).await,
@@ -172,7 +195,7 @@ pub async fn run(
         Command::Status(args) => status::run(args, out, err, colours).await,
         Command::Validate(args) => validate::run(&args, out, err),
         Command::Migrate(args) => migrate::run(args, out, err).await,
-        Command::Man { folder } => match clap_mangen::generate_to(command(), &folder) {
+        Command::Man { folder } => match clap_mangen::generate_to(self::command(), &folder) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => print::failed(err, format_args!("cannot write into {}: {error}", folder.display())),
         },
@@ -203,15 +226,80 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_the_cluster_are_accepted_before_and_after_the_command() {
+        let of = |line: &[&str]| {
+            let Cli { connection: before, mut command } =
+                Cli::try_parse_from(["netclaimctl"].iter().chain(line)).unwrap();
+            let connection = command.connection().unwrap();
+            connection.inherit(before);
+            std::mem::take(connection)
+        };
+        for line in [
+            &["--context", "x", "--as", "jane", "--as-group=a", "status"][..],
+            &["status", "--context", "x", "--as=jane", "--as-group", "a"],
+            &["--context=y", "--as-group=a", "explain", "pod/web", "--as=jane", "--context=x"],
+            &["--context=x", "--as=jane", "--as-group=a", "migrate", "whereabouts"],
+            &["--as=jane", "migrate", "--context=x", "--as-group=a"],
+        ] {
+            let connection = of(line);
+            assert_eq!(connection.context.as_deref(), Some("x"), "{line:?}");
+            assert_eq!(connection.user.as_deref(), Some("jane"), "{line:?}");
+            assert_eq!(connection.groups, ["a"], "{line:?}");
+        }
+    }
+
+    #[test]
+    fn objects_are_explained_by_every_name_of_their_type() {
+        let of = |line: &[&str]| {
+            let line = ["netclaimctl", "explain"].iter().chain(line);
+            let Command::Explain(args) = Cli::try_parse_from(line).ok()?.command else { return None };
+            args.first.object(args.name.as_deref()).ok()
+        };
+        let (pod, claim) = (explain::Object::Pod("web".to_owned()), explain::Object::Claim("web".to_owned()));
+        for line in [
+            &["pod", "web"][..],
+            &["po", "web"],
+            &["Pods", "web"],
+            &["pod/web"],
+            &["-n", "shop", "po/web", "--details"],
+            &["pod", "-n", "shop", "web"],
+        ] {
+            assert_eq!(of(line).as_ref(), Some(&pod), "{line:?}");
+        }
+        for line in
+            [&["claim", "web"][..], &["resourceclaim", "web"], &["resourceclaims/web"], &["claim/web"]]
+        {
+            assert_eq!(of(line).as_ref(), Some(&claim), "{line:?}");
+        }
+        for line in [&["pod"][..], &["pod/"], &["pod/web", "x"], &["web"], &["node", "a"], &["node/a"], &[]] {
+            assert_eq!(of(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_namespace_of_netclaim_has_one_name_in_all_commands() {
+        let of =
+            |line: &[&str]| match Cli::try_parse_from(["netclaimctl"].iter().chain(line)).unwrap().command {
+                Command::Status(args) => args.netclaim_namespace,
+                Command::Bugreport(args) => args.netclaim_namespace,
+                Command::Explain(args) => args.netclaim_namespace,
+                other => panic!("{other:?}"),
+            };
+        for command in [&["status"][..], &["bugreport"], &["explain", "pod/web"]] {
+            assert_eq!(of(&[command, &["--netclaim-namespace", "x"]].concat()), "x");
+        }
+        for flag in ["-n", "--namespace"] {
+            assert_eq!(of(&["status", flag, "x"]), "x");
+            assert_eq!(of(&["bugreport", flag, "x"]), "x");
+        }
+    }
+
+    #[test]
     fn every_command_says_its_exit_codes() {
         let command = command();
-        for path in [
-            &["status"][..],
-            &["cni", "add"],
-            &["explain", "pod"],
-            &["completion"],
-            &["migrate", "whereabouts"],
-        ] {
+        for path in
+            [&["status"][..], &["cni", "add"], &["explain"], &["completion"], &["migrate", "whereabouts"]]
+        {
             let found = path.iter().try_fold(&command, |command, name| command.find_subcommand(name));
             let codes = found.unwrap().get_after_help().unwrap().to_string();
             for line in [

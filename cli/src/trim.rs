@@ -86,15 +86,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_its_images_and_conditions_are_not_kept() {
+    fn of_a_node_its_images_and_conditions_are_not_kept_but_what_device_plugins_have() {
         let info = json!({"kubeletVersion": "v1.37.1", "containerRuntimeVersion": "", "architecture": "", "bootID": "",
             "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""});
         let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"rack": "1"},
                 "annotations": {"a": "b"}, "managedFields": [{"manager": "kubelet"}]},
-            "spec": {"unschedulable": true}, "status": {"images": [{"names": ["i"]}], "nodeInfo": info}});
+            "spec": {"unschedulable": true}, "status": {"images": [{"names": ["i"]}], "nodeInfo": info,
+                "allocatable": {"cpu": "4", "example.com/storage": "3"}}});
         let kept = node(serde_json::from_value(object).unwrap()).unwrap();
         let expected = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"rack": "1"}},
-            "spec": {"unschedulable": true}, "status": {"nodeInfo": info}});
+            "spec": {"unschedulable": true}, "status": {"nodeInfo": info, "allocatable": {"example.com/storage": "3"}}});
         assert_eq!(serde_json::to_value(kept).unwrap(), expected);
     }
 }

@@ -47,8 +47,8 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = age)]
     pub since: SignedDuration,
     /// The namespace in which netclaim is installed
-    #[arg(long, short, default_value = "netclaim-system")]
-    pub namespace: String,
+    #[arg(long, visible_alias = "namespace", short = 'n', default_value = "netclaim-system")]
+    pub netclaim_namespace: String,
     /// Which cluster
     #[command(flatten)]
     pub connection: Connection,
@@ -139,7 +139,7 @@ async fn report<W: Write>(
         Err(error) => return Err(Failure::Unreachable(error)),
     };
     let failed = |source| Failure::Write { path: path.to_owned(), source };
-    let collector = Collector::new(client, &args.namespace, args.since, now, archive);
+    let collector = Collector::new(client, &args.netclaim_namespace, args.since, now, archive);
     let archive = collector.collect(server.as_deref()).await.map_err(failed)?;
     let missing = archive.missing().to_vec();
     if archive.is_empty() {

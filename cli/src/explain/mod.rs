@@ -11,6 +11,7 @@
 mod explanation;
 mod facts;
 mod networks;
+mod object;
 mod read;
 mod starting;
 mod text;
@@ -18,34 +19,22 @@ mod text;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use netclaim_cni::error_chain;
 
 use self::explanation::Explanation;
+pub use self::object::{First, Object};
 use crate::cluster::Connection;
 use crate::print::{failed, json};
 
 /// `netclaimctl explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to explain.
-    #[command(subcommand)]
-    pub object: Object,
-}
-
-/// An object that can be explained.
-#[derive(Debug, clap::Subcommand)]
-pub enum Object {
-    /// Says why a pod waits, why it does not start, or which networks it has.
-    Pod(Target),
-    /// Says why a ResourceClaim is not allocated, or what it has.
-    Claim(Target),
-}
-
-/// Which object, and how to explain it.
-#[derive(Debug, clap::Args)]
-pub struct Target {
+    /// The type of the object: pod (po), or claim (resourceclaim). Also TYPE/NAME
+    #[arg(value_name = "TYPE", add = ArgValueCandidates::new(types))]
+    pub first: First,
     /// The object's name
-    pub name: String,
+    pub name: Option<String>,
     /// The object's namespace [default: that of the context]
     #[arg(long, short)]
     pub namespace: Option<String>,
@@ -63,6 +52,18 @@ pub struct Target {
     pub connection: Connection,
 }
 
+fn types() -> Vec<CompletionCandidate> {
+    let candidate =
+        |name: &'static str, help: &'static str| CompletionCandidate::new(name).help(Some(help.into()));
+    vec![
+        candidate("pod", "Says why a pod waits, why it does not start, or which networks it has"),
+        candidate("claim", "Says why a ResourceClaim is not allocated, or what it has"),
+    ]
+}
+
+/// The exit code of a command line that is wrong, as clap has it.
+const WRONG_LINE: u8 = 2;
+
 /// A form of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
@@ -74,14 +75,20 @@ pub enum Output {
 
 /// Prints the explanation. Fails if the object cannot be read.
 pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
-    let facts = match read::facts(&args.object).await {
+    let object = match args.first.object(args.name.as_deref()) {
+        Ok(object) => object,
+        Err(error) => {
+            failed(err, error);
+            return ExitCode::from(WRONG_LINE);
+        }
+    };
+    let facts = match read::facts(&object, &args).await {
         Ok(facts) => facts,
         Err(error) => return failed(err, error_chain(&error)),
     };
-    let (Object::Pod(target) | Object::Claim(target)) = &args.object;
-    let explanation = Explanation::of(&facts, target.details || target.output == Output::Json);
-    let text = match target.output {
-        Output::Text => explanation.text(target.details),
+    let explanation = Explanation::of(&facts, args.details || args.output == Output::Json);
+    let text = match args.output {
+        Output::Text => explanation.text(args.details),
         Output::Json => match json(&explanation) {
             Ok(json) => json,
             Err(error) => return failed(err, error),

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::facts::{
     ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, asks_by_limits, is_allocated, limits_of,
 };
-use super::{Object, Target};
+use super::{Args, Object};
 use crate::cluster::{ReadError, get, list, list_kept};
 use crate::components::{AGENT, NAME};
 use crate::trim;
@@ -21,14 +21,13 @@ use crate::trim;
 ///
 /// # Errors
 /// Fails if the object itself or the claims of its namespace cannot be read. See [`ReadError`].
-pub(super) async fn facts(object: &Object) -> Result<Facts, ReadError> {
-    let (Object::Pod(target) | Object::Claim(target)) = object;
-    let client = target.connection.client().await?;
-    let namespace = target.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+pub(super) async fn facts(object: &Object, args: &Args) -> Result<Facts, ReadError> {
+    let client = args.connection.client().await?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let mut reader = Reader { client, namespace, unread: Vec::new() };
     let mut facts = match object {
-        Object::Pod(target) => reader.pod(target).await?,
-        Object::Claim(target) => reader.claim(target).await?,
+        Object::Pod(name) => reader.pod(name, &args.netclaim_namespace).await?,
+        Object::Claim(name) => reader.claim(name).await?,
     };
     facts.unread = reader.unread;
     Ok(facts)
@@ -41,10 +40,9 @@ struct Reader {
 }
 
 impl Reader {
-    async fn pod(&mut self, target: &Target) -> Result<Facts, ReadError> {
-        let what = format!("pod {}/{}", self.namespace, target.name);
-        let pod =
-            get(what, Api::<Pod>::namespaced(self.client.clone(), &self.namespace), &target.name).await?;
+    async fn pod(&mut self, name: &str, netclaim_namespace: &str) -> Result<Facts, ReadError> {
+        let what = format!("pod {}/{name}", self.namespace);
+        let pod = get(what, Api::<Pod>::namespaced(self.client.clone(), &self.namespace), name).await?;
         let mut facts = Facts { claims: self.claims_of(&pod).await?, ..Facts::default() };
         match Stage::of(&pod) {
             Stage::Waiting if facts.found().next().is_some() => {
@@ -59,17 +57,17 @@ impl Reader {
                     false => Cluster { classes, ..Cluster::default() },
                 });
             }
-            Stage::Starting => facts.node = Some(self.node(&pod, target).await?),
+            Stage::Starting => facts.node = Some(self.node(&pod, netclaim_namespace).await?),
             _ => {}
         }
         facts.pod = Some(pod);
         Ok(facts)
     }
 
-    async fn claim(&mut self, target: &Target) -> Result<Facts, ReadError> {
-        let what = format!("ResourceClaim {}/{}", self.namespace, target.name);
+    async fn claim(&mut self, name: &str) -> Result<Facts, ReadError> {
+        let what = format!("ResourceClaim {}/{name}", self.namespace);
         let api = Api::<ResourceClaim>::namespaced(self.client.clone(), &self.namespace);
-        let claim = get(what, api, &target.name).await?;
+        let claim = get(what, api, name).await?;
         let cluster = match is_allocated(&claim) {
             true => None,
             false => {
@@ -149,7 +147,7 @@ impl Reader {
             .await
     }
 
-    async fn node(&mut self, pod: &Pod, target: &Target) -> Result<NodeFacts, ReadError> {
+    async fn node(&mut self, pod: &Pod, netclaim_namespace: &str) -> Result<NodeFacts, ReadError> {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
         let node = match get(format!("node {name}"), Api::<Node>::all(self.client.clone()), &name).await {
             Err(ReadError::Missing { .. }) => None,
@@ -157,7 +155,7 @@ impl Reader {
         };
         let agents =
             ListParams::default().labels(&format!("{NAME}={AGENT}")).fields(&format!("spec.nodeName={name}"));
-        let api = Api::<Pod>::namespaced(self.client.clone(), &target.netclaim_namespace);
+        let api = Api::<Pod>::namespaced(self.client.clone(), netclaim_namespace);
         let agents = list(PODS, api, &agents).await;
         let agents = self.readable(PODS, "whether the node's agent is ready is not known", agents)?;
         let of_pod =

@@ -700,7 +700,8 @@ fn the_importer_is_as_restricted_as_the_controller_and_its_command_line_is_right
 
 #[test]
 fn the_importer_has_the_rights_that_it_uses_and_no_others() {
-    let role = manifest("importer-rbac.yaml").into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let role =
+        manifest("importer-rbac.yaml").into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
     let list = |value: &Value| -> Vec<String> {
         value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };

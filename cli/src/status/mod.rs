@@ -40,8 +40,8 @@ pub struct Args {
     #[command(flatten)]
     pub connection: Connection,
     /// The namespace in which netclaim is installed
-    #[arg(long, short, default_value = "netclaim-system")]
-    pub namespace: String,
+    #[arg(long, visible_alias = "namespace", short = 'n', default_value = "netclaim-system")]
+    pub netclaim_namespace: String,
     /// Show this node: its devices, which program each CNI plugin is, and what it lacks
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
@@ -94,12 +94,12 @@ async fn shown(args: &Args, colours: Colours) -> Result<Shown, StatusError> {
     let asking = args.connection.client_without_retries().await?;
     match &args.node {
         Some(name) => {
-            let report = of_node(&client, &asking, &args.namespace, name).await?;
+            let report = of_node(&client, &asking, &args.netclaim_namespace, name).await?;
             let text = printed(args.output, &report, || report.text(colours))?;
             Ok(Shown { text, is_well: report.problems.is_empty() })
         }
         None => {
-            let report = of_cluster(&client, &asking, &args.namespace).await?;
+            let report = of_cluster(&client, &asking, &args.netclaim_namespace).await?;
             let text = printed(args.output, &report, || report.text(colours))?;
             Ok(Shown { text, is_well: report.problems.is_empty() })
         }

@@ -372,7 +372,7 @@ fn of_pods(pods: &[Pod]) -> Vec<String> {
     let of_name = |name| pods.iter().filter(move |pod| is_named(pod, name));
     if of_name(AGENT).next().is_none() && of_name(CONTROLLER).next().is_none() {
         return vec![
-            "netclaim has no pods in this namespace: is it installed in another one (--namespace)?"
+            "netclaim has no pods in this namespace: is it installed in another one (--netclaim-namespace)?"
                 .to_owned(),
         ];
     }
@@ -843,7 +843,7 @@ mod tests {
     #[test]
     fn a_cluster_without_netclaim_has_one_problem_of_its_own() {
         let report = Report::of(&Snapshot::default());
-        assert!(report.problems[0].contains("--namespace"), "{:?}", report.problems);
+        assert!(report.problems[0].contains("--netclaim-namespace"), "{:?}", report.problems);
     }
 
     #[test]
