@@ -116,14 +116,23 @@ pub(crate) async fn run(
     let questions = dump.part("addresses");
     let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report, saw, questions);
     let showing = explaining::answer(dump.part("waitingPods"), unscheduled.as_deref());
-    let questions = dump.part("objects");
+    let channels = Channels { demand, leased, questions: dump.part("objects") };
     tokio::select! {
         () = leasing => Ok(()),
         never = showing => match never {},
-        () = watch(client, settings, metrics, publisher, events, demand, leased, questions) => Ok(()),
+        () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
     }
+}
+
+/// What ties the loop to the others.
+struct Channels {
+    /// Which nodes need addresses.
+    demand: watch::Sender<Option<Demand>>,
+    /// Which addresses nodes have.
+    leased: watch::Receiver<Leased>,
+    questions: Questions,
 }
 
 async fn watch(
@@ -132,9 +141,7 @@ async fn watch(
     metrics: Metrics,
     publisher: PublisherHandle,
     events: Events,
-    demand: watch::Sender<Option<Demand>>,
-    leased: watch::Receiver<Leased>,
-    mut questions: Questions,
+    Channels { demand, leased, mut questions }: Channels,
 ) {
     let everything = watcher::Config::default;
     let resource = ApiResource::erase::<Network>(&());

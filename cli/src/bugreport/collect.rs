@@ -98,6 +98,8 @@ const EVENT: Kind = Kind::new("v1", "Event", "events");
 /// Reads a cluster into an archive.
 pub(super) struct Collector<'a, W: Write> {
     client: Client,
+    /// By which agents are asked: one that is not ready says so at once.
+    agents: Client,
     /// Where netclaim is installed.
     namespace: &'a str,
     since: SignedDuration,
@@ -120,13 +122,13 @@ struct OwnPod {
 
 impl<'a, W: Write> Collector<'a, W> {
     pub(super) fn new(
-        client: Client,
+        [client, agents]: [Client; 2],
         namespace: &'a str,
         since: SignedDuration,
         now: Timestamp,
         archive: Archive<W>,
     ) -> Self {
-        Self { client, namespace, since, now, archive }
+        Self { client, agents, namespace, since, now, archive }
     }
 
     /// Reads everything that the user may read. `server` is the version of the API server.
@@ -134,7 +136,7 @@ impl<'a, W: Write> Collector<'a, W> {
     /// # Errors
     /// Fails if the archive cannot be written.
     pub(super) async fn collect(mut self, server: Option<&str>) -> io::Result<Archive<W>> {
-        match status::text(&self.client, self.namespace).await {
+        match status::text(&self.client, &self.agents, self.namespace).await {
             Ok(status) => self.archive.add("status.txt", "what `netclaimctl status` shows", status)?,
             Err(error) => self.archive.lacks("status", &error_chain(&error)),
         }

@@ -106,9 +106,9 @@ async fn written(args: &Args, out: &mut (dyn Write + Send)) -> Result<Vec<String
     if path != Path::new("-") && fs::symlink_metadata(&path).is_ok() {
         return Err(failed(io::ErrorKind::AlreadyExists.into()));
     }
-    let client = args.connection.client().await?;
+    let clients = [args.connection.client().await?, args.connection.client_without_retries().await?];
     if path == Path::new("-") {
-        let (archive, missing) = report(client, args, now, Vec::new(), &path).await?;
+        let (archive, missing) = report(clients, args, now, Vec::new(), &path).await?;
         out.write_all(&archive).map_err(failed)?;
         return Ok(missing);
     }
@@ -116,7 +116,7 @@ async fn written(args: &Args, out: &mut (dyn Write + Send)) -> Result<Vec<String
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     let file = NamedTempFile::new_in(folder).map_err(failed)?;
-    let (file, missing) = report(client, args, now, file, &path).await?;
+    let (file, missing) = report(clients, args, now, file, &path).await?;
     file.persist_noclobber(&path).map_err(|error| failed(error.error))?;
     // A reader that has closed the pipe has what it wants.
     let _ = writeln!(out, "{}", path.display());
@@ -124,7 +124,7 @@ async fn written(args: &Args, out: &mut (dyn Write + Send)) -> Result<Vec<String
 }
 
 async fn report<W: Write>(
-    client: Client,
+    clients: [Client; 2],
     args: &Args,
     now: Timestamp,
     out: W,
@@ -132,14 +132,14 @@ async fn report<W: Write>(
 ) -> Result<(W, Vec<String>), Failure> {
     let time = u64::try_from(now.as_second()).unwrap_or_default();
     let archive = Archive::new(out, Redaction::new()?, time);
-    let server = match client.apiserver_version().await {
+    let server = match clients[0].apiserver_version().await {
         Ok(version) => Some(version.git_version),
         // Whoever may not read the version may read other things.
         Err(kube::Error::Api(_)) => None,
         Err(error) => return Err(Failure::Unreachable(error)),
     };
     let failed = |source| Failure::Write { path: path.to_owned(), source };
-    let collector = Collector::new(client, &args.netclaim_namespace, args.since, now, archive);
+    let collector = Collector::new(clients, &args.netclaim_namespace, args.since, now, archive);
     let archive = collector.collect(server.as_deref()).await.map_err(failed)?;
     let missing = archive.missing().to_vec();
     if archive.is_empty() {

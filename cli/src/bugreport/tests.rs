@@ -27,7 +27,8 @@ fn now() -> Timestamp {
 }
 
 async fn made(client: Client) -> Result<(BTreeMap<String, String>, Vec<String>), Failure> {
-    let (archive, missing) = report(client, &args(&[]), now(), Vec::new(), Path::new("-")).await?;
+    let (archive, missing) =
+        report([client.clone(), client], &args(&[]), now(), Vec::new(), Path::new("-")).await?;
     Ok((unpacked(&archive), missing))
 }
 

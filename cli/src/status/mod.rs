@@ -142,8 +142,8 @@ async fn of_node(
 ///
 /// # Errors
 /// Fails if the cluster cannot be read.
-pub(crate) async fn text(client: &Client, namespace: &str) -> Result<String, ReadError> {
-    Ok(of_cluster(client, client, namespace).await?.text(Colours::Off))
+pub(crate) async fn text(client: &Client, agents: &Client, namespace: &str) -> Result<String, ReadError> {
+    Ok(of_cluster(client, agents, namespace).await?.text(Colours::Off))
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ fn agents(uri: &str) -> (u16, Value) {
 
 #[tokio::test]
 async fn a_status_says_what_is_missing_on_which_node() {
-    let text = text(&cluster(agents), "netclaim-system").await.unwrap();
+    let text = text(&cluster(agents), &cluster(agents), "netclaim-system").await.unwrap();
     let (_, said) = text.split_once("PROBLEMS\n").unwrap();
     assert_eq!(
         said,
@@ -129,7 +129,7 @@ async fn a_status_without_the_right_to_ask_agents_says_so() {
         seen.lock().unwrap().push(uri.to_owned());
         status(403, "Forbidden")
     });
-    let text = text(&client, "netclaim-system").await.unwrap();
+    let text = text(&client, &client, "netclaim-system").await.unwrap();
     let right = "you may not ask it: that takes the right to get pods/proxy in namespace netclaim-system";
     for sentence in [
         format!(
@@ -202,7 +202,7 @@ async fn a_status_does_without_pools_and_daemon_sets_that_cannot_be_read() {
             _ if uri.starts_with(NETWORK) => items([network()]),
             _ => items([]),
         });
-        let text = text(&client, "netclaim-system").await.unwrap();
+        let text = text(&client, &client, "netclaim-system").await.unwrap();
         assert!(text.contains("\nfast "), "{text}");
     }
 }
@@ -226,7 +226,7 @@ async fn the_daemon_set_of_the_agents_says_which_nodes_have_one() {
         })),
         _ => items([]),
     });
-    let text = text(&client, "netclaim-system").await.unwrap();
+    let text = text(&client, &client, "netclaim-system").await.unwrap();
     assert!(
         text.ends_with("PROBLEMS\n* node rack2 has no agent: pods with networks do not run there\n"),
         "{text}"
