@@ -1,7 +1,7 @@
 //! Networks as devices: addresses, bandwidth, interfaces and segmentation ids that a Network grants, and to whom.
 
 use anyhow::{Result, bail, ensure};
-use netclaim_tests::objects::claim;
+use netclaim_tests::objects::{claim, list, text};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
@@ -150,4 +150,38 @@ pub fn a_cluster_wide_network_counts_its_interfaces(test: &Test<'_>) -> Result<(
     test.is_unschedulable("second")?;
     test.delete_pod("first")?;
     test.runs_with("second", &["net1"])
+}
+
+pub fn the_pool_of_a_cluster_wide_network_follows_its_spec(test: &Test<'_>) -> Result<()> {
+    let network = test.cluster_network(1)?;
+    let patch = |spec: Value| {
+        let patch = json!({ "spec": spec }).to_string();
+        test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &patch])
+    };
+    let offers = |interfaces: &[&str]| {
+        eventually(30, &format!("the pool of {network} has {interfaces:?} interfaces"), || {
+            let slices = test.cluster.slices()?.into_iter();
+            let of_pool =
+                slices.filter(|slice| slice["spec"]["pool"]["name"] == format!("networks/{network}"));
+            let devices =
+                of_pool.flat_map(|slice| list(&slice["spec"]["devices"]).cloned().collect::<Vec<_>>());
+            let found: Vec<String> =
+                devices.map(|device| text(&device["capacity"]["interfaces"]["value"])).collect();
+            ensure!(found == interfaces, "it has {found:?}");
+            Ok(())
+        })
+    };
+    test.start_pod("first", &network)?;
+    test.pod("second", &network)?;
+    test.is_unschedulable("second")?;
+    offers(&["1"])?;
+    patch(json!({"capacity": {"interfaces": 2}}))?;
+    offers(&["2"])?;
+    test.runs_with("second", &["net1"])?;
+    for pod in ["first", "second"] {
+        test.delete_pod(pod)?;
+    }
+    // A Network that is not accepted has no pool: the API server cannot see a label beside the fields.
+    patch(json!({"nodeSelector": {"matchLabels": {"kubernetes.io/os": "linux"}, "rack": "a"}}))?;
+    offers(&[])
 }

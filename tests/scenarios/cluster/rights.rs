@@ -242,6 +242,18 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
     refused("an event about node1", bound.event("netclaim.dev", "node0", "Node", "node1"), &[words])
 }
 
+pub fn the_controller_writes_events_only_in_its_own_name(test: &Test<'_>) -> Result<()> {
+    let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
+    let controller = Writer { test, token: token.trim().to_owned() };
+    controller.event("netclaim-controller", "any", "Network", "any")?;
+    let words = "must have reportingController netclaim-controller";
+    for reporter in ["default-scheduler", "kubelet", "netclaim.dev"] {
+        let event = controller.event(reporter, "any", "Network", "any");
+        refused(&format!("an event of {reporter}"), event, &[words])?;
+    }
+    Ok(())
+}
+
 /// Makes sure that an agent writes blocks and leases of addresses in the name of its own node only.
 fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<()> {
     let object = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});

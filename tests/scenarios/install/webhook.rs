@@ -34,6 +34,35 @@ fn may(test: &Test<'_>, verb: &str, what: &str) -> bool {
     test.cluster.kubectl(&["auth", "can-i", verb, what, "-n", SYSTEM, "--as", CONTROLLER]).is_ok()
 }
 
+/// Makes sure that the controller changes nothing of its webhooks but the CAs by which API servers know them.
+fn controller_changes_only_cas(test: &Test<'_>) -> Result<()> {
+    let patch = |operation: &Value| {
+        let patch = json!([operation]).to_string();
+        let what =
+            ["patch", "validatingwebhookconfiguration", "netclaim-webhook", "--type=json", "-p", &patch];
+        test.cluster.kubectl(&[what.as_slice(), &["--dry-run=server", "--as", CONTROLLER]].concat())
+    };
+    let replace = |path: &str, value: Value| json!({"op": "replace", "path": format!("/webhooks/0/{path}"), "value": value});
+    let webhook = "may only change clientConfig.caBundle of webhooks";
+    for (change, words) in [
+        (replace("failurePolicy", json!("Ignore")), webhook),
+        (replace("clientConfig", json!({"url": "https://192.0.2.1/review"})), webhook),
+        (replace("clientConfig/service/name", json!("other")), webhook),
+        (replace("rules/0/operations", json!(["CREATE"])), webhook),
+        (replace("matchConditions/0/expression", json!("false")), webhook),
+        (json!({"op": "remove", "path": "/webhooks/0"}), webhook),
+        (json!({"op": "add", "path": "/metadata/labels/a", "value": "b"}), "may not change the metadata"),
+    ] {
+        eventually(10, "the policy is in force", || {
+            let refused = patch(&change).err().with_context(|| format!("it is accepted: {change}"))?;
+            let refused = format!("{refused:#}");
+            ensure!(refused.contains(words), "{change}: {refused}");
+            Ok(())
+        })?;
+    }
+    patch(&json!({"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "Cg=="})).map(drop)
+}
+
 /// The controllers' pods that are not about to end.
 fn running(test: &Test<'_>) -> Result<Vec<Value>> {
     let pods = ["-n", SYSTEM, "pods", "-l", "app.kubernetes.io/name=netclaim-controller"];
@@ -92,6 +121,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         test.cluster.kubectl(&[&["-n", SYSTEM], empty.as_slice()].concat())?;
         ensure!(may(test, "update", "secrets/netclaim-webhook"), "the controller may not fill its Secret");
         ensure!(!may(test, "create", "secrets"), "the controller may create Secrets");
+        controller_changes_only_cas(test)?;
 
         let wrong = attachment(json!({"mac": "02:00:5e:10:00", "ips": ["10.0.0.300"]}));
         let wrong = claim("wrong", &network, wrong);

@@ -166,22 +166,37 @@ pub fn pods_start_without_the_controller_while_blocks_last(test: &Test<'_>) -> R
     shown.and(back)
 }
 
-pub fn blocks_of_a_deleted_node_return_after_the_safety_time(test: &Test<'_>) -> Result<()> {
-    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+pub fn addresses_of_a_deleted_node_return_after_the_safety_time(test: &Test<'_>) -> Result<()> {
+    let network = network_with_reserved(test)?;
     test.pod_on("node2", "lost", &network)?;
     test.runs_with("lost", &["net1"])?;
+    let fixed = test.address(0, 203);
+    let mut first = pod("first", &["c"]);
+    first["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "node2"});
+    test.create([asking("c", &network, &fixed), first])?;
+    test.runs_with("first", &["net1"])?;
+    let user = || -> Result<Value> {
+        Ok(test.cluster.get(&["addressleases", &format!("{network}.{fixed}")])?["status"]["node"].clone())
+    };
+    ensure!(user()? == "node2", "{} uses the address", user()?);
     let address = test.ip("lost", "net1")?;
     lose(test, "node2")?;
     let of_node = || -> Result<Vec<Block>> {
         Ok(blocks(test, &network)?.into_iter().filter(|block| block.node == "node2").collect())
     };
     ensure!(!of_node()?.is_empty(), "its blocks are gone at once: they may be in use");
+    ensure!(user()? == "node2", "the claim's address is free at once: it may be in use");
     eventually(NODE_GONE, "the node's blocks are gone", || {
         let left = of_node()?;
         ensure!(left.is_empty(), "{left:?}");
+        ensure!(user()?.is_null(), "{} still uses the claim's address", user()?);
         Ok(())
     })?;
-    // Another node can have its address now.
+    // The claim has its address on another node now.
+    test.create([pod("second", &["c"])])?;
+    test.runs_with("second", &["net1"])?;
+    ensure!(test.ip("second", "net1")? == fixed, "{}, not {fixed}", test.ip("second", "net1")?);
+    // Another node can have the address of the other pod, too.
     test.network("b", |network| {
         with_addresses(
             network,
@@ -212,7 +227,7 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     let pool = test.name("pool");
     test.create([json!({
         "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool", "metadata": {"name": pool},
-        "spec": {"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 29}},
+        "spec": {"ranges": [{"subnet": test.subnet(0)}]},
     })])?;
     let mut names = Vec::new();
     for letter in ["a", "b"] {
@@ -226,7 +241,11 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     for name in &names {
         test.runs_with(name, &["net1"])?;
     }
-    no_duplicates(test, &names, 1).map(drop)
+    no_duplicates(test, &names, 1)?;
+    // The pool has no blockSize: the controller has recorded the one that it chose before it leased the first block.
+    let recorded = test.cluster.get(&["addresspool", &pool])?["status"]["addresses"]["blockSize"].clone();
+    ensure!(recorded["ipv4"].is_u64(), "the recorded size is {recorded}");
+    Ok(())
 }
 
 /// A claim for an address of the reserved part.

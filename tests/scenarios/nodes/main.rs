@@ -66,11 +66,12 @@ fn main() -> ExitCode {
                 pods_start_without_the_controller_while_blocks_last,
                 a_controller_that_dies_while_it_leases_hands_out_nothing_twice,
                 addresses_stay_unique_while_the_api_server_is_away,
-                blocks_of_a_deleted_node_return_after_the_safety_time,
+                addresses_of_a_deleted_node_return_after_the_safety_time,
                 pods_of_a_drained_node_start_on_other_nodes,
                 slices_return_after_a_node_has_registered_again,
                 claims_of_a_lost_node_serve_pods_on_other_nodes,
                 the_next_controller_reports_the_status_of_networks,
+                a_controller_makes_its_lease_anew_when_somebody_has_deleted_it,
                 a_second_controller_takes_over_from_a_leader_that_hangs,
                 pods_start_on_all_nodes_during_an_update,
                 pods_on_all_nodes_outlive_the_api_server;

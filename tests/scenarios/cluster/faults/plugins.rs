@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{claim, container, pod, text};
+use netclaim_tests::objects::{claim, container, list, pod, text};
 use netclaim_tests::{Process, Test, eventually, long, processes};
 use serde_json::json;
 
@@ -27,6 +27,25 @@ fn starts_when_fixed(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]
 
 pub fn a_failing_plugin_is_quoted_and_the_pod_starts_when_it_is_fixed(test: &Test<'_>) -> Result<()> {
     starts_when_fixed(test, FAIL, "Always", &["the switch says no", "port 7"])
+}
+
+pub fn a_plugin_that_fails_in_two_ways_has_one_event_that_counts_both(test: &Test<'_>) -> Result<()> {
+    let network = test.network_after(FAIL)?;
+    test.pod("p", &network)?;
+    test.event("p", &["NetworkAttachFailed", "the switch says no"])?;
+    test.macvlan_after(&FAIL.replace("says no", "is busy"))?;
+    test.claim_is_not_ready("p", &["the switch is busy"])?;
+    eventually(20, "one event counts both failures", || {
+        let events = test.cluster.get(&["-n", test.namespace(), "events"])?;
+        let of_pod = list(&events["items"]).filter(|event| {
+            event["reason"] == "NetworkAttachFailed" && event["involvedObject"]["name"] == "p"
+        });
+        let counts: Vec<Option<u64>> = of_pod.map(|event| event["series"]["count"].as_u64()).collect();
+        ensure!(matches!(counts.as_slice(), [Some(2..)]), "they count {counts:?}");
+        Ok(())
+    })?;
+    test.macvlan_after(":")?;
+    test.runs_with("p", &["net1"])
 }
 
 pub fn a_pod_that_is_never_restarted_survives_a_plugin_that_fails(test: &Test<'_>) -> Result<()> {
