@@ -109,7 +109,7 @@ fn a_pod_that_no_node_can_serve_is_told_the_causes_of_groups_of_nodes() {
          \n\
          request net of claim net\n\
          \x20 2 nodes (a, b): Network storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
-         \x20 1 node (c): the node does not offer Network storage\n\
+         \x20 1 node (c): the node does not offer networks.netclaim.dev storage\n\
          \n\
          nodes that do not take the pod\n\
          \x20 1 node (d): cordoned\n\
@@ -157,7 +157,10 @@ fn a_class_or_network_that_does_not_exist_comes_first() {
     assert!(verdict(&waiting("stroage", cluster())).contains("there is no DeviceClass stroage"));
     let mut without = cluster();
     without.networks = Some(vec![]);
-    assert_eq!(verdict(&waiting("storage", without)), "pod shop/web waits: there is no Network storage");
+    assert_eq!(
+        verdict(&waiting("storage", without)),
+        "pod shop/web waits: there is no Network storage: kubectl get networks.netclaim.dev lists those that exist"
+    );
     let mut refused = cluster();
     let mut invalid = network("storage");
     invalid["status"] = json!({"conditions": [{"type": "Accepted", "status": "False", "reason": "Invalid",
@@ -180,7 +183,10 @@ fn an_alternative_that_can_be_used_is_enough() {
     facts.cluster.as_mut().unwrap().classes.as_mut().unwrap().push(from(class("gone", of_gone)));
     assert_eq!(verdict(&facts), "pod shop/web waits: no node can serve request net of claim net");
     facts.cluster.as_mut().unwrap().networks = Some(vec![]);
-    assert_eq!(verdict(&facts), "pod shop/web waits: there is no Network gone");
+    assert_eq!(
+        verdict(&facts),
+        "pod shop/web waits: there is no Network gone: kubectl get networks.netclaim.dev lists those that exist"
+    );
 
     let explanation = Explanation::of(&asking(["gpu", "storage"]), true);
     assert_eq!(explanation.verdict, "pod shop/web waits; it is not known whether 3 nodes can serve it");

@@ -293,7 +293,7 @@ impl fmt::Display for Brief<'_> {
                 write!(f, "pool {pool} is being updated: {slices} of its {expected} ResourceSlices are there")
             }
             Cause::PoolInvalid { pool, why } => write!(f, "the scheduler cannot use pool {pool}: {why}"),
-            Cause::NetworkNotOffered { network } => write!(f, "the node does not offer Network {network}"),
+            Cause::NetworkNotOffered { network } => write!(f, "the node does not offer networks.netclaim.dev {network}"),
             Cause::NothingSelected { class } => {
                 write!(f, "class {class} and the request select no device of the node")
             }

@@ -146,7 +146,7 @@ fn a_class_that_does_not_exist_is_named() {
 fn a_node_without_slices_and_one_without_the_network_differ() {
     let mut case = Case::new(storage("web"), json!([network_device(json!({}))]));
     case.claims = vec![claim("web", json!([request("lab", json!({}))]))];
-    assert_eq!(case.refusal(), "the node does not offer Network lab");
+    assert_eq!(case.refusal(), "the node does not offer networks.netclaim.dev lab");
     case.slices = vec![slice("b", "b", json!([network_device(json!({}))]))];
     assert!(
         case.refusal().starts_with("the node has no ResourceSlice of netclaim.dev"),

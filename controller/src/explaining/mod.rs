@@ -294,8 +294,12 @@ impl Snapshot {
         let is_accepted = name.parse::<NetworkName>().ok().and_then(|name| self.networks.get(&name));
         match is_accepted {
             Some(true) => None,
-            Some(false) => Some(format!("Network {name} is not accepted: its condition Accepted says why")),
-            None => Some(format!("there is no Network {name}")),
+            Some(false) => Some(format!(
+                "Network {name} is not accepted: kubectl describe networks.netclaim.dev {name} says why"
+            )),
+            None => Some(format!(
+                "there is no Network {name}: kubectl get networks.netclaim.dev lists those that exist"
+            )),
         }
     }
 }

@@ -161,7 +161,10 @@ async fn a_pod_that_a_node_can_serve_gets_no_event() {
 async fn a_network_that_does_not_exist_is_named() {
     let expression = OF_STORAGE.replace(r#"network == "storage""#, r#"network == "gone""#);
     let (_, events, _) = explain(&[pod("web-1")], objects(&expression), 60).await;
-    assert_eq!(events[0]["note"], "there is no Network gone");
+    assert_eq!(
+        events[0]["note"],
+        "there is no Network gone: kubectl get networks.netclaim.dev lists those that exist"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,7 +71,9 @@ pub enum DeviceError {
         "Network {network:?} does not exist or is not accepted on node {node}: see `kubectl get networks.netclaim.dev {network}`"
     )]
     NoNetwork { network: String, node: String },
-    #[error("node {node} has none of the uplinks of Network {network:?} any more")]
+    #[error(
+        "node {node} has none of the uplinks of Network {network:?} any more: see `kubectl get networks.netclaim.dev {network}`"
+    )]
     NoUplink { node: String, network: String },
     #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
     Gone { device: String, node: String },
@@ -86,7 +88,8 @@ pub enum DeviceError {
     )]
     Stale { network: String, node: String },
     #[error(
-        "Network {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid"
+        "Network {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid: see \
+         `kubectl get addresspools.netclaim.dev`"
     )]
     NoPool { network: String, pool: String },
     #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
@@ -94,8 +97,8 @@ pub enum DeviceError {
     #[error("ifName: no free interface name is left")]
     NoIfName,
     #[error(
-        "Network {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector; delete \
-         the pod, which holds what it was allocated until then"
+        "Network {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector of \
+         networks.netclaim.dev; delete the pod, which holds what it was allocated until then"
     )]
     Namespace { network: String, namespace: String },
     #[error("no segmentation id of Network {network:?} is free on {space}")]

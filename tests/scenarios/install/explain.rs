@@ -42,7 +42,9 @@ pub fn netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants(test: &Test<'_
         let full = format!("1 node (node0): Network {network}: 0 of 1 interfaces free; {holder}\n");
         ensure!(text.contains(&full), "{text}");
         ensure!(
-            text.contains(&format!("2 nodes (node1, node2): the node does not offer Network {network}\n")),
+            text.contains(&format!(
+                "2 nodes (node1, node2): the node does not offer networks.netclaim.dev {network}\n"
+            )),
             "{text}"
         );
         ensure!(text.contains("the scheduler says: "), "{text}");

@@ -32,7 +32,7 @@ pub fn a_pod_that_no_node_can_serve_is_told_once_why(test: &Test<'_>) -> Result<
         format!("{REASON}no node can serve request net of claim waiting. "),
         format!("1 node (node0): Network {network}: 0 of 1 interfaces free; {held}"),
         format!("1 node (node1): Network {network}: it takes no new pods: netclaim.dev/link-down"),
-        format!("1 node (node2): the node does not offer Network {network}"),
+        format!("1 node (node2): the node does not offer networks.netclaim.dev {network}"),
     ] {
         ensure!(event.contains(&part), "{part:?} is not in {event:?}");
     }

@@ -101,7 +101,7 @@ fn nodes_with_the_same_cause_are_one_group_with_the_holders_of_all() {
     let judgement = cluster().judge(&["storage"], false);
     let expected = [
         "2 nodes (a, b): Network storage: 0 of 1 interfaces free",
-        "1 node (c): the node does not offer Network storage",
+        "1 node (c): the node does not offer networks.netclaim.dev storage",
     ];
     assert_eq!(groups(&judgement), expected);
     let holders: Vec<&str> = judgement.causes[0].holders.iter().map(|holder| holder.claim.as_str()).collect();
