@@ -15,7 +15,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 
 use crate::owner::{Plan, PodState};
 
@@ -394,7 +394,7 @@ impl Metrics {
                 "attach",
                 "From the sandbox's event to its last attachment, or to the first that failed",
                 [],
-                Histogram::new(exponential_buckets(0.002, 2.0, 12)),
+                Histogram::new(WAIT_SECONDS),
             ),
             operations: registry.add_seconds(
                 "operation",
@@ -677,6 +677,15 @@ mod tests {
         let text = metrics.render();
         assert!(text.contains("netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1"), "{text}");
         assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
+    }
+
+    #[test]
+    fn an_attach_of_30_s_is_in_a_finite_bucket() {
+        let metrics = Metrics::default();
+        metrics.attach.observe(30.0);
+        let text = metrics.render();
+        assert!(text.contains("netclaim_attach_seconds_bucket{le=\"10.0\"} 0"), "{text}");
+        assert!(text.contains("netclaim_attach_seconds_bucket{le=\"30.0\"} 1"), "{text}");
     }
 
     #[test]
