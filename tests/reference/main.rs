@@ -1,6 +1,7 @@
 //! The reference is what the code says. `make generate` writes it anew. Alerts, dashboard and runbooks use only what it has.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod api;
 mod bad_inputs;
 mod commands;
 mod devices;
@@ -49,6 +50,11 @@ fn the_reference_of_netclaimctl_is_fresh() {
 #[test]
 fn the_reference_of_events_and_conditions_is_fresh() {
     assert_fresh("docs/reference/events-and-conditions.md", &events::page());
+}
+
+#[test]
+fn the_reference_of_fields_is_fresh() {
+    assert_fresh("docs/reference/api.md", &api::page());
 }
 
 #[test]
