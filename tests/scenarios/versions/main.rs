@@ -52,6 +52,7 @@ fn main() -> ExitCode {
             the_agent_has_only_the_documented_rights,
             the_agent_writes_only_slices_of_its_own_node,
             a_stolen_token_writes_only_objects_of_its_own_node,
+            the_controller_writes_events_only_in_its_own_name,
             a_stolen_token_reads_only_pods_of_its_own_node,
             the_agent_changes_one_annotation_of_its_own_nodes_pods,
             the_agent_changes_only_the_labels_of_networks_of_its_own_node,
