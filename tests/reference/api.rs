@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
         if found["x-kubernetes-int-or-string"] == true {
             return "number or string".to_owned();
         }
-        let name = strings(&found["type"]).find(|name| *name != "null").or(found["type"].as_str());
+        let name = strings(&found["type"]).find(|name| *name != "null").or_else(|| found["type"].as_str());
         match name {
             Some("array") => format!("list of {}", self.type_of(&found["items"])),
             Some("object") if found["additionalProperties"].is_object() => {
