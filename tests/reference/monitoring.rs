@@ -230,3 +230,32 @@ fn the_dashboard_uses_what_the_reference_has() {
         assert_right(text(variable, "/name"), text(variable, "/query"));
     }
 }
+
+/// Metrics that neither an alert nor a panel uses, and why.
+const UNUSED: [(&str, &str); 5] = [
+    ("netclaim_cni_plugin_info", "says which program a plugin is, as netclaimctl status --node does"),
+    ("netclaim_controller_server_field_dropped", "as netclaim_server_field_dropped"),
+    ("netclaim_controller_status_writes_total", "what the controller costs the API server, for measurements"),
+    (
+        "netclaim_server_field_dropped",
+        "follows from the cluster's version and feature gates, and an event says it",
+    ),
+    ("netclaim_without_counters", "follows from the cluster's version, and an event says it"),
+];
+
+#[test]
+fn each_metric_is_in_an_alert_or_a_panel_or_has_a_reason_not_to_be() {
+    let dashboard = read("deploy/monitoring/dashboard.json");
+    let expressions: String = alerts().iter().map(|alert| text(alert, "/expr").to_owned() + "\n").collect();
+    let used = |name: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let ends = |rest: &str| {
+            !rest.starts_with(is_part) || rest.starts_with("_bucket") || rest.starts_with("_count")
+        };
+        [&dashboard, &expressions].iter().any(|text| text.split(name).skip(1).any(ends))
+    };
+    let unused: BTreeSet<String> =
+        metrics::all().into_iter().map(|metric| metric.name).filter(|name| !used(name)).collect();
+    let excused: BTreeSet<String> = UNUSED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(unused, excused);
+}
