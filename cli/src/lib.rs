@@ -34,6 +34,7 @@ pub mod completion;
 mod components;
 mod documents;
 pub mod explain;
+mod files;
 mod kinds;
 pub mod migrate;
 #[cfg(test)]

@@ -53,8 +53,19 @@ fn an_input_without_networks_is_not_taken_for_a_success_in_silence() {
     let output = migrate(&[nad("macvlan")], &["--namespace", "bank"]);
     assert_eq!(
         text(&output.stderr),
-        "netclaimctl: no NetworkAttachmentDefinition and no pod with networks is in this namespace\n"
+        "netclaimctl: no NetworkAttachmentDefinition and no pod with networks is of namespace bank in the files\n"
     );
+    assert_eq!(output.status.code(), Some(0), "there is nothing to translate");
+}
+
+#[test]
+fn the_files_of_a_directory_are_translated() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("lan.json"), nad("macvlan").to_string()).unwrap();
+    std::fs::write(folder.path().join("README.md"), "no manifest").unwrap();
+    let output = migrate(&[], &["-f", folder.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("kind: Network\n"), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn a_pod_that_asks_by_limits_is_judged_as_with_the_claim_that_the_scheduler_woul
         \n\
         limit example.com/storage of container main\n\
         \x20 2 nodes (a, b): Network storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
-        \x20 1 node (c): the node does not offer Network storage\n";
+        \x20 1 node (c): the node does not offer networks.netclaim.dev storage\n";
     assert!(text.starts_with(expected), "{text}");
     let of_class = json!({"deviceclass.resource.kubernetes.io/storage": "1"});
     let of_class = verdict(&asking(of_class, with_resource()));

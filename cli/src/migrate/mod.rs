@@ -69,9 +69,12 @@ pub struct Args {
     /// Another part of a migration.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Read files instead of a cluster; `-` is standard input
+    /// Read files and directories instead of a cluster; `-` is standard input
     #[arg(long = "filename", short = 'f', value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Look into the directories of directories, too
+    #[arg(long, short = 'R', requires = "files")]
+    pub recursive: bool,
     /// Create and update the objects by server-side apply, instead of printing them; workloads stay as they are
     #[arg(long, conflicts_with_all = ["files", "output"])]
     pub apply: bool,
@@ -131,6 +134,23 @@ fn span(text: &str) -> Result<Span, String> {
 }
 
 impl Args {
+    /// Returns where networks were looked for; `context` is the namespace of the cluster's context.
+    fn place(&self, context: Option<&str>) -> String {
+        let chosen = if self.from.is_empty() && self.selector.is_none() {
+            ""
+        } else {
+            " that --from and --selector choose"
+        };
+        match self.namespace.as_deref().or(context).filter(|_| !self.all_namespaces) {
+            Some(namespace) if context.is_some() => {
+                format!("in namespace {namespace}{chosen}: -A looks into all, --context into another cluster")
+            }
+            Some(namespace) => format!("of namespace {namespace} in the files{chosen}"),
+            None if context.is_some() => format!("in the cluster{chosen}: --context looks into another one"),
+            None => format!("in the files{chosen}"),
+        }
+    }
+
     /// Returns what is translated; `context` is the namespace of the cluster's context.
     fn choice(&self, context: Option<&str>) -> Choice {
         let namespace = self.namespace.as_deref().or(context).filter(|_| !self.all_namespaces);
@@ -180,10 +200,9 @@ async fn translate(
         },
     };
     if migration.is_empty() {
-        let _ = writeln!(
-            err,
-            "netclaimctl: no NetworkAttachmentDefinition and no pod with networks is in this namespace"
-        );
+        let place = args.place(client.map(Client::default_namespace));
+        let _ =
+            writeln!(err, "netclaimctl: no NetworkAttachmentDefinition and no pod with networks is {place}");
     } else if args.output == Output::Yaml {
         let _ = write!(err, "{migration}");
     }
@@ -228,7 +247,7 @@ async fn migration(client: Option<&Client>, args: &Args) -> Result<Migration, Re
         }
         None => {
             let namespace = args.namespace.as_deref().unwrap_or("default");
-            (Input::of(read::files(&args.files)?, namespace, false), None)
+            (Input::of(read::from_files(&args.files, args.recursive)?, namespace, false), None)
         }
     };
     let handed_over =

@@ -1,15 +1,13 @@
 //! Reads NetworkAttachmentDefinitions, workloads and what earlier migrations made from files and clusters.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::path::PathBuf;
 
 use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
 
 use crate::cluster::{self, list};
-use crate::documents;
+use crate::files::{self, File};
 use crate::kinds::Kind;
 
 /// What Multus reads.
@@ -53,40 +51,21 @@ pub(super) enum ReadError {
     /// The cluster cannot be read.
     #[error(transparent)]
     Cluster(#[from] cluster::ReadError),
-    /// A file cannot be read.
-    #[error("cannot read {}", path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// A file has something else.
-    #[error("{}: is not valid YAML or JSON: {problem}", path.display())]
-    Syntax { path: PathBuf, problem: String },
+    /// A file cannot be read, or has something else.
+    #[error("{path}: {problem}")]
+    File { path: String, problem: String },
 }
 
-/// Reads the documents of files; `-` is standard input.
+/// Reads the objects of files and directories; `-` is standard input.
 ///
 /// # Errors
 /// See [`ReadError`].
-pub(super) fn files(paths: &[PathBuf]) -> Result<Vec<Value>, ReadError> {
-    let mut objects = Vec::new();
-    for path in paths {
-        let text = text(path).map_err(|source| ReadError::File { path: path.clone(), source })?;
-        let read =
-            documents::read(&text).map_err(|problem| ReadError::Syntax { path: path.clone(), problem })?;
-        objects.extend(read);
+pub(super) fn from_files(paths: &[PathBuf], recursive: bool) -> Result<Vec<Value>, ReadError> {
+    let mut all = Vec::new();
+    for File { path, objects } in files::read(paths, recursive) {
+        all.extend(objects.map_err(|problem| ReadError::File { path, problem })?);
     }
-    Ok(objects)
-}
-
-fn text(path: &Path) -> io::Result<String> {
-    if path.as_os_str() != "-" {
-        return fs::read_to_string(path);
-    }
-    let mut text = String::new();
-    io::stdin().read_to_string(&mut text)?;
-    Ok(text)
+    Ok(all)
 }
 
 /// Reads everything that a translation depends on.

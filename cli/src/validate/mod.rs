@@ -4,7 +4,6 @@
 //!   files ── read ──> objects ── netclaim_validation::review_set ──> report ──> lines, or JSON
 //! ```
 
-mod files;
 mod report;
 
 #[cfg(test)]
@@ -17,6 +16,7 @@ use std::process::ExitCode;
 use netclaim_api::DRIVER_NAME;
 
 use self::report::Report;
+use crate::files;
 use crate::print::{failed, json};
 
 /// `netclaimctl validate`.

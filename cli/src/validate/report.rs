@@ -7,7 +7,7 @@ use netclaim_validation::{Review, review_set};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::files::File;
+use crate::files::File;
 use crate::printable::printable;
 
 /// The summary names this many objects that are not for netclaim.

@@ -13,15 +13,15 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// What a file has.
 #[derive(Debug)]
-pub(super) struct File {
+pub(crate) struct File {
     /// How it was named.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// Its objects, or why they cannot be read.
-    pub(super) objects: Result<Vec<Value>, String>,
+    pub(crate) objects: Result<Vec<Value>, String>,
 }
 
 /// Reads files and directories; `-` is standard input.
-pub(super) fn read(paths: &[PathBuf], recursive: bool) -> Vec<File> {
+pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Vec<File> {
     let mut found = Vec::new();
     for path in paths {
         if path.as_os_str() == "-" {
