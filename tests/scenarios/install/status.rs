@@ -77,7 +77,7 @@ fn says(test: &Test<'_>, args: &[&str], words: &[&str]) -> Result<()> {
 pub fn netclaimctl_says_which_plugin_a_node_lacks(test: &Test<'_>) -> Result<()> {
     let network = test.network_by("missing")?;
     let lacks = format!("CNI plugin missing of Network {network} is not installed");
-    says(test, &[], &[&format!("* node node0: {lacks}"), &format!("* node node2: {lacks}")])?;
+    says(test, &[], &[&format!("* 3 nodes (node0, node1, node2): {lacks}")])?;
     says(
         test,
         &["--node=node1"],
