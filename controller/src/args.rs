@@ -58,10 +58,6 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_WEBHOOK_CERTIFICATE_DIR")]
     pub webhook_certificate_dir: Option<PathBuf>,
 
-    /// Directory for the socket that answers --dump-state
-    #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
-    pub run_dir: PathBuf,
-
     /// Only print what the controller in this container knows, as JSON
     #[arg(long)]
     pub dump_state: bool,
@@ -71,11 +67,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// The socket that answers with what this replica knows.
-    pub fn dump_socket(&self) -> PathBuf {
-        self.run_dir.join("controller.sock")
-    }
-
     /// Returns the namespace of what the controller has for itself.
     pub(crate) fn namespace(&self, config: &Config) -> String {
         self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone())

@@ -21,6 +21,9 @@ use tokio::time::timeout;
 
 use crate::metrics::Metrics;
 
+/// The abstract socket that answers, in the network namespace of the pod: a volume for a file would keep the pod from `kubectl drain`.
+pub(crate) const SOCKET: &str = "netclaim-controller";
+
 /// How long a loop may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 

@@ -47,8 +47,8 @@ mod warnings;
 mod watches;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ pub enum Error {
     #[error("cannot use --driver-name")]
     DriverName(#[source] netclaim_slices::ConfigError),
     #[error("cannot serve metrics on {address}: give another --metrics-address")]
-    Metrics { address: SocketAddr, source: std::io::Error },
+    Metrics { address: std::net::SocketAddr, source: std::io::Error },
     #[error("cannot wait for signals")]
     Signal(#[source] std::io::Error),
     #[error("cannot lead")]
@@ -100,8 +100,8 @@ pub enum Error {
     Publisher(#[source] tokio::task::JoinError),
     #[error(transparent)]
     Webhook(WebhookError),
-    #[error("no controller answers on {}: run this in the container of one that runs", socket.display())]
-    Dump { socket: PathBuf, source: std::io::Error },
+    #[error("no controller answers: run this in the container of one that runs")]
+    Dump(#[source] std::io::Error),
 }
 
 /// Runs the controller until SIGTERM or SIGINT, and then releases the lease.
@@ -120,12 +120,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let metrics = Metrics::default();
     let address = args.metrics_address;
     let failed = |source| Error::Metrics { address, source };
-    let (dump, socket) = (Dump::default(), args.dump_socket());
-    let answering = match sockets::listen(&socket) {
+    let dump = Dump::default();
+    let answering = match sockets::listen_abstract(dump::SOCKET) {
         Ok(listener) => Some(dump.clone().serve(listener, args.identity(), metrics.clone())),
         // It is for people, and the rest does without it.
         Err(error) => {
-            tracing::warn!(%error, socket = %socket.display(), "cannot answer --dump-state");
+            tracing::warn!(%error, "cannot answer --dump-state");
             None
         }
     };
@@ -147,9 +147,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
 ///
 /// # Errors
 /// No controller answers.
-pub fn dump_state(args: &Args) -> Result<String, Error> {
-    let socket = args.dump_socket();
-    netclaim_process::dump::read(&socket).map_err(|source| Error::Dump { socket, source })
+pub fn dump_state() -> Result<String, Error> {
+    let socket = SocketAddr::from_abstract_name(dump::SOCKET);
+    socket.and_then(|socket| netclaim_process::dump::read(&socket)).map_err(Error::Dump)
 }
 
 /// Listens for the API server's questions, if the flags ask for it.

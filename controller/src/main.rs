@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     // kube returns what it logs; the controller logs it with what it was doing.
     log::init(&args.log, "kube_client=off,kube_runtime=off", None);
     if args.dump_state {
-        let dumped = netclaim_controller::dump_state(&args);
+        let dumped = netclaim_controller::dump_state();
         return dumped.map_or_else(
             |error| failed(&error),
             |state| {

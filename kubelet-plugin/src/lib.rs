@@ -54,6 +54,7 @@ mod status;
 mod waking;
 
 use std::io::{self, Write as _};
+use std::os::unix::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
@@ -111,5 +112,6 @@ fn dump_state(args: &Args) -> anyhow::Result<String> {
             socket.display()
         )
     };
-    netclaim_process::dump::read(&socket).with_context(failed)
+    let address = SocketAddr::from_pathname(&socket);
+    address.and_then(|address| netclaim_process::dump::read(&address)).with_context(failed)
 }

@@ -3,8 +3,7 @@
 //! Whoever connects to the socket, which only root and the program's user can, gets one JSON document.
 
 use std::io::{self, Read as _};
-use std::os::unix::net::UnixStream as StdStream;
-use std::path::Path;
+use std::os::unix::net::{SocketAddr, UnixStream as StdStream};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -36,8 +35,8 @@ where
 ///
 /// # Errors
 /// When no program answers.
-pub fn read(socket: &Path) -> io::Result<String> {
-    let mut stream = StdStream::connect(socket)?;
+pub fn read(socket: &SocketAddr) -> io::Result<String> {
+    let mut stream = StdStream::connect_addr(socket)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
