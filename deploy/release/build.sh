@@ -5,7 +5,7 @@
 #   netclaim-VERSION.oci.tar          the image, for amd64 and arm64
 #   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
 #   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
-#   netclaim.yaml                     the same for kubectl apply -f
+#   netclaim.yaml                     the same for kubectl apply -f, from Kubernetes 1.36; netclaim-before-1.36.yaml: for 1.34 and 1.35
 #   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: the importer, monitoring, examples
 #   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
 #   SHA256SUMS                        of what is downloaded: all but the images
