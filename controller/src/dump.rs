@@ -7,7 +7,6 @@
 //! A loop that is busy or hangs gives no answer, and the dump says so. CNI configurations are not in it: they may have secrets.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,17 +95,6 @@ impl Dump {
     fn parts(&self) -> MutexGuard<'_, BTreeMap<&'static str, mpsc::Sender<Answer>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns an error with what has caused it.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The program `netclaim-controller`: runs the controller, or prints what a running one knows. Exits with 0 after SIGTERM or SIGINT, with 1 when it fails or loses its lease, and
-//! with 2 on a wrong command line.
+//! The program `netclaim-controller`: runs the controller, or prints what a running one knows. Exits with 0 after SIGTERM or SIGINT,
+//! with 1 when it fails or loses its lease, and with 2 on a wrong command line.
 
 use std::error::Error;
 use std::io::{self, Write as _};

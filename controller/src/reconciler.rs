@@ -32,6 +32,7 @@ use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
 use netclaim_api::network::{Network, NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
+use netclaim_cni::error_chain;
 use netclaim_slices::{
     DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
 };
@@ -46,7 +47,7 @@ use crate::acceptance::{Acceptance, Addresses};
 use crate::address_pools::PoolAcceptance;
 use crate::blocks::{self, Demand, Leased};
 use crate::catalog::Catalog;
-use crate::dump::{self, Dump, Questions};
+use crate::dump::{Dump, Questions};
 use crate::events::Events;
 use crate::explaining::{self, Unscheduled};
 use crate::leasing::{Draw, Supply};
@@ -675,7 +676,7 @@ impl Reconciler {
             (judged.judgement.name.clone(), status_of(json!(judged.judgement.result.is_ok()), waits))
         });
         let of_cluster = published.pools.iter().map(|(name, pool)| {
-            let error = pool.error.as_ref().map(|error| dump::chain(&**error));
+            let error = pool.error.as_ref().map(|error| error_chain(&**error));
             let left_out: Vec<String> = pool.left_out.iter().map(ToString::to_string).collect();
             (name.clone(), json!({"generation": pool.generation, "error": error, "leftOut": left_out}))
         });

@@ -54,7 +54,7 @@ impl Schedule {
     /// Returns the objects whose status can be looked at now, and why. They are marked no more.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<(String, Cause)> {
         let due = |(name, entry): (&String, &mut Entry)| {
-            let is_due = entry.cause == Some(Cause::Spec) || entry.next() <= Some(now);
+            let is_due = entry.due() <= Some(now);
             Some((name.clone(), entry.cause.take_if(|_| is_due)?))
         };
         self.0.iter_mut().filter_map(due).collect()
@@ -74,8 +74,8 @@ impl Schedule {
     pub(crate) fn waits(&self, name: &str, now: Instant) -> Option<Waits> {
         let entry = self.0.get(name)?;
         let cause = entry.cause?;
-        let next = entry.next().filter(|_| cause != Cause::Spec).unwrap_or(now);
-        Some(Waits { cause, time: next.saturating_duration_since(now) })
+        let time = entry.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(now));
+        Some(Waits { cause, time })
     }
 
     /// Forgets the objects that do not exist any more.
@@ -86,16 +86,17 @@ impl Schedule {
     /// Returns when the first marked object is due.
     pub(crate) fn next(&self) -> Option<Instant> {
         let waiting = self.0.values().filter(|entry| entry.cause.is_some());
-        let times = waiting.map(|entry| match entry.cause {
-            Some(Cause::Spec) => None,
-            _ => entry.next(),
-        });
         // `None` is earlier than any time.
-        times.min().map(|first| first.unwrap_or_else(Instant::now))
+        waiting.map(Entry::due).min().map(|first| first.unwrap_or_else(Instant::now))
     }
 }
 
 impl Entry {
+    /// Returns when the status can be looked at for its cause; `None` at any time.
+    fn due(&self) -> Option<Instant> {
+        self.next().filter(|_| self.cause != Some(Cause::Spec))
+    }
+
     /// Returns when the status may be written again; `None` at any time.
     fn next(&self) -> Option<Instant> {
         self.written.map(|written| written + INTERVAL)

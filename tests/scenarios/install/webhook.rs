@@ -149,14 +149,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         let warning = refused(test, &unwise)?;
         ensure!(warning.contains("Warning: spec.capacity.bandwidth"), "{warning}");
 
-        let mut answers = Vec::new();
-        eventually(40, "another certificate is served, by the same pod", || {
-            answers.push(test.create([good(&format!("good-{}", answers.len()))]));
-            let after = served(test)?;
-            ensure!(after[0] == before[0] && after[1] != before[1], "{before:?}, {after:?}");
-            Ok(())
-        })?;
-        answers.into_iter().collect::<Result<()>>().context("a claim was refused meanwhile")?;
+        another_is_served(test, 40, &before, &good)?;
         let mut template = objects::claim_template("template", &network);
         template["spec"]["spec"] = good("")["spec"].clone();
         test.create([good("good"), template])?;
@@ -180,6 +173,23 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
     })
 }
 
+/// Waits until another certificate is served than `before`, by the same pod. Claims, as `good` makes them, are accepted all the time.
+fn another_is_served(
+    test: &Test<'_>,
+    seconds: u64,
+    before: &[String; 2],
+    good: &impl Fn(&str) -> Value,
+) -> Result<()> {
+    let mut answers = Vec::new();
+    eventually(seconds, "another certificate is served, by the same pod", || {
+        answers.push(test.create([good(&format!("good-{}", answers.len()))]));
+        let after = served(test)?;
+        ensure!(after[0] == before[0] && after[1] != before[1], "{before:?}, {after:?}");
+        Ok(())
+    })?;
+    answers.into_iter().collect::<Result<()>>().context("a claim was refused meanwhile")
+}
+
 pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<()> {
     and_then_as_before(test, |helm| {
         let cert_manager = CertManager::start(test)?;
@@ -200,16 +210,7 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         // The kubelet brings files of Secrets up to date once in a minute or so. Nobody is refused meanwhile.
         let before = served(test)?;
         cert_manager.renew("netclaim-webhook")?;
-        let mut answers = Vec::new();
-        timed("renewed", || {
-            eventually(150, "the new certificate is served, by the same pod", || {
-                answers.push(test.create([good(&format!("good-{}", answers.len()))]));
-                let after = served(test)?;
-                ensure!(after[0] == before[0] && after[1] != before[1], "{before:?}, {after:?}");
-                Ok(())
-            })
-        })?;
-        answers.into_iter().collect::<Result<()>>().context("a claim was refused meanwhile")?;
+        timed("renewed", || another_is_served(test, 150, &before, &good))?;
 
         test.kubectl(&["delete", "resourceclaim", "--all"])?;
         uninstall(helm)?;
@@ -252,8 +253,7 @@ pub fn claims_can_be_written_while_controllers_come_and_go(test: &Test<'_>) -> R
 /// Evicts the controller that leads, as a drain does, and checks that the budget keeps the other one meanwhile.
 fn leader_goes(test: &Test<'_>) -> Result<()> {
     let [leader, other] = eventually(40, "one of two controllers leads", || {
-        let lease = test.cluster.get(&["-n", SYSTEM, "lease", "netclaim-controller"])?;
-        let leader = text(&lease["spec"]["holderIdentity"]);
+        let leader = test.cluster.leader()?;
         let running = running(test)?;
         let names: Vec<String> = running.iter().map(|pod| text(&pod["metadata"]["name"])).collect();
         ensure!(names.len() == 2 && names.contains(&leader), "{leader:?} leads, and {names:?} run");
@@ -271,8 +271,7 @@ fn leader_goes(test: &Test<'_>) -> Result<()> {
     let refused = evict(&other).err().context("both were evicted")?;
     ensure!(format!("{refused:#}").contains("disruption budget"), "{refused:#}");
     eventually(60, "the other one leads", || {
-        let lease = test.cluster.get(&["-n", SYSTEM, "lease", "netclaim-controller"])?;
-        ensure!(lease["spec"]["holderIdentity"] != json!(leader), "{leader} still does");
+        ensure!(test.cluster.leader()? != leader, "{leader} still does");
         Ok(())
     })
 }
