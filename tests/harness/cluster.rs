@@ -138,6 +138,11 @@ impl Cluster {
         output_of(&mut command, input)
     }
 
+    /// Whether the API server says that an account may do this; `args` are those of `kubectl auth can-i`.
+    pub fn may(&self, account: &str, args: &[&str]) -> bool {
+        self.kubectl(&[&["auth", "can-i", "--quiet", "--as", account], args].concat()).is_ok()
+    }
+
     /// Runs `kubectl get ARGS -o json`.
     pub fn get(&self, args: &[&str]) -> Result<Value> {
         let text = self.kubectl(&[&["get", "-o", "json"], args].concat())?;

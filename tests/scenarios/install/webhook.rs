@@ -31,7 +31,7 @@ fn refused(test: &Test<'_>, object: &Value) -> Result<String> {
 
 /// Whether the controller has a right in its namespace.
 fn may(test: &Test<'_>, verb: &str, what: &str) -> bool {
-    test.cluster.kubectl(&["auth", "can-i", verb, what, "-n", SYSTEM, "--as", CONTROLLER]).is_ok()
+    test.cluster.may(CONTROLLER, &[verb, what, "-n", SYSTEM])
 }
 
 /// Makes sure that the controller changes nothing of its webhooks but the CAs by which API servers know them.
