@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 mod block;
+pub mod choice;
 mod lease;
 mod pool;
 mod span;
