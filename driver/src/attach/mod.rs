@@ -207,6 +207,14 @@ pub enum Checked {
     Unknown(String),
 }
 
+/// A plan that takes the place of another one of the same key.
+pub struct Revised<O> {
+    /// The plan.
+    pub plan: Plan<O>,
+    /// Dropped when the plan is journalled and shown to others: what it was made from must not change before.
+    pub turn: Box<dyn std::any::Any + Send>,
+}
+
 /// Observes pods. It is called after every change, before the change is visible elsewhere. It delays the pod, so it must not
 /// wait for anything slow.
 pub trait Observer: Send + Sync + 'static {
@@ -222,6 +230,18 @@ pub trait Observer: Send + Sync + 'static {
         pod_uid: &str,
         state: &PodState<Self::Owner>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Returns the plan by which to attach, where that is another one than `plan`. It is called before each ADD, when nothing is
+    /// owed, and while the pod's task takes commands: it may wait, and is dropped when the ADD is no longer wanted.
+    ///
+    /// # Errors
+    /// Why the plan cannot be carried out now. It counts as a failed ADD, and is retried.
+    fn revise(
+        &self,
+        _plan: &Plan<Self::Owner>,
+    ) -> impl Future<Output = Result<Option<Revised<Self::Owner>>, Failure>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Notes that something of `plan` may be left on the node, for this reason. It is reported once.
     fn given_up(&self, plan: &Plan<Self::Owner>, why: &str);

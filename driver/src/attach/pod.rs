@@ -5,6 +5,7 @@
 //! * The task takes commands while an operation runs. It ends an ADD whose sandbox is gone or whose group is released. It
 //!   never ends a DEL.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ use super::record::{Phase, Record, Sandbox};
 use super::retry::{Attempt, Operation, Retries, delay_after};
 use super::state::PodState;
 use super::wanted::Wanted;
-use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer, Traced};
+use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer, Revised, Traced};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
 
@@ -293,7 +294,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     async fn add(&mut self, index: usize, sandbox: Sandbox, commands: &mut Commands<O::Owner>) {
-        let Some(mut record) = self.records.get(index).cloned() else { return };
+        let Some((mut record, turn)) = self.revised(index, &sandbox, commands).await else { return };
         let key = record.key();
         if !self.advance(&mut record, Event::AddDue(sandbox.clone())) {
             return;
@@ -314,6 +315,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
         self.replace(record);
         self.publish().await;
+        if turn.is_some() {
+            self.counters.revision.send_modify(|revision| *revision += 1);
+        }
+        drop(turn);
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, "add");
         let (attach, span) = (Arc::clone(&self.attach), span(&plan, &sandbox.id, &traced));
         let operation = async move {
@@ -350,6 +355,38 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Ended::CutShort => {
                 tracing::info!(pod.uid = %self.uid, attachment = %key, "add cut short: no longer wanted")
             }
+        }
+    }
+
+    /// Returns the record whose ADD is due, with the plan of now, and what keeps that from others until it is journalled. `None`
+    /// if there is nothing to add any more, or not now.
+    async fn revised(
+        &mut self,
+        index: usize,
+        sandbox: &Sandbox,
+        commands: &mut Commands<O::Owner>,
+    ) -> Option<(Record<O::Owner>, Option<Box<dyn Any + Send>>)> {
+        let record = self.records.get(index)?;
+        let (key, plan, observer) = (record.key(), Arc::clone(&record.plan), Arc::clone(&self.observer));
+        let wants = |pod: &Self| {
+            let want = pod.record(&key).map(|record| pod.wanted.of(record));
+            matches!(want, Some(Want::Attached(wanted)) if wanted.id == sandbox.id)
+        };
+        match self.attend(async move { observer.revise(&plan).await }, commands, wants).await {
+            Ended::Done(Ok(revised)) => {
+                let mut record = self.record(&key)?.clone();
+                let turn = revised.map(|Revised { plan, turn }| {
+                    tracing::info!(pod.uid = %self.uid, attachment = %key, "planned anew");
+                    record.plan = Arc::new(plan);
+                    turn
+                });
+                Some((record, turn))
+            }
+            Ended::Done(Err(failure)) => {
+                self.failed(&key, Operation::Add, failure).await;
+                None
+            }
+            Ended::CutShort => None,
         }
     }
 

@@ -66,7 +66,7 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "O: Owner", try_from = "RecordFile<O>", into = "RecordFile<O>")]
 pub struct Record<O> {
-    /// What to attach. It never changes, and many keep it: the pod's task, those who watch it, the reports.
+    /// What to attach. It changes only while nothing is owed, and many keep it: the pod's task, those who watch it, the reports.
     pub plan: Arc<Plan<O>>,
     /// How far it is.
     pub phase: Phase,

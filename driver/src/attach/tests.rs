@@ -112,9 +112,14 @@ impl Attach for Plugins {
 }
 
 /// An observer that fails this many times when everything is attached, and keeps what it was told was given up, and how
-/// operations ended.
+/// operations ended. Its last field says how plans are revised: a success gives the interface the name `anew`.
 #[derive(Default)]
-struct Watcher(Mutex<u32>, Mutex<Vec<String>>, Mutex<Vec<(Operation, End, Duration)>>);
+struct Watcher(
+    Mutex<u32>,
+    Mutex<Vec<String>>,
+    Mutex<Vec<(Operation, End, Duration)>>,
+    Mutex<VecDeque<Script>>,
+);
 
 impl Observer for Watcher {
     type Owner = Claimant;
@@ -126,6 +131,20 @@ impl Observer for Watcher {
             return Err(Failure::new("disk full"));
         }
         Ok(())
+    }
+
+    async fn revise(&self, plan: &Plan<Claimant>) -> Result<Option<Revised<Claimant>>, Failure> {
+        let script = self.3.lock().unwrap().pop_front();
+        match script {
+            None => Ok(None),
+            Some(Script::Fail) => Err(Failure::new("no address")),
+            Some(Script::Hang) => std::future::pending().await,
+            Some(_) => {
+                let mut plan = plan.clone();
+                plan.spec.if_name = "anew".parse().unwrap();
+                Ok(Some(Revised { plan, turn: Box::new(()) }))
+            }
+        }
     }
 
     fn given_up(&self, plan: &Plan<Claimant>, why: &str) {
@@ -306,6 +325,45 @@ async fn a_failed_add_is_undone_at_once_and_tried_again() {
     node.until("failed", |state| state.gate("s1") == Gate::Failed("network storage: no".into())).await;
     node.until("open", open("s1")).await;
     assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1", "add a0 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_is_revised_is_journalled_with_its_add() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    let changes = node.attacher.changes();
+    node.watcher.3.lock().unwrap().push_back(Script::Succeed);
+    node.plugins.add.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("add anew s1").await;
+    assert!(changes.has_changed().unwrap(), "others see what the plan has now");
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    let calls = node.plugins.calls();
+    assert!(calls.ends_with(&["del anew s1".into(), "add anew s1".into()]), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_cannot_be_revised_owes_nothing_and_is_tried_again() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.watcher.3.lock().unwrap().extend([Script::Fail, Script::Fail]);
+    node.up("s1");
+    node.until("failed", |state| state.gate("s1") == Gate::Failed("network storage: no address".into()))
+        .await;
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_takes_commands_while_its_plan_is_revised() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.watcher.3.lock().unwrap().extend([Script::Hang, Script::Hang]);
+    node.up("s1");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.attacher.prepare(vec![named("b", 0)]).await.unwrap();
+    node.attacher.release("a-uid").await.unwrap();
+    node.attacher.release("b-uid").await.unwrap();
+    assert_eq!((node.journalled(), node.plugins.calls().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
