@@ -1,8 +1,10 @@
 //! Names that are valid once they are parsed.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
@@ -39,12 +41,80 @@ impl TryFrom<String> for NetworkName {
     }
 }
 
-/// Whether `text` is a DNS label (RFC 1123), as Kubernetes checks device names.
-pub fn is_dns_label(text: &str) -> bool {
+/// Name of an object or of its namespace, as Kubernetes has them: a DNS subdomain. Requests put names into URLs as they are, so
+/// that only a name of this type may come from a field of an object: a `/` or `?` in it would make another request.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ObjectName(String);
+
+impl ObjectName {
+    /// The longest name, in bytes.
+    pub const MAX: usize = 253;
+
+    /// What every name looks like, for schemas.
+    pub const PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ObjectName {
+    type Error = Invalid;
+
+    fn try_from(name: String) -> Result<Self, Invalid> {
+        if name.len() <= Self::MAX && name.split('.').all(is_part) {
+            return Ok(Self(name));
+        }
+        let problem = format!(
+            "{name:?} cannot name an object: use at most {} lower-case letters, digits, \"-\" and \".\", with a letter or digit \
+             at both ends and on both sides of each \".\"",
+            Self::MAX
+        );
+        Err(Invalid::new("", problem))
+    }
+}
+
+impl JsonSchema for ObjectName {
+    fn schema_name() -> Cow<'static, str> {
+        "ObjectName".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "maxLength": Self::MAX, "pattern": Self::PATTERN})
+    }
+}
+
+impl JsonSchema for NetworkName {
+    fn schema_name() -> Cow<'static, str> {
+        "NetworkName".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "maxLength": Self::MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"})
+    }
+}
+
+/// Whether `text` is what may stand between two dots of a DNS subdomain. Kubernetes does not limit its length.
+fn is_part(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let edge = |c: Option<&u8>| c.is_some_and(|c| *c != b'-');
     let bytes = text.as_bytes();
-    bytes.len() <= 63 && bytes.iter().all(|c| inner(*c)) && edge(bytes.first()) && edge(bytes.last())
+    bytes.iter().all(|c| inner(*c)) && edge(bytes.first()) && edge(bytes.last())
+}
+
+/// Whether `text` is a DNS label (RFC 1123), as Kubernetes checks device names.
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= 63 && is_part(text)
 }
 
 impl fmt::Display for NetworkName {
@@ -73,9 +143,41 @@ impl FromStr for NetworkName {
     }
 }
 
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<ObjectName> for String {
+    fn from(name: ObjectName) -> Self {
+        name.0
+    }
+}
+
+impl FromStr for ObjectName {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Self::try_from(text.to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_name_has_nothing_that_makes_another_request() {
+        for good in ["c", "shop", "web-0.net", "0", "x--y", &"a".repeat(253)] {
+            assert!(good.parse::<ObjectName>().is_ok(), "{good:?}");
+        }
+        let paths = ["shop/resourceclaims?watch=1&x=", "..", ".", "a/../b", "a?b", "a#b", "a%2fb", "a\\b"];
+        let others = ["", "-a", "a-", "a..b", "a.-b", ".a", "a.", "A", "a b", "a\n", "\u{e9}", &"a".repeat(254)];
+        for bad in paths.into_iter().chain(others) {
+            assert!(bad.parse::<ObjectName>().is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_network_name_leaves_room_for_its_device_name() {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::pool::{AddressPoolSpec, PoolKey};
 use super::span::Span;
-use crate::NetworkName;
+use crate::{NetworkName, ObjectName};
 
 /// The finalizer by which a node keeps its blocks until no pod has an address of them.
 pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
@@ -47,14 +47,15 @@ pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
 pub struct AddressBlockSpec {
     /// Name of the AddressPool that the block is of; not set if it is of the Network's own ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
     /// Name of the Network whose pods get the addresses.
-    #[schemars(with = "String")]
     pub network: NetworkName,
     /// Name of the Node that hands out the addresses.
+    #[schemars(with = "ObjectName")]
     pub node: String,
     /// The block, such as `10.20.0.16/28`.
-    #[schemars(with = "String")]
+    #[schemars(with = "String", length(max = 49))]
     pub cidr: IpNet,
     /// Addresses of the block that the node may hand out: those that were neither reserved nor excluded nor held by others when
     /// the block was leased. What becomes usable later is not the node's. By default, all.
@@ -90,6 +91,7 @@ pub struct AddressBlockStatus {
 #[serde(rename_all = "camelCase")]
 pub struct BlockHolder {
     /// The pod, as NAMESPACE/NAME.
+    #[schemars(length(max = 512), regex(pattern = "^[ -~]*$"))]
     pub pod: String,
 }
 

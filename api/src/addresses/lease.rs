@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::block::address_label;
 use super::pool::PoolKey;
-use crate::NetworkName;
+use crate::{NetworkName, ObjectName};
 
 /// One address that a claim or a pod has for as long as it lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -47,13 +47,13 @@ use crate::NetworkName;
 pub struct AddressLeaseSpec {
     /// Name of the AddressPool that the address is of; not set if it is of the Network's own ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
     /// Name of the Network for which the address was asked.
-    #[schemars(with = "String")]
     pub network: NetworkName,
     /// The IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", length(max = 45))]
     pub address: Option<IpAddr>,
     /// The MAC address, instead of an IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,11 +69,12 @@ pub struct Holder {
     /// What it is.
     pub kind: HolderKind,
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: ObjectName,
     /// Its name.
-    pub name: String,
+    pub name: ObjectName,
     /// Its UID; not set for a pod of which another program knew only the name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64), regex(pattern = "^[0-9A-Za-z-]*$"))]
     pub uid: String,
 }
 
@@ -97,6 +98,7 @@ impl fmt::Display for Holder {
 pub struct AddressLeaseStatus {
     /// Name of the Node where a pod may have the address; not set if no pod has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ObjectName>")]
     pub node: Option<String>,
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::span::{Family, Span, overlap, subtract};
 use crate::decode::decode;
 use crate::written::{ip, net};
-use crate::{Invalid, NetworkName};
+use crate::{Invalid, NetworkName, ObjectName};
 
 /// Nodes for which a pool has room by default, if the cluster has fewer.
 const MIN_NODES: u128 = 4;
@@ -39,6 +39,7 @@ const MAX_HOST_BITS: u8 = 16;
 pub struct NetworkAddresses {
     /// Name of an AddressPool that several Networks draw from. Set either this or `ranges`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
     /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
     /// IPv6 range.
