@@ -29,7 +29,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
-use netclaim_api::network::{Network, NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::network::{Network, NetworkSpec, NetworkStatus};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_cni::error_chain;
@@ -713,12 +713,7 @@ fn demand(known: &Known) -> (BTreeMap<NetworkName, Draw>, BTreeMap<PoolKey, Addr
                     specs.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
                     let nodes = known.published.of(name);
                     let selected = nodes.map(|nodes| nodes.selected().clone()).unwrap_or_default();
-                    let nodes = match spec.scope {
-                        Scope::Node => nodes.iter().flat_map(|nodes| nodes.publishing()).cloned().collect(),
-                        Scope::Cluster => {
-                            selected.iter().filter(|node| known.published.has_agent(node)).cloned().collect()
-                        }
-                    };
+                    let nodes = nodes.iter().flat_map(|nodes| nodes.publishing()).cloned().collect();
                     Draw::From { pool, nodes, selected }
                 });
                 draws.insert(name.clone(), draw.unwrap_or(Draw::Nothing));

@@ -12,6 +12,10 @@ pub(super) fn spec_rules() -> Value {
         "message": IDS_OF_CLUSTER,
         "fieldPath": ".segmentation",
     }, {
+        "rule": "self.scope != 'Cluster' || !has(self.addresses)",
+        "message": ADDRESSES_OF_CLUSTER,
+        "fieldPath": ".addresses",
+    }, {
         "rule": "!has(self.addresses) || !has(self.capacity) || !has(self.capacity.addresses)",
         "message": ADDRESSES_COUNTED,
         "fieldPath": ".capacity",
@@ -44,6 +48,8 @@ pub(super) fn scope_rules() -> Value {
 }
 
 pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remove it";
+pub(super) const ADDRESSES_OF_CLUSTER: &str = "nodes lease these addresses, and the scheduler does not count those of \
+    a node for a Network of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";
 pub(super) const EVERY_LINK: &str = "selects every link: name interfaces, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
     "ids are handed out by nodes, and a Network of scope Cluster is not: use scope Node";

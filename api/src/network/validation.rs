@@ -6,7 +6,7 @@ use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
-use super::admission::{ADDRESSES_COUNTED, EVERY_LINK, IDS_OF_CLUSTER};
+use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::NetworkAddresses;
 use crate::conflist::{Plugin, declares, is_inside_pod, whereabouts_problems};
@@ -136,6 +136,9 @@ impl NetworkSpec {
         };
         let mut problems: Vec<Invalid> =
             addresses.problems().into_iter().map(|problem| problem.within("spec.addresses")).collect();
+        if self.scope == Scope::Cluster {
+            problems.push(Invalid::new("spec.addresses", ADDRESSES_OF_CLUSTER));
+        }
         if self.capacity.addresses.is_some() {
             problems.push(Invalid::new("spec.capacity.addresses", ADDRESSES_COUNTED));
         }

@@ -107,6 +107,13 @@ pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -
             }),
             "use scope Node",
         ),
+        (
+            with(&|network| {
+                network["spec"]["scope"] = json!("Cluster");
+                network["spec"]["addresses"] = json!({"ranges": [{"subnet": "10.77.0.0/24"}]});
+            }),
+            "an IPAM that all nodes share",
+        ),
         (with(&|network| network["spec"]["uplink"] = json!({})), "selects every link"),
         (
             with(&|network| network["spec"]["uplink"] = json!({"attributes": {"mtu": {"int": 9000}}})),
