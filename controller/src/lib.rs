@@ -6,7 +6,7 @@
 //!   Networks ─────────┐             ┌─> acceptance ──> status, events
 //!   UplinkPolicies ───┤             ├─> policies ────> status, events
 //!   AddressPools ─────┼─ reconciler ┼─> address_pools > status, events
-//!   Nodes ────────────┤     │ ▲     ├─> nodes: on which nodes a Network is
+//!   Nodes ────────────┤     │ ▲     ├─> nodes: on which nodes a Network is; node_labels: those of nodes without an agent
 //!   ResourceSlices ───┘     ▼ │     └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
 //!   AddressBlocks ────┐
 //!   AddressLeases ────┼─ blocks ──────> leasing ─────> AddressBlocks of nodes
@@ -19,7 +19,7 @@
 //!
 //! Invariants:
 //! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `address_pools`,
-//!   `nodes`, `pools` and `leasing` are pure.
+//!   `nodes`, `node_labels`, `pools` and `leasing` are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
 
@@ -35,6 +35,7 @@ mod leader;
 mod leasing;
 mod metrics;
 mod network_nodes;
+mod node_labels;
 mod node_objects;
 mod nodes;
 mod policies;

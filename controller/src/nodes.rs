@@ -100,6 +100,8 @@ pub(crate) struct Changes {
     pub(crate) networks: BTreeSet<NetworkName>,
     /// Some Network is on other nodes, or selects others.
     pub(crate) places: bool,
+    /// Nodes whose agent has come or gone.
+    pub(crate) agents: BTreeSet<String>,
 }
 
 /// What agents publish, and the nodes of each Network.
@@ -172,6 +174,7 @@ impl Published {
             let mut touched: BTreeSet<NetworkName> =
                 offers.flat_map(|offer| offer.networks.keys()).cloned().collect();
             if had_agent != self.agents.contains_key(node) {
+                self.changes.agents.insert(node.clone());
                 // It lacks Networks from now on, or does not any more.
                 touched.extend(self.wanted.keys().cloned());
             }
@@ -310,13 +313,17 @@ mod tests {
         let mut published = Published::default();
         assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
         let changes = published.take_changes();
-        assert_eq!(changes, Changes { networks: [name("a")].into(), places: true });
+        let agents = BTreeSet::from(["n1".to_owned()]);
+        assert_eq!(changes, Changes { networks: [name("a")].into(), places: true, agents: agents.clone() });
         assert!(!published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
         assert_eq!(published.take_changes(), Changes::default());
         // Nobody needs other addresses because a link is down.
         let down = json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down"}]});
         assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &[down]))));
-        assert_eq!(published.take_changes(), Changes { networks: [name("a")].into(), places: false });
+        let changes = Changes { networks: [name("a")].into(), ..Changes::default() };
+        assert_eq!(published.take_changes(), changes);
+        published.apply(Event::Delete(slice("s1", Some("n1"), &[])));
+        assert_eq!((published.take_changes().agents, published.has_agent("n1")), (agents, false));
     }
 
     #[test]

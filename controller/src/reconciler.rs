@@ -4,7 +4,8 @@
 //! ```text
 //!   Networks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
 //!   ResourceSlices ─┼─> nodes ──────┤
-//!   Nodes ──────────┤               └─> blocks: which nodes need addresses of which pool
+//!   Nodes ──────────┤               ├─> blocks: which nodes need addresses of which pool
+//!                   │               └─> node_labels: labels of nodes without an agent, which are removed
 //!   AddressPools ───┤   address_pools ─> status
 //!                   └─> pools ────────> netclaim_slices::Publisher
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
@@ -21,9 +22,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
+use kube::api::{ApiResource, DynamicObject, PartialObjectMeta, Patch, PatchParams, ResourceExt as _};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
@@ -53,6 +55,7 @@ use crate::explaining::{self, Unscheduled};
 use crate::leasing::{Draw, Supply};
 use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
 use crate::network_nodes::NetworkNodes;
+use crate::node_labels::AbandonedLabels;
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
 use crate::schedule::{Cause, Schedule, Waits};
@@ -67,6 +70,9 @@ const GATHER: Duration = Duration::from_millis(500);
 
 /// Changes of blocks are gathered for this long: nodes report all the time what they use.
 const LEASED_GATHER: Duration = Duration::from_secs(2);
+
+/// Nodes whose labels are removed at once, before other changes are taken in.
+const NODES_AT_ONCE: usize = 50;
 
 /// Time between a failed write and the next try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -173,6 +179,7 @@ async fn watch(
         network_api,
         policy_api,
         pool_api,
+        labels_api: Api::all(client.clone()),
         events,
         metrics,
         publisher,
@@ -183,6 +190,7 @@ async fn watch(
         known: Known::default(),
         networks: Schedule::default(),
         address_pools: Schedule::default(),
+        abandoned: AbandonedLabels::default(),
     };
     let mut synced = Synced::default();
     let mut due: Option<Instant> = None;
@@ -356,6 +364,8 @@ struct Reconciler {
     network_api: Api<DynamicObject>,
     policy_api: Api<DynamicObject>,
     pool_api: Api<DynamicObject>,
+    /// For the labels of Nodes.
+    labels_api: Api<PartialObjectMeta<Node>>,
     events: Events,
     metrics: Metrics,
     publisher: PublisherHandle,
@@ -371,6 +381,8 @@ struct Reconciler {
     networks: Schedule,
     /// When the status of AddressPools may be written.
     address_pools: Schedule,
+    /// Labels of Networks on nodes whose agent is gone.
+    abandoned: AbandonedLabels,
 }
 
 impl Reconciler {
@@ -383,11 +395,13 @@ impl Reconciler {
     ) -> Option<Instant> {
         let stale_policies = self.stale.policies;
         self.take_in(networks, address_pools);
-        let done = self.write_networks().await
+        let done = self.remove_labels().await
+            & self.write_networks().await
             & self.write_address_pools().await
             & (!stale_policies || self.reconcile_policies(policies).await);
         if done {
-            self.networks.next().into_iter().chain(self.address_pools.next()).min()
+            let next = self.networks.next().into_iter().chain(self.address_pools.next());
+            next.chain(self.abandoned.next()).min()
         } else {
             self.stale.policies |= stale_policies;
             Some(Instant::now() + RETRY)
@@ -420,8 +434,12 @@ impl Reconciler {
             networks.iter().for_each(|name| self.networks.mark(name, Cause::Nodes));
             pools.iter().for_each(|name| self.address_pools.mark(name, Cause::Nodes));
         }
-        let Changes { networks, places } = self.known.published.take_changes();
+        let Changes { networks, places, agents } = self.known.published.take_changes();
         networks.iter().for_each(|name| self.networks.mark(name.as_ref(), Cause::Nodes));
+        for node in changed_nodes.union(&agents) {
+            let labels = self.known.nodes.all().get(node).map(|facts| &facts.labels);
+            self.abandoned.see(node, labels, self.known.published.has_agent(node), Instant::now());
+        }
         if specs || places || !changed_nodes.is_empty() {
             self.demand_addresses();
         }
@@ -465,6 +483,39 @@ impl Reconciler {
     fn mark_all(&mut self, cause: Cause) {
         self.known.networks.names().for_each(|name| self.networks.mark(name, cause));
         self.known.address_pools.names().for_each(|name| self.address_pools.mark(name, cause));
+    }
+
+    /// Removes the labels of Networks from nodes whose agent is gone. Returns whether all writes succeeded.
+    async fn remove_labels(&mut self) -> bool {
+        let mut done = true;
+        for (node, labels) in self.abandoned.due(Instant::now()).into_iter().take(NODES_AT_ONCE) {
+            let nulls: Map<String, Value> = labels.iter().map(|label| (label.clone(), Value::Null)).collect();
+            let patch = Patch::Merge(json!({"metadata": {"labels": nulls}}));
+            match self.labels_api.patch_metadata(&node, &PatchParams::default(), &patch).await {
+                Ok(_) => {
+                    tracing::info!(
+                        node,
+                        ?labels,
+                        "removed the labels of Networks from a node without an agent"
+                    );
+                    self.abandoned.removed(&node, Instant::now());
+                }
+                // The watch is about to report it.
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    self.abandoned.removed(&node, Instant::now());
+                }
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        error,
+                        node,
+                        "cannot remove labels of a node without an agent, will retry"
+                    );
+                    done = false;
+                }
+            }
+        }
+        done
     }
 
     /// Writes the status of Networks that is wrong, as far as it is due. Returns whether all writes succeeded.
@@ -758,6 +809,7 @@ mod tests {
             network_api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
             policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
             pool_api: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
+            labels_api: Api::all(client.clone()),
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
             events: Events::new(client, "pod-1".into()),
@@ -768,6 +820,7 @@ mod tests {
             known: Known::default(),
             networks: Schedule::default(),
             address_pools: Schedule::default(),
+            abandoned: AbandonedLabels::default(),
         };
         (reconciler, requests)
     }
@@ -954,6 +1007,28 @@ mod tests {
             network["status"] = status;
             tokio::time::advance(Duration::from_secs(1)).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_labels_of_a_node_whose_agent_is_gone_are_removed() {
+        let (mut reconciler, mut requests) = reconciler();
+        let store = Writer::new(ApiResource::erase::<Network>(&())).as_reader();
+        let policies = Writer::new(ApiResource::erase::<UplinkPolicy>(&())).as_reader();
+        let pools = address_pools();
+        let labels = json!({"rack": "7", "network.netclaim.dev/backbone": "up"});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}, "spec": {}});
+        reconciler.known.nodes.apply(watcher::Event::Apply(serde_json::from_value(node).unwrap()));
+        reconciler.known.published.apply(slice_of("n1", false));
+        assert_eq!(reconciler.reconcile(&store, &pools, &policies).await, None, "it has an agent");
+        let watcher::Event::Apply(slice) = slice_of("n1", false) else { return };
+        reconciler.known.published.apply(watcher::Event::Delete(slice));
+        let due = reconciler.reconcile(&store, &pools, &policies).await.unwrap();
+        tokio::time::advance(due - Instant::now()).await;
+        let (next, (request, body)) =
+            tokio::join!(reconciler.reconcile(&store, &pools, &policies), answer(&mut requests, 404));
+        assert_eq!(request, "PATCH /api/v1/nodes/n1");
+        assert_eq!(body, json!({"metadata": {"labels": {"network.netclaim.dev/backbone": null}}}));
+        assert!(next.unwrap() > Instant::now(), "the watch shows what was written");
     }
 
     #[tokio::test]

@@ -152,6 +152,7 @@ fn main() -> ExitCode {
             the_agent_changes_only_the_labels_of_networks_of_its_own_node,
             a_stolen_token_writes_only_objects_of_its_own_node,
             the_controller_writes_events_only_in_its_own_name,
+            the_controller_only_removes_labels_of_networks_from_nodes,
             the_agent_changes_one_annotation_of_its_own_nodes_pods,
             a_stolen_token_reads_only_pods_of_its_own_node,
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,

@@ -125,7 +125,7 @@ fn labels_end_at_the_node(test: &Test<'_>) -> Result<()> {
     let labels = |labels: Value| json!({"metadata": {"labels": labels}});
     let ours = || labels(json!({"network.netclaim.dev/a": "up", "network.netclaim.dev/b": null}));
     eventually(10, "the right to read Nodes is in force", || patch(&bound, ours()))?;
-    let words = "may only change the labels network.netclaim.dev/NETWORK of a Node";
+    let words = "netclaim may only change the labels network.netclaim.dev/NETWORK of a Node";
     for (what, change) in [
         ("another label", labels(json!({"example.com/rack": "7"}))),
         ("a changed label", labels(json!({"kubernetes.io/hostname": "other"}))),
@@ -252,6 +252,34 @@ pub fn the_controller_writes_events_only_in_its_own_name(test: &Test<'_>) -> Res
         refused(&format!("an event of {reporter}"), event, &[words])?;
     }
     Ok(())
+}
+
+pub fn the_controller_only_removes_labels_of_networks_from_nodes(test: &Test<'_>) -> Result<()> {
+    let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
+    let patch = |change: Value| {
+        let patch = ["patch", "node", "node0", "--type=merge", "--dry-run=server", "-p", &change.to_string()];
+        test.cluster.kubectl_as(token.trim(), &patch, "")
+    };
+    let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+    let label = format!("network.netclaim.dev/{}", test.name("gone"));
+    let has = |value: &str| {
+        test.cluster.kubectl(&["label", "node", "node0", "--overwrite", &format!("{label}{value}")]).map(drop)
+    };
+    // The agent removes it, too: no Network has it.
+    eventually(20, "the controller may remove a label that is there", || {
+        has("=up")?;
+        patch(labels(json!({label.as_str(): null}))).map(drop)
+    })?;
+    refused("a label", patch(labels(json!({label.as_str(): "no"}))), &["may only remove labels of a Node"])?;
+    let words = "netclaim may only change the labels network.netclaim.dev/NETWORK of a Node";
+    for (what, change) in [
+        ("another label", labels(json!({"kubernetes.io/hostname": null}))),
+        ("an annotation", json!({"metadata": {"annotations": {"example.com/a": "1"}}})),
+        ("a taint", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}})),
+    ] {
+        refused(what, patch(change), &[words])?;
+    }
+    has("-")
 }
 
 /// Makes sure that an agent writes blocks and leases of addresses in the name of its own node only.

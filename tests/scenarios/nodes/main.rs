@@ -73,6 +73,7 @@ fn main() -> ExitCode {
                 the_next_controller_reports_the_status_of_networks,
                 a_controller_makes_its_lease_anew_when_somebody_has_deleted_it,
                 a_second_controller_takes_over_from_a_leader_that_hangs,
+                labels_of_a_cluster_wide_network_go_soon_after_the_agent,
                 pods_start_on_all_nodes_during_an_update,
                 pods_on_all_nodes_outlive_the_api_server;
         ],

@@ -75,6 +75,26 @@ pub fn pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it(test: &Tes
     serve(test, &network, &[])
 }
 
+/// Seconds after an agent within which the labels of its node go.
+const WITHOUT_AGENT: u64 = 60;
+
+pub fn labels_of_a_cluster_wide_network_go_soon_after_the_agent(test: &Test<'_>) -> Result<()> {
+    let network = test.network("a", |network| network["spec"]["scope"] = json!("Cluster"))?;
+    let all: Vec<String> = test.cluster.nodes().iter().map(|node| node.name()).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    serve(test, &network, &all)?;
+    // One agent is killed, and the others are told to stop.
+    test.cluster.agent_away()?;
+    let gone = eventually(WITHOUT_AGENT, "no node has the label", || {
+        let nodes = serving(test, &network)?;
+        ensure!(nodes.is_empty(), "{nodes:?} have it");
+        Ok(())
+    });
+    test.cluster.agent_back()?;
+    gone?;
+    serve(test, &network, &all)
+}
+
 /// A label of Nodes, which no Node has any more when it is dropped.
 struct NodeLabel<'a> {
     test: &'a Test<'a>,
