@@ -20,8 +20,12 @@ use crate::node_objects::{NodeFacts, Nodes};
 /// How long a pod may take to start on its node before it counts as waiting for an address there.
 const STUCK: SignedDuration = SignedDuration::from_secs(20);
 
-/// Time between two reads of the claims of a pod whose Networks are not known.
+/// Time between the first two reads of the claims of a pod whose Networks are not known. Each further one takes twice as long, up
+/// to [`LATEST`].
 const RETRY: Duration = Duration::from_secs(30);
+
+/// The longest time between two reads of the claims of a pod.
+const LATEST: Duration = Duration::from_secs(300);
 
 /// A pod with little of its spec and status.
 pub(crate) type PodObject = Object<Spec, Status>;
@@ -148,6 +152,8 @@ pub(crate) struct WaitingPods {
     listing: BTreeMap<String, PendingPod>,
     /// What the claims of pods ask for, as far as somebody needed to know.
     asked: BTreeMap<String, Asked>,
+    /// The namespace of the last question.
+    last_namespace: String,
 }
 
 /// What is known of a pod's claims.
@@ -158,9 +164,9 @@ struct Asked {
     networks: Result<BTreeSet<NetworkName>, RetryAt>,
 }
 
-/// When to read claims again.
+/// When to read claims again, and how long to wait after that.
 #[derive(Debug)]
-struct RetryAt(Instant);
+struct RetryAt(Instant, Duration);
 
 /// A pod whose claims are to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,18 +237,26 @@ impl WaitingPods {
         waiting
     }
 
-    /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while.
+    /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while. Namespaces take turns, so
+    /// that many pods of one do not delay those of others; in each, pods that nobody has asked about go first.
     pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<Question> {
-        let is_due = |(uid, pod): &(&String, &PendingPod)| match self.asked(uid, pod) {
-            Some(Ok(_)) => false,
-            Some(Err(RetryAt(at))) => *at <= now,
-            None => true,
-        };
-        let (uid, pod) = self.waiting(time).find(is_due)?;
+        let due = self.waiting(time).filter_map(|(uid, pod)| {
+            let (at, wait) = match self.asked(uid, pod) {
+                Some(Ok(_)) => return None,
+                Some(Err(RetryAt(at, wait))) => (Some(*at), *wait),
+                None => (None, RETRY),
+            };
+            // The namespaces after the last one come before the others.
+            let turn = (pod.namespace <= self.last_namespace, &pod.namespace);
+            at.is_none_or(|at| at <= now).then_some(((turn, at, uid), pod, wait))
+        });
+        let ((_, _, uid), pod, wait) = due.min_by_key(|(key, ..)| *key)?;
         let question =
             Question { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
-        let asked = Asked { claims: question.claims.clone(), networks: Err(RetryAt(now + RETRY)) };
-        self.asked.insert(question.uid.clone(), asked);
+        let retry = RetryAt(now + wait, LATEST.min(wait * 2));
+        self.asked
+            .insert(question.uid.clone(), Asked { claims: question.claims.clone(), networks: Err(retry) });
+        self.last_namespace.clone_from(&question.namespace);
         Some(question)
     }
 
@@ -257,7 +271,7 @@ impl WaitingPods {
     pub(crate) fn next(&self, time: Timestamp, now: Instant) -> Option<Instant> {
         let bound = self.known.values().filter_map(|pod| Some(now + pod.stage.waits_in(time)?));
         let retries = self.waiting(time).filter_map(|(uid, pod)| match self.asked(uid, pod) {
-            Some(Err(RetryAt(at))) => Some(*at),
+            Some(Err(RetryAt(at, _))) => Some(*at),
             _ => None,
         });
         bound.chain(retries).filter(|at| *at > now).min()
@@ -522,6 +536,36 @@ mod tests {
         assert_eq!(pods.next_question(TIME, now + RETRY / 2), None);
         assert_eq!(pods.next(TIME, now), Some(now + RETRY));
         assert!(pods.next_question(TIME, now + RETRY).is_some());
+        let mut at = now + RETRY;
+        let waits = [60, 120, 240, 300, 300].map(Duration::from_secs);
+        for wait in waits {
+            assert_eq!(pods.next(TIME, at), Some(at + wait), "each read costs requests");
+            at += wait;
+            assert!(pods.next_question(TIME, at).is_some());
+        }
+    }
+
+    #[test]
+    fn pods_of_one_namespace_do_not_keep_those_of_others_from_being_read() {
+        let (mut pods, mut now) = (WaitingPods::default(), Instant::now());
+        let of =
+            |namespace: &'static str| move |pod: &mut Value| pod["metadata"]["namespace"] = json!(namespace);
+        for n in 0..50 {
+            pods.apply(watcher::Event::Apply(pod(&format!("a{n:02}"), of("greedy"))));
+        }
+        let mut asked = Vec::new();
+        for round in 0..60 {
+            // Reading the claims of one pod takes seconds, and is in vain.
+            now += Duration::from_secs(3);
+            match round {
+                10 => drop(pods.apply(watcher::Event::Apply(pod("z1", of("shop"))))),
+                20 => drop(pods.apply(watcher::Event::Apply(pod("z2", of("lab"))))),
+                _ => {}
+            }
+            asked.extend(pods.next_question(TIME, now).map(|question| (round, question.uid)));
+        }
+        let first = |uid: &str| asked.iter().find(|(_, asked)| asked == uid).map(|(round, _)| *round);
+        assert_eq!((first("z1"), first("z2"), first("a49")), (Some(10), Some(20), Some(55)), "{asked:?}");
     }
 
     #[test]

@@ -3,68 +3,54 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::{DeviceClass, DeviceSelector, ResourceClaim};
-use kube::{Api, Client};
+use k8s_openapi::api::resource::v1::{DeviceSelector, ResourceClaim};
+use kube::Client;
 use netclaim_api::NetworkName;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
+use crate::explaining::read::{self, Classes};
 use crate::waiting::Question;
 
-/// Time between two requests, at least.
-const INTERVAL: Duration = Duration::from_millis(50);
-
-/// How long the selectors of a DeviceClass are remembered.
+/// How long DeviceClasses are remembered.
 const CLASS_AGE: Duration = Duration::from_secs(60);
 
 /// Reads claims and their DeviceClasses, one after the other.
-pub(super) struct Reader {
-    client: Client,
-    classes: Api<DeviceClass>,
-    state: Mutex<State>,
-}
+pub(super) struct Reader(Mutex<State>);
 
 struct State {
-    pace: Interval,
-    /// The Networks that classes name, and when they were read.
-    classes: BTreeMap<String, (Instant, BTreeSet<NetworkName>)>,
+    reader: read::Reader,
+    classes: Classes,
+    /// When the first of them was read.
+    since: Instant,
 }
 
 impl Reader {
     pub(super) fn new(client: Client) -> Self {
-        let mut pace = interval(INTERVAL);
-        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let state = Mutex::new(State { pace, classes: BTreeMap::new() });
-        Self { classes: Api::all(client.clone()), client, state }
+        let reader = read::Reader::new(client);
+        Self(Mutex::new(State { reader, classes: Classes::new(), since: Instant::now() }))
     }
 
-    /// Returns the Networks that the pod's claims ask for; `None` if a claim or class does not exist yet.
+    /// Returns the Networks that the pod's claims ask for; `None` if a claim or class does not exist yet, or if there are more
+    /// than are read.
     pub(super) async fn networks(&self, question: &Question) -> kube::Result<Option<BTreeSet<NetworkName>>> {
-        let mut state = self.state.lock().await;
-        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &question.namespace);
+        let State { reader, classes, since } = &mut *self.0.lock().await;
+        if since.elapsed() >= CLASS_AGE {
+            classes.clear();
+            *since = Instant::now();
+        }
+        let names = question.claims.iter().map(|name| (name.clone(), name.clone()));
+        let names: BTreeMap<String, String> = names.collect();
+        let Some(claims) = reader.claims(&question.namespace, &names, classes).await? else {
+            return Ok(None);
+        };
         let mut networks = BTreeSet::new();
-        for name in &question.claims {
-            state.pace.tick().await;
-            let Some(claim) = claims.get_opt(name).await? else { return Ok(None) };
-            for (class, selectors) in requests(&claim) {
-                networks.extend(named(selectors));
-                let Some(of_class) = self.of_class(class, &mut state).await? else { return Ok(None) };
-                networks.extend(of_class);
-            }
+        for (class, selectors) in claims.iter().flat_map(requests) {
+            let Some(Some(class)) = classes.get(class) else { return Ok(None) };
+            networks.extend(named(selectors));
+            let of_class = class.spec.as_ref().and_then(|spec| spec.selectors.as_deref());
+            networks.extend(named(of_class));
         }
-        Ok(Some(networks))
-    }
-
-    async fn of_class(&self, name: &str, state: &mut State) -> kube::Result<Option<BTreeSet<NetworkName>>> {
-        state.classes.retain(|_, (read, _)| read.elapsed() < CLASS_AGE);
-        if let Some((_, networks)) = state.classes.get(name) {
-            return Ok(Some(networks.clone()));
-        }
-        state.pace.tick().await;
-        let Some(class) = self.classes.get_opt(name).await? else { return Ok(None) };
-        let selectors = class.spec.and_then(|spec| spec.selectors);
-        let networks: BTreeSet<NetworkName> = named(selectors.as_deref()).collect();
-        state.classes.insert(name.to_owned(), (Instant::now(), networks.clone()));
         Ok(Some(networks))
     }
 }
@@ -141,7 +127,7 @@ mod tests {
             json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
                 "spec": {"selectors": selectors(expression)}})
         };
-        let answers = [claim.clone(), class("storage", "network == 'store'"), class("any", "true"), claim];
+        let answers = [claim.clone(), class("any", "true"), class("storage", "network == 'store'"), claim];
         let server = tokio::spawn(async move {
             let mut seen = Vec::new();
             for answer in answers {
@@ -162,10 +148,36 @@ mod tests {
         let claim = "namespaces/shop/resourceclaims/c";
         assert_eq!(
             paths.collect::<Vec<_>>(),
-            [claim, "deviceclasses/storage", "deviceclasses/any", claim],
+            [claim, "deviceclasses/any", "deviceclasses/storage", claim],
             "classes are read once"
         );
-        assert!(seen[3].1 - seen[0].1 >= 3 * INTERVAL, "requests have a pace");
+        assert!(seen[3].1 - seen[0].1 >= Duration::from_millis(150), "requests have a pace");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_pod_with_many_claims_only_some_are_read() {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+            "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "none"}}]}}});
+        let server = tokio::spawn(async move {
+            let mut seen = 0;
+            while let Some((request, reply)) = requests.next_request().await {
+                seen += 1;
+                let is_class = request.uri().path().contains("deviceclasses");
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "NotFound", "code": 404});
+                let (code, body) = if is_class { (404, &status) } else { (200, &claim) };
+                let body = Body::from(body.to_string().into_bytes());
+                reply.send_response(Response::builder().status(code).body(body).unwrap());
+            }
+            seen
+        });
+        let reader = Reader::new(Client::new(service, "default"));
+        let mut question = Question::new("u1", "shop", []);
+        question.claims = (0..500).map(|n| format!("c{n}")).collect();
+        assert_eq!(reader.networks(&question).await.unwrap(), None);
+        drop(reader);
+        assert_eq!(server.await.unwrap(), 64);
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@
 mod note;
 mod pods;
 mod queue;
-mod read;
+pub(crate) mod read;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -16,7 +16,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 /// Time between two reads of one object, at least.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// The most claims and classes that are read for a group. One claim may name 256 classes.
+/// The most claims and classes that are read for a pod or a group of pods. One claim may name 256 classes.
 const MAX_OBJECTS: usize = 64;
 
 /// Slices in one answer of the API server. One may have 128 devices, and 100 kB.
@@ -26,7 +26,7 @@ const SLICES: u32 = 100;
 const CLAIMS: u32 = 500;
 
 /// Classes by name; `None` if there is none of the name.
-pub(super) type Classes = BTreeMap<String, Option<DeviceClass>>;
+pub(crate) type Classes = BTreeMap<String, Option<DeviceClass>>;
 
 /// What nodes offer of what is asked for, and what claims have of it.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ pub(super) struct Offers {
 }
 
 /// Reads objects, one request after the other.
-pub(super) struct Reader {
+pub(crate) struct Reader {
     client: Client,
     pace: Interval,
 }
 
 impl Reader {
-    pub(super) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         let mut pace = interval(INTERVAL);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { client, pace }
@@ -50,7 +50,7 @@ impl Reader {
 
     /// Returns the claims, named as the pod names them, and adds their classes; `None` if a claim does not exist, or if
     /// there are more than are read.
-    pub(super) async fn claims(
+    pub(crate) async fn claims(
         &mut self,
         namespace: &str,
         names: &BTreeMap<String, String>,
