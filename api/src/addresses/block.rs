@@ -4,7 +4,7 @@
 //! address of a block that is being deleted, and removes the finalizer when no pod has one. Of a node that is gone, the
 //! controller removes it.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -80,7 +80,8 @@ pub struct AddressBlockStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_WANTED))]
     pub wanted: Option<i64>,
-    /// The first attachments that still have addresses, of a block that is being deleted.
+    /// Attachments that still have addresses, of a block that is being deleted: at most 16, and first those with addresses that
+    /// are not for pods any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub holders: Vec<BlockHolder>,
@@ -93,6 +94,19 @@ pub struct BlockHolder {
     /// The pod, as NAMESPACE/NAME.
     #[schemars(length(max = 512), regex(pattern = "^[ -~]*$"))]
     pub pod: String,
+    /// The address that it has of the block; not set while it is about to get one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub address: Option<IpAddr>,
+}
+
+impl fmt::Display for BlockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{} with {address}", self.pod),
+            None => f.write_str(&self.pod),
+        }
+    }
 }
 
 impl AddressBlockSpec {

@@ -81,7 +81,7 @@ impl Blocks {
             used: status.used,
             wanted: status.wanted,
             reported: now,
-            holders: status.holders.into_iter().map(|holder| holder.pod).collect(),
+            holders: status.holders.iter().map(ToString::to_string).collect(),
         };
         if let Some(before) = self.known.get(&name)
             && (before.used, before.wanted, &before.holders) == (block.used, block.wanted, &block.holders)

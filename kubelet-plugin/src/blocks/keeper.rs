@@ -12,12 +12,13 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{
-    AddressBlock, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, Family, MAX_WANTED, Span,
+    AddressBlock, AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, Family, MAX_WANTED,
+    Span,
 };
 use netclaim_api::network::conflist_name;
 use netclaim_cni::error_chain;
 use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, Reservations, default_reservations_dir};
-use netclaim_driver::attach::{Attach, Attacher, Observer};
+use netclaim_driver::attach::{Attach, Attacher, Observer, Phase};
 use netclaim_process::kubernetes::{answered, finalizer_removal};
 use serde_json::json;
 use tokio::sync::watch;
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use super::demand::{BlockNow, Demand, IDLE, Report};
 use crate::devices::addresses::foreign;
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
-use crate::owner::{Owner, Plan};
+use crate::owner::{Owner, Plan, Record};
 use crate::prepare::call::Turn;
 use crate::process::metrics::Metrics;
 
@@ -256,7 +257,13 @@ impl BlockKeeper {
             let held = held(attacher);
             let network = block.spec.network.as_str();
             if let Some(of_block) = uses(&held).remove(&(network.to_owned(), block.spec.cidr)) {
-                done &= self.report_holders(name, block, &of_block).await;
+                let leased = inventory.addresses.get(&block.spec.network);
+                let pool = leased.filter(|leased| leased.key == block.spec.key());
+                let usable = pool.and_then(|leased| leased.pool.as_ref()).map(|pool| block.spec.usable(pool));
+                let (mut found, usable) = (BTreeSet::new(), usable.unwrap_or_default());
+                attacher.for_each_pod(|pod| found.extend(holders(&pod.records, &block.spec, &usable)));
+                let holders = found.into_iter().map(|(_, holder)| holder);
+                done &= self.report_holders(name, block, of_block.plans, holders).await;
                 continue;
             }
             let of_spec = inventory.networks.get(&block.spec.network);
@@ -266,8 +273,8 @@ impl BlockKeeper {
             match reservation_in(lists, block.spec.cidr, self.reservations.clone()).await {
                 Some(path) => {
                     // It is the lease of another program, or GC removes it.
-                    let pods = BTreeSet::from([format!("unknown, see {}", path.display())]);
-                    self.report_holders(name, block, &Use { plans: 0, pods }).await;
+                    let pod = format!("unknown, see {}", path.display());
+                    self.report_holders(name, block, 0, [BlockHolder { pod, address: None }]).await;
                     done = false;
                 }
                 None => done &= self.remove_finalizer(name, block, finalizer).await,
@@ -296,12 +303,17 @@ impl BlockKeeper {
         self.write_status(name, &status).await
     }
 
-    async fn report_holders(&self, name: &str, block: &OwnBlock, of_block: &Use) -> bool {
-        let holders = of_block.pods.iter().take(NAMED_HOLDERS).map(|pod| BlockHolder { pod: pod.clone() });
+    async fn report_holders(
+        &self,
+        name: &str,
+        block: &OwnBlock,
+        plans: u64,
+        holders: impl IntoIterator<Item = BlockHolder>,
+    ) -> bool {
         let status = AddressBlockStatus {
-            used: i64::try_from(of_block.plans).ok(),
+            used: i64::try_from(plans).ok(),
             wanted: block.status.wanted,
-            holders: holders.collect(),
+            holders: holders.into_iter().take(NAMED_HOLDERS).collect(),
         };
         block.status == status || self.write_status(name, &status).await
     }
@@ -366,6 +378,31 @@ fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec
     held.into_iter().flatten().collect()
 }
 
+/// Returns who of a pod's attachments has an address of a block, those first whose address is in none of the spans `usable`: of
+/// these, people want to know most.
+fn holders<'a>(
+    records: &'a [Record],
+    block: &'a AddressBlockSpec,
+    usable: &'a [Span],
+) -> impl Iterator<Item = (bool, BlockHolder)> + 'a {
+    let is_of_block = |record: &&Record| {
+        let addresses = record.plan.owner.addresses.as_ref();
+        record.plan.network == block.network.as_str()
+            && addresses.is_some_and(|addresses| addresses.blocks.contains(&block.cidr))
+    };
+    records.iter().filter(is_of_block).map(|record| {
+        let result = match &record.phase {
+            Phase::Attached { result, .. } => Some(result),
+            Phase::Deleting { result, .. } => result.as_ref(),
+            Phase::Planned | Phase::Adding { .. } => None,
+        };
+        let mut ips = result.iter().flat_map(|result| result.ips()).map(|ip| ip.address.addr());
+        let address = ips.find(|ip| block.cidr.contains(ip));
+        let is_usable = address.is_none_or(|ip| usable.iter().any(|span| span.contains(ip)));
+        (is_usable, BlockHolder { pod: record.plan.owner.pod.to_string(), address })
+    })
+}
+
 /// Counts the attachments of each block, by Network.
 fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
     let mut uses: BTreeMap<(String, IpNet), Use> = BTreeMap::new();
@@ -421,4 +458,52 @@ async fn reservation_in(
         })
     });
     read.await.unwrap_or_else(|_| Some(PathBuf::from(DEFAULT_DATA_DIR)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use crate::owner::Addresses;
+
+    #[test]
+    fn the_holders_of_a_block_that_goes_are_named_with_their_addresses_and_the_strangest_first() {
+        let cidr: IpNet = "10.20.0.16/28".parse().expect("a block");
+        let record = |pod: &str, ip: Option<&str>| {
+            let mut record = match ip {
+                Some(ip) => {
+                    let ips = json!([{"address": "fd00::7/64"}, {"address": format!("{ip}/24")}]);
+                    let result = fixtures::result(&json!({"cniVersion": "1.1.0", "ips": ips}));
+                    let sandbox = fixtures::sandbox("s");
+                    fixtures::record("c", Phase::Attached { sandbox, result })
+                }
+                None => fixtures::record("c", Phase::Planned),
+            };
+            let plan = Arc::make_mut(&mut record.plan);
+            plan.owner.pod.name = pod.to_owned();
+            plan.owner.addresses = Some(Addresses { blocks: vec![cidr], ..Addresses::default() });
+            record
+        };
+        let mut records = vec![
+            record("a", None),
+            record("b", Some("10.20.0.17")),
+            record("c", Some("10.20.0.30")),
+            record("d", Some("10.20.0.16")),
+            record("other", Some("10.20.0.20")),
+        ];
+        Arc::make_mut(&mut records[4].plan).network = "lab".to_owned();
+        let block = AddressBlockSpec {
+            pool: None,
+            network: "storage".parse().expect("a name"),
+            node: "n".to_owned(),
+            cidr,
+            ranges: Vec::new(),
+        };
+        let usable = ["10.20.0.16/29".parse().expect("a span")];
+        let found: BTreeSet<(bool, BlockHolder)> = holders(&records, &block, &usable).collect();
+        let named: Vec<String> = found.iter().map(|(_, holder)| holder.to_string()).collect();
+        let expected = ["c with 10.20.0.30", "a", "b with 10.20.0.17", "d with 10.20.0.16"]
+            .map(|pod| format!("default/{pod}"));
+        assert_eq!(named, expected);
+    }
 }
