@@ -39,6 +39,15 @@ pub(crate) struct NodeTaint {
 #[serde(default)]
 pub(crate) struct Status {
     addresses: Vec<Address>,
+    conditions: Vec<NodeCondition>,
+}
+
+/// A condition of a Node, without the times that kubelets write all the time.
+#[derive(Debug, Clone, Deserialize)]
+struct NodeCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -58,6 +67,8 @@ pub(crate) struct NodeFacts {
     pub(crate) pod_cidrs: Vec<IpNet>,
     /// Whether it takes no new pods.
     pub(crate) is_unschedulable: bool,
+    /// Whether its condition `Ready` is not True.
+    pub(crate) is_unready: bool,
     pub(crate) taints: Vec<NodeTaint>,
 }
 
@@ -165,11 +176,14 @@ fn facts(node: &NodeObject) -> (String, NodeFacts) {
     let mut pod_cidrs: Vec<IpNet> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
     pod_cidrs.sort_unstable();
     pod_cidrs.dedup();
+    let mut conditions = node.status.iter().flat_map(|status| &status.conditions);
+    let ready = conditions.find(|condition| condition.kind == "Ready");
     let facts = NodeFacts {
         labels: node.labels().clone(),
         addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
         pod_cidrs,
         is_unschedulable: node.spec.unschedulable,
+        is_unready: ready.is_some_and(|ready| ready.status != "True"),
         taints: node.spec.taints.clone(),
     };
     (node.name_any(), facts)
@@ -200,6 +214,13 @@ mod tests {
         assert!(nodes.apply(Apply(node("n2", "7"))) && nodes.apply(Delete(node("n1", "7"))));
         assert_eq!(nodes.take_changed().into_iter().collect::<Vec<_>>(), ["n1", "n2"]);
         assert_eq!(nodes.take_changed().len(), 0);
+        let mut lost = node("n2", "7");
+        let condition = |status: &str| NodeCondition { kind: "Ready".into(), status: status.into() };
+        for (status, is_unready) in [("True", false), ("Unknown", true)] {
+            lost.status.as_mut().unwrap().conditions = vec![condition(status)];
+            assert_eq!(nodes.apply(Apply(lost.clone())), is_unready);
+            assert_eq!(nodes.all()["n2"].is_unready, is_unready);
+        }
         let facts = &nodes.all()["n2"];
         assert_eq!(facts.addresses, ["192.0.2.7".parse::<IpAddr>().unwrap()]);
         assert_eq!(facts.pod_cidrs, ["10.244.0.0/24".parse::<IpNet>().unwrap()]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses};
+use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses, PoolKey};
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{Invalid, NetworkName};
@@ -87,7 +87,14 @@ impl Overlaps {
         warnings.extend(spec.repeated_addresses().filter(|_| is_on_several));
         let ranges = self.own_ranges.get(name);
         warnings.extend(ranges.map(|ranges| ranges.warnings("spec.addresses.ranges")).unwrap_or_default());
-        warnings.extend(leaving("spec.addresses", leased, |block| block.network == *name));
+        let key = spec.addresses.as_ref().map(|addresses| addresses.key(name));
+        let message = |one: &Leaving| {
+            if one.network == *name {
+                return one.lost();
+            }
+            key.as_ref().filter(|key| one.awaited_by.contains(key)).map(|_| one.awaited())
+        };
+        warnings.extend(leaving("spec.addresses", leased, message));
         warnings
     }
 
@@ -103,20 +110,24 @@ impl Overlaps {
         let is_known = |network: &NetworkName| {
             networks.get(network.as_ref()).is_some_and(|judged| judged.judgement.result.is_ok())
         };
-        let of_pool = |block: &Leaving| block.pool.as_ref() == Some(&pool.name) && !is_known(&block.network);
-        warnings.extend(leaving("spec.ranges", leased, of_pool));
+        let key = PoolKey::Pool(pool.name.clone());
+        let message = |one: &Leaving| {
+            let of_pool = one.pool.as_ref() == Some(&pool.name) && !is_known(&one.network);
+            let lost = one.lost().filter(|_| of_pool);
+            lost.or_else(|| one.awaited_by.contains(&key).then(|| one.awaited()))
+        };
+        warnings.extend(leaving("spec.ranges", leased, message));
         warnings
     }
 }
 
-/// Returns a warning for the blocks that go when their last pod goes.
-fn leaving(field: &str, leased: &Leased, of: impl Fn(&Leaving) -> bool) -> Option<Invalid> {
-    let blocks: Vec<&Leaving> = leased.leaving.iter().filter(|block| of(block)).collect();
-    let more = blocks.len().saturating_sub(NAMED_BLOCKS);
-    let mut texts: Vec<String> =
-        blocks.into_iter().take(NAMED_BLOCKS).map(|block| block.message.clone()).collect();
+/// Returns a warning for the blocks and leases that have addresses which are not their Network's any more.
+fn leaving(field: &str, leased: &Leased, message: impl Fn(&Leaving) -> Option<String>) -> Option<Invalid> {
+    let mut texts: Vec<String> = leased.leaving.iter().filter_map(message).collect();
+    let more = texts.len().saturating_sub(NAMED_BLOCKS);
+    texts.truncate(NAMED_BLOCKS);
     if more > 0 {
-        texts.push(format!("and {more} more blocks"));
+        texts.push(format!("and {more} more blocks or leases"));
     }
     (!texts.is_empty()).then(|| Invalid::new(field, texts.join("; ")))
 }
@@ -204,13 +215,39 @@ mod tests {
         let block = |index: usize| Leaving {
             network: "storage".parse().unwrap(),
             pool: None,
-            block: format!("b{index}"),
-            message: format!("block {index} remains"),
+            object: format!("b{index}"),
+            why: Some("its range is gone".into()),
+            remains: format!("block {index} remains"),
+            awaited_by: [PoolKey::Pool("lan".into())].into(),
         };
         let leased = Leased { leaving: (0..7).map(block).collect(), ..Leased::default() };
         let found = warnings(&network, 1, &leased);
         assert_eq!(found.len(), 1);
-        assert!(found[0].starts_with("spec.addresses: block 0 remains; block 1 remains; "), "{found:?}");
-        assert!(found[0].ends_with("block 4 remains; and 2 more blocks"), "{found:?}");
+        let first =
+            "spec.addresses: its range is gone: block 0 remains; its range is gone: block 1 remains; ";
+        assert!(found[0].starts_with(first), "{found:?}");
+        assert!(found[0].ends_with("block 4 remains; and 2 more blocks or leases"), "{found:?}");
+
+        let others = |name: &str, addresses: serde_json::Value| {
+            let mut other = DynamicObject::clone(&network);
+            other.metadata.name = Some(name.to_owned());
+            other.data["spec"]["addresses"] = addresses;
+            let mut networks = Catalog::<Acceptance>::default();
+            networks.update(vec![Arc::new(other)]);
+            let accepted = networks.get(name).unwrap().judgement.result.as_ref().unwrap();
+            let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
+            overlaps.of_network(accepted, &NetworkNodes::default(), &leased)
+        };
+        let waits = others("b", json!({"pool": "lan"}));
+        let first = "spec.addresses: addresses of Network storage are not free yet: block 0 remains; ";
+        assert!(waits.len() == 1 && waits[0].to_string().starts_with(first), "{waits:?}");
+        assert_eq!(others("c", json!({"ranges": [{"subnet": "10.20.0.0/24"}]})), []);
+        let mut pools = Catalog::<PoolAcceptance>::default();
+        let pool = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool", "metadata": {"name": "lan"},
+            "spec": {"ranges": [{"subnet": "10.20.0.0/24"}]}});
+        pools.update(vec![Arc::new(serde_json::from_value(pool).unwrap())]);
+        let overlaps = Overlaps::of(&Catalog::default(), &pools, &Nodes::new());
+        let of_pool = overlaps.of_pool(&pools.get("lan").unwrap().judgement, &Catalog::default(), &leased);
+        assert!(of_pool.len() == 1 && of_pool[0].to_string().contains("are not free yet"), "{of_pool:?}");
     }
 }

@@ -41,7 +41,7 @@ use self::asks::Reader;
 use self::store::{Blocks, Lease, Leases};
 use self::writes::{Done, LeaseRef, Writes};
 use crate::dump::Questions;
-use crate::leasing::{Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
+use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::{ADDRESS_STATES, Metrics};
 use crate::node_objects::Nodes;
 use crate::waiting::{self, PodObject, Question, WaitingPods};
@@ -92,6 +92,7 @@ enum Action {
     Create(AddressBlockSpec),
     Delete(Removal),
     Release { block: Removal, node: String },
+    Hold(BlockRef),
     DeleteLease { lease: LeaseRef, holder: Option<Holder> },
     ClearNode { lease: LeaseRef, node: String },
 }
@@ -193,6 +194,8 @@ struct State {
     demand: Demand,
     has_demand: bool,
     nodes: BTreeSet<String>,
+    /// Those of the nodes that are not Ready.
+    unready: BTreeSet<String>,
     synced: Synced,
     /// When to plan.
     due: Option<Instant>,
@@ -243,6 +246,7 @@ impl State {
             demand: Demand::default(),
             has_demand: false,
             nodes: BTreeSet::new(),
+            unready: BTreeSet::new(),
             synced: Synced::default(),
             due: None,
             not_before: Instant::now(),
@@ -305,6 +309,8 @@ impl State {
     fn set_demand(&mut self, demand: Demand) {
         if !Arc::ptr_eq(&self.demand.nodes, &demand.nodes) || !self.has_demand {
             self.nodes = demand.nodes.keys().cloned().collect();
+            let unready = demand.nodes.iter().filter(|(_, facts)| facts.is_unready);
+            self.unready = unready.map(|(name, _)| name.clone()).collect();
             self.waiting = None;
         }
         self.demand = demand;
@@ -337,6 +343,7 @@ impl State {
             avoided: &self.avoided,
             lease_nodes: &lease_nodes,
             nodes: &self.nodes,
+            unready: &self.unready,
             waiting,
         };
         let plan = self.leasing.plan(&world, begin);
@@ -411,6 +418,14 @@ impl State {
             let node = node.unwrap_or_default();
             self.push(Action::Release { block, node });
         }
+        for block in plan.hold {
+            if self.push(Action::Hold(block.clone())) {
+                tracing::warn!(
+                    block = block.name,
+                    "somebody has removed the finalizer of a block: putting it back"
+                );
+            }
+        }
         self.start();
         self.warn_of_leaving(&plan.leaving);
         count(&self.metrics, &plan.totals, &self.report.borrow().totals);
@@ -426,9 +441,10 @@ impl State {
     fn warn_of_leaving(&mut self, leaving: &[Leaving]) {
         let of_gone = leaving.iter().filter(|leaving| !self.demand.networks.contains_key(&leaving.network));
         let before = std::mem::take(&mut self.warned);
-        for Leaving { network, block, message, .. } in of_gone {
-            if self.warned.insert(block.clone()) && !before.contains(block) {
-                tracing::warn!(%network, block, "{message}");
+        for one @ Leaving { network, object, .. } in of_gone {
+            let Some(message) = one.lost() else { continue };
+            if self.warned.insert(object.clone()) && !before.contains(object) {
+                tracing::warn!(%network, object, "{message}");
             }
         }
     }
@@ -465,6 +481,7 @@ impl State {
                     Action::Create(spec) => writes.create(spec.clone()).await,
                     Action::Delete(block) => writes.delete(block).await,
                     Action::Release { block, node } => writes.release(block, node).await,
+                    Action::Hold(block) => writes.hold(block).await,
                     Action::DeleteLease { lease, holder } => {
                         writes.delete_lease(lease, holder.as_ref()).await
                     }
@@ -577,6 +594,7 @@ impl Action {
             Self::Create(spec) => format!("create AddressBlock {}", spec.name()),
             Self::Delete(block) => format!("delete AddressBlock {}", block.name),
             Self::Release { block, .. } => format!("release AddressBlock {}", block.name),
+            Self::Hold(block) => format!("put the finalizer of AddressBlock {} back", block.name),
             Self::DeleteLease { lease, .. } => format!("delete AddressLease {}", lease.name),
             Self::ClearNode { lease, .. } => format!("clear the node of AddressLease {}", lease.name),
         }
@@ -796,11 +814,13 @@ mod tests {
     #[tokio::test]
     async fn blocks_of_a_gone_network_are_logged_once() {
         let mut state = state();
-        let leaving = |network: &str, block: &str| Leaving {
+        let leaving = |network: &str, object: &str| Leaving {
             network: network.parse().unwrap(),
             pool: None,
-            block: block.to_owned(),
-            message: "remains".to_owned(),
+            object: object.to_owned(),
+            why: Some("its Network is gone".to_owned()),
+            remains: "remains".to_owned(),
+            awaited_by: BTreeSet::new(),
         };
         state.demand.networks.insert("storage".parse().unwrap(), Draw::Nothing);
         state.warn_of_leaving(&[leaving("storage", "s"), leaving("gone", "g")]);

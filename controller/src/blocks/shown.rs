@@ -62,7 +62,7 @@ impl State {
             "requestsThatRun": self.running.len(),
             "secondsUntilRequestsAreRepeated": again,
             "secondsUntilPlanned": self.due.map(|due| due.saturating_duration_since(now).as_secs()),
-            "leavingBlocks": report.leaving.iter().map(|leaving| &leaving.message).collect::<Vec<_>>(),
+            "leavingBlocks": report.leaving.iter().map(|leaving| &leaving.remains).collect::<Vec<_>>(),
         })
     }
 }

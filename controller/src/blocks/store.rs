@@ -219,7 +219,10 @@ fn read_lease(object: &DynamicObject) -> Option<(String, Lease)> {
     let (pool, leased) = (spec.key(), spec.leased());
     let has_own_name = leased.is_some_and(|leased| lease_name(&pool, leased) == name);
     let held = match leased {
-        Some(Leased::Address(address)) => Some(HeldAddress { pool, network: spec.network, address }),
+        Some(Leased::Address(address)) => {
+            let holder = spec.holder.to_string();
+            Some(HeldAddress { pool, network: spec.network, address, holder })
+        }
         _ => None,
     };
     let lease = Lease {

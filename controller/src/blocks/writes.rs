@@ -15,7 +15,7 @@ use netclaim_api::network::Network;
 use netclaim_process::kubernetes::finalizer_removal;
 use serde_json::json;
 
-use crate::leasing::Removal;
+use crate::leasing::{BlockRef, Removal};
 
 /// Label of a block with the name of its Network, by which people list blocks.
 const NETWORK_LABEL: &str = "netclaim.dev/network";
@@ -122,6 +122,23 @@ impl Writes {
         let patch = finalizer_removal(&block.uid, BLOCK_FINALIZER, index)?;
         let patched = self.blocks.patch(&block.name, &PatchParams::default(), &patch).await;
         overtaken(&[404, 409, 422], patched)
+    }
+
+    /// Puts the finalizer of a block back that is not being deleted.
+    pub(super) async fn hold(&self, block: &BlockRef) -> kube::Result<Done> {
+        let Some(found) = self.blocks.get_opt(&block.name).await? else { return Ok(Done::Overtaken) };
+        let metadata = found.metadata;
+        let mut finalizers = metadata.finalizers.unwrap_or_default();
+        let is_same = metadata.uid.as_ref() == Some(&block.uid) && metadata.deletion_timestamp.is_none();
+        if !is_same || finalizers.iter().any(|finalizer| finalizer == BLOCK_FINALIZER) {
+            return Ok(Done::Overtaken);
+        }
+        finalizers.push(BLOCK_FINALIZER.to_owned());
+        let patch = json!({"metadata": {
+            "uid": block.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
+        }});
+        let patched = self.blocks.patch(&block.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        overtaken(&[404, 409], patched)
     }
 
     /// Deletes a lease that no pod uses and whose holder, if one is given, does not exist any more.
@@ -286,6 +303,35 @@ mod tests {
         assert_eq!(seen[2].0, format!("PATCH {BLOCK}"));
         let patch = &seen[2].1;
         assert_eq!((&patch[0]["value"], &patch[2]["path"]), (&json!("u1"), &json!("/metadata/finalizers/1")));
+    }
+
+    #[tokio::test]
+    async fn the_finalizer_of_a_block_is_put_back_unless_it_is_being_deleted() {
+        let bare = |change: &dyn Fn(&mut Value)| {
+            let mut block = block();
+            block["metadata"]["finalizers"] = json!(["other"]);
+            block["metadata"]["resourceVersion"] = json!("7");
+            change(&mut block["metadata"]);
+            (200, block)
+        };
+        let (writes, server) = writes(vec![
+            bare(&|_| {}),
+            (200, block()),
+            bare(&|metadata| metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+            bare(&|metadata| metadata["uid"] = json!("u2")),
+            (200, block()),
+            failure(404),
+        ]);
+        let bare = BlockRef { name: spec().name(), uid: "u1".into() };
+        let mut done = Vec::new();
+        for _ in 0..5 {
+            done.push(writes.hold(&bare).await.unwrap());
+        }
+        assert_eq!(done, [Done::Yes, Done::Overtaken, Done::Overtaken, Done::Overtaken, Done::Overtaken]);
+        let seen = server.await.unwrap();
+        assert_eq!((seen.len(), seen[1].0.clone()), (6, format!("PATCH {BLOCK}")));
+        let metadata = json!({"uid": "u1", "resourceVersion": "7", "finalizers": ["other", BLOCK_FINALIZER]});
+        assert_eq!(seen[1].1, json!({"metadata": metadata}));
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::spans::{merge, within};
+use netclaim_api::addresses::spans::{contains, merge, within};
 use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span, before, nth_after};
 use tokio::time::Instant;
 
@@ -76,6 +76,21 @@ impl Usable {
     /// Whether some of the addresses of a block are usable.
     pub(super) fn has_any_of(&self, block: IpNet) -> bool {
         self.within(Span::of_net(block)).next().is_some()
+    }
+
+    /// Whether nodes may still hand out all addresses that the node of a block has got.
+    pub(super) fn has_all_of(&self, block: &AddressBlockSpec) -> bool {
+        let has = |span: Span| self.size_within(span) == span.size();
+        if block.ranges.is_empty() {
+            has(Span::of_net(block.cidr))
+        } else {
+            block.ranges.iter().all(|range| has(*range))
+        }
+    }
+
+    /// Whether a pod or a claim can get the address.
+    pub(super) fn has_address(&self, ip: IpAddr) -> bool {
+        contains(&self.spans, ip) || contains(&self.reserved, ip)
     }
 
     /// Whether claims may ask for an address that the node of the block has got.

@@ -8,7 +8,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressBlockSpec, PoolKey};
 use tokio::time::Instant;
 
-use super::{Phase, REST, World};
+use super::{BlockRef, MOVE_INTERVAL, MOVE_PATIENCE, Phase, REST, World};
 
 /// What the API server does not store.
 #[derive(Debug, Default)]
@@ -23,8 +23,10 @@ pub(super) struct Memory {
     known: BTreeMap<PoolKey, BTreeSet<IpNet>>,
     /// When blocks became free, of the last [`REST`].
     freed: BTreeMap<PoolKey, BTreeMap<IpNet, Instant>>,
-    /// When blocks of each pool were last moved.
-    moved: BTreeMap<PoolKey, Instant>,
+    /// When blocks of each pool were last moved, and those of them that are still there.
+    moved: BTreeMap<PoolKey, (Instant, Vec<BlockRef>)>,
+    /// Blocks that were leased to nodes for which pods waited, in the last [`REST`].
+    given: BTreeMap<PoolKey, BTreeMap<IpNet, Instant>>,
 }
 
 impl Memory {
@@ -66,11 +68,16 @@ impl Memory {
             }
         }
         self.known = known;
-        self.freed.retain(|_, freed| {
-            freed.retain(|_, since| now.saturating_duration_since(*since) < REST);
-            !freed.is_empty()
-        });
+        for recent in [&mut self.freed, &mut self.given] {
+            recent.retain(|_, blocks| {
+                blocks.retain(|_, since| now.saturating_duration_since(*since) < REST);
+                !blocks.is_empty()
+            });
+        }
         self.moved.retain(|key, _| world.pools.contains_key(key));
+        for (_, moved) in self.moved.values_mut() {
+            moved.retain(|moved| world.blocks.get(&moved.name).is_some_and(|block| block.uid == moved.uid));
+        }
     }
 
     /// Returns since when a node has had no Node object.
@@ -104,16 +111,27 @@ impl Memory {
         self.freed.get(key)
     }
 
-    /// Whether blocks of a pool may be moved now; otherwise, when.
-    pub(super) fn moves_due(&self, key: &PoolKey, now: Instant, interval: Duration) -> Result<(), Instant> {
-        match self.moved.get(key).map(|moved| *moved + interval) {
-            Some(due) if due > now => Err(due),
-            _ => Ok(()),
-        }
+    /// Returns when the next round of moves of a pool may begin, if there was one.
+    pub(super) fn moves_due(&self, key: &PoolKey) -> Option<Instant> {
+        let (began, left) = self.moved.get(key)?;
+        Some(*began + if left.is_empty() { MOVE_INTERVAL } else { MOVE_PATIENCE })
     }
 
-    /// Remembers that blocks of a pool are moved now.
-    pub(super) fn moved(&mut self, key: &PoolKey, now: Instant) {
-        self.moved.insert(key.clone(), now);
+    /// Remembers that these blocks of a pool are moved now.
+    pub(super) fn moved(&mut self, key: &PoolKey, blocks: Vec<BlockRef>, now: Instant) {
+        self.moved.insert(key.clone(), (now, blocks));
+    }
+
+    /// Returns the blocks of a pool that were leased in the last [`REST`] to nodes for which pods waited. Those pods are on the way
+    /// there, or run there and are not reported yet.
+    pub(super) fn given(&self, key: &PoolKey) -> Option<&BTreeMap<IpNet, Instant>> {
+        self.given.get(key)
+    }
+
+    /// Remembers that these blocks are leased now to nodes for which pods wait.
+    pub(super) fn gave(&mut self, key: &PoolKey, blocks: &[IpNet], now: Instant) {
+        if !blocks.is_empty() {
+            self.given.entry(key.clone()).or_default().extend(blocks.iter().map(|block| (*block, now)));
+        }
     }
 }

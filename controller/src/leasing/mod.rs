@@ -9,7 +9,7 @@
 //! Invariants:
 //! * No planned block overlaps with one that exists, whatever its size, its Network or its state.
 //! * No block is created before the size of the pool's blocks is set or recorded, so that two leaders have the same.
-//! * A finalizer is removed only of a block whose Node object is gone for the safety time.
+//! * A finalizer is removed only of a block whose Node object is gone for the safety time, and no block is deleted without one.
 //! * What nobody asked for is not deleted: a Network or AddressPool that is invalid keeps its blocks.
 //! * The work grows with the blocks that exist, never with the addresses of a pool.
 
@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 use self::free::{Taken, Usable};
 use self::memory::Memory;
-use self::share::Share;
+use self::share::{Rank, Share};
 pub(crate) use self::stale::Why;
 
 /// How long a Node object must be gone before its blocks are free. Agents hand out addresses for half of it after they last
@@ -56,6 +56,9 @@ const LEFT: Duration = Duration::from_secs(600);
 
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time after which a round of moves is over of which a block did not come: its node may be away for long.
+const MOVE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Blocks that are being created at once, so that no number that an agent reports exhausts the memory.
 const MAX_CREATES: usize = 1000;
@@ -80,6 +83,8 @@ pub(crate) struct World<'a> {
     pub(crate) lease_nodes: &'a BTreeSet<String>,
     /// Names of all Node objects.
     pub(crate) nodes: &'a BTreeSet<String>,
+    /// Those of them that are not Ready.
+    pub(crate) unready: &'a BTreeSet<String>,
     /// Where pods wait.
     pub(crate) waiting: &'a Waiting,
 }
@@ -111,6 +116,8 @@ pub(crate) struct HeldAddress {
     pub(crate) pool: PoolKey,
     pub(crate) network: NetworkName,
     pub(crate) address: IpAddr,
+    /// Who has it, for messages.
+    pub(crate) holder: String,
 }
 
 /// What a Network draws addresses from.
@@ -156,7 +163,7 @@ pub(crate) struct Block {
     pub(crate) wanted: Option<i64>,
     /// When its status was first seen as it is.
     pub(crate) reported: Instant,
-    /// `status.holders`.
+    /// `status.holders`, for messages.
     pub(crate) holders: Vec<String>,
 }
 
@@ -185,15 +192,24 @@ pub(crate) struct Plan {
     pub(crate) delete: Vec<Removal>,
     /// Blocks whose finalizer is to be removed, after they are deleted.
     pub(crate) release: Vec<Removal>,
+    /// Blocks that somebody took the finalizer off, which is to be put back: without it, their nodes do not use them.
+    pub(crate) hold: Vec<BlockRef>,
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
     /// Whether there are addresses for each accepted Network that draws some.
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
-    /// Blocks that go, but still have holders.
+    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its Network's any more.
     pub(crate) leaving: Vec<Leaving>,
     /// Nodes with blocks or leases whose Node object is gone for the safety time.
     pub(crate) gone: BTreeSet<String>,
     /// When to plan again, if nothing changes before.
     pub(crate) next: Option<Instant>,
+}
+
+/// One AddressBlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BlockRef {
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 /// A block to be removed.
@@ -204,15 +220,32 @@ pub(crate) struct Removal {
     pub(crate) why: Why,
 }
 
-/// A block that goes when its last pod goes.
+/// A block that goes when its last pod goes, or another object with addresses that are not its Network's any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaving {
+    /// The Network that has lost the addresses.
     pub(crate) network: NetworkName,
     pub(crate) pool: Option<String>,
-    /// Name of the AddressBlock.
-    pub(crate) block: String,
-    /// What is said of it in a condition.
-    pub(crate) message: String,
+    /// Name of the AddressBlock or AddressLease.
+    pub(crate) object: String,
+    /// Why it goes; `None` if that is not known, or if the addresses are still its Network's.
+    pub(crate) why: Option<String>,
+    /// How long it remains, and who has its addresses.
+    pub(crate) remains: String,
+    /// Other pools that have the addresses now, and lease them when the object is gone.
+    pub(crate) awaited_by: BTreeSet<PoolKey>,
+}
+
+impl Leaving {
+    /// Returns what the condition of the Network says that has lost the addresses.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.why.as_ref().map(|why| format!("{why}: {}", self.remains))
+    }
+
+    /// Returns what the conditions of those say that get the addresses afterwards.
+    pub(crate) fn awaited(&self) -> String {
+        format!("addresses of Network {} are not free yet: {}", self.network, self.remains)
+    }
 }
 
 /// Whether there are addresses for a Network.
@@ -278,7 +311,7 @@ impl Leasing {
         if let Some(due) = self.memory.next_gone(now, self.safety.0) {
             plan.look_at(due);
         }
-        keep_apart(world, &usable, &mut pools);
+        keep_apart(world, &usable, &mut pools, &mut plan);
         let pending = world.blocks.values().filter(|block| block.phase == Phase::Pending).count();
         let limit = MAX_CREATES.saturating_sub(pending);
         for (key, spec) in world.pools {
@@ -316,8 +349,8 @@ impl Leasing {
         for network in networks.keys() {
             plan.supply.insert((*network).clone(), Supply::Free);
         }
-        let moves_are_due = self.memory.moves_due(key, now, MOVE_INTERVAL);
-        let (mut totals, mut sizes, mut moved) = (None, BlockSize::default(), false);
+        let moves_are_due = self.memory.moves_due(key);
+        let (mut totals, mut sizes, mut moved) = (None, BlockSize::default(), Vec::new());
         let recorded = world.sizes.get(key).copied().unwrap_or_default();
         let mut is_decided = true;
         for family in spec.families() {
@@ -343,6 +376,7 @@ impl Leasing {
             if share.out(key, &mut free, &mut plan.create, limit) {
                 plan.look_at(now + NEXT_CREATES);
             }
+            self.memory.gave(key, &share.given, now);
             let short = share.short();
             for turn in &short {
                 let supply = plan.supply.entry(turn.network.clone()).or_insert(Supply::Free);
@@ -352,23 +386,26 @@ impl Leasing {
                     *supply = Supply::Exhausted(BTreeSet::from([turn.node.to_owned()]));
                 }
             }
-            let wanting = short.iter().filter(|turn| turn.blocks == 0).count();
-            if wanting > 0 {
+            if short.iter().any(|turn| turn.rank != Rank::More) {
                 match moves_are_due {
-                    Ok(()) => {
-                        let found = moves::find(&share, &short);
-                        moved |= !found.is_empty();
+                    Some(due) if due > now => plan.look_at(due),
+                    _ => {
+                        let given = self.memory.given(key);
+                        if let Some(due) = given.and_then(|given| given.values().min()) {
+                            plan.look_at(*due + REST);
+                        }
+                        let found = moves::find(&share, &short, given);
+                        moved.extend(found.iter().map(Removal::block));
                         plan.delete.extend(found);
                     }
-                    Err(due) => plan.look_at(due),
                 }
             }
             let of_family = share.totals(usable.size(family));
             totals = Some(totals.map_or(of_family, |other| smaller(other, of_family)));
         }
-        if moved {
-            self.memory.moved(key, now);
-            plan.look_at(now + MOVE_INTERVAL);
+        if !moved.is_empty() {
+            self.memory.moved(key, moved, now);
+            plan.look_at(now + MOVE_PATIENCE);
         }
         if let Some(totals) = totals {
             let totals = AddressTotals { block_size: sizes, ..totals };
@@ -381,6 +418,12 @@ impl Leasing {
                 plan.record.push((key.clone(), totals));
             }
         }
+    }
+}
+
+impl Removal {
+    fn block(&self) -> BlockRef {
+        BlockRef { name: self.name.clone(), uid: self.uid.clone() }
     }
 }
 
@@ -440,30 +483,68 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
     pools
 }
 
-/// Makes addresses count as taken in every pool that has them if their Network is gone or draws from another pool now, and
-/// those of other leases in their own pool. The ranges of two pools may be the same, such as when they move from a Network to
-/// an AddressPool. What other Networks use does not count: they may be on another layer 2.
+/// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more of them: their
+/// Network is gone or draws from another pool now, or their own pool does not have all of them any more, or nobody knows what it
+/// has. Leases of other Networks count in their own pool. The ranges of two pools may be the same, such as when they move from a
+/// Network to an AddressPool, or on two links. So what other Networks may still hand out does not count.
 fn keep_apart(
     world: &World<'_>,
     usable: &BTreeMap<&PoolKey, Usable>,
     pools: &mut BTreeMap<PoolKey, OfPool<'_>>,
+    plan: &mut Plan,
 ) {
-    let of_pools = pools.values().flat_map(|of_pool| &of_pool.blocks).map(|held| &held.block.spec);
-    let astray: Vec<IpNet> = of_pools
-        .filter(|block| world.is_astray(&block.network, &block.key()))
-        .map(|block| block.cidr)
-        .collect();
     for (pool, block) in world.avoided.keys() {
         pools.entry(pool.clone()).or_default().taken.insert(*block);
     }
-    for (key, usable) in usable {
-        let of_pool = pools.entry((*key).clone()).or_default();
-        for block in astray.iter().filter(|block| usable.has_any_of(**block)) {
-            of_pool.taken.insert(*block);
-        }
-        let is_held = |held: &&HeldAddress| held.pool == **key || world.is_astray(&held.network, &held.pool);
-        of_pool.held = world.held.iter().filter(is_held).map(|held| held.address).collect();
+    let is_astray = |network: &NetworkName, key: &PoolKey, has: &dyn Fn(&Usable) -> bool| {
+        world.is_astray(network, key) || !usable.get(key).is_some_and(has)
+    };
+    let mut blocks: Vec<(PoolKey, &str, &Block)> = Vec::new();
+    for (key, of_pool) in pools.iter() {
+        let of_pool = of_pool.blocks.iter().map(|held| (held.name, held.block));
+        let astray = of_pool.filter(|(_, Block { spec, .. })| {
+            is_astray(&spec.network, key, &|own: &Usable| own.has_all_of(spec))
+        });
+        blocks.extend(astray.map(|(name, block)| (key.clone(), name, block)));
     }
+    let is_astray = |held: &&HeldAddress| {
+        is_astray(&held.network, &held.pool, &|own: &Usable| own.has_address(held.address))
+    };
+    let (leases, own): (Vec<&HeldAddress>, Vec<&HeldAddress>) = world.held.iter().partition(is_astray);
+    for held in &own {
+        pools.entry(held.pool.clone()).or_default().held.insert(held.address);
+    }
+    let mut leaving: BTreeMap<String, Leaving> =
+        std::mem::take(&mut plan.leaving).into_iter().map(|one| (one.object.clone(), one)).collect();
+    for (own, name, block) in blocks {
+        let cidr = block.spec.cidr;
+        let others = usable.iter().filter(|(key, usable)| ***key != own && usable.has_any_of(cidr));
+        let others: BTreeSet<PoolKey> = others.map(|(key, _)| (*key).clone()).collect();
+        for other in &others {
+            pools.entry(other.clone()).or_default().taken.insert(cidr);
+        }
+        if !others.is_empty() && !block.is_empty() {
+            let one = leaving.entry(name.to_owned()).or_insert_with(|| stale::leaving(name, block, None));
+            one.awaited_by = others;
+        }
+    }
+    for held in leases {
+        let others = usable.iter().filter(|(_, usable)| usable.has_address(held.address));
+        let others: BTreeSet<PoolKey> = others.map(|(key, _)| (*key).clone()).collect();
+        for other in &others {
+            pools.entry(other.clone()).or_default().held.insert(held.address);
+        }
+        let is_lost = match world.networks.get(&held.network) {
+            None | Some(Draw::Nothing) => true,
+            Some(Draw::Unknown) => false,
+            Some(Draw::From { pool, .. }) => usable.contains_key(pool) && !others.contains(pool),
+        };
+        if is_lost || !others.is_empty() {
+            let lease = stale::leaving_lease(held, is_lost, others);
+            leaving.insert(lease.object.clone(), lease);
+        }
+    }
+    plan.leaving = leaving.into_values().collect();
 }
 
 /// Returns the totals of the family that allows fewer attachments.

@@ -175,6 +175,7 @@ impl Controller {
             avoided: &BTreeMap::new(),
             lease_nodes: &BTreeSet::new(),
             nodes: &view.nodes,
+            unready: &BTreeSet::new(),
             waiting: &view.waiting,
         };
         let plan = self.leasing.plan(&world, now);
@@ -467,7 +468,8 @@ impl Cluster {
     fn ask(&mut self, network: &NetworkName) {
         let key = &self.networks[network];
         let Some(span) = self.pools[key].reserved.first() else { return };
-        let held = HeldAddress { pool: key.clone(), network: network.clone(), address: span.first() };
+        let (network, holder) = (network.clone(), "a claim".into());
+        let held = HeldAddress { pool: key.clone(), network, address: span.first(), holder };
         let of_block = |block: &Stored| {
             block.spec.key() == *key && block.spec.ranges.iter().any(|range| range.contains(held.address))
         };

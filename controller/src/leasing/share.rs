@@ -26,6 +26,8 @@ pub(super) struct Share<'a> {
     /// Usable and used addresses of all blocks, those that go too.
     leased: u128,
     used: u128,
+    /// Blocks that this plan creates for nodes for which pods wait.
+    pub(super) given: Vec<IpNet>,
     /// Who needs a block, the most urgent first.
     queue: BTreeSet<Turn<'a>>,
 }
@@ -36,12 +38,16 @@ pub(super) struct Holding<'a> {
     pub(super) blocks: usize,
     /// Addresses that it can hand out.
     pub(super) usable: u128,
+    /// Those of them in blocks without a finalizer, from which it hands out nothing until they have it again.
+    unheld: u128,
     pub(super) wanted: u128,
     used: u128,
     /// Its empty blocks that the API server has, if its node exists, with their usable addresses.
     pub(super) empty: Vec<(&'a Held<'a>, u128)>,
-    /// Whether the node should have addresses for the Network.
+    /// Whether the node should have addresses for the Network: it publishes it.
     is_due: bool,
+    /// Whether its Node object says that it is not Ready.
+    is_unready: bool,
     /// Blocks that this plan creates.
     created: usize,
 }
@@ -49,8 +55,10 @@ pub(super) struct Holding<'a> {
 /// What pods wait for, of one Network.
 #[derive(Default)]
 pub(super) struct Pressure<'a> {
-    /// Nodes without a block that a pod could run on, if no other node has addresses for it.
+    /// Nodes without a free address that a pod could run on, if no other node has addresses for it.
     pub(super) awaited: BTreeSet<&'a str>,
+    /// Pods of different places that could only run on such nodes, and these have blocks, but full ones.
+    pub(super) crowded: usize,
     /// Nodes that are the only ones with addresses for a pod.
     pub(super) needed: BTreeSet<&'a str>,
 }
@@ -67,8 +75,9 @@ pub(super) struct Turn<'a> {
 /// How urgent a block is, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// A pod waits for a node without one.
+    /// A pod waits for a node without a free address.
     Awaited,
+    /// Nobody waits for a node without a block.
     First,
     More,
 }
@@ -109,15 +118,20 @@ impl<'a> Share<'a> {
             holding.used = holding.used.saturating_add(used_of_block);
             holding.wanted = holding.wanted.max(number(block.wanted, MAX_WANTED.unsigned_abs().into()));
             // Only an agent that runs can give a block back.
-            if block.phase == Phase::Live && block.is_empty() && world.nodes.contains(&block.spec.node) {
+            if !block.has_finalizer {
+                holding.unheld = holding.unheld.saturating_add(count);
+            } else if block.phase == Phase::Live && block.is_empty() && world.nodes.contains(&block.spec.node)
+            {
                 holding.empty.push((held, count));
             }
         }
-        for holding in holdings.values_mut() {
+        for ((_, node), holding) in &mut holdings {
             holding.wanted = holding.wanted.min(holding.used.saturating_add(MAX_SPARE));
+            holding.is_unready = world.unready.contains(*node);
         }
-        let mut share = Self { holdings, pressure: BTreeMap::new(), leased, used, queue: BTreeSet::new() };
-        if share.holdings.values().any(|holding| holding.is_due && holding.blocks == 0) {
+        let (pressure, given, queue) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let mut share = Self { holdings, pressure, leased, used, given, queue };
+        if share.holdings.values().any(|holding| holding.is_due && !holding.has_free()) {
             let waiting = world.waiting;
             let of =
                 |network| waiting.get(network).map(|places| (network, share.pressure_of(network, places)));
@@ -140,12 +154,13 @@ impl<'a> Share<'a> {
                         Some((node.as_str(), self.holdings.get(&(network, node.as_str()))?))
                     })),
                 };
+            // The scheduler places no pod on the others.
+            let reachable = reachable.filter(|(_, holding)| holding.is_open());
             let (with, without): (Vec<_>, Vec<_>) = reachable.partition(|(_, holding)| holding.has_free());
             match with.as_slice() {
                 [] => {
-                    let empty =
-                        without.into_iter().filter(|(_, holding)| holding.is_due && holding.blocks == 0);
-                    pressure.awaited.extend(empty.map(|(node, _)| node));
+                    pressure.awaited.extend(without.iter().map(|(node, _)| *node));
+                    pressure.crowded += usize::from(without.iter().all(|(_, holding)| holding.blocks > 0));
                 }
                 [(node, _)] => {
                     pressure.needed.insert(*node);
@@ -160,7 +175,7 @@ impl<'a> Share<'a> {
         let is_awaited =
             || self.pressure.get(network).is_some_and(|pressure| pressure.awaited.contains(node));
         let rank = match blocks {
-            0 if is_awaited() => Rank::Awaited,
+            _ if is_awaited() => Rank::Awaited,
             0 => Rank::First,
             _ => Rank::More,
         };
@@ -194,6 +209,13 @@ impl<'a> Share<'a> {
             let (blocks, again) = (holding.blocks, holding.needs_block());
             let is_last = holding.created >= MAX_CREATES_OF_NODE;
             is_limited |= again && is_last;
+            if turn.rank == Rank::Awaited {
+                self.given.push(block.cidr);
+                // The first of those that wait has an address now.
+                if let Some(pressure) = self.pressure.get_mut(turn.network) {
+                    pressure.awaited.remove(turn.node);
+                }
+            }
             if again && !is_last {
                 self.queue.insert(self.turn(turn.network, turn.node, blocks));
             }
@@ -236,7 +258,12 @@ impl Holding<'_> {
         self.is_due && (self.blocks == 0 || self.usable < self.wanted)
     }
 
+    /// Whether pods can be placed on the node, and its agent can give a block back.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_due && !self.is_unready
+    }
+
     fn has_free(&self) -> bool {
-        self.used < self.usable
+        self.used < self.usable.saturating_sub(self.unheld)
     }
 }

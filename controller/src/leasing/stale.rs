@@ -1,16 +1,18 @@
 //! Blocks that must go: those that nothing describes any more, and those of nodes that are gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use netclaim_api::addresses::PoolKey;
+use netclaim_api::addresses::{AddressBlockSpec, Leased, PoolKey, lease_name};
 use tokio::time::Instant;
 
 use super::free::{Taken, Usable};
 use super::memory::Memory;
-use super::{Block, Draw, Held, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
+use super::{
+    Block, BlockRef, Draw, Held, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World,
+};
 
 /// Why a block is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub(crate) enum Why {
     OutOfRange,
     /// Claims may ask for an address that its node has got.
     Reserved,
+    /// Pods may not get an address any more that its node has got.
+    Cut,
     OtherName,
     Overlaps(IpNet),
     NodeGone,
@@ -36,6 +40,7 @@ impl fmt::Display for Why {
             Self::OtherPool => f.write_str("its Network does not draw from its pool any more"),
             Self::OutOfRange => f.write_str("no range has its addresses any more"),
             Self::Reserved => f.write_str("addresses of it are reserved now"),
+            Self::Cut => f.write_str("some of its addresses are excluded or in no range any more"),
             Self::OtherName => f.write_str("its name is not that of its spec"),
             Self::Overlaps(other) => write!(f, "it overlaps with the older block {other}"),
             Self::NodeGone => f.write_str("its node does not exist any more"),
@@ -79,13 +84,17 @@ pub(super) fn find(
                 && !node_is_gone
                 && !block.is_empty()
             {
-                plan.leaving.push(leaving(held.name, block, why));
+                plan.leaving.push(leaving(held.name, block, Some(why)));
+            }
+            if block.phase == Phase::Live && !block.has_finalizer {
+                plan.hold.push(BlockRef { name: held.name.to_owned(), uid: block.uid.clone() });
             }
             let Some(why) = node_is_gone.then_some(Why::NodeGone).or(stale) else { continue };
             let removal = Removal { name: held.name.to_owned(), uid: block.uid.clone(), why };
             if !held.leaves {
                 held.leaves = true;
-                plan.delete.push(removal.clone());
+                // Without its finalizer it would go at once, with or without pods.
+                plan.delete.extend(Some(removal.clone()).filter(|_| block.has_finalizer));
             }
             let deleting_since = memory.deleting_since(&block.uid);
             if is_over
@@ -111,6 +120,8 @@ fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<
         Some(Draw::From { .. }) => match usable? {
             usable if usable.reserves(spec) => Some(Why::Reserved),
             usable if usable.count(spec) == 0 => Some(Why::OutOfRange),
+            // It is not known what the node of a block without ranges has got.
+            usable if !spec.ranges.is_empty() && !usable.has_all_of(spec) => Some(Why::Cut),
             _ => None,
         },
     }
@@ -140,18 +151,37 @@ fn overlaps<'a>(of_pool: &mut OfPool<'a>) -> BTreeMap<&'a str, IpNet> {
     younger.collect()
 }
 
-fn leaving(name: &str, block: &Block, why: &Why) -> Leaving {
+/// Describes a block that goes when its last pod goes, and why. Without a reason, it may stay.
+pub(super) fn leaving(name: &str, block: &Block, why: Option<&Why>) -> Leaving {
     let holders = match block.holders.as_slice() {
         [] => format!("{} pods", block.used.unwrap_or_default()),
         holders => holders.join(", "),
     };
-    let node = &block.spec.node;
+    let has = if why.is_some() { "remains as long as pods have its addresses" } else { "has them" };
+    let AddressBlockSpec { network, pool, node, .. } = &block.spec;
     Leaving {
-        network: block.spec.network.clone(),
-        pool: block.spec.pool.clone(),
-        block: name.to_owned(),
-        message: format!(
-            "{why}: AddressBlock {name} of node {node} remains as long as pods have its addresses ({holders})"
-        ),
+        network: network.clone(),
+        pool: pool.clone(),
+        object: name.to_owned(),
+        why: why.map(ToString::to_string),
+        remains: format!("AddressBlock {name} of node {node} {has} ({holders})"),
+        awaited_by: BTreeSet::new(),
+    }
+}
+
+/// Describes an address that somebody holds and that is not its Network's any more, if that `is_lost`.
+pub(super) fn leaving_lease(held: &HeldAddress, is_lost: bool, awaited_by: BTreeSet<PoolKey>) -> Leaving {
+    let HeldAddress { pool, network, address, holder } = held;
+    let name = lease_name(pool, Leased::Address(*address));
+    Leaving {
+        network: network.clone(),
+        pool: match pool {
+            PoolKey::Network(_) => None,
+            PoolKey::Pool(pool) => Some(pool.clone()),
+        },
+        why: is_lost.then(|| Why::OutOfRange.to_string()),
+        remains: format!("AddressLease {name} remains as long as {holder} does, which has {address}"),
+        object: name,
+        awaited_by,
     }
 }

@@ -13,6 +13,7 @@ pub(super) struct Lab {
     avoided: BTreeMap<(PoolKey, IpNet), Instant>,
     lease_nodes: BTreeSet<String>,
     nodes: BTreeSet<String>,
+    unready: BTreeSet<String>,
     waiting: Waiting,
     leasing: Leasing,
     now: Instant,
@@ -49,6 +50,7 @@ impl Lab {
             avoided: BTreeMap::new(),
             lease_nodes: BTreeSet::new(),
             nodes: names(nodes),
+            unready: BTreeSet::new(),
             waiting: Waiting::new(),
             leasing: Leasing::new(SAFETY),
             now: Instant::now(),
@@ -64,7 +66,8 @@ impl Lab {
 
     /// Adds an AddressLease.
     fn hold(&mut self, pool: PoolKey, name: &str, ip: IpAddr) {
-        self.held.insert(HeldAddress { pool, network: network(name), address: ip });
+        let holder = "ResourceClaim shop/db".into();
+        self.held.insert(HeldAddress { pool, network: network(name), address: ip, holder });
     }
 
     /// Lets a pod of the Network wait for one of these nodes.
@@ -92,6 +95,7 @@ impl Lab {
             avoided: &self.avoided,
             lease_nodes: &self.lease_nodes,
             nodes: &self.nodes,
+            unready: &self.unready,
             waiting: &self.waiting,
         };
         self.leasing.plan(&world, self.now)
@@ -350,9 +354,9 @@ fn a_block_counts_what_its_node_may_hand_out_and_the_pool_still_has() {
     let mut spec = blocks_of_16(2);
     spec["ranges"][0]["exclude"] = json!(["10.20.1.6-10.20.1.9"]);
     lab.pools.insert(inline("storage"), pool(spec));
-    assert_eq!(lab.plan().totals[&inline("storage")].leased, 6);
-    lab.block(&name).wanted = Some(7);
-    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
+    let plan = lab.plan();
+    assert_eq!(created(&plan), ["a 10.20.1.16/28"]);
+    assert_eq!(plan.totals[&inline("storage")].leased, 6 + 16);
 }
 
 #[test]
@@ -466,6 +470,167 @@ fn a_spare_empty_block_moves_to_a_node_without_one() {
     lab.block("storage.10.20.1.0-28").wanted = Some(4);
     lab.block("storage.10.20.1.0-28").used = Some(1);
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.32-28", &Why::Moved)]);
+}
+
+/// `count` nodes with one block of 16 addresses each, of which the first node's is full and its pods have told the others.
+fn one_is_full(count: u8, nodes: &[&str]) -> Lab {
+    let mut lab = Lab::new(blocks_of_16(count), nodes);
+    lab.step();
+    let block = lab.block("storage.10.20.1.0-28");
+    (block.used, block.wanted) = (Some(16), Some(17));
+    lab
+}
+
+#[test]
+fn a_pod_beside_full_blocks_gets_the_last_idle_block_of_a_node_for_which_nobody_waits() {
+    let mut lab = one_is_full(3, &["a", "b", "c"]);
+    let plan = lab.step();
+    assert_eq!(deleted(&plan), [], "no pod waits");
+    assert_eq!(plan.supply[&network("storage")], Supply::Exhausted(names(&["a"])));
+    lab.wants(network("storage"), Places::Nodes(names(&["a"])));
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
+    lab.blocks.remove("storage.10.20.1.16-28");
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"], "not to b, for which nobody waits");
+    lab.wait(MOVE_INTERVAL);
+    assert_eq!(deleted(&lab.step()), [], "a has free addresses");
+    // All of them are in use, and pods still wait.
+    for name in ["storage.10.20.1.0-28", "storage.10.20.1.16-28"] {
+        lab.block(name).used = Some(16);
+    }
+    lab.block("storage.10.20.1.0-28").wanted = Some(33);
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.32-28", &Why::Moved)]);
+}
+
+#[test]
+fn a_block_that_somebody_deletes_goes_to_the_full_node_for_which_a_pod_waits() {
+    let mut lab = one_is_full(2, &["a", "b"]);
+    lab.wants(network("storage"), Places::Nodes(names(&["a"])));
+    lab.blocks.remove("storage.10.20.1.16-28");
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
+}
+
+#[test]
+fn a_node_that_gives_blocks_away_gets_one_back_from_nobody_who_needs_it() {
+    let mut lab = one_is_full(2, &["a", "b"]);
+    let [first, second] = ["storage.10.20.1.0-28", "storage.10.20.1.16-28"];
+    lab.wants(network("storage"), Places::Nodes(names(&["a"])));
+    assert_eq!(deleted(&lab.step()), [(second, &Why::Moved)]);
+    lab.blocks.remove(second);
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"]);
+    // The pod runs on a, which has not reported it yet, and another one waits for b.
+    lab.waiting.clear();
+    lab.wants(network("storage"), Places::Nodes(names(&["b"])));
+    lab.wait(MOVE_INTERVAL);
+    let plan = lab.step();
+    assert_eq!((deleted(&plan), plan.next), (vec![], Some(lab.now + REST - MOVE_INTERVAL)));
+    lab.block(second).used = Some(1);
+    lab.wait(REST);
+    assert_eq!(deleted(&lab.step()), [], "it is in use");
+    lab.block(second).used = Some(0);
+    lab.block(first).used = Some(3);
+    assert_eq!(deleted(&lab.step()), [(second, &Why::Moved)], "it is idle after all");
+}
+
+#[test]
+fn two_nodes_for_which_pods_wait_take_no_block_from_each_other() {
+    let mut lab = one_is_full(3, &["a", "b", "c"]);
+    let second = lab.block("storage.10.20.1.16-28");
+    (second.used, second.wanted) = (Some(16), Some(17));
+    for node in ["a", "b"] {
+        lab.wants(network("storage"), Places::Nodes(names(&[node])));
+    }
+    let mut moves = 0;
+    for _ in 0..20 {
+        let plan = lab.step();
+        moves += plan.delete.len();
+        lab.blocks.retain(|_, block| block.phase == Phase::Live);
+        lab.wait(MOVE_INTERVAL);
+    }
+    assert_eq!((moves, lab.of("a").len(), lab.of("b").len(), lab.of("c").len()), (1, 2, 1, 0));
+}
+
+#[test]
+fn one_waiting_pod_takes_one_block_at_a_time_however_many_full_nodes_it_could_run_on() {
+    let lan = PoolKey::Pool("lan".into());
+    let nodes = ["a", "b", "c", "d"];
+    let mut lab = Lab::new(blocks_of_16(1), &nodes);
+    lab.pools = BTreeMap::from([(lan.clone(), pool(blocks_of_16(8)))]);
+    for name in ["storage", "other"] {
+        lab.draws(name, lan.clone(), &nodes);
+    }
+    lab.step();
+    for block in lab.blocks.values_mut().filter(|block| block.spec.network == network("storage")) {
+        (block.used, block.wanted) = (Some(16), Some(17));
+    }
+    lab.wants(network("storage"), Places::Any);
+    assert_eq!(lab.step().delete.len(), 1, "the other Network's nodes keep theirs");
+}
+
+#[test]
+fn nodes_that_are_away_are_asked_for_blocks_last() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a", "b", "c", "d"]);
+    lab.step();
+    lab.unready = names(&["a"]);
+    lab.nodes.insert("e".into());
+    // The agent of b is away: it publishes nothing.
+    lab.draws("storage", inline("storage"), &["a", "c", "d", "e"]);
+    lab.wants(network("storage"), Places::Nodes(names(&["e"])));
+    let mut asked = Vec::new();
+    for _ in 0..4 {
+        asked.extend(lab.step().delete.into_iter().map(|removal| removal.name));
+        lab.wait(MOVE_INTERVAL);
+    }
+    let blocks = ["10.20.1.32-28", "10.20.1.48-28", "10.20.1.0-28", "10.20.1.16-28"];
+    assert_eq!(asked, blocks.map(|block| format!("storage.{block}")));
+}
+
+#[test]
+fn addresses_of_a_node_that_is_away_serve_no_pod_that_waits() {
+    let mut lab = one_is_full(3, &["a", "b", "c"]);
+    let third = lab.block("storage.10.20.1.32-28");
+    (third.used, third.wanted) = (Some(16), Some(17));
+    lab.unready = names(&["b"]);
+    lab.wants(network("storage"), Places::Any);
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
+}
+
+#[test]
+fn a_block_that_does_not_come_delays_the_next_round_by_less() {
+    let mut lab = Lab::new(blocks_of_16(3), &["a", "b", "c"]);
+    lab.step();
+    lab.nodes.insert("d".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c", "d"]);
+    lab.wants(network("storage"), Places::Nodes(names(&["d"])));
+    let plan = lab.step();
+    assert_eq!((plan.delete.len(), plan.next), (1, Some(lab.now + MOVE_PATIENCE)));
+    lab.wait(MOVE_PATIENCE - Duration::from_secs(1));
+    assert_eq!(deleted(&lab.step()), []);
+    lab.wait(Duration::from_secs(1));
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
+}
+
+#[test]
+fn a_block_without_its_finalizer_gets_it_back_and_is_not_deleted_before() {
+    let mut lab = Lab::new(blocks_of_16(2), &["a", "b"]);
+    lab.step();
+    let name = "storage.10.20.1.0-28";
+    lab.block(name).has_finalizer = false;
+    let plan = lab.step();
+    assert_eq!(plan.hold, [BlockRef { name: name.into(), uid: lab.block(name).uid.clone() }]);
+    assert_eq!(created(&plan), [""; 0], "it is about to be used again");
+    // Meanwhile, its node has nothing for pods: they need the block of b.
+    lab.wants(network("storage"), Places::Nodes(names(&["a", "b"])));
+    lab.nodes.insert("c".into());
+    lab.draws("storage", inline("storage"), &["a", "b", "c"]);
+    lab.wants(network("storage"), Places::Nodes(names(&["c"])));
+    assert_eq!(deleted(&lab.step()), []);
+    lab.networks.clear();
+    let plan = lab.step();
+    assert_eq!(deleted(&plan), [("storage.10.20.1.16-28", &Why::NetworkGone)], "pods may have its addresses");
+    assert_eq!(plan.hold.len(), 1);
+    lab.block(name).has_finalizer = true;
+    let plan = lab.step();
+    assert_eq!((deleted(&plan), plan.hold.len()), (vec![(name, &Why::NetworkGone)], 0));
 }
 
 #[test]
@@ -585,7 +750,7 @@ fn a_block_of_no_range_goes_and_the_condition_names_its_pods() {
     let leaving = &lab.step().leaving;
     assert_eq!(leaving.len(), 1);
     assert_eq!(
-        leaving[0].message,
+        leaving[0].lost().unwrap(),
         "no range has its addresses any more: AddressBlock storage.10.20.1.16-28 of node b remains as long as pods have its \
          addresses (shop/web-0)"
     );
@@ -605,12 +770,126 @@ fn a_block_goes_if_one_of_its_addresses_is_reserved_later() {
     let plan = lab.step();
     assert_eq!(deleted(&plan), [("storage.10.20.1.16-28", &Why::Reserved)]);
     assert_eq!(
-        plan.leaving[0].message,
+        plan.leaving[0].lost().unwrap(),
         "addresses of it are reserved now: AddressBlock storage.10.20.1.16-28 of node b remains as long as pods have its \
          addresses (shop/web-0)"
     );
     lab.block("storage.10.20.1.0-28").spec.ranges.clear();
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.0-28", &Why::Reserved)], "it has all of them");
+}
+
+#[test]
+fn a_block_goes_if_pods_may_not_get_one_of_its_addresses_any_more() {
+    for (field, value) in [
+        ("exclude", json!(["10.20.1.19"])),
+        ("gateway", json!("10.20.1.31")),
+        ("rangeEnd", json!("10.20.1.30")),
+        ("rangeStart", json!("10.20.1.17")),
+    ] {
+        let mut lab = Lab::new(blocks_of_16(3), &["a", "b"]);
+        lab.step();
+        let name = "storage.10.20.1.16-28";
+        lab.block(name).holders = vec!["shop/web-0 with 10.20.1.19".into()];
+        let mut spec = blocks_of_16(3);
+        spec["ranges"][0][field] = value;
+        lab.pools.insert(inline("storage"), pool(spec));
+        let plan = lab.step();
+        let why = deleted(&plan).into_iter().find(|(of, _)| *of == name).map(|(_, why)| why.clone());
+        assert_eq!(why, Some(Why::Cut), "{field}");
+        let leaving = plan.leaving.iter().find(|one| one.object == name).unwrap();
+        assert_eq!(
+            leaving.lost().unwrap(),
+            "some of its addresses are excluded or in no range any more: AddressBlock storage.10.20.1.16-28 of node b remains \
+             as long as pods have its addresses (shop/web-0 with 10.20.1.19)"
+        );
+        let of_b = || plan.create.iter().filter(|spec| spec.node == "b").map(|spec| spec.cidr.to_string());
+        let expected = if field == "rangeEnd" || field == "rangeStart" { 0 } else { 1 };
+        assert_eq!(of_b().count(), expected, "{field}: another block, if there is one: {:?}", created(&plan));
+    }
+}
+
+#[test]
+fn a_range_that_grows_drains_nothing() {
+    let mut lab = Lab::new(blocks_of_16(3), &["a", "b"]);
+    let mut small = blocks_of_16(3);
+    small["reserved"] = json!(["10.20.1.5"]);
+    small["ranges"][0]["exclude"] = json!(["10.20.1.9"]);
+    lab.pools.insert(inline("storage"), pool(small));
+    lab.step();
+    let wide = json!({"ranges": [{"subnet": "10.20.0.0/15", "gateway": "10.21.255.254"}], "blockSize": {"ipv4": 28}});
+    for spec in [blocks_of_16(3), blocks_of_16(8), wide] {
+        lab.pools.insert(inline("storage"), pool(spec));
+        let plan = lab.step();
+        assert_eq!((deleted(&plan), plan.leaving.len()), (vec![], 0));
+    }
+}
+
+/// The upper half of `storage` becomes that of `b`, while a pod on node a has an address of it.
+fn upper_half_moves(lab: &mut Lab) -> String {
+    let name = lab.lease("a", "10.20.1.32/28");
+    let block = lab.block(&name);
+    block.spec.ranges = vec!["10.20.1.32/28".parse().unwrap()];
+    (block.used, block.holders) = (Some(1), vec!["shop/web-0 with 10.20.1.40".into()]);
+    lab.pools.insert(inline("storage"), pool(blocks_of_16(2)));
+    let upper = json!({"ranges": [{"subnet": "10.20.0.0/16", "rangeStart": "10.20.1.32", "rangeEnd": "10.20.1.63"}],
+        "blockSize": {"ipv4": 28}});
+    lab.pools.insert(inline("b"), pool(upper));
+    lab.draws("b", inline("b"), &["a", "c"]);
+    lab.nodes.insert("c".into());
+    name
+}
+
+#[test]
+fn addresses_that_move_to_another_network_are_free_there_when_their_last_pod_has_ended() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a"]);
+    let name = upper_half_moves(&mut lab);
+    let plan = lab.step();
+    assert_eq!(created(&plan), ["a 10.20.1.48/28", "a 10.20.1.0/28"], "b has one block less");
+    assert_eq!(deleted(&plan), [(name.as_str(), &Why::OutOfRange)]);
+    assert_eq!(plan.supply[&network("b")], Supply::Exhausted(names(&["c"])));
+    let [leaving] = &plan.leaving[..] else { panic!("{:?}", plan.leaving) };
+    assert_eq!(leaving.awaited_by, BTreeSet::from([inline("b")]));
+    assert_eq!(
+        leaving.awaited(),
+        "addresses of Network storage are not free yet: AddressBlock storage.10.20.1.32-28 of node a remains as long as pods \
+         have its addresses (shop/web-0 with 10.20.1.40)"
+    );
+    lab.blocks.remove(&name);
+    let plan = lab.step();
+    assert_eq!((created(&plan), plan.leaving), (vec!["c 10.20.1.32/28".to_owned()], vec![]));
+}
+
+#[test]
+fn addresses_of_a_network_whose_ranges_nobody_knows_are_nobody_elses() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a"]);
+    upper_half_moves(&mut lab);
+    // The Network that had them has a mistake, too.
+    lab.networks.insert(network("storage"), Draw::Unknown);
+    lab.pools.remove(&inline("storage"));
+    let plan = lab.step();
+    assert_eq!((created(&plan), deleted(&plan)), (vec!["a 10.20.1.48/28".to_owned()], vec![]));
+    let [leaving] = &plan.leaving[..] else { panic!("{:?}", plan.leaving) };
+    assert_eq!(leaving.lost(), None, "it may stay");
+    assert!(leaving.awaited().ends_with("of node a has them (shop/web-0 with 10.20.1.40)"), "{leaving:?}");
+}
+
+#[test]
+fn a_leased_address_that_moves_to_another_network_is_in_no_block_of_it() {
+    let mut lab = Lab::new(blocks_of_16(4), &["a"]);
+    let name = upper_half_moves(&mut lab);
+    lab.blocks.remove(&name);
+    lab.hold(inline("storage"), "storage", IpAddr::from([10, 20, 1, 47]));
+    lab.nodes.remove("c");
+    let plan = lab.step();
+    let of_b = plan.create.iter().find(|spec| spec.network == network("b")).unwrap();
+    assert_eq!(of_b.ranges, ["10.20.1.32-10.20.1.46".parse().unwrap()]);
+    let [leaving] = &plan.leaving[..] else { panic!("{:?}", plan.leaving) };
+    assert_eq!(leaving.awaited_by, BTreeSet::from([inline("b")]));
+    assert_eq!(
+        leaving.lost().unwrap(),
+        "no range has its addresses any more: AddressLease storage.10.20.1.47 remains as long as ResourceClaim shop/db does, \
+         which has 10.20.1.47"
+    );
 }
 
 #[test]

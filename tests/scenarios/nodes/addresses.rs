@@ -147,6 +147,31 @@ pub fn an_idle_block_goes_to_the_node_of_a_pod_that_waits(test: &Test<'_>) -> Re
     test.runs_with("p", &["net1"])
 }
 
+pub fn idle_blocks_go_to_the_one_node_on_which_pods_wait(test: &Test<'_>) -> Result<()> {
+    // Three blocks of 2, 4 and 4 addresses, one on each node.
+    let range = json!({"subnet": test.subnet(0).replace("/24", "/28"),
+        "exclude": [format!("{}-{}", test.address(0, 12), test.address(0, 14))]});
+    let network = network(test, json!({"ranges": [range], "blockSize": {"ipv4": 30}}), 3)?;
+    let names: Vec<String> = (0..6).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        test.pod_on("node0", name, &network)?;
+    }
+    test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s"])?;
+    no_duplicates(test, &names, 1)?;
+    // The block that somebody deletes goes to the node on which a pod waits, too, and not back to its own.
+    let rest = ["p6", "p7", "p8", "p9"];
+    for name in rest {
+        test.pod_on("node0", name, &network)?;
+    }
+    test.is_unschedulable("p9")?;
+    if let Some(block) = blocks(test, &network)?.iter().find(|block| block.node != "node0") {
+        test.cluster.kubectl(&["delete", "addressblock", &block.name, "--wait=false"])?;
+    }
+    test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s"])?;
+    let all: Vec<String> = names.into_iter().chain(rest.map(String::from)).collect();
+    no_duplicates(test, &all, 1).map(drop)
+}
+
 pub fn pods_start_without_the_controller_while_blocks_last(test: &Test<'_>) -> Result<()> {
     let addresses = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 29}});
     let network = network(test, addresses, 3)?;
@@ -387,6 +412,57 @@ pub fn a_range_that_pods_use_is_given_up_when_they_have_ended(test: &Test<'_>) -
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })
+}
+
+pub fn a_range_that_moves_to_another_network_is_in_no_two_pods(test: &Test<'_>) -> Result<()> {
+    let upper = json!([{"subnet": test.subnet(0), "rangeStart": test.address(0, 128)}]);
+    let a = network(test, json!({"ranges": upper, "blockSize": {"ipv4": 28}}), 3)?;
+    test.pod_on("node0", "old", &a)?;
+    test.runs_with("old", &["net1"])?;
+    let address = test.ip("old", "net1")?;
+    let lower = json!([{"subnet": test.subnet(0), "rangeEnd": test.address(0, 127)}]);
+    let patch = json!({"spec": {"addresses": {"ranges": lower}}}).to_string();
+    test.cluster.kubectl(&["patch", "network", &a, "--type=merge", "-p", &patch])?;
+    let b = test.network("b", |network| {
+        with_addresses(network, json!({"ranges": upper, "blockSize": {"ipv4": 28}}));
+    })?;
+    let nodes: Vec<String> = test.cluster.nodes().iter().map(|node| node.name()).collect();
+    let mut names = vec!["old".to_owned()];
+    for node in &nodes {
+        for network in [&a, &b] {
+            let name = format!("p{}", names.len());
+            test.pod_on(node, &name, network)?;
+            names.push(name);
+        }
+    }
+    for name in &names {
+        test.runs_with(name, &["net1"])?;
+    }
+    no_duplicates(test, &names, 1)?;
+    // Both say who has what is not free yet.
+    let holder = format!("{}/old with {address}", test.namespace());
+    for network in [&a, &b] {
+        test.condition(60, ["network", network], "Accepted", |condition| {
+            condition["reason"] == "AcceptedWithWarnings" && text(&condition["message"]).contains(&holder)
+        })?;
+    }
+    test.delete_pod("old")?;
+    test.condition(60, ["network", &b], "Accepted", |condition| condition["reason"] == "Accepted")?;
+
+    // An address that is excluded later ends the block of the pod that has it.
+    let taken = test.ip("p2", "net1")?;
+    let mut excluding = upper;
+    excluding[0]["exclude"] = json!([taken]);
+    let patch = json!({"spec": {"addresses": {"ranges": excluding}}}).to_string();
+    test.cluster.kubectl(&["patch", "network", &b, "--type=merge", "-p", &patch])?;
+    let holder = format!("{}/p2 with {taken}", test.namespace());
+    test.condition(60, ["network", &b], "Accepted", |condition| {
+        text(&condition["message"]).contains(&holder)
+    })?;
+    test.pod_on("node0", "new", &b)?;
+    test.runs_with("new", &["net1"])?;
+    names[0] = "new".to_owned();
+    no_duplicates(test, &names, 1).map(drop)
 }
 
 pub fn a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended(test: &Test<'_>) -> Result<()> {
