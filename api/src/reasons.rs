@@ -187,17 +187,6 @@ reasons! {
     }
 }
 
-reasons! {
-    /// Reason of the importer's events on NetworkAttachmentDefinitions and workloads.
-    ImportEvent {
-        /// `netclaimctl migrate --watch` cannot translate the object. The message names the field and what to do.
-        ///
-        /// Correct the field, or leave the object to Multus. See
-        /// [what has no counterpart](../migrate-from-multus.md#what-has-no-counterpart).
-        NotTranslated,
-    }
-}
-
 impl ConditionReason for AcceptedReason {
     const TYPE: &'static str = "Accepted";
     const OBJECTS: &'static str = "Networks, AddressPools and UplinkPolicies";

@@ -104,7 +104,7 @@ pub enum Command {
     Validate(validate::Args),
     /// Translates what Multus reads into Networks, classes, claim templates and patches.
     #[command(after_help = exit_codes!(
-        "everything is translated, and with --apply applied; with --watch, SIGTERM has stopped it",
+        "everything is translated, and with --apply applied",
         "something cannot be translated, applied or read"
     ))]
     Migrate(migrate::Args),
@@ -141,11 +141,6 @@ impl Command {
                 false
             }
         }
-    }
-
-    /// Whether the command goes on until somebody stops it, so that its end is no failure.
-    pub fn runs_until_stopped(&self) -> bool {
-        matches!(self, Self::Migrate(args) if args.watch)
     }
 }
 

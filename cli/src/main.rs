@@ -1,6 +1,5 @@
 //! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`, and completes that plugin's command line
 //! under the name `kubectl_complete-netclaim`. Exits with 0 on success, 1 on failure, 2 on a wrong command line, and 130 if interrupted.
-//! A command that runs until it is stopped exits with 0 on SIGTERM.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,7 +24,6 @@ async fn main() -> ExitCode {
     }
     let cli = netclaim_cli::Cli::from_command_line();
     let is_cni = matches!(cli.command, Command::Cni(_));
-    let is_service = cli.command.runs_until_stopped();
     // CNI plugins must not inherit the caller's open files. Other commands may read them: `-f <(helm template …)`.
     if is_cni && let Err(error) = netclaim_cni::close_inherited_descriptors() {
         eprintln!("netclaimctl: cannot close inherited descriptors: {error}");
@@ -45,37 +43,25 @@ async fn main() -> ExitCode {
     };
     tokio::select! {
         code = netclaim_cli::run(cli, &mut out, &mut err, Colours::of_stdout()) => code,
-        signal = interrupted => match signal {
-            Signal::Terminate if is_service => {
-                eprintln!("netclaimctl: stopping");
-                ExitCode::SUCCESS
-            }
-            // Plugins have their own process groups, so the terminal does not interrupt them; the drop of `run` kills them.
-            _ if is_cni => {
+        () = interrupted => {
+            if is_cni {
+                // Plugins have their own process groups, so the terminal does not interrupt them; the drop of `run` kills them.
                 eprintln!("netclaimctl: interrupted; what was begun is not finished: `cni attachments` shows what to `cni del`");
                 tokio::time::sleep(KILLED).await;
-                INTERRUPTED.into()
-            }
-            _ => {
+            } else {
                 eprintln!("netclaimctl: interrupted");
-                INTERRUPTED.into()
             }
-        },
+            INTERRUPTED.into()
+        }
     }
 }
 
-/// A signal that ends the program.
-enum Signal {
-    Terminate,
-    Interrupt,
-}
-
-fn interrupted() -> io::Result<impl Future<Output = Signal>> {
+fn interrupted() -> io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
-            _ = term.recv() => Signal::Terminate,
-            _ = int.recv() => Signal::Interrupt,
+            _ = term.recv() => {}
+            _ = int.recv() => {}
         }
     })
 }

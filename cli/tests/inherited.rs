@@ -74,10 +74,3 @@ fn an_interrupted_command_says_no_more_than_that() {
         assert_eq!(ended_by(signal, &["status"]), interrupted, "{signal}");
     }
 }
-
-#[test]
-fn a_continuous_migration_that_is_told_to_stop_has_not_failed() {
-    const IMPORTER: [&str; 3] = ["migrate", "--apply", "--watch"];
-    assert_eq!(ended_by("-TERM", &IMPORTER), (Some(0), "netclaimctl: stopping\n".to_owned()));
-    assert_eq!(ended_by("-INT", &IMPORTER), (Some(130), "netclaimctl: interrupted\n".to_owned()));
-}

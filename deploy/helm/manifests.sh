@@ -26,5 +26,4 @@ render() {
   done
 }
 render manifests enabled=true agent agent-rbac controller controller-rbac kubelets-rbac namespaces-policy policies tenants-rbac
-render importer importer.enabled=true importer importer-rbac
 render monitoring monitoring.podMonitors.enabled=true podmonitors

@@ -6,7 +6,7 @@
 #   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
 #   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
 #   netclaim.yaml                     the same for kubectl apply -f, from Kubernetes 1.36; netclaim-before-1.36.yaml: for 1.34 and 1.35
-#   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: the importer, monitoring, examples
+#   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: monitoring, examples
 #   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
 #   SHA256SUMS                        of what is downloaded: all but the images
 set -euo pipefail
@@ -102,9 +102,9 @@ for version_and_file in 1.37.0/netclaim.yaml 1.34.0/netclaim-before-1.36.yaml; d
   grep -q "image: $registry/netclaim:$version$" "$out/$file" || die "$file does not name the image $registry/netclaim:$version"
 done
 mkdir "$work/deploy"
-cp -r deploy/{before-1.36,crds,examples,host-mounts,importer,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
-sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work"/deploy/{importer,manifests}/kustomization.yaml
-grep -q "newName: $registry/netclaim$" "$work/deploy/importer/kustomization.yaml" || die "deploy/importer does not name the image $registry/netclaim"
+cp -r deploy/{before-1.36,crds,examples,host-mounts,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
+sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work/deploy/manifests/kustomization.yaml"
+grep -q "newName: $registry/netclaim$" "$work/deploy/manifests/kustomization.yaml" || die "deploy/manifests does not name the image $registry/netclaim"
 pack "$work" "$out/netclaim-$version-deploy.tar.gz" deploy
 cd "$out"
 # The images have digests of their own, which are signed.

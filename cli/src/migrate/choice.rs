@@ -19,6 +19,8 @@ pub(super) struct Choice {
     pub(super) from: BTreeSet<String>,
     /// The labels of NetworkAttachmentDefinitions that may be translated.
     pub(super) selector: LabelSelector,
+    /// Whether the workloads that are translated may open every Network.
+    pub(super) widen: bool,
 }
 
 impl Choice {
@@ -30,6 +32,13 @@ impl Choice {
     /// Whether NetworkAttachmentDefinitions of this namespace may be translated.
     pub(super) fn takes_from(&self, namespace: &str) -> bool {
         self.from.is_empty() || self.from.contains(namespace)
+    }
+
+    /// Whether workloads of this namespace may open a Network; `exists` says whether an earlier run has made it.
+    pub(super) fn may_open(&self, namespace: &str, exists: bool) -> bool {
+        // Who names definitions by `--from` does not name whose workloads use them, unless by `--namespace`.
+        let is_named = self.namespace.is_some() || self.takes_from(namespace);
+        self.has_namespace(namespace) && (self.widen || (is_named && !exists))
     }
 
     /// Whether a NetworkAttachmentDefinition may be translated.

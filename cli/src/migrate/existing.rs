@@ -46,13 +46,6 @@ impl Existing {
             .find_map(|(kind, objects)| is_other(objects).then_some(kind))
     }
 
-    /// Returns the names of the Networks and DeviceClasses that a migration has made, each with the NAMESPACE/NAME of its
-    /// NetworkAttachmentDefinition.
-    pub(super) fn made(&self) -> BTreeSet<(&str, &str)> {
-        let objects = self.networks.iter().chain(&self.classes);
-        objects.filter_map(|(name, object)| Some((name.as_str(), object.migrated_from.as_deref()?))).collect()
-    }
-
     /// Whether an earlier migration has made the Network of this name from the NetworkAttachmentDefinition.
     pub(super) fn is_made(&self, name: &str, of: &NadName) -> bool {
         self.networks.get(name).is_some_and(|object| object.is_made_from(of))

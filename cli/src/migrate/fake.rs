@@ -1,4 +1,4 @@
-//! A fake API server that keeps objects, for tests: it lists, watches, reads, creates and applies them, and knows nothing of managers.
+//! A fake API server that keeps objects, for tests: it lists, reads and applies them, and knows nothing of managers.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,24 +9,22 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tower_test::mock::pair;
 
 use crate::mock::status;
 
 /// The server, which tests change and look into.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Fake {
     state: Arc<Mutex<State>>,
-    revision: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Default)]
 struct State {
     /// By plural, namespace and name.
     objects: BTreeMap<Key, Value>,
-    /// What has changed, with the revision as its index.
-    log: Vec<(Key, &'static str, Value)>,
+    /// How often something has changed.
+    revision: usize,
     /// What is answered to requests of this method and beginning of a path.
     refused: BTreeMap<(&'static str, String), (u16, Value)>,
     requests: Vec<String>,
@@ -36,47 +34,27 @@ type Key = (String, String, String);
 
 impl Fake {
     pub(super) fn new() -> Self {
-        Self { state: Arc::default(), revision: Arc::new(watch::Sender::new(0)) }
+        Self::default()
     }
 
     /// Creates or replaces an object.
     pub(super) fn put(&self, plural: &str, object: &Value) -> Value {
         let text = |field: &str| object.pointer(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let key = (plural.to_owned(), text("/metadata/namespace"), text("/metadata/name"));
-        self.change(key, "MODIFIED", object.clone())
+        self.change(key, object.clone())
     }
 
-    pub(super) fn delete(&self, plural: &str, namespace: &str, name: &str) {
-        let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
-        let object = self.state.lock().unwrap().objects[&key].clone();
-        self.change(key, "DELETED", object);
-    }
-
-    fn change(&self, key: Key, change: &'static str, mut object: Value) -> Value {
+    fn change(&self, key: Key, mut object: Value) -> Value {
         let mut state = self.state.lock().unwrap();
-        let revision = state.log.len() + 1;
-        object["metadata"]["resourceVersion"] = json!(revision.to_string());
-        if change == "DELETED" {
-            state.objects.remove(&key);
-        } else {
-            state.objects.insert(key.clone(), object.clone());
-        }
-        state.log.push((key, change, object.clone()));
-        drop(state);
-        self.revision.send_replace(revision);
+        state.revision += 1;
+        object["metadata"]["resourceVersion"] = json!(state.revision.to_string());
+        state.objects.insert(key, object.clone());
         object
     }
 
     pub(super) fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
         self.state.lock().unwrap().objects.get(&key).cloned()
-    }
-
-    /// Returns the events that were written.
-    pub(super) fn written_events(&self) -> Vec<Value> {
-        let state = self.state.lock().unwrap();
-        let events = state.objects.iter().filter(|((plural, ..), _)| plural == "events");
-        events.map(|(_, event)| event.clone()).collect()
     }
 
     /// Answers requests of this method whose path begins so with an error, or as before.
@@ -102,18 +80,15 @@ impl Fake {
                 let (method, uri) = (request.method().to_string(), request.uri().to_string());
                 let written = request.into_body().collect_bytes().await.unwrap_or_default();
                 let written = serde_json::from_slice(&written).unwrap_or_default();
-                let fake = fake.clone();
-                tokio::spawn(async move {
-                    let (code, body) = fake.answer(&method, &uri, written).await;
-                    let response = Response::builder().status(code).body(Body::from(body.into_bytes()));
-                    answered.send_response(response.unwrap());
-                });
+                let (code, body) = fake.answer(&method, &uri, written);
+                let response = Response::builder().status(code).body(Body::from(body.into_bytes()));
+                answered.send_response(response.unwrap());
             }
         });
         Client::new(service, "shop")
     }
 
-    async fn answer(&self, method: &str, uri: &str, written: Value) -> (u16, String) {
+    fn answer(&self, method: &str, uri: &str, written: Value) -> (u16, String) {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query: BTreeMap<&str, &str> =
             query.split('&').filter_map(|parameter| parameter.split_once('=')).collect();
@@ -128,26 +103,18 @@ impl Fake {
                 return before
                     .map_or_else(|| text(status(404, "NotFound")), |object| (200, object.to_string()));
             }
-            if method == "POST" {
-                let name = written["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                return text((201, self.change((key.0, key.1, name), "ADDED", written)));
-            }
             assert_eq!((method, query.get("fieldManager")), ("PATCH", Some(&"netclaimctl-migrate")));
             assert_eq!(query.get("force"), None, "conflicts are not forced");
             return text(match before {
                 Some(before) if same(&before, &written) => (200, before),
-                Some(_) => (200, self.change(key, "MODIFIED", written)),
-                None => (201, self.change(key, "ADDED", written)),
+                Some(_) => (200, self.change(key, written)),
+                None => (201, self.change(key, written)),
             });
-        }
-        if query.contains_key("watch") {
-            let since = query.get("resourceVersion").and_then(|revision| revision.parse().ok());
-            return (200, self.events(&key.0, since.unwrap()).await);
         }
         let state = self.state.lock().unwrap();
         let items: Vec<&Value> =
             state.objects.iter().filter(|(of, _)| of.0 == key.0).map(|(_, object)| object).collect();
-        let metadata = json!({"resourceVersion": state.log.len().to_string()});
+        let metadata = json!({"resourceVersion": state.revision.to_string()});
         text((200, json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items})))
     }
 
@@ -159,22 +126,6 @@ impl Fake {
         let mut refused = state.refused.iter();
         let found = refused.find(|((of, begin), _)| *of == method && path.starts_with(begin));
         found.map(|(_, answer)| answer.clone())
-    }
-
-    /// Waits for changes of a kind since a revision.
-    async fn events(&self, plural: &str, since: usize) -> String {
-        let mut revision = self.revision.subscribe();
-        loop {
-            let events: Vec<String> = self.state.lock().unwrap().log[since..]
-                .iter()
-                .filter(|(key, ..)| key.0 == plural)
-                .map(|(_, change, object)| json!({"type": change, "object": object}).to_string() + "\n")
-                .collect();
-            if !events.is_empty() {
-                return events.concat();
-            }
-            revision.changed().await.unwrap();
-        }
     }
 }
 

@@ -5,27 +5,24 @@
 //!                                   │         ▲                     └─ apply ──> the same objects in the cluster
 //!                                   │       choice
 //!                                   └───── takeover ──> AddressLeases
-//!   API server ── watches ──> cache ── import ──> the same again, when something changes; events about what is not translated
 //! ```
 //!
 //! Invariants:
 //! * It writes nothing but its output. With `--apply`, it creates and updates the objects that it would print, deletes none, and changes
-//!   no workload; with `--watch`, it also writes events. `whereabouts --apply` creates AddressLeases and AddressPools.
+//!   no workload. `whereabouts --apply` creates AddressLeases and AddressPools.
 //! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a note; or what has it is
 //!   refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
 //! * What an earlier run has permitted to namespaces and claims stays. Objects of somebody else stay as they are.
+//! * A Network that exists permits nothing more, and a new one nothing to namespaces that the user did not name, unless `--widen` says so.
 //! * Equal input gives equal output, in whatever order it comes.
 //!
 //! The formats are those of Multus 4.2 and of the Network Plumbing Working Group's standard 1.3.
 
 mod annotation;
 mod apply;
-mod cache;
 mod choice;
-mod events;
 mod existing;
-mod import;
 mod input;
 mod names;
 mod network;
@@ -78,10 +75,10 @@ pub struct Args {
     /// Create and update the objects by server-side apply, instead of printing them; workloads stay as they are
     #[arg(long, conflicts_with_all = ["files", "output"])]
     pub apply: bool,
-    /// Go on: translate and apply again when NetworkAttachmentDefinitions, Deployments, StatefulSets, DaemonSets or CronJobs change.
-    /// Prints what has changed, and writes events about what it cannot translate; deletes nothing. SIGTERM stops it
-    #[arg(long, short, requires = "apply", conflicts_with_all = ["handed_over", "taken_over"])]
-    pub watch: bool,
+    /// Let the workloads that are translated open Networks that exist, and those of other namespaces than --from: for their namespaces,
+    /// and for what they set (ips, mac, bandwidth, portMappings), which all namespaces of such a Network may set then
+    #[arg(long)]
+    pub widen: bool,
     /// Translate one namespace [default: the one of the context; with files, all of them]
     #[arg(long, short)]
     pub namespace: Option<String>,
@@ -158,6 +155,7 @@ impl Args {
             namespace: namespace.map(str::to_owned),
             from: self.from.iter().cloned().collect(),
             selector: self.selector.clone().unwrap_or_default(),
+            widen: self.widen,
         }
     }
 }
@@ -169,9 +167,6 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
     }
     let client = if args.files.is_empty() { args.connection.client().await.map(Some) } else { Ok(None) };
     match client {
-        Ok(Some(client)) if args.watch => {
-            import::run(&client, &args.choice(Some(client.default_namespace())), out, err).await
-        }
         Ok(client) => translate(client.as_ref(), &args, out, err).await,
         Err(error) => failed(err, error_chain(&error)),
     }

@@ -1,11 +1,14 @@
 //! From a NetworkAttachmentDefinition to a Network.
 
+use std::collections::BTreeSet;
+
 use netclaim_api::addresses::NetworkAddresses;
 use netclaim_api::network::{NetworkCapacity, NetworkSpec, Scope, UplinkSelector};
 use netclaim_api::{Allow, IfName, Invalid, NetworkName};
 use netclaim_cni::refuse_duplicate_keys;
 use serde_json::{Map, Value, json};
 
+use super::existing;
 use super::input::{Nad, NadName};
 use super::plugins::{self, Uplink};
 
@@ -17,6 +20,8 @@ const CONFIG: &str = "spec.config";
 pub(super) struct Draft {
     pub(super) name: NetworkName,
     pub(super) spec: NetworkSpec,
+    /// Whether an earlier run has made the Network.
+    pub(super) exists: bool,
     /// What is different, by field of the NetworkAttachmentDefinition.
     pub(super) notes: Vec<Invalid>,
 }
@@ -91,7 +96,7 @@ pub(super) fn translate(
     let spec = NetworkSpec {
         scope: Scope::Node,
         node_selector: None,
-        namespace_selector: None,
+        namespace_selector: Some(existing::selector([of.namespace.clone()].into())),
         uplink: uplink.map(|link| UplinkSelector { interfaces: vec![link], ..UplinkSelector::default() }),
         cni: cni.list,
         addresses,
@@ -100,7 +105,7 @@ pub(super) fn translate(
         attributes: Default::default(),
         allow: Allow::default(),
     };
-    Ok(Draft { name, spec, notes })
+    Ok(Draft { name, spec, exists: false, notes })
 }
 
 /// Names the conflist, and keeps netclaim from removing what Multus has attached.
@@ -197,11 +202,27 @@ impl Setting {
 }
 
 impl Draft {
-    /// Lets claims set something. A plugin that takes an address or MAC from Multus without the capability gets it here.
+    /// Returns the namespaces that have the Network; `None` if all have it, or those of a selector that somebody has written.
+    pub(super) fn namespaces(&self) -> Option<BTreeSet<String>> {
+        self.spec.namespace_selector.as_ref().and_then(existing::namespaces)
+    }
+
+    /// Offers the Network to a namespace. Returns whether that opens it.
+    pub(super) fn offer(&mut self, namespace: &str) -> bool {
+        let Some(mut namespaces) = self.namespaces() else { return false };
+        let is_new = namespaces.insert(namespace.to_owned());
+        if is_new {
+            self.spec.namespace_selector = Some(existing::selector(namespaces));
+        }
+        is_new
+    }
+
+    /// Lets claims set something. A plugin that takes an address or MAC from Multus without the capability gets it here. Returns
+    /// whether that opens the Network.
     ///
     /// # Errors
     /// No plugin takes it; what to do.
-    pub(super) fn permit(&mut self, setting: Setting) -> Result<(), String> {
+    pub(super) fn permit(&mut self, setting: Setting) -> Result<bool, String> {
         if setting == Setting::Ips && self.spec.addresses.is_some() {
             return Err("whereabouts gives these beside an address of its pool, and netclaim gives one address of each family: \
                  remove the key, or reserve the addresses in the Network and write the claim by hand"
@@ -209,7 +230,8 @@ impl Draft {
         }
         let plugins = self.spec.cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
         let mut plugins: Vec<&mut Map<String, Value>> = plugins.filter_map(Value::as_object_mut).collect();
-        if !plugins.iter().any(|plugin| plugins::declares(plugin, setting)) {
+        let is_declared = plugins.iter().any(|plugin| plugins::declares(plugin, setting));
+        if !is_declared {
             let taker = plugins.iter_mut().find(|plugin| plugins::takes(plugin, setting));
             let Some(taker) = taker else { return Err(plugins::untaken(setting).to_owned()) };
             let capabilities = taker.entry("capabilities").or_insert_with(|| json!({}));
@@ -218,17 +240,20 @@ impl Draft {
             }
         }
         let allow = &mut self.spec.allow;
-        match setting {
-            Setting::Ips => allow.ips = true,
-            Setting::Mac => allow.mac = true,
-            Setting::Bandwidth => allow.bandwidth = true,
-            Setting::PortMappings => allow.port_mappings = true,
-        }
-        Ok(())
+        let allowed = match setting {
+            Setting::Ips => &mut allow.ips,
+            Setting::Mac => &mut allow.mac,
+            Setting::Bandwidth => &mut allow.bandwidth,
+            Setting::PortMappings => &mut allow.port_mappings,
+        };
+        let was_allowed = std::mem::replace(allowed, true);
+        Ok(!was_allowed || !is_declared)
     }
 
-    /// Permits what the Network permitted before: claims of pods that have moved depend on it.
+    /// Permits what the Network permitted before, to those whom it permitted it: claims of pods that have moved depend on it.
     pub(super) fn keep(&mut self, before: &NetworkSpec) {
+        self.exists = true;
+        self.spec.namespace_selector = before.namespace_selector.clone();
         let plugins = |list: &Map<String, Value>| list.get("plugins").and_then(Value::as_array).cloned();
         let old = plugins(&before.cni).unwrap_or_default();
         let new = self.spec.cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();

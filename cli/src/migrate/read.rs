@@ -10,22 +10,12 @@ use crate::cluster::{self, list};
 use crate::files::{self, File};
 use crate::kinds::Kind;
 
-/// What Multus reads.
-pub(super) const NADS: Kind =
-    Kind::new("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions");
-pub(super) const DEPLOYMENTS: Kind = Kind::new("apps/v1", "Deployment", "deployments");
-pub(super) const STATEFUL_SETS: Kind = Kind::new("apps/v1", "StatefulSet", "statefulsets");
-pub(super) const DAEMON_SETS: Kind = Kind::new("apps/v1", "DaemonSet", "daemonsets");
-pub(super) const CRON_JOBS: Kind = Kind::new("batch/v1", "CronJob", "cronjobs");
 pub(super) const NETWORKS: Kind = Kind::new("netclaim.dev/v1alpha1", "Network", "networks");
 pub(super) const CLASSES: Kind = Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses");
 
-/// What says of an object that a migration has made it.
-pub(super) const MADE: [Kind; 2] = [NETWORKS, CLASSES];
-
 /// The kinds that are read from a cluster.
 const KINDS: [Kind; 14] = [
-    NADS,
+    Kind::new("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "network-attachment-definitions"),
     Kind::new("whereabouts.cni.cncf.io/v1alpha1", "IPPool", "ippools"),
     Kind::new(
         "whereabouts.cni.cncf.io/v1alpha1",
@@ -33,11 +23,11 @@ const KINDS: [Kind; 14] = [
         "overlappingrangeipreservations",
     ),
     Kind::new("whereabouts.cni.cncf.io/v1alpha1", "NodeSlicePool", "nodeslicepools"),
-    DEPLOYMENTS,
-    STATEFUL_SETS,
-    DAEMON_SETS,
+    Kind::new("apps/v1", "Deployment", "deployments"),
+    Kind::new("apps/v1", "StatefulSet", "statefulsets"),
+    Kind::new("apps/v1", "DaemonSet", "daemonsets"),
     Kind::new("apps/v1", "ReplicaSet", "replicasets"),
-    CRON_JOBS,
+    Kind::new("batch/v1", "CronJob", "cronjobs"),
     Kind::new("batch/v1", "Job", "jobs"),
     Kind::new("v1", "Pod", "pods"),
     NETWORKS,
@@ -73,21 +63,9 @@ pub(super) fn from_files(paths: &[PathBuf], recursive: bool) -> Result<Vec<Value
 /// # Errors
 /// See [`ReadError`].
 pub(super) async fn objects(client: &Client) -> Result<Vec<Value>, cluster::ReadError> {
-    of_kinds(client, &KINDS).await
-}
-
-/// Reads what earlier migrations have made: there is little of it.
-///
-/// # Errors
-/// See [`ReadError`].
-pub(super) async fn made(client: &Client) -> Result<Vec<Value>, cluster::ReadError> {
-    of_kinds(client, &MADE).await
-}
-
-/// Reads the objects of these kinds. A kind that the cluster does not know has none.
-async fn of_kinds(client: &Client, kinds: &[Kind]) -> Result<Vec<Value>, cluster::ReadError> {
     let mut objects = Vec::new();
-    for kind in kinds {
+    for kind in &KINDS {
+        // A kind that the cluster does not know has no objects.
         let found = match list(kind.plural, kind.api(client.clone(), None), &ListParams::default()).await {
             Err(error) if error.is_unknown() => continue,
             found => found?,

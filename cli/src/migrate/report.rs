@@ -24,19 +24,6 @@ pub(super) struct Migration {
 }
 
 impl Migration {
-    /// Returns what an earlier report has not said yet, without objects.
-    pub(super) fn news(&self, before: &Self) -> Self {
-        fn new<T: Clone + PartialEq>(now: &[T], before: &[T]) -> Vec<T> {
-            now.iter().filter(|entry| !before.contains(entry)).cloned().collect()
-        }
-        Self {
-            objects: Vec::new(),
-            workloads: new(&self.workloads, &before.workloads),
-            refused: new(&self.refused, &before.refused),
-            notes: new(&self.notes, &before.notes),
-        }
-    }
-
     /// Whether there was nothing to translate.
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.refused.is_empty()
@@ -44,7 +31,7 @@ impl Migration {
 }
 
 /// What changes for the pods of a workload.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WorkloadChange {
     pub(super) object: ObjectRef,
@@ -59,7 +46,7 @@ pub(super) struct WorkloadChange {
 }
 
 /// One interface of a workload's pods.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AttachmentChange {
     pub(super) interface: String,

@@ -31,7 +31,7 @@ fn migration(documents: Vec<Value>, namespace: Option<&str>, handed_over: &[&str
 fn chosen(documents: Vec<Value>, from: &[&str], selector: &str) -> Migration {
     let from = from.iter().map(|of| (*of).to_owned()).collect();
     let selector = if selector.is_empty() { None } else { Some(super::choice::selector(selector).unwrap()) };
-    let choice = Choice { namespace: None, from, selector: selector.unwrap_or_default() };
+    let choice = Choice { from, selector: selector.unwrap_or_default(), ..Choice::default() };
     migrate(&Input::of(documents, "default", false), &choice, &HandedOver::Parts(Vec::new()))
 }
 
@@ -322,7 +322,9 @@ fn a_second_run_takes_nothing_from_workloads_that_have_moved() {
     moved["spec"]["template"]["metadata"] = json!({});
     let mut objects: Vec<Value> = shared.into_iter().chain([moved]).collect();
     objects.extend(first.objects.iter().cloned());
-    let second = migration(objects.clone(), Some("bank"), &[]);
+    let second = migration(objects.clone(), Some("lab"), &[]);
+    assert_eq!(names(&second, "Network"), [""; 0]);
+    let second = migration(objects.clone(), Some("default"), &[]);
     assert_eq!(refusals(&second), [""; 0]);
     assert_eq!(of_kind(&second, "Network"), of_kind(&first, "Network"));
     assert_eq!(of_kind(&second, "DeviceClass"), of_kind(&first, "DeviceClass"));
@@ -673,67 +675,6 @@ fn a_definition_that_is_not_chosen_still_has_to_exclude_what_is_handed_over() {
     );
 }
 
-/// The documents of a manifest of the importer.
-fn manifest(file: &str) -> Vec<Value> {
-    documents::read(&std::fs::read_to_string(root().join("deploy/importer").join(file)).unwrap()).unwrap()
-}
-
-#[test]
-fn the_importer_is_as_restricted_as_the_controller_and_its_command_line_is_right() {
-    let importer = &manifest("importer.yaml")[0]["spec"]["template"]["spec"];
-    let controller = std::fs::read_to_string(root().join("deploy/manifests/controller.yaml")).unwrap();
-    let controller = &documents::read(&controller).unwrap()[0]["spec"]["template"]["spec"];
-    assert_eq!(importer["securityContext"], controller["securityContext"]);
-    let [container] = importer["containers"].as_array().unwrap().as_slice() else { panic!("{importer}") };
-    for field in ["securityContext", "image", "imagePullPolicy"] {
-        assert_eq!(container[field], controller["containers"][0][field], "{field}");
-    }
-    assert_eq!(importer.get("volumes"), None);
-
-    assert_eq!(container["command"], json!(["/usr/bin/netclaimctl"]));
-    let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-    let cli: crate::Cli = clap::Parser::try_parse_from(["netclaimctl"].into_iter().chain(words)).unwrap();
-    let crate::Command::Migrate(args) = cli.command else { panic!("another command") };
-    assert!(args.apply && args.watch && args.all_namespaces);
-    assert_eq!(args.from, ["default"], "no definitions of every namespace, unless an admin says so");
-}
-
-#[test]
-fn the_importer_has_the_rights_that_it_uses_and_no_others() {
-    let role =
-        manifest("importer-rbac.yaml").into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
-    let list = |value: &Value| -> Vec<String> {
-        value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
-    };
-    let mut granted: BTreeSet<String> = BTreeSet::new();
-    for rule in role["rules"].as_array().unwrap() {
-        let fields: BTreeSet<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(fields, BTreeSet::from(["apiGroups", "resources", "verbs"]));
-        for group in list(&rule["apiGroups"]) {
-            for resource in list(&rule["resources"]) {
-                granted.extend(list(&rule["verbs"]).iter().map(|verb| format!("{verb} {resource}.{group}")));
-            }
-        }
-    }
-    let rights = |kinds: &[crate::kinds::Kind], verbs: &[&str]| -> Vec<String> {
-        let of_kind = |kind: &crate::kinds::Kind| {
-            let group = kind.api_version.split_once('/').unwrap().0;
-            verbs.iter().map(|verb| format!("{verb} {}.{group}", kind.plural)).collect::<Vec<_>>()
-        };
-        kinds.iter().flat_map(of_kind).collect()
-    };
-    // Without addresses of whereabouts, no AddressPool is made.
-    let written: Vec<_> =
-        super::apply::WRITTEN.into_iter().filter(|kind| kind.kind != "AddressPool").collect();
-    let needed = [
-        rights(&super::cache::WATCHED, &["list", "watch"]),
-        rights(&super::read::MADE, &["list"]),
-        rights(&written, &["get", "create", "patch"]),
-        vec!["create events.events.k8s.io".to_owned()],
-    ];
-    assert_eq!(granted, needed.into_iter().flatten().collect());
-}
-
 /// Runs the command once in a fake cluster; returns whether it succeeds, and what it prints.
 async fn applied(fake: &Fake) -> (bool, String, String) {
     let cli: crate::Cli = clap::Parser::try_parse_from(["netclaimctl", "migrate", "--apply", "-A"]).unwrap();
@@ -784,9 +725,6 @@ fn flags_that_contradict_each_other_are_refused() {
     for line in [
         "netclaimctl migrate --apply -f a.yaml",
         "netclaimctl migrate --apply --output json",
-        "netclaimctl migrate --watch",
-        "netclaimctl migrate --apply --watch --taken-over",
-        "netclaimctl migrate --apply --watch --handed-over 10.0.0.0/24",
         "netclaimctl migrate --selector a=b=c",
     ] {
         assert!(parse(line).is_err(), "{line}");
@@ -794,8 +732,101 @@ fn flags_that_contradict_each_other_are_refused() {
     for line in [
         "netclaimctl migrate -f a.yaml -l a=b --from shop --from bank --output json",
         "netclaimctl migrate --apply --taken-over -A",
-        "netclaimctl migrate --apply -w -n shop -l !a",
+        "netclaimctl migrate --apply --widen -n shop -l !a",
     ] {
         assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
     }
+}
+
+/// Another tenant's Deployment without pods, which asks for everything that a definition of the namespace `default` could give.
+fn intruder() -> Value {
+    let networks =
+        r#"[{"name": "lan", "namespace": "default", "ips": ["10.0.0.9/24"], "mac": "02:00:00:00:00:09"}]"#;
+    let mut intruder = workload("Deployment", "evil", "none", networks);
+    intruder["spec"]["replicas"] = json!(0);
+    intruder
+}
+
+/// A definition in the namespace `default`, and a workload there that sets nothing.
+fn of_an_admin() -> Vec<Value> {
+    let config =
+        json!({"cniVersion": "1.0.0", "type": "macvlan", "master": "eth1", "ipam": {"type": "static"}});
+    vec![nad("default", "lan", &config), workload("Deployment", "default", "web", "lan")]
+}
+
+fn translated(documents: Vec<Value>, choice: &Choice) -> Migration {
+    migrate(&Input::of(documents, "default", false), choice, &HandedOver::Parts(Vec::new()))
+}
+
+const NOT_OPENED: [&str; 3] = [
+    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0]: Network default-lan is not offered to \
+     namespace evil: add it to its namespaceSelector, or run this with --widen",
+    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].ips: claims for Network default-lan may \
+     not set ips: set allow.ips and the plugin's capability, or run this with --widen; then claims of all its namespaces may set it",
+    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].mac: claims for Network default-lan may \
+     not set mac: set allow.mac and the plugin's capability, or run this with --widen; then claims of all its namespaces may set it",
+];
+
+#[test]
+fn a_workload_of_a_namespace_that_nobody_named_opens_no_network() {
+    let admins = migration(of_an_admin(), None, &[]);
+    let unopened = of_kind(&admins, "Network");
+    let with_intruder = || of_an_admin().into_iter().chain([intruder()]).collect::<Vec<_>>();
+
+    // The definitions of a namespace are chosen, and its own workloads with them.
+    let from = Choice { from: ["default".to_owned()].into(), ..Choice::default() };
+    let found = translated(with_intruder(), &from);
+    assert_eq!(of_kind(&found, "Network"), unopened);
+    assert_eq!(names(&found, "ResourceClaimTemplate"), ["deployment-web"]);
+    assert_eq!(refusals(&found), NOT_OPENED);
+
+    // One namespace is translated: the others are told of, and get nothing.
+    let one = Choice { namespace: Some("default".to_owned()), widen: true, ..Choice::default() };
+    let found = translated(with_intruder(), &one);
+    assert_eq!((of_kind(&found, "Network"), refusals(&found)), (unopened, Vec::new()));
+    let note = "Network default-lan is not offered to evil, whose workloads name the definition";
+    assert!(found.notes.iter().any(|finding| finding.reason.starts_with(note)), "{:?}", found.notes);
+}
+
+#[test]
+fn a_network_that_exists_is_opened_by_no_workload_unless_the_user_says_so() {
+    let mut objects = of_an_admin();
+    let first = migration(objects.clone(), None, &[]);
+    objects.extend(first.objects.iter().cloned().chain([intruder()]));
+    let own = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}]"#;
+    objects.push(workload("Deployment", "default", "web-2", own));
+
+    let again = translated(objects.clone(), &Choice::default());
+    assert_eq!(of_kind(&again, "Network"), of_kind(&first, "Network"));
+    assert_eq!(names(&again, "ResourceClaimTemplate"), ["deployment-web"]);
+    let refused = refusals(&again);
+    assert_eq!(refused.len(), 4, "{refused:?}");
+    assert!(refused[0].starts_with("Deployment default/web-2: ") && refused[0].contains("may not set mac"));
+    assert_eq!(refused[1..], NOT_OPENED);
+
+    let widened = translated(objects, &Choice { widen: true, ..Choice::default() });
+    assert_eq!(refusals(&widened), [""; 0]);
+    let spec = &of_kind(&widened, "Network")[0]["spec"];
+    assert_eq!(spec["allow"], json!({"ips": true, "mac": true}));
+    assert_eq!(spec["namespaceSelector"]["matchExpressions"][0]["values"], json!(["default", "evil"]));
+    let told = |text: &str| widened.notes.iter().filter(|note| note.reason.contains(text)).count();
+    assert_eq!(told("opens Network default-lan for namespace evil"), 1, "{:?}", widened.notes);
+    assert_eq!(told("lets claims of all namespaces of Network default-lan set"), 2, "{:?}", widened.notes);
+}
+
+#[test]
+fn what_an_admin_has_taken_back_is_not_given_again() {
+    let mut objects = of_an_admin();
+    let own = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}]"#;
+    objects.push(workload("Deployment", "default", "web-2", own));
+    let mut first = migration(objects.clone(), None, &[]);
+    let network = first.objects.iter_mut().find(|object| object["kind"] == "Network").unwrap();
+    assert_eq!(network["spec"]["allow"], json!({"mac": true}));
+    network["spec"].as_object_mut().unwrap().remove("allow");
+    network["spec"]["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": "lab"}});
+    let taken_back = network.clone();
+    objects.extend(first.objects);
+    let again = migration(objects, None, &[]);
+    assert_eq!(of_kind(&again, "Network"), [&taken_back]);
+    assert!(refusals(&again)[0].contains("is not offered to namespace default"), "{:?}", refusals(&again));
 }

@@ -10,12 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::network::NetworkSpec;
 use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid};
 use serde_json::{Value, json};
 
 use super::choice::Choice;
-use super::existing::{self, MIGRATED_FROM};
+use super::existing::MIGRATED_FROM;
 use super::input::{Input, NAD, NadName, Workload};
 use super::names;
 use super::network::{self, Draft};
@@ -23,13 +22,12 @@ use super::report::{Finding, Migration};
 use super::whereabouts::{self, HandedOver, Handover};
 use super::workload::{self, Attachments, Missing};
 
-/// Translates what is chosen of the input. Networks that others share are made from the whole input.
+/// Translates what is chosen of the input. The names of Networks, and addresses of whereabouts, depend on the whole input.
 pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) -> Migration {
     let names = names::networks(input.nads.keys(), &input.existing);
     let handover = whereabouts::handover(input, &names, handed_over);
     let mut refused = input.refused.clone();
     let mut drafts: BTreeMap<NadName, Draft> = BTreeMap::new();
-    let mut made: BTreeMap<NadName, NetworkSpec> = BTreeMap::new();
     for (of, nad) in input.nads.iter().filter(|(of, nad)| choice.takes(of, nad)) {
         let name = match names.get(of) {
             Some(Ok(name)) => name.clone(),
@@ -50,7 +48,6 @@ pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) 
             Ok(mut draft) => {
                 if let Some(before) = before {
                     draft.keep(&before);
-                    made.insert(of.clone(), before);
                 }
                 drafts.insert(of.clone(), draft);
             }
@@ -77,22 +74,30 @@ pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) 
         false => Missing::Unknown,
     };
     let (mut permitted, mut wanted) = (Vec::new(), BTreeSet::new());
-    for workload in input.workloads.iter().filter(is_concerned) {
+    let mut selection = Selection::default();
+    let (translated, others): (Vec<&Workload>, Vec<&Workload>) = input
+        .workloads
+        .iter()
+        .filter(is_concerned)
+        .partition(|workload| is_chosen(&workload.object.namespace));
+    for workload in translated {
         let attachments = Attachments::of(workload).and_then(|attachments| {
-            if is_chosen(&workload.object.namespace) {
-                wanted.extend(attachments.nads().map(NadName::object));
-            }
-            attachments.permit(&mut drafts, missing).map(|()| attachments)
+            wanted.extend(attachments.nads().map(NadName::object));
+            let opened = attachments.permit(&mut drafts, choice, missing)?;
+            selection.migration.notes.extend(opened);
+            Ok(attachments)
         });
         match attachments {
             Ok(attachments) => permitted.push(attachments),
             Err(problems) => refused.extend(problems),
         }
     }
-    drafts.iter_mut().for_each(|(of, draft)| restrict(of, draft, made.get(of), &permitted));
-    let mut selection = Selection::default();
+    for (of, draft) in &mut drafts {
+        let notes = [selector_of_somebody(of, draft, &permitted), not_offered(of, draft, &others)];
+        draft.notes.extend(notes.into_iter().flatten());
+    }
     selection.nads.extend(drafts.keys().filter(|of| is_chosen(&of.namespace)).cloned());
-    for attachments in permitted.iter().filter(|of| is_chosen(&of.workload.object.namespace)) {
+    for attachments in &permitted {
         let (template, change, notes) = attachments.translate(&drafts);
         selection.nads.extend(attachments.nads().cloned());
         selection.templates.push(template);
@@ -111,32 +116,36 @@ fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
     Finding::new(of.object(), "spec.config", reason)
 }
 
-/// Offers a Network to the namespaces whose pods could use the NetworkAttachmentDefinition, as far as they do, and to those that it
-/// was offered to before: their pods may have moved.
-fn restrict(of: &NadName, draft: &mut Draft, before: Option<&NetworkSpec>, workloads: &[Attachments<'_>]) {
-    let users = workloads.iter().filter(|workload| workload.nads().any(|nad| nad == of));
-    let mut namespaces: BTreeSet<String> =
-        users.map(|user| user.workload.object.namespace.clone()).chain([of.namespace.clone()]).collect();
-    match before.map(|before| before.namespace_selector.as_ref()) {
-        None => {}
-        // It is offered to all namespaces.
-        Some(None) => return,
-        Some(Some(selector)) => match existing::namespaces(selector) {
-            Some(known) => namespaces.extend(known),
-            None => {
-                let namespaces: Vec<String> = namespaces.into_iter().collect();
-                let note = format!(
-                    "namespaceSelector of Network {} stays, as somebody has changed it: make sure that it selects {}",
-                    draft.name,
-                    namespaces.join(", ")
-                );
-                draft.notes.push(Invalid::new("metadata.namespace", note));
-                draft.spec.namespace_selector = Some(selector.clone());
-                return;
-            }
-        },
+/// Says what a selector that is no list of namespaces has to select. It stays as it is.
+fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_>]) -> Option<Invalid> {
+    if draft.spec.namespace_selector.is_none() || draft.namespaces().is_some() {
+        return None;
     }
-    draft.spec.namespace_selector = Some(existing::selector(namespaces));
+    let users = workloads.iter().filter(|workload| workload.nads().any(|nad| nad == of));
+    let namespaces: BTreeSet<&str> =
+        users.map(|user| user.workload.object.namespace.as_str()).chain([of.namespace.as_str()]).collect();
+    let note = format!(
+        "namespaceSelector of Network {} stays, as somebody has changed it: make sure that it selects {}",
+        draft.name,
+        namespaces.into_iter().collect::<Vec<_>>().join(", ")
+    );
+    Some(Invalid::new("metadata.namespace", note))
+}
+
+/// Names the namespaces that do not get a Network, although their workloads name its definition: they are not translated.
+fn not_offered(of: &NadName, draft: &Draft, others: &[&Workload]) -> Option<Invalid> {
+    let offered = draft.namespaces()?;
+    let names = |other: &&&Workload| workload::named(other).is_some_and(|nads| nads.contains(of));
+    let namespaces: BTreeSet<&str> =
+        others.iter().filter(names).map(|other| other.object.namespace.as_str()).collect();
+    let missing: Vec<&str> =
+        namespaces.into_iter().filter(|namespace| !offered.contains(*namespace)).collect();
+    let note = format!(
+        "Network {} is not offered to {}, whose workloads name the definition: translate them with --widen when it is there",
+        draft.name,
+        missing.join(", ")
+    );
+    (!missing.is_empty()).then(|| Invalid::new("metadata.namespace", note))
 }
 
 /// What is printed.

@@ -8,6 +8,7 @@ use netclaim_api::{API_VERSION, DRIVER_NAME, IfName, Invalid};
 use serde_json::{Map, Value, json};
 
 use super::annotation::{self, Element};
+use super::choice::Choice;
 use super::input::{DEFAULT_NETWORK, Kind, NETWORKS, NadName, Workload};
 use super::names;
 use super::network::{Draft, Setting};
@@ -133,16 +134,20 @@ impl<'a> Attachments<'a> {
         self.attachments.iter().map(|attachment| &attachment.nad)
     }
 
-    /// Lets claims set in the Networks what these pods set.
+    /// Opens the Networks for these pods, as far as the choice lets them: for their namespace, and for what they set. Returns what is
+    /// opened of Networks that exist or belong to another namespace.
     ///
     /// # Errors
-    /// A network is not translated (`missing` says why), or cannot give what is asked for. Then no Network is changed.
+    /// A network is not translated (`missing` says why), cannot give what is asked for, or would have to be opened. Then no Network
+    /// is changed.
     pub(super) fn permit(
         &self,
         drafts: &mut BTreeMap<NadName, Draft>,
+        choice: &Choice,
         missing: impl Fn(&NadName) -> Missing,
-    ) -> Result<(), Vec<Finding>> {
-        let mut problems = Vec::new();
+    ) -> Result<Vec<Finding>, Vec<Finding>> {
+        let namespace = &self.workload.object.namespace;
+        let (mut problems, mut notes) = (Vec::new(), Vec::new());
         let mut changed: BTreeMap<NadName, Draft> = BTreeMap::new();
         for Attachment { nad, interface, element } in &self.attachments {
             let field = element_field(self.workload, &element.at);
@@ -163,11 +168,41 @@ impl<'a> Attachments<'a> {
                 continue;
             };
             let mut draft = draft.clone();
+            let may_open = choice.may_open(namespace, draft.exists);
+            let is_told = draft.exists || nad.namespace != *namespace;
+            if draft.offer(namespace) {
+                let name = &draft.name;
+                if !may_open {
+                    let problem = format!(
+                        "Network {name} is not offered to namespace {namespace}: add it to its namespaceSelector, or run this with \
+                         --widen"
+                    );
+                    problems.push(refuse(&field, problem));
+                } else if is_told {
+                    let note = format!("opens Network {name} for namespace {namespace}");
+                    notes.push(Finding::new(self.workload.object.clone(), field.clone(), note));
+                }
+            }
             for setting in
                 Setting::ALL.into_iter().filter(|setting| element.config.contains_key(setting.as_str()))
             {
-                if let Err(problem) = draft.permit(setting) {
-                    problems.push(refuse(&format!("{field}.{}", setting.as_str()), problem));
+                let (field, key) = (format!("{field}.{}", setting.as_str()), setting.as_str());
+                match draft.permit(setting) {
+                    Ok(true) if !may_open => {
+                        let problem = format!(
+                            "claims for Network {} may not set {key}: set allow.{key} and the plugin's capability, or run this with \
+                             --widen; then claims of all its namespaces may set it",
+                            draft.name
+                        );
+                        problems.push(refuse(&field, problem));
+                    }
+                    Ok(true) if is_told => {
+                        let note =
+                            format!("lets claims of all namespaces of Network {} set {key}", draft.name);
+                        notes.push(Finding::new(self.workload.object.clone(), field, note));
+                    }
+                    Ok(_) => {}
+                    Err(problem) => problems.push(refuse(&field, problem)),
                 }
             }
             if element.config.contains_key("mac") && self.workload.copies.is_none_or(|copies| copies > 1) {
@@ -185,7 +220,7 @@ impl<'a> Attachments<'a> {
         }
         if problems.is_empty() {
             drafts.extend(changed);
-            Ok(())
+            Ok(notes)
         } else {
             Err(problems)
         }

@@ -51,7 +51,7 @@ pub fn the_manifests_are_those_of_the_chart(test: &Test<'_>) -> Result<()> {
     output(Command::new(project("deploy/helm/manifests.sh")).arg(program()?).args([&copy, &dir]))?;
     output(Command::new("diff").arg("-r").args([copy.join("files"), chart().join("files")]))
         .context("the chart's files are not those of deploy: make generate")?;
-    for folder in ["manifests", "importer", "monitoring"] {
+    for folder in ["manifests", "monitoring"] {
         let (fresh, committed) = (files(&dir.join(folder))?, files(&project("deploy").join(folder))?);
         ensure!(!fresh.is_empty(), "nothing is rendered into {folder}");
         ensure!(fresh.keys().eq(committed.keys()), "other files: {:?}, {:?}", fresh.keys(), committed.keys());
@@ -100,7 +100,6 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ),
         ("webhook.enabled=true,webhook.certManager.enabled=true", &[], "issuerRef.name is empty"),
         ("webhook.address=9443", &[], "/webhook/address"),
-        ("importer.from={Default}", &[], "/importer/from/0"),
         ("agent.logLevel=debug", &["--kube-version", "1.33.0"], "1.34.0"),
     ] {
         let refused = helm
@@ -166,9 +165,6 @@ const VALUES: [(&str, &str); 37] = [
     ("rbac.everybodyReadsNetworks=true", "name: system:authenticated"),
     ("rbac.everybodyReadsNetworks=true", "resources: [deviceclasses]"),
     ("rbac.aggregate=true", "rbac.authorization.k8s.io/aggregate-to-view: \"true\""),
-    ("importer.enabled=true", "- --from=default"),
-    ("importer.enabled=true,importer.from={shop,lab}", "- --from=lab"),
-    ("importer.enabled=true,importer.selector=team in (a\\,b)", "- \"--selector=team in (a,b)\""),
     ("crds.keep=true", "helm.sh/resource-policy: keep"),
     ("rbac.kubeletsReadClaims=true", "name: system:nodes"),
     ("webhook.enabled=true", "- name: parameters.netclaim.dev"),

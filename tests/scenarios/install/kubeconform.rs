@@ -12,12 +12,12 @@ use netclaim_tests::{Cluster, Test, output, programs, project};
 use serde_json::{Map, Value, json};
 
 /// As many of the chart's objects as there are at once, but for cert-manager's, which the cluster does not know.
-const EVERYTHING: &str = "enabled=true,webhook.enabled=true,importer.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
+const EVERYTHING: &str = "enabled=true,webhook.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
                           controller.networkPolicy.enabled=true,rbac.everybodyReadsNetworks=true,plugins.image=x";
 
 /// Kustomizations in `deploy`.
 const KUSTOMIZATIONS: [&str; 7] =
-    ["before-1.36", "crds", "examples", "host-mounts", "importer", "manifests", "whereabouts-stopped"];
+    ["before-1.36", "crds", "examples", "host-mounts", "manifests", "whereabouts-stopped"];
 
 /// kubeconform with the schemas of a cluster's API server: those that it knows itself are a download.
 struct Kubeconform {

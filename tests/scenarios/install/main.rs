@@ -51,7 +51,6 @@ fn main() -> ExitCode {
                 netclaimctl_says_which_plugin_a_node_lacks,
                 netclaimctl_says_that_a_node_has_nri_and_cdi_off,
                 a_deployment_of_multus_gets_its_network_from_netclaim,
-                definitions_of_multus_become_networks_without_a_command,
                 netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 kustomize_deletes_what_it_has_applied,

@@ -78,7 +78,6 @@ fn all_granted() -> BTreeSet<Access> {
         granted("netclaim-agent", &manifest("manifests/agent-rbac.yaml")),
         granted("netclaim-controller", &manifest("manifests/controller-rbac.yaml")),
         granted("netclaim-controller", &of_the_webhook()),
-        granted("netclaim-importer", &manifest("importer/importer-rbac.yaml")),
     ]
     .into_iter()
     .flatten()
