@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netclaim_cni::{
-    AddOutcome, Attachment, AttachmentError, Attachments, Cache, Cached, CallPhase, CniResult, ErrorKind,
-    NetworkList, Runtime, TraceContext,
+    AddOutcome, Attachment, AttachmentError, Attachments, Cache, Cached, CallPhase, CniResult, Effect,
+    ErrorKind, NetworkList, Runtime, Stopped, TraceContext,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -137,7 +137,8 @@ async fn a_failed_add_is_known_with_the_last_good_result_and_collected() {
     let (net, c1) = (list(&json!([{"type": "a"}, {"type": "b"}])), attachment("c1", "net1"));
     let error = host.attachments.add(&net, &c1, LONG).await.unwrap_err();
     assert!(matches!(&error, AttachmentError::Add(failed) if failed.completed == 1), "{error}");
-    assert_eq!(host.known(), [AddOutcome::Unfinished(Some(result()))]);
+    let stopped = Stopped { completed: 1, effect: Effect::Unknown };
+    assert_eq!(host.known(), [AddOutcome::Failed(stopped, Some(result()))]);
     assert!(host.attachments.check(net.name(), &c1, LONG).await.is_err());
 
     host.attachments.add(&net, &attachment("c2", "net1"), LONG).await.unwrap_err();
@@ -217,6 +218,37 @@ async fn a_failed_release_is_an_error_and_the_attachment_stays_known() {
     assert!(matches!(&error, AttachmentError::Left(errors) if errors.len() == 1), "{error}");
     assert!(error.to_string().contains("error 999: iptables"), "{error}");
     assert_eq!(host.known().len(), 1);
+    assert!(!host.path("host-local.DEL.in").exists(), "the address is free beside what bridge has left");
+    let left = host.attachments.give_up(&request(&net, &c1), LONG).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert!(host.path("host-local.DEL.in").exists());
+    assert_eq!(host.known(), []);
+}
+
+#[tokio::test]
+async fn a_del_goes_on_past_a_plugin_that_made_nothing_by_what_is_remembered() {
+    let host = Host::with(&["a", "b"]);
+    host.on_call("b", "ADD", r#"echo '{"code": 50, "msg": "away", "effectState": "none"}'; exit 1"#);
+    host.on_call("b", "DEL", r#"echo '{"code": 11, "msg": "away"}'; exit 1"#);
+    let (net, c1) = (list(&json!([{"type": "a"}, {"type": "b"}])), attachment("c1", "net1"));
+    host.attachments.add(&net, &c1, LONG).await.unwrap_err();
+    host.calls();
+    host.attachments.del(&request(&net, &c1), LONG).await.unwrap();
+    assert_eq!((host.verbs(), host.known()), (vec!["b DEL".to_owned(), "a DEL".to_owned()], vec![]));
+}
+
+#[tokio::test]
+async fn an_add_that_made_nothing_can_be_repeated_and_its_failing_del_is_no_error() {
+    let host = Host::with(&["a"]);
+    host.on_call("a", "ADD", r#"echo '{"code": 50, "msg": "away", "effectState": "none"}'; exit 1"#);
+    host.on_call("a", "DEL", r#"echo '{"code": 11, "msg": "away"}'; exit 1"#);
+    let (net, c1) = (list(&json!([{"type": "a"}])), attachment("c1", "net1"));
+    for _ in 0..2 {
+        let error = host.attachments.add(&net, &c1, LONG).await.unwrap_err();
+        assert!(matches!(&error, AttachmentError::Add(_)), "{error}");
+    }
+    host.attachments.del(&request(&net, &c1), LONG).await.unwrap();
+    assert_eq!(host.known(), []);
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use netclaim_cni::{
-    AddOutcome, Attachment, Cache, CacheError, Cached, CniResult, EntryError, NetworkList, SpecVersion,
+    AddOutcome, Attachment, Cache, CacheError, Cached, CniResult, Effect, EntryError, NetworkList,
+    SpecVersion, Stopped,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -65,7 +66,10 @@ fn an_attachment_is_read_back_as_it_was_stored() {
     assert_eq!(load(&cache, &cached("net", "c2")).unwrap(), None);
 
     let last_good = stored.outcome.result().cloned();
-    for outcome in [AddOutcome::Unfinished(last_good), AddOutcome::Unfinished(None)] {
+    let stopped = Stopped { completed: 1, effect: Effect::Container };
+    let failed = [last_good.clone(), None].map(|last_good| AddOutcome::Failed(stopped, last_good));
+    for outcome in failed.into_iter().chain([AddOutcome::Unfinished(last_good), AddOutcome::Unfinished(None)])
+    {
         let failed = Cached { outcome, ..stored.clone() };
         cache.store(&failed).unwrap();
         assert_eq!(load(&cache, &failed).unwrap(), Some(failed.clone()));

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netclaim_cni::{
-    AddError, Attachment, CallPhase, Effect, Error, ErrorKind, NetworkList, PluginType, ResultError, Retry,
-    RunEnd, RunObserver, Runtime, STDERR_TAIL, STDOUT_LIMIT, SpecVersion, TERM_GRACE, ValidAttachment, Verb,
-    close_inherited_descriptors,
+    AddError, Attachment, CallPhase, Effect, Error, ErrorKind, NetworkList, OfAdd, PluginType, ResultError,
+    Retry, RunEnd, RunObserver, Runtime, STDERR_TAIL, STDOUT_LIMIT, SpecVersion, Stopped, TERM_GRACE,
+    ValidAttachment, Verb, close_inherited_descriptors,
 };
 use tempfile::TempDir;
 
@@ -517,13 +517,86 @@ async fn a_hopeless_del_goes_on_and_releases_the_addresses_itself() {
         .with("pool", r#"echo "$(basename $0) $CNI_COMMAND" >> $D/log; cat > $D/pool.in"#);
     let json = br#"{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"one","ipam":{"type":"pool","range":"a"}},{"type":"two"}]}"#;
     let list = NetworkList::parse(json).unwrap();
-    let errors = plugins.runtime().release(&list, &attachment(), None, LONG).await;
+    let errors = plugins.runtime().release(&list, &attachment(), None, LONG, |_| true).await;
     assert_eq!(errors.iter().map(|e| e.plugin().as_str()).collect::<Vec<_>>(), ["two", "one"]);
     assert_eq!(plugins.trace("log"), "two\none\npool DEL\n");
     assert_eq!(
         plugins.trace("pool.in"),
         r#"{"type":"one","ipam":{"type":"pool","range":"a"},"cniVersion":"1.1.0","name":"net"}"#
     );
+}
+
+#[tokio::test]
+async fn without_a_namespace_an_address_stays_taken_until_every_plugin_has_succeeded_or_is_given_up() {
+    let plugins = Plugins::new()
+        .with("main", "echo main >> $D/log")
+        .with(
+            "rules",
+            r#"echo rules >> $D/log; test ! -e $D/away || { echo '{"code":11,"msg":"away"}'; exit 1; }"#,
+        )
+        .with("pool", "echo pool >> $D/log");
+    let json = br#"{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"main","ipam":{"type":"pool"}},{"type":"rules"}]}"#;
+    let (list, gone) = (NetworkList::parse(json).unwrap(), Attachment { netns: None, ..attachment() });
+    let release = async |goes_on: bool| {
+        let _ = fs::remove_file(plugins.path().join("log"));
+        let errors = plugins.runtime().release(&list, &gone, None, LONG, |_| goes_on).await;
+        (errors.len(), plugins.trace("log"))
+    };
+    fs::write(plugins.path().join("away"), "").unwrap();
+    assert_eq!(release(false).await, (1, "rules\n".to_owned()));
+    assert_eq!(release(true).await, (1, "rules\nmain\npool\n".to_owned()));
+    fs::remove_file(plugins.path().join("away")).unwrap();
+    assert_eq!(release(false).await, (0, "rules\nmain\npool\n".to_owned()));
+}
+
+/// A chain whose second plugin fails ADD with this effect, and DEL always; the third one's DEL fails, too.
+async fn doomed(effect: &str) -> (Plugins, NetworkList, AddError) {
+    let fails = |extra: &str| format!(r#"echo '{{"code":100,"msg":"no"{extra}}}'; exit 1"#);
+    let log = r#"echo "$(basename $0) $CNI_COMMAND" >> $D/log"#;
+    let plugins = Plugins::new()
+        .with("one", &format!("{log}; echo '{{}}'"))
+        .with("two", &format!("{log}; test $CNI_COMMAND = DEL || {{ {}; }}; {}", fails(effect), fails("")))
+        .with("three", &format!("{log}; {}", fails("")));
+    let list = network(&["one", "two", "three"]);
+    let error = plugins.add(&list, LONG).await.unwrap_err();
+    fs::remove_file(plugins.path().join("log")).unwrap();
+    (plugins, list, error)
+}
+
+#[tokio::test]
+async fn a_del_goes_on_past_plugins_that_made_nothing() {
+    let (plugins, list, error) = doomed(r#", "effectState": "none""#).await;
+    assert_eq!(error.stopped(), Stopped { completed: 1, effect: Effect::None });
+    let add = OfAdd { result: error.last_good.as_deref(), stopped: Some(error.stopped()) };
+    plugins.runtime().del(&list, &attachment(), add, LONG).await.unwrap();
+    assert_eq!(plugins.trace("log"), "three DEL\ntwo DEL\none DEL\n");
+    // Without that knowledge it stops as the specification wants.
+    plugins.runtime().del(&list, &attachment(), None, LONG).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_del_goes_on_past_a_plugin_whose_effects_ended_with_the_namespace() {
+    let (plugins, list, error) = doomed(r#", "effectState": "container""#).await;
+    let add = OfAdd { result: None, stopped: Some(error.stopped()) };
+    let failed = plugins.runtime().del(&list, &attachment(), add, LONG).await.unwrap_err();
+    assert_eq!(failed.plugin().as_str(), "two", "its effects are there as long as the namespace is");
+    let gone = Attachment { netns: None, ..attachment() };
+    assert!(plugins.runtime().release(&list, &gone, add, LONG, |_| false).await.is_empty());
+    let (plugins, list, error) = doomed("").await;
+    let add = OfAdd { result: None, stopped: Some(error.stopped()) };
+    assert_eq!(plugins.runtime().release(&list, &gone, add, LONG, |_| false).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_plugin_that_made_nothing_and_hangs_leaves_time_to_the_others() {
+    let plugins = Plugins::new().with("one", "touch $D/deleted").with("two", "exec sleep 60");
+    let add = OfAdd { result: None, stopped: Some(Stopped { completed: 1, effect: Effect::None }) };
+    plugins
+        .runtime()
+        .del(&network(&["one", "two"]), &attachment(), add, Duration::from_secs(4))
+        .await
+        .unwrap();
+    assert!(plugins.path().join("deleted").exists());
 }
 
 #[tokio::test]

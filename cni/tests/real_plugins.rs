@@ -132,7 +132,7 @@ fn an_address_that_host_device_leaves_behind_is_released() {
         // The plugin claims success, and keeps the address.
         host.runtime.del(&list, &attachment, Some(&result), LONG).await.unwrap();
         assert_eq!(host.reserved("h"), ["10.9.4.2 c1 net1"]);
-        let errors = host.runtime.release(&list, &attachment, Some(&result), LONG).await;
+        let errors = host.runtime.release(&list, &attachment, Some(&result), LONG, |_| false).await;
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(host.reserved("h"), [""; 0]);
     });

@@ -68,7 +68,7 @@ fn spec(name: &str, plugin: &str) -> Spec {
 
 /// A DEL that nothing is known of.
 fn del<'a>(netns: Option<&'a Path>, result: Option<&'a CniResult>) -> Del<'a> {
-    Del { sandbox_id: "s1", netns, result, moved_link: None, attempt: Attempt::default() }
+    Del { sandbox_id: "s1", netns, result, ..Del::default() }
 }
 
 fn sandbox(id: &str) -> Sandbox {
@@ -120,6 +120,88 @@ async fn gc_waits_for_everybody_who_works_on_its_network() {
     drop(other);
     assert_eq!(node.network(LONG).collect(&spec, Vec::new).await, Ok(0));
     assert_eq!(node.asked(), ["GC"]);
+}
+
+/// A network whose main plugin has an address, with a chained plugin that keeps something on the host.
+fn with_an_address() -> Spec {
+    let plugins = json!([{"type": "works", "ipam": {"type": "works"}}, {"type": "keeps"}]);
+    let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins});
+    Spec { conflist: NetworkList::parse(list.to_string().as_bytes()).unwrap(), ..spec("n", "works") }
+}
+
+/// Has the chained plugin fail with this error. It notes nothing.
+fn keeps(node: &Node, error: &str) {
+    let path = node.0.path().join("keeps");
+    fs::write(&path, format!("#!/bin/sh\necho '{error}'\nexit 1\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const NO: &str = r#"{"code": 100, "msg": "no"}"#;
+const LATER: &str = r#"{"code": 11, "msg": "the daemon is away"}"#;
+
+#[tokio::test]
+async fn an_address_stays_taken_until_the_plugin_that_cannot_delete_is_given_up() {
+    for (error, tries) in [(NO, 3), (LATER, 8)] {
+        let (node, spec) = (Node::new(), with_an_address());
+        keeps(&node, error);
+        let network = node.network(LONG);
+        for attempt in 0..tries {
+            assert_eq!(node.asked(), [""; 0], "{error}: attempt {attempt}");
+            let outcome = network.del(&spec, Del { attempt: Attempt(attempt), ..del(None, None) }).await;
+            match outcome {
+                Ok(DelOutcome::GivenUp(why)) => {
+                    assert!(attempt + 1 == tries && why.contains("keeps"), "{why}")
+                }
+                Err(failure) => assert!(attempt + 1 < tries, "{failure}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(node.asked(), ["DEL", "DEL"], "the main plugin, and its IPAM plugin");
+    }
+}
+
+#[tokio::test]
+async fn after_a_reboot_nothing_keeps_an_address_taken() {
+    let (node, spec) = (Node::new(), with_an_address());
+    keeps(&node, LATER);
+    let del = Del { after_reboot: true, ..del(None, None) };
+    node.network(LONG).del(&spec, del).await.unwrap_err();
+    assert_eq!(node.asked(), ["DEL", "DEL"]);
+}
+
+#[tokio::test]
+async fn the_lease_of_an_unknown_sandbox_is_freed_when_every_plugin_has_succeeded_or_is_given_up() {
+    let node = Node::new();
+    let leases = node.0.path().join("leases");
+    fs::create_dir_all(leases.join("netclaim-n")).unwrap();
+    fs::write(leases.join("netclaim-n/10.9.0.7"), "dead\r\nnet1").unwrap();
+    let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.9.0.0/24"}]]});
+    let plugins = json!([{"type": "works", "ipam": ipam}, {"type": "keeps"}]);
+    let list = json!({"cniVersion": "1.0.0", "name": "netclaim-n", "plugins": plugins});
+    let conflist = NetworkList::parse(list.to_string().as_bytes()).unwrap();
+    let spec = Spec { conflist, ..spec("n", "works") };
+    fs::copy(node.0.path().join("works"), node.0.path().join("host-local")).unwrap();
+    keeps(&node, NO);
+    let network = node.network(LONG);
+    for _ in 0..2 {
+        network.collect(&spec, Vec::new).await.unwrap_err();
+        assert_eq!(node.asked(), [""; 0]);
+    }
+    assert_eq!(network.collect(&spec, Vec::new).await, Ok(1));
+    assert_eq!(node.asked(), ["DEL", "DEL"]);
+}
+
+#[tokio::test]
+async fn an_add_that_made_nothing_owes_no_del() {
+    let (node, spec) = (Node::new(), spec("n", "missing"));
+    let failed = node.network(LONG).add(&spec, &sandbox("s1")).await.unwrap_err();
+    assert!(!failed.owes_del(), "{failed:?}");
+    let chain = with_an_address();
+    keeps(&node, r#"{"code": 50, "msg": "away", "effectState": "none"}"#);
+    let failed = node.network(LONG).add(&chain, &sandbox("s1")).await.unwrap_err();
+    assert!(failed.owes_del() && failed.last_good.is_some(), "the first plugin has made something");
+    let (known, _) = node.cache().attachments().unwrap();
+    assert_eq!(known[0].outcome.stopped(), failed.stopped, "for tools");
 }
 
 #[tokio::test]

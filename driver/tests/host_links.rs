@@ -92,7 +92,9 @@ impl Pod {
     async fn del(&self, failures: u32) -> Result<DelOutcome, Failure> {
         let netns = self.netns.as_ref().map(Netns::path);
         let (netns, moved_link, attempt) = (netns.as_deref(), self.noted.as_ref(), Attempt(failures));
-        self.plugins.del(&self.spec, Del { sandbox_id: "s1", netns, result: None, moved_link, attempt }).await
+        self.plugins
+            .del(&self.spec, Del { sandbox_id: "s1", netns, moved_link, attempt, ..Del::default() })
+            .await
     }
 
     /// Notes the link in the journal, and runs ADD.

@@ -74,6 +74,28 @@ fn gc_releases_what_nobody_has_in_a_network_of_ours() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn an_add_does_not_begin_where_another_programs_link_has_the_name_or_a_plugin_is_missing() {
+    on_a_host(&[], async |host| {
+        let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());
+        let sandbox = sandbox(&netns);
+        let refusal = async || network.can_begin(&spec, &sandbox).await.err().map(|failure| failure.message);
+        netns.inside(|| run("ip link add other type veth peer name peer"));
+        assert_eq!(refusal().await, None);
+        netns.inside(|| run("ip link property add dev other altname net1"));
+        assert!(refusal().await.unwrap().contains("a link net1 already"));
+        netns.inside(|| run("ip link property del dev other altname net1"));
+        assert_eq!(refusal().await, None);
+        netns.inside(|| run("ip link set other name net1"));
+        assert!(refusal().await.unwrap().contains("a link net1 already"));
+        let plugins = json!({"plugins": [{"type": "ptp"}, {"type": "no-such"}]});
+        let missing = self::spec(&host, "netclaim-n", plugins);
+        let refused = network.can_begin(&missing, &sandbox).await.unwrap_err().message;
+        assert!(refused.contains("`no-such`"), "{refused}");
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn attachments_of_other_programs_are_kept() {
     on_a_host(&[], async |host| {
         let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());

@@ -46,8 +46,17 @@ pub struct Args {
 pub enum Operation {
     /// Attaches a network namespace to a network, and prints the result
     Add(Target),
-    /// Detaches it
-    Del(Target),
+    /// Detaches it.
+    ///
+    /// Until every plugin has succeeded, addresses stay taken and the attachment stays known.
+    Del {
+        /// What to detach
+        #[command(flatten)]
+        target: Target,
+        /// If the namespace is gone, go on past plugins that fail: free the addresses and forget the attachment
+        #[arg(long)]
+        give_up: bool,
+    },
     /// Checks that an attachment is as `add` left it
     Check(Target),
     /// Asks the network's plugins whether they could attach something now
@@ -117,7 +126,7 @@ async fn perform(
     let Args { settings, operation } = args;
     match operation {
         Operation::Add(target) => add(settings, target, out).await?,
-        Operation::Del(target) => del(settings, target).await?,
+        Operation::Del { target, give_up } => del(settings, target, *give_up, err).await?,
         Operation::Check(target) => check(settings, target).await?,
         Operation::Status { network, netns: _ } => {
             let list = networks::load(settings.netconf_dir(), &name(network)?)?;
@@ -143,7 +152,12 @@ async fn add(settings: &Settings, target: &Target, out: &mut (dyn Write + Send))
     Ok(writeln!(out, "{}", result.raw())?)
 }
 
-async fn del(settings: &Settings, target: &Target) -> Result<(), Failure> {
+async fn del(
+    settings: &Settings,
+    target: &Target,
+    give_up: bool,
+    err: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
     let (attachments, attachment) = (settings.attachments()?, settings.attachment(&target.netns)?);
     let network = name(&target.network)?;
     // The file is used only if the cache does not know the attachment, and need not exist otherwise.
@@ -156,7 +170,13 @@ async fn del(settings: &Settings, target: &Target) -> Result<(), Failure> {
         },
     };
     let request = Cached { list, attachment, outcome: AddOutcome::Unfinished(None) };
-    Ok(attachments.del(&request, settings.deadline()).await?)
+    if !give_up {
+        return Ok(attachments.del(&request, settings.deadline()).await?);
+    }
+    for error in attachments.give_up(&request, settings.deadline()).await? {
+        let _ = writeln!(err, "netclaimctl: given up, something may be left: {}", error_chain(&error));
+    }
+    Ok(())
 }
 
 async fn check(settings: &Settings, target: &Target) -> Result<(), Failure> {

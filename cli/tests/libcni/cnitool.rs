@@ -441,6 +441,48 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
+            explained: &["past-what-made-nothing", "failed-add", "error-object"],
+            ..case(
+                "a DEL that fails where the ADD made nothing",
+                vec![
+                    alpha(),
+                    Answer("beta", "ADD", 1, r#"{"code":50,"msg":"away","effectState":"none"}"#),
+                    Answer("beta", "DEL", 1, r#"{"code":11,"msg":"away"}"#),
+                    Run("add net a"),
+                    Run("del net a"),
+                ],
+            )
+        },
+        Case {
+            explained: &["past-what-made-nothing", "namespace-gone", "failed-add", "error-object"],
+            ..case(
+                "a DEL that fails where the ADD made something in a namespace that is gone",
+                vec![
+                    alpha(),
+                    Answer("beta", "ADD", 1, r#"{"code":50,"msg":"away","effectState":"container"}"#),
+                    Answer("beta", "DEL", 1, r#"{"code":11,"msg":"away"}"#),
+                    Run("add net a"),
+                    End("a"),
+                    Run("del net a"),
+                ],
+            )
+        },
+        Case {
+            explained: &["namespace-gone", "error-object"],
+            ..case(
+                "a DEL that fails in its chain when the namespace is gone",
+                vec![
+                    alpha(),
+                    Run("add net a"),
+                    End("a"),
+                    Answer("beta", "DEL", 1, r#"{"code":11,"msg":"away"}"#),
+                    Run("del net a"),
+                    Answer("beta", "DEL", 0, ""),
+                    Run("del net a"),
+                ],
+            )
+        },
+        Case {
             explained: &["remembered-network"],
             ..case(
                 "another configuration meanwhile",

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * An attachment is on disk before its first plugin runs and until its DEL has succeeded, so that GC also finds a
-//!   failed or interrupted ADD.
+//!   failed or interrupted ADD. Of a failed one the file says which plugins made nothing.
 //! * DEL and CHECK use the configuration, arguments and result of the ADD, not today's configuration.
 //! * Processes that use the same cache directory wait for each other as the specification wants.
 
@@ -80,7 +80,10 @@ pub enum AttachmentError {
     #[error("no ADD is known for interface `{}` of container `{}`; `add` it first", .0.if_name, .0.container_id)]
     NotAttached(ValidAttachment),
     /// Plugins that failed to delete what a vanished namespace left.
-    #[error("something may be left of a namespace that is gone: {}", .0.iter().map(|e| error_chain(e)).collect::<Vec<_>>().join("; "))]
+    #[error(
+        "a plugin fails although the namespace is gone, and the addresses stay taken until it succeeds or is given up: {}",
+        .0.iter().map(|e| error_chain(e)).collect::<Vec<_>>().join("; ")
+    )]
     Left(Vec<Error>),
 }
 
@@ -123,7 +126,9 @@ impl Attachments {
     ) -> Result<CniResult, AttachmentError> {
         let deadline = Deadline::after(deadline);
         let _lock = self.lock(Verb::Add, list, attachment, deadline).await?;
-        if self.find(list.name(), attachment)?.is_some() {
+        let known = self.find(list.name(), attachment)?;
+        let owes_nothing = |known: &Cached| known.outcome.stopped().is_some_and(|at| !at.needs_del());
+        if known.is_some_and(|known| !owes_nothing(&known)) {
             return Err(AttachmentError::Attached(attachment.key()));
         }
         // With a single version there is no choice: a plugin that does not support it says so.
@@ -139,8 +144,8 @@ impl Attachments {
                     Err(source) => Err(AttachmentError::Unrecorded { result: Box::new(result), source }),
                 }
             }
-            Err(failed) if failed.needs_del() => {
-                cached.outcome = AddOutcome::Unfinished(failed.last_good.as_deref().cloned());
+            Err(failed) if failed.has_begun() => {
+                cached.outcome = AddOutcome::Failed(failed.stopped(), failed.last_good.as_deref().cloned());
                 // It is known already; without its result at worst.
                 if let Err(error) = self.cache.store(&cached) {
                     tracing::warn!(error = error_chain(&error), "the result of a failed ADD is not kept");
@@ -157,13 +162,31 @@ impl Attachments {
     }
 
     /// Calls DEL with the configuration and result of the ADD, but in the network namespace of `request`, and forgets
-    /// the attachment. If the namespace is gone, calls [`Runtime::release`].
+    /// the attachment. If the namespace is gone, calls [`Runtime::release`], which ends at the first error.
     ///
     /// `request` names the attachment. The rest of it counts only if the cache has no readable entry.
     ///
     /// # Errors
     /// As [`Runtime::del`]; [`AttachmentError::Left`] without a namespace. The attachment stays known then.
     pub async fn del(&self, request: &Cached, deadline: Duration) -> Result<(), AttachmentError> {
+        self.detach(request, deadline, false).await.map(drop)
+    }
+
+    /// As [`del`](Self::del), and goes on past plugins that fail if the namespace is gone. Returns their errors: something of the
+    /// attachment, which is forgotten, may be left.
+    ///
+    /// # Errors
+    /// As [`Runtime::del`] in a namespace.
+    pub async fn give_up(&self, request: &Cached, deadline: Duration) -> Result<Vec<Error>, AttachmentError> {
+        self.detach(request, deadline, true).await
+    }
+
+    async fn detach(
+        &self,
+        request: &Cached,
+        deadline: Duration,
+        gives_up: bool,
+    ) -> Result<Vec<Error>, AttachmentError> {
         let deadline = Deadline::after(deadline);
         let (network, attachment) = (request.list.name(), &request.attachment);
         let _lock = self.lock(Verb::Del, &request.list, attachment, deadline).await?;
@@ -180,8 +203,9 @@ impl Attachments {
             known.attachment.trace.clone_from(&attachment.trace);
             known
         });
-        self.delete(known.as_ref().unwrap_or(request), deadline).await?;
-        Ok(self.forget(network, attachment)?)
+        let left = self.delete(known.as_ref().unwrap_or(request), deadline, gives_up).await?;
+        self.forget(network, attachment)?;
+        Ok(left)
     }
 
     /// Calls [`Runtime::check`] with the configuration and result of the ADD.
@@ -247,8 +271,8 @@ impl Attachments {
                 valid.push(key);
                 continue;
             }
-            let deleted = self.delete(&known, Deadline::after(deadline)).await;
-            match deleted.and_then(|()| Ok(self.forget(network, &known.attachment)?)) {
+            let deleted = self.delete(&known, Deadline::after(deadline), false).await;
+            match deleted.and_then(|_| Ok(self.forget(network, &known.attachment)?)) {
                 Ok(()) => done.deleted.push(key),
                 Err(error) => done.failed.push(error),
             }
@@ -267,14 +291,21 @@ impl Attachments {
         self.cache.remove(network, &attachment.container_id, &attachment.if_name)
     }
 
-    async fn delete(&self, known: &Cached, deadline: Deadline) -> Result<(), AttachmentError> {
+    /// Runs the DEL; returns the errors of plugins that are given up.
+    async fn delete(
+        &self,
+        known: &Cached,
+        deadline: Deadline,
+        gives_up: bool,
+    ) -> Result<Vec<Error>, AttachmentError> {
         let Cached { list, attachment, outcome } = known;
         if is_there(attachment.netns.as_deref())? {
-            return Ok(self.runtime.del_until(list, attachment, outcome.result(), deadline).await?);
+            self.runtime.del_until(list, attachment, outcome.into(), deadline).await?;
+            return Ok(Vec::new());
         }
         let attachment = Attachment { netns: None, ..attachment.clone() };
-        let errors = self.runtime.release(list, &attachment, outcome.result(), deadline.whole()).await;
-        if errors.is_empty() { Ok(()) } else { Err(AttachmentError::Left(errors)) }
+        let errors = self.runtime.release(list, &attachment, outcome, deadline.whole(), |_| gives_up).await;
+        if errors.is_empty() || gives_up { Ok(errors) } else { Err(AttachmentError::Left(errors)) }
     }
 
     fn find(&self, network: &ListName, attachment: &Attachment) -> Result<Option<Cached>, CacheError> {

@@ -24,6 +24,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::durable::{self, FileError, Lasting, Pending};
+use super::error::Stopped;
 use super::file_locks::{self, FileLock};
 use crate::attachment::Attachment;
 use crate::capability_args::CapabilityArgs;
@@ -66,8 +67,10 @@ pub struct Cached {
 pub enum AddOutcome {
     /// It succeeded, with this result.
     Attached(CniResult),
-    /// It failed or is still under way, with the result of the last plugin that succeeded. DEL is due.
+    /// It is still under way, or nobody knows where it ended, with the result of the last plugin that succeeded. DEL is due.
     Unfinished(Option<CniResult>),
+    /// It failed there, with the result of the last plugin that succeeded.
+    Failed(Stopped, Option<CniResult>),
 }
 
 impl AddOutcome {
@@ -75,7 +78,15 @@ impl AddOutcome {
     pub fn result(&self) -> Option<&CniResult> {
         match self {
             Self::Attached(result) => Some(result),
-            Self::Unfinished(last_good) => last_good.as_ref(),
+            Self::Unfinished(last_good) | Self::Failed(_, last_good) => last_good.as_ref(),
+        }
+    }
+
+    /// Where the ADD failed, if that is known.
+    pub fn stopped(&self) -> Option<Stopped> {
+        match self {
+            Self::Failed(stopped, _) => Some(*stopped),
+            Self::Attached(_) | Self::Unfinished(_) => None,
         }
     }
 }
@@ -106,9 +117,10 @@ impl Cached {
             trace: None,
         };
         let result = entry.result.map(|result| CniResult::parse(result.get(), list.version())).transpose()?;
-        let outcome = match (result, entry.unfinished) {
-            (Some(result), None | Some(false)) => AddOutcome::Attached(result),
-            (result, _) => AddOutcome::Unfinished(result),
+        let outcome = match (result, entry.unfinished, entry.stopped) {
+            (result, _, Some(stopped)) => AddOutcome::Failed(stopped, result),
+            (Some(result), None | Some(false), None) => AddOutcome::Attached(result),
+            (result, _, None) => AddOutcome::Unfinished(result),
         };
         Ok(Cached { list, attachment, outcome })
     }
@@ -138,7 +150,8 @@ impl Cached {
                 .result()
                 .map(|result| RawValue::from_string(result.raw().to_owned()))
                 .transpose()?,
-            unfinished: matches!(outcome, AddOutcome::Unfinished(_)).then_some(true),
+            unfinished: (!matches!(outcome, AddOutcome::Attached(_))).then_some(true),
+            stopped: outcome.stopped(),
         };
         Ok(serde_json::to_vec(&entry)?)
     }
@@ -219,7 +232,7 @@ pub enum EntryError {
     Result(#[from] ResultError),
 }
 
-/// The file's form, field by field libcni's but for the last.
+/// The file's form, field by field libcni's but for the last two.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -238,6 +251,8 @@ struct Entry {
     result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unfinished: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stopped: Option<Stopped>,
 }
 
 impl Cache {

@@ -12,8 +12,9 @@ use tokio::time::timeout_at;
 use tracing::Instrument as _;
 
 use super::bin_changes::BinChanges;
+use super::cache::AddOutcome;
 use super::deadline::Deadline;
-use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind};
+use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind, Stopped};
 use super::exec::{self, Ended};
 use super::known_versions::KnownVersions;
 use super::launcher::{Launcher, MountNamespaceError};
@@ -69,6 +70,34 @@ pub enum BinDirError {
     /// `CNI_PATH` separates its entries by colons.
     #[error("CNI plugin directory {} contains a colon", .0.display())]
     Colon(PathBuf),
+}
+
+/// What a DEL knows of its ADD.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfAdd<'a> {
+    /// What [`add`](Runtime::add) returned, or [`AddError::last_good`].
+    pub result: Option<&'a CniResult>,
+    /// Where the ADD failed, if that is known.
+    pub stopped: Option<Stopped>,
+}
+
+impl OfAdd<'_> {
+    /// Returns what the ADD left behind of the plugin at `index` in the chain.
+    fn left_by(self, index: usize) -> Effect {
+        self.stopped.map_or(Effect::Unknown, |stopped| stopped.left_by(index))
+    }
+}
+
+impl<'a> From<Option<&'a CniResult>> for OfAdd<'a> {
+    fn from(result: Option<&'a CniResult>) -> Self {
+        Self { result, stopped: None }
+    }
+}
+
+impl<'a> From<&'a AddOutcome> for OfAdd<'a> {
+    fn from(outcome: &'a AddOutcome) -> Self {
+        Self { result: outcome.result(), stopped: outcome.stopped() }
+    }
 }
 
 impl Runtime {
@@ -220,9 +249,9 @@ impl Runtime {
     }
 
     /// Detaches: DEL of every plugin in reverse order, each with the result of the ADD. Stops at the first error, as
-    /// the specification wants; DEL may be repeated.
+    /// the specification wants; DEL may be repeated. Errors of plugins that made nothing do not count.
     ///
-    /// `prev` is what [`add`](Self::add) returned, or [`AddError::last_good`]. `deadline` is for the whole chain.
+    /// `deadline` is for the whole chain.
     ///
     /// # Errors
     /// The first plugin's that fails.
@@ -230,25 +259,29 @@ impl Runtime {
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        prev: Option<&CniResult>,
+        add: impl Into<OfAdd<'_>>,
         deadline: Duration,
     ) -> Result<(), Error> {
-        self.del_until(list, attachment, prev, Deadline::after(deadline)).await
+        self.del_until(list, attachment, add.into(), Deadline::after(deadline)).await
     }
 
     pub(crate) async fn del_until(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        prev: Option<&CniResult>,
+        add: OfAdd<'_>,
         deadline: Deadline,
     ) -> Result<(), Error> {
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
         let lock = self.attachment_lock(&first, deadline).await?;
-        for plugin in list.plugins().rev() {
-            match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, prev, deadline).await {
-                // The plugin reports an unknown container, or that nothing is left.
-                Err(error) if error.reported().is_some() && error.effect() == Effect::None => {
+        let plugins: Vec<_> = list.plugins().enumerate().collect();
+        for (index, plugin) in plugins.into_iter().rev() {
+            let made_nothing = add.left_by(index) == Effect::None;
+            // One that hangs must leave time to those that have something to delete.
+            let deadline = if made_nothing { deadline.half() } else { deadline };
+            match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, add.result, deadline).await
+            {
+                Err(error) if made_nothing || left_nothing(&error) => {
                     tracing::info!(error = error_chain(&error), "taken for a successful DEL");
                 }
                 done => {
@@ -259,42 +292,59 @@ impl Runtime {
         Ok(())
     }
 
-    /// Detaches when the namespace is gone, and [`del`](Self::del) would fail: continues after errors, and then calls
-    /// DEL of every IPAM plugin directly.
+    /// Detaches when the namespace is gone, and [`del`](Self::del) would fail: calls DEL of every plugin in reverse order,
+    /// and then that of every IPAM plugin directly.
     ///
     /// Without the namespace or the uplink, some plugins return before they call their IPAM plugin, and the address
     /// would stay taken. `deadline` is for each plugin, so that a hanging one does not keep the others from cleaning
     /// up.
     ///
-    /// `attachment` should have no namespace. Returns all errors but those that are known to leave nothing behind.
+    /// An error ends it unless `goes_on` returns true: an address must not be free while something of its attachment is
+    /// left. `attachment` should have no namespace. Returns all errors but those that are known to leave nothing behind.
     pub async fn release(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        prev: Option<&CniResult>,
+        add: impl Into<OfAdd<'_>>,
         deadline: Duration,
+        goes_on: impl Fn(&Error) -> bool,
     ) -> Vec<Error> {
+        let add = add.into();
         let first = Call::new(Verb::Del, list, list.first_plugin(), attachment);
         let lock = match self.attachment_lock(&first, Deadline::after(deadline)).await {
             Ok(lock) => lock,
             Err(error) => return vec![error],
         };
-        let needs_netns = |plugin: &&PluginConf| {
-            attachment.netns.is_none() && namespace_gone::has_nothing_to_delete_without_netns(plugin)
-        };
-        let chain = list.plugins().rev().filter(|plugin| !needs_netns(plugin));
-        let chain = chain.map(|plugin| Call::new(Verb::Del, list, plugin, attachment));
-        let ipam = list.plugins().filter_map(|plugin| {
+        let is_gone = attachment.netns.is_none();
+        let needs_netns =
+            |plugin: &PluginConf| is_gone && namespace_gone::has_nothing_to_delete_without_netns(plugin);
+        let plugins: Vec<_> = list.plugins().enumerate().collect();
+        let chain = plugins.iter().rev().filter(|(_, plugin)| !needs_netns(plugin));
+        let chain = chain.map(|(index, plugin)| (*index, Call::new(Verb::Del, list, plugin, attachment)));
+        let ipam = plugins.iter().filter_map(|(index, plugin)| {
             let context = Context::attachment(Verb::Del, list, plugin.ipam()?, attachment);
-            Some(Call { verb: Verb::Del, list, plugin, attachment, context })
+            Some((*index, Call { verb: Verb::Del, list, plugin, attachment, context }))
         });
         let mut errors = Vec::new();
-        for call in chain.chain(ipam) {
-            match self.run(&call, &lock, prev, Deadline::after(deadline)).await {
-                Err(error) if attachment.netns.is_none() && namespace_gone::is_done_without_netns(&error) => {
-                    tracing::debug!(error = error_chain(&error), "nothing is left without the namespace");
+        for (index, call) in chain.chain(ipam) {
+            let Err(error) = self.run(&call, &lock, add.result, Deadline::after(deadline)).await else {
+                continue;
+            };
+            let is_nothing_left = match add.left_by(index) {
+                Effect::None => true,
+                Effect::Container if is_gone => true,
+                Effect::Container | Effect::Unknown => {
+                    left_nothing(&error) || is_gone && namespace_gone::is_done_without_netns(&error)
                 }
-                done => errors.extend(done.err()),
+            };
+            if is_nothing_left {
+                tracing::debug!(error = error_chain(&error), "nothing is left of it");
+                continue;
+            }
+            let ends = !goes_on(&error);
+            errors.push(error);
+            if ends {
+                break;
             }
         }
         errors
@@ -457,6 +507,11 @@ impl Runtime {
             Err(kind) => Err(context.error_with(kind, stderr)),
         }
     }
+}
+
+/// Whether a plugin reports with its failed DEL an unknown container, or that nothing is left.
+fn left_nothing(error: &Error) -> bool {
+    error.reported().is_some() && error.effect() == Effect::None
 }
 
 /// One plugin's call of an operation on an attachment.

@@ -21,6 +21,12 @@ impl Deadline {
         Self { at, after }
     }
 
+    /// The deadline of a call that leaves half of the remaining time to others.
+    pub(crate) fn half(self) -> Self {
+        let now = Instant::now();
+        Self { at: now + self.at.saturating_duration_since(now) / 2, ..self }
+    }
+
     /// The whole time from the beginning.
     pub(crate) fn whole(self) -> Duration {
         self.after

@@ -4,10 +4,13 @@
 //! two questions: may the same call succeed later ([`Error::retry`]), and may it have left something behind
 //! ([`Error::effect`])?
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::attachment::Attachment;
 use crate::config::{ConfError, NetworkList};
@@ -257,7 +260,8 @@ pub enum Retry {
 }
 
 /// What a failed call may have left behind, that is, whether DEL is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Effect {
     /// Nothing: the plugin never ran, or reported so. DEL is not due.
     None,
@@ -411,7 +415,47 @@ pub struct AddError {
 impl AddError {
     /// Whether anything may have been left behind, so that DEL is due.
     pub fn needs_del(&self) -> bool {
-        self.completed > 0 || self.error.effect() != Effect::None
+        self.stopped().needs_del()
+    }
+
+    /// Where the chain stopped.
+    pub fn stopped(&self) -> Stopped {
+        Stopped { completed: self.completed, effect: self.error.effect() }
+    }
+
+    /// Whether a plugin ran.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.needs_del() || self.error.reported().is_some()
+    }
+}
+
+/// Where the chain of a failed ADD stopped. Its DEL needs to know, because a plugin that made nothing may be unable to delete it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stopped {
+    /// How many plugins had succeeded. The next one failed, and the others did not run.
+    pub completed: usize,
+    /// What the plugin that failed left behind.
+    #[serde(rename = "effectState")]
+    pub effect: Effect,
+}
+
+impl Stopped {
+    /// Before the first plugin ran.
+    pub const AT_ONCE: Self = Self { completed: 0, effect: Effect::None };
+
+    /// Whether anything may have been left behind, so that DEL is due.
+    pub fn needs_del(self) -> bool {
+        self.completed > 0 || self.effect != Effect::None
+    }
+
+    /// Returns what the ADD left behind of the plugin at `index` in the chain.
+    pub(crate) fn left_by(self, index: usize) -> Effect {
+        match index.cmp(&self.completed) {
+            Ordering::Less => Effect::Unknown,
+            Ordering::Equal => self.effect,
+            Ordering::Greater => Effect::None,
+        }
     }
 }
 

@@ -248,7 +248,7 @@ impl Host {
     }
 
     pub async fn release(&self, list: &NetworkList, attached: &Attached) -> Vec<Error> {
-        self.runtime.release(list, &attached.attachment, Some(&attached.result), LONG).await
+        self.runtime.release(list, &attached.attachment, Some(&attached.result), LONG, |_| true).await
     }
 
     /// Asserts that host and container have the links of before the attachment, and no address is taken.

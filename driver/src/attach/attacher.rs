@@ -233,6 +233,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.plans(named).into_iter().collect()
     }
 
+    /// Returns the CNI networks of which something is kept on disk beside the journal, as [`networks`](Self::networks) does.
+    pub async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
+        self.attach.networks_on_disk().await
+    }
+
     /// Removes the leftovers of unknown attachments from the network of `spec`, and returns their number.
     ///
     /// # Errors

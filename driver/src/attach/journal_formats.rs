@@ -1,11 +1,13 @@
 //! Upgrades and downgrades: what an earlier agent wrote is read by this one, and the other way round.
 //!
-//! The files in `tests/journal` are as the agent wrote them before it knew of strays. Never change them: there are such
-//! files on nodes. When the format grows, pin some of the new ones beside them.
+//! The files in `tests/journal` are as the agent wrote them before it knew of strays, and one as it wrote them when it noted
+//! where an ADD had stopped. Never change them: there are such files on nodes. When the format grows, pin some of the new ones
+//! beside them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use netclaim_cni::{Effect, Stopped};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -17,6 +19,7 @@ const PLANNED: &str = include_str!("../../tests/journal/planned.json");
 const ADDING: &str = include_str!("../../tests/journal/adding-with-a-lent-link.json");
 const ATTACHED: &str = include_str!("../../tests/journal/attached-with-a-lent-link.json");
 const DELETING: &str = include_str!("../../tests/journal/deleting-after-a-failure.json");
+const STOPPED: &str = include_str!("../../tests/journal/deleting-what-a-plugin-made-in-the-pod.json");
 
 /// What that agent reads: its structures, with the fields that it knew and demanded. It checks version and checksum as
 /// today's does, and passes over what it does not know.
@@ -159,9 +162,11 @@ fn content(file: &str) -> Value {
 
 #[test]
 fn an_upgraded_agent_reads_and_writes_an_earlier_ones_files() {
-    for file in [PLANNED, ADDING, ATTACHED, DELETING] {
+    for file in [PLANNED, ADDING, ATTACHED, DELETING, STOPPED] {
         assert_eq!(content(&text(&read(file))), content(file));
     }
+    assert_eq!(read(DELETING).stopped, None);
+    assert_eq!(read(STOPPED).stopped, Some(Stopped { completed: 1, effect: Effect::Container }));
     let attached = read(ATTACHED);
     assert!(matches!(attached.phase, Phase::Attached { .. }));
     let link = attached.moved_link.expect("moved");
@@ -178,7 +183,10 @@ fn a_downgraded_agent_reads_what_this_one_writes_and_owes_the_same() {
     for file in [PLANNED, ADDING, ATTACHED, DELETING] {
         let mut record = read(file);
         // Everything that this agent has more to say.
-        record.stray = matches!(record.phase, Phase::Deleting { .. }).then(|| "not back".to_owned());
+        if matches!(record.phase, Phase::Deleting { .. }) {
+            record.stray = Some("not back".to_owned());
+            record.stopped = Some(Stopped { completed: 1, effect: Effect::Container });
+        }
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = Some(9);
         }

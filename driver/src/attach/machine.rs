@@ -3,11 +3,13 @@
 //! ```text
 //!              want Attached(s)               ADD succeeded
 //!   Planned ───────────────────> Adding(s) ─────────────────> Attached(s)
-//!      ^  │                          │                             │
-//!      │  │ want Forgotten           │ ADD failed, was cut short,  │ the sandbox is gone or another,
-//!      │  v                          │ or its sandbox is gone      │ or the claim is released
-//!      │ (file removed)              v                             v
-//!      └───────────────────────── Deleting(s) <────────────────────┘
+//!     ^ ^ │                       │  │                             │
+//!     │ └─┼───────────────────────┘  │ ADD failed, was cut short,  │ the sandbox is gone or another,
+//!     │   │   ADD made nothing       │ or its sandbox is gone      │ or the claim is released
+//!     │   │ want Forgotten           │                             │
+//!     │   v                          v                             │
+//!     │ (file removed)               │                             │
+//!     └────────────────────────── Deleting(s) <────────────────────┘
 //!              DEL succeeded       │      ^
 //!                                  └──────┘ DEL failed: again, later
 //! ```
@@ -19,11 +21,13 @@
 //! | `Attached` | the interface with its result | nothing while its sandbox lives |
 //! | `Deleting` | parts of a DEL, or all of it | DEL again, then `Planned` |
 //!
+//! An ADD made nothing if no plugin ran, for example because one is missing, or if the first one reports so.
+//!
 //! The journal notes a host link that an ADD moves into the pod together with `Adding`. Giving it back is part of the DEL,
 //! and is repeated with it.
 //!
-//! Invariants, which the tests below check with random histories: a DEL follows every ADD that was started. No second ADD
-//! comes before that DEL. A record is forgotten only when no DEL is owed. The gate is open only for the sandbox in which the
+//! Invariants, which the tests below check with random histories: a DEL follows every ADD that may have made something. No
+//! second ADD comes before that DEL. A record is forgotten only when no DEL is owed. The gate is open only for the sandbox in which the
 //! ADD has succeeded and no DEL has begun.
 
 use netclaim_cni::CniResult;
@@ -87,6 +91,8 @@ pub enum Event {
     Added(CniResult),
     /// The ADD has failed, after this result of a part of the chain.
     AddFailed(Option<CniResult>),
+    /// The ADD has failed and made nothing.
+    AddMadeNothing,
     /// A DEL is about to start, perhaps not for the first time.
     DelDue,
     /// The DEL has succeeded.
@@ -111,6 +117,7 @@ pub fn after(phase: Phase, event: Event) -> Result<Phase, Illegal> {
         (Phase::Planned, Event::AddDue(sandbox)) => Ok(Phase::Adding { sandbox }),
         (Phase::Adding { sandbox }, Event::Added(result)) => Ok(Phase::Attached { sandbox, result }),
         (Phase::Adding { sandbox }, Event::AddFailed(result)) => Ok(Phase::Deleting { sandbox, result }),
+        (Phase::Adding { .. }, Event::AddMadeNothing) => Ok(Phase::Planned),
         (Phase::Adding { sandbox }, Event::DelDue) => Ok(Phase::Deleting { sandbox, result: None }),
         // The DEL needs the result.
         (Phase::Attached { sandbox, result }, Event::DelDue) => {
@@ -128,6 +135,7 @@ impl Event {
             Self::AddDue(_) => "the start of an ADD",
             Self::Added(_) => "the success of an ADD",
             Self::AddFailed(_) => "the failure of an ADD",
+            Self::AddMadeNothing => "the failure of an ADD that made nothing",
             Self::DelDue => "the start of a DEL",
             Self::Deleted => "the success of a DEL",
         }
@@ -168,6 +176,8 @@ mod tests {
         Reboot,
         /// Take the next step; `true`: it succeeds, `false`: the plugin fails.
         Step(bool),
+        /// Take the next step; an ADD does not begin, a DEL fails.
+        StepInVain,
         /// Take the next step and crash before its outcome is written.
         StepCutShort,
     }
@@ -181,13 +191,24 @@ mod tests {
             Just(Happening::Reboot),
             any::<bool>().prop_map(Happening::Step),
             any::<bool>().prop_map(Happening::Step),
+            Just(Happening::StepInVain),
             Just(Happening::StepCutShort),
         ];
         prop::collection::vec(event, 0..60)
     }
 
-    /// A node with one record: `owed` is the sandbox to which an ADD was started without a finished DEL, `made` the
-    /// one in which the interface is whole.
+    /// How a step ends.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Outcome {
+        Succeeds,
+        Fails,
+        /// An ADD makes nothing; a DEL fails.
+        MakesNothing,
+        CutShort,
+    }
+
+    /// A node with one record: `owed` is the sandbox in which an ADD may have made something without a finished DEL, `made`
+    /// the one in which the interface is whole.
     struct World {
         record: Option<Record<Claimant>>,
         want: Want,
@@ -202,7 +223,7 @@ mod tests {
     }
 
     impl World {
-        fn step(&mut self, succeeds: bool, cut_short: bool) -> Result<Step, TestCaseError> {
+        fn step(&mut self, outcome: Outcome) -> Result<Step, TestCaseError> {
             let Some(record) = self.record.as_mut() else { return Ok(Step::Rest) };
             let step = next(record, &self.want, &self.boot.to_string());
             match &step {
@@ -210,10 +231,16 @@ mod tests {
                     prop_assert_eq!(&self.owed, &None, "ADD while a DEL is owed");
                     prop_assert!(!self.released, "ADD for a released claim");
                     record.phase = moved(record, Event::AddDue(sandbox.clone()))?;
-                    self.owed = Some(sandbox.id.clone());
-                    self.made = Some(sandbox.id.clone()).filter(|_| succeeds);
-                    if !cut_short {
-                        let event = if succeeds { Event::Added(made()) } else { Event::AddFailed(None) };
+                    self.owed = Some(sandbox.id.clone()).filter(|_| outcome != Outcome::MakesNothing);
+                    let is_made = matches!(outcome, Outcome::Succeeds | Outcome::CutShort);
+                    self.made = Some(sandbox.id.clone()).filter(|_| is_made);
+                    let event = match outcome {
+                        Outcome::Succeeds => Some(Event::Added(made())),
+                        Outcome::Fails => Some(Event::AddFailed(None)),
+                        Outcome::MakesNothing => Some(Event::AddMadeNothing),
+                        Outcome::CutShort => None,
+                    };
+                    if let Some(event) = event {
                         record.phase = moved(record, event)?;
                     }
                 }
@@ -221,7 +248,7 @@ mod tests {
                     prop_assert_eq!(self.owed.as_ref(), Some(&sandbox.id), "DEL for what was never added");
                     record.phase = moved(record, Event::DelDue)?;
                     self.made = None;
-                    if succeeds && !cut_short {
+                    if outcome == Outcome::Succeeds {
                         record.phase = moved(record, Event::Deleted)?;
                         self.owed = None;
                     }
@@ -270,8 +297,9 @@ mod tests {
                     Happening::Released => { world.released = true; world.want = Want::Forgotten; }
                     Happening::Crash => restarted(&mut world),
                     Happening::Reboot => { world.boot += 1; restarted(&mut world); }
-                    Happening::Step(succeeds) => { world.step(succeeds, false)?; }
-                    Happening::StepCutShort => { world.step(true, true)?; restarted(&mut world); }
+                    Happening::Step(succeeds) => { world.step(if succeeds { Outcome::Succeeds } else { Outcome::Fails })?; }
+                    Happening::StepInVain => { world.step(Outcome::MakesNothing)?; }
+                    Happening::StepCutShort => { world.step(Outcome::CutShort)?; restarted(&mut world); }
                 }
                 world.gate_is_honest(3)?;
             }
@@ -279,7 +307,7 @@ mod tests {
             world.released = true;
             world.want = Want::Forgotten;
             for _ in 0..3 {
-                world.step(true, false)?;
+                world.step(Outcome::Succeeds)?;
             }
             prop_assert!(world.record.is_none() && world.owed.is_none());
         }
@@ -291,14 +319,15 @@ mod tests {
                 match event {
                     Happening::SandboxUp(id) => world.want = Want::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
                     Happening::SandboxGone => world.want = Want::Detached,
-                    Happening::Step(succeeds) => { world.step(succeeds, false)?; }
-                    Happening::StepCutShort => { world.step(true, true)?; }
+                    Happening::Step(succeeds) => { world.step(if succeeds { Outcome::Succeeds } else { Outcome::Fails })?; }
+                    Happening::StepInVain => { world.step(Outcome::MakesNothing)?; }
+                    Happening::StepCutShort => { world.step(Outcome::CutShort)?; }
                     Happening::Released | Happening::Crash | Happening::Reboot => {}
                 }
             }
             let wanted = Sandbox { boot_id: "0".into(), ..sandbox("last") };
             world.want = Want::Attached(wanted.clone());
-            while world.step(true, false)? != Step::Rest {}
+            while world.step(Outcome::Succeeds)? != Step::Rest {}
             let phase = world.record.map(|record| record.phase);
             prop_assert_eq!(phase, Some(Phase::Attached { sandbox: wanted, result: made() }));
         }
@@ -324,13 +353,14 @@ mod tests {
             Event::AddDue(sandbox("b")),
             Event::Added(made()),
             Event::AddFailed(None),
+            Event::AddMadeNothing,
             Event::DelDue,
             Event::Deleted,
         ];
         let legal = |phase: &Phase| {
             events.iter().filter(|event| after(phase.clone(), (*event).clone()).is_ok()).count()
         };
-        assert_eq!(phases.each_ref().map(legal), [1, 3, 1, 2]);
+        assert_eq!(phases.each_ref().map(legal), [1, 4, 1, 2]);
         let illegal = after(Phase::Planned, Event::Deleted).unwrap_err();
         assert_eq!(
             illegal.to_string(),

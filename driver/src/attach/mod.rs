@@ -23,6 +23,7 @@
 //! * The journal notes every operation before it starts.
 //! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone, after a bounded
 //!   number of attempts and with an error in the log.
+//! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 
 mod attacher;
 mod counters;
@@ -44,11 +45,12 @@ pub mod testing;
 mod tests;
 pub mod wanted;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use netclaim_cni::{CniResult, ContainerId, IfName};
+use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Stopped};
 
 pub use attacher::{Attacher, LiveSandbox};
 pub use plan::{Owner, Plan, Spec};
@@ -92,16 +94,30 @@ pub struct AddFailure {
     pub failure: Failure,
     /// The last result of the plugins before the failed one: the `prevResult` of the owed DEL.
     pub last_good: Option<CniResult>,
+    /// Where the chain stopped, if that is known.
+    pub stopped: Option<Stopped>,
+}
+
+impl AddFailure {
+    /// An ADD of which no plugin ran.
+    pub fn not_begun(failure: Failure) -> Self {
+        Self { failure, last_good: None, stopped: Some(Stopped::AT_ONCE) }
+    }
+
+    /// Whether a DEL is owed.
+    pub fn owes_del(&self) -> bool {
+        self.stopped.is_none_or(Stopped::needs_del)
+    }
 }
 
 impl From<Failure> for AddFailure {
     fn from(failure: Failure) -> Self {
-        Self { failure, last_good: None }
+        Self { failure, last_good: None, stopped: None }
     }
 }
 
 /// The parameters of a DEL.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Del<'a> {
     /// The CNI container id.
     pub sandbox_id: &'a str,
@@ -109,6 +125,10 @@ pub struct Del<'a> {
     pub netns: Option<&'a Path>,
     /// The result of the ADD, or of a part of its chain.
     pub result: Option<&'a CniResult>,
+    /// Where the ADD failed, if that is known.
+    pub stopped: Option<Stopped>,
+    /// Whether the host was rebooted since the ADD. What plugins had made outside of files is gone with the earlier boot.
+    pub after_reboot: bool,
     /// The link of the host that the ADD has moved, as it was before.
     pub moved_link: Option<&'a HostLink>,
     /// How often the DEL has failed.
@@ -154,6 +174,15 @@ impl From<&Result<DelOutcome, Failure>> for End {
 
 /// Creates and removes interfaces.
 pub trait Attach: Send + Sync + 'static {
+    /// Checks whether an [`add`](Self::add) can begin. If not, it must not: nothing is owed then.
+    fn can_begin(
+        &self,
+        _spec: &Spec,
+        _sandbox: &Sandbox,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Returns the host link that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or when
     /// the link does not exist.
     fn link_to_move(&self, spec: &Spec) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
@@ -186,6 +215,11 @@ pub trait Attach: Send + Sync + 'static {
         sandbox: &Sandbox,
         result: &CniResult,
     ) -> impl Future<Output = Checked> + Send;
+
+    /// Returns the networks of which something is kept on disk beside the journal, by name.
+    fn networks_on_disk(&self) -> impl Future<Output = BTreeMap<ListName, Spec>> + Send {
+        std::future::ready(BTreeMap::new())
+    }
 
     /// Removes the leftovers of attachments that are not `valid` from the network of `spec`, and returns their number. `valid`
     /// returns sandbox ids with interface names; it is called while no other operation runs on the network.

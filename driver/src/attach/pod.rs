@@ -229,7 +229,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             }
             Command::SandboxUnfit(reason) => {
                 self.wanted.sandbox_unfit();
-                self.records.iter_mut().for_each(|record| record.error = Some(reason.clone()));
+                for record in &mut self.records {
+                    (record.error, record.failed) = (Some(reason.clone()), None);
+                }
                 self.publish().await;
             }
             Command::SandboxGone(id) => {
@@ -300,12 +302,20 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return;
         }
         let traced = self.observer.trace(&record.plan, Operation::Add, &sandbox.id);
-        match self.attach.link_to_move(&record.plan.spec).await {
-            Ok(link) => record.moved_link = link,
-            Err(failure) => {
+        // Before the ADD is journalled: what is refused here owes no DEL.
+        let (attach, plan, of_add) = (Arc::clone(&self.attach), Arc::clone(&record.plan), sandbox.clone());
+        let looked = async move {
+            let begins = attach.can_begin(&plan.spec, &of_add).await;
+            begins.map_err(|failure| Failure::new(format!("{}: {failure}", plan.owner)))?;
+            attach.link_to_move(&plan.spec).await
+        };
+        match self.attend(looked, commands, |pod| pod.wanted.still_wants(&record)).await {
+            Ended::Done(Ok(link)) => record.moved_link = link,
+            Ended::Done(Err(failure)) => {
                 traced.failed(&failure);
                 return self.failed(&key, Operation::Add, failure).await;
             }
+            Ended::CutShort => return traced.failed(&"no longer wanted"),
         }
         if let Err(failure) = self.write(&record).await {
             traced.failed(&failure);
@@ -344,12 +354,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.ended(&key, Operation::Add, end, started);
         match ended {
             Ended::Done(Ok((result, index))) => self.added(&key, result, index).await,
-            Ended::Done(Err(AddFailure { failure, last_good })) => {
-                if let Some(mut record) = self.record(&key).cloned()
-                    && self.advance(&mut record, Event::AddFailed(last_good))
-                {
-                    self.replace(record);
-                }
+            Ended::Done(Err(failed)) => {
+                let failure = failed.failure.clone();
+                self.add_failed(&key, failed).await;
                 self.failed(&key, Operation::Add, failure).await;
             }
             Ended::CutShort => {
@@ -390,13 +397,35 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
+    /// Journals what a failed ADD has left. If that cannot be written, the journal says that a DEL is owed.
+    async fn add_failed(&mut self, key: &str, failed: AddFailure) {
+        let Some(mut record) = self.record(key).cloned() else { return };
+        let owes_del = failed.owes_del();
+        let event = if owes_del { Event::AddFailed(failed.last_good) } else { Event::AddMadeNothing };
+        if !self.advance(&mut record, event) {
+            return;
+        }
+        if owes_del {
+            record.stopped = failed.stopped;
+        } else {
+            record.moved_link = None;
+        }
+        let written = self.write(&record).await;
+        if let Err(error) = &written {
+            tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "cannot journal that an ADD failed");
+        }
+        if owes_del || written.is_ok() {
+            self.replace(record);
+        }
+    }
+
     async fn added(&mut self, key: &str, result: CniResult, index_in_pod: Option<u32>) {
         let Some(mut record) = self.record(key).cloned() else { return };
         Failpoint::Added.reach();
         if !self.advance(&mut record, Event::Added(result)) {
             return;
         }
-        record.error = None;
+        (record.error, record.failed) = (None, None);
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
@@ -432,14 +461,15 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             self.publish().await;
         }
         let Phase::Deleting { result, .. } = &record.phase else { return };
-        let (result, attempt) = (result.clone(), self.retries.del_attempt(&key));
+        let (result, stopped, attempt) = (result.clone(), record.stopped, self.retries.del_attempt(&key));
         let netns = match self.netns_for_del(&sandbox, attempt) {
             Ok(netns) => netns,
             Err(failure) => return self.failed(&key, Operation::Del, failure).await,
         };
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, ?netns, "del");
+        let after_reboot = sandbox.boot_id != *self.boot_id;
         // After a reboot the host sets up its links itself.
-        let moved_link = record.moved_link.clone().filter(|_| sandbox.boot_id == *self.boot_id);
+        let moved_link = record.moved_link.clone().filter(|_| !after_reboot);
         Failpoint::DelDue.reach();
         let traced = self.observer.trace(&record.plan, Operation::Del, &sandbox.id);
         let (attach, plan, span) =
@@ -447,7 +477,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let operation = async move {
             let netns = netns.as_ref().map(|(path, _)| path.as_path());
             let (result, moved_link) = (result.as_ref(), moved_link.as_ref());
-            attach.del(&plan.spec, Del { sandbox_id: &sandbox.id, netns, result, moved_link, attempt }).await
+            let sandbox_id = &sandbox.id;
+            let del = Del { sandbox_id, netns, result, stopped, after_reboot, moved_link, attempt };
+            attach.del(&plan.spec, del).await
         };
         let started = Instant::now();
         let operation = operation.instrument(traced.span.clone()).instrument(span);
@@ -529,7 +561,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if !self.advance(&mut record, Event::Deleted) {
             return;
         }
-        (record.moved_link, record.stray) = (None, None);
+        (record.moved_link, record.stopped, record.stray) = (None, None, None);
+        if record.failed == Some(Operation::Del) {
+            (record.error, record.failed) = (None, None);
+        }
         if self.wanted.of(&record) == Want::Forgotten {
             // The record goes at once: no `Planned` in between.
             self.replace(record);
@@ -665,7 +700,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         tracing::warn!(pod.uid = %self.uid, attachment = %key, error = %failure, "attachment failed");
         self.retries.failed(key, operation, Instant::now());
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
-            record.error = Some(failure.message.clone());
+            (record.error, record.failed) = (Some(failure.message.clone()), Some(operation));
             let group = record.plan.owner.group();
             for (_, reply) in self.waiting.extract_if(.., |(waiting, _)| waiting == group) {
                 let _ = reply.send(Err(failure.clone()));

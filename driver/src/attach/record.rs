@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use netclaim_cni::{CniResult, ResultError};
+use netclaim_cni::{CniResult, ResultError, Stopped};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::plan::{Owner, Plan};
+use super::retry::Operation;
 use crate::links::{HostLink, NetnsId};
 
 /// The pod's sandbox that an attachment was, or is being, made in.
@@ -73,10 +74,14 @@ pub struct Record<O> {
     /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
     /// ADD until after the last DEL, which gives the link back.
     pub moved_link: Option<HostLink>,
+    /// Where the ADD failed whose DEL is owed, if that is known.
+    pub stopped: Option<Stopped>,
     /// Nothing is owed but the link, which is not back on the host or not as it was, and why.
     pub stray: Option<String>,
     /// The last failure, cleared by the next success.
     pub error: Option<String>,
+    /// The operation that `error` is of, if it is of one. Not journalled: a DEL that is owed is soon tried again.
+    pub failed: Option<Operation>,
     /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds it again.
     pub check: Option<String>,
 }
@@ -88,8 +93,10 @@ impl<O: Owner> Record<O> {
             plan: Arc::new(plan),
             phase: Phase::Planned,
             moved_link: None,
+            stopped: None,
             stray: None,
             error: None,
+            failed: None,
             check: None,
         }
     }
@@ -112,6 +119,8 @@ struct RecordFile<O> {
     result: Option<Box<RawValue>>,
     #[serde(default, rename = "lent", skip_serializing_if = "Option::is_none")]
     moved_link: Option<HostLink>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stopped: Option<Stopped>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stray: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,11 +145,11 @@ enum Senseless {
     Result(#[from] ResultError),
 }
 
-impl<O> TryFrom<RecordFile<O>> for Record<O> {
+impl<O: Owner> TryFrom<RecordFile<O>> for Record<O> {
     type Error = Senseless;
 
     fn try_from(file: RecordFile<O>) -> Result<Self, Senseless> {
-        let RecordFile { plan, phase: name, sandbox, result, moved_link, stray, error } = file;
+        let RecordFile { plan, phase: name, sandbox, result, moved_link, stopped, stray, error } = file;
         let version = plan.spec.conflist.version();
         let read = |raw: &RawValue| CniResult::parse(raw.get(), version);
         let sandbox = || sandbox.ok_or(Senseless::NoSandbox(name));
@@ -156,13 +165,13 @@ impl<O> TryFrom<RecordFile<O>> for Record<O> {
                 Phase::Deleting { sandbox: sandbox()?, result: result.as_deref().map(read).transpose()? }
             }
         };
-        Ok(Self { plan: Arc::new(plan), phase, moved_link, stray, error, check: None })
+        Ok(Self { phase, moved_link, stopped, stray, error, ..Self::new(plan) })
     }
 }
 
 impl<O: Clone> From<Record<O>> for RecordFile<O> {
     fn from(record: Record<O>) -> Self {
-        let Record { plan, phase, moved_link, stray, error, check: _ } = record;
+        let Record { plan, phase, moved_link, stopped, stray, error, failed: _, check: _ } = record;
         let (phase, sandbox, result) = match phase {
             Phase::Planned => (PhaseName::Planned, None, None),
             Phase::Adding { sandbox } => (PhaseName::Adding, Some(sandbox), None),
@@ -170,7 +179,7 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
             Phase::Deleting { sandbox, result } => (PhaseName::Deleting, Some(sandbox), result),
         };
         let result = result.as_ref().map(CniResult::to_raw);
-        Self { plan: Arc::unwrap_or_clone(plan), phase, sandbox, result, moved_link, stray, error }
+        Self { plan: Arc::unwrap_or_clone(plan), phase, sandbox, result, moved_link, stopped, stray, error }
     }
 }
 
@@ -178,7 +187,7 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
 pub(crate) mod tests {
     use std::collections::BTreeMap;
 
-    use netclaim_cni::{NetworkList, SpecVersion};
+    use netclaim_cni::{Effect, NetworkList, SpecVersion};
     use serde_json::Map;
 
     use super::super::plan::Spec;
@@ -252,7 +261,8 @@ pub(crate) mod tests {
             Phase::Deleting { sandbox: sandbox("a"), result: None },
         ];
         for phase in phases {
-            let record = Record { phase, error: Some("why".into()), ..Record::new(plan("c", 0)) };
+            let stopped = Some(Stopped { completed: 1, effect: Effect::Container });
+            let record = Record { phase, stopped, error: Some("why".into()), ..Record::new(plan("c", 0)) };
             let text = serde_json::to_string(&record).expect("JSON");
             let read: Record<Claimant> = serde_json::from_str(&text).expect("reads back");
             assert_eq!(read, record, "{text}");

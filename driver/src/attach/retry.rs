@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | ADD | after its DEL; 0.5 s, doubled up to 10 s | never: the claim stays prepared |
 //! | DEL in a namespace | as above | never; after 5 failures the namespace of a sandbox that has ended is let go |
-//! | DEL without a namespace | as above | at the 3rd failure of a plugin, at the 8th if it could not be run or did not end |
+//! | DEL without a namespace | as above | at the 3rd failure of a plugin, at the 8th if it could not be run, did not end, or says that it may work later |
 //! | giving back a moved link | as above | at the 8th failure the link is a stray: looked for every 60 s, and nobody waits for it |
 
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ const STRAY_DELAY: Duration = Duration::from_secs(60);
 const HOPELESS: u32 = 5;
 /// How often a DEL without a namespace is tried when a plugin fails: some always do.
 const TRIES: u32 = 3;
-/// The same for what may change by itself: a missing plugin is installed, the kernel takes a namespace apart in its own
-/// time.
+/// The same for what may change by itself: a missing plugin is installed, a plugin's daemon starts again, the kernel takes a
+/// namespace apart in its own time.
 const LONG_TRIES: u32 = 8;
 
 /// What is tried again.
@@ -41,7 +41,7 @@ pub enum Operation {
 pub enum DelFault {
     /// A plugin failed.
     Plugin,
-    /// A plugin could not be run, or did not end.
+    /// A plugin could not be run, did not end, or says that it may work later.
     NotRun,
     /// A moved link is not back on the host, or not as it was.
     Link,
@@ -59,6 +59,11 @@ impl Attempt {
             DelFault::NotRun | DelFault::Link => LONG_TRIES,
         };
         self.0 + 1 >= tries
+    }
+
+    /// The attempt after this one.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
     }
 
     /// Whether nobody should wait for this DEL any more, and its namespace be let go.

@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use netclaim_cni::{Effect, Stopped};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,10 @@ use crate::links::{Netns, NetnsId};
 enum Script {
     Succeed,
     Fail,
+    /// An ADD that made nothing.
+    MakeNothing,
+    /// An ADD that stops at the second plugin, which made nothing outside of the pod.
+    Stop,
     Panic,
     Slow,
     Hang,
@@ -28,6 +33,7 @@ enum Script {
 #[derive(Default)]
 struct Plugins {
     calls: Mutex<Vec<String>>,
+    begin: Mutex<VecDeque<Script>>,
     add: Mutex<VecDeque<Script>>,
     del: Mutex<VecDeque<Script>>,
     check: Mutex<VecDeque<Script>>,
@@ -47,7 +53,7 @@ impl Plugins {
         let script = script.lock().unwrap().pop_front().unwrap_or(Script::Succeed);
         match script {
             Script::Succeed => Ok(()),
-            Script::Fail => Err(Failure::new("no")),
+            Script::Fail | Script::MakeNothing | Script::Stop => Err(Failure::new("no")),
             Script::Panic => panic!("a bug"),
             Script::Slow => {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -63,6 +69,13 @@ impl Plugins {
 }
 
 impl Attach for Plugins {
+    async fn can_begin(&self, _: &Spec, _: &Sandbox) -> Result<(), Failure> {
+        match self.begin.lock().unwrap().pop_front() {
+            Some(_) => Err(Failure::new("the name is taken")),
+            None => Ok(()),
+        }
+    }
+
     async fn link_to_move(&self, _: &Spec) -> Result<Option<HostLink>, Failure> {
         Ok(self.link.lock().unwrap().clone())
     }
@@ -96,7 +109,17 @@ impl Attach for Plugins {
     }
 
     async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
-        self.run(format!("add {} {}", spec.if_name, sandbox.id), &self.add).await?;
+        let script = self.add.lock().unwrap().front().copied();
+        let failed = |failure: Failure| match script {
+            Some(Script::MakeNothing) => AddFailure::not_begun(failure),
+            Some(Script::Stop) => {
+                let stopped = Some(Stopped { completed: 1, effect: Effect::Container });
+                AddFailure { stopped, ..failure.into() }
+            }
+            _ => failure.into(),
+        };
+        let add = format!("add {} {}", spec.if_name, sandbox.id);
+        self.run(add, &self.add).await.map_err(failed)?;
         Ok(result(r#"{"cniVersion":"1.1.0"}"#))
     }
 
@@ -106,7 +129,9 @@ impl Attach for Plugins {
         let link = del
             .moved_link
             .map_or_else(String::new, |link| format!(" giving back {} with {}", link.name, link.mtu));
-        self.run(format!("del {} {}{netns}{result}{link}", spec.if_name, del.sandbox_id), &self.del).await?;
+        let stopped = del.stopped.map_or_else(String::new, |at| format!(" stopped at {}", at.completed));
+        let call = format!("del {} {}{netns}{result}{stopped}{link}", spec.if_name, del.sandbox_id);
+        self.run(call, &self.del).await?;
         Ok(self.left.lock().unwrap().take().unwrap_or(DelOutcome::Clean))
     }
 }
@@ -364,6 +389,60 @@ async fn a_pod_takes_commands_while_its_plan_is_revised() {
     node.attacher.release("a-uid").await.unwrap();
     node.attacher.release("b-uid").await.unwrap();
     assert_eq!((node.journalled(), node.plugins.calls().len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_that_made_nothing_is_tried_again_without_a_del() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.link.lock().unwrap() =
+        serde_json::from_value(json!({"index": 2, "name": "eth2", "mtu": 1500, "up": true})).unwrap();
+    node.plugins.add.lock().unwrap().extend([Script::MakeNothing, Script::MakeNothing]);
+    node.up("s1");
+    node.until("failed", |state| state.gate("s1") == Gate::Failed("network storage: no".into())).await;
+    node.attacher.for_each_pod(|state| assert_eq!(state.records[0].moved_link, None));
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1"; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_that_cannot_begin_is_not_journalled_and_owes_nothing() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.begin.lock().unwrap().extend([Script::Fail; 2]);
+    node.up("s1");
+    let why = "network storage: claim a of pod pod: the name is taken";
+    node.until("refused", |state| state.gate("s1") == Gate::Failed(why.into())).await;
+    node.attacher.for_each_pod(|state| assert_eq!(state.records[0].phase, Phase::Planned));
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1"], "it is tried again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_an_add_stopped_is_known_to_its_del_also_of_the_next_agent() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.plugins.add.lock().unwrap().push_back(Script::Stop);
+    node.plugins.del.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("del a0 s1 stopped at 1").await;
+    node.restart("boot");
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls()[1..3], ["del a0 s1 stopped at 1"; 2]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[4..], ["del a0 s1 with result"], "it is forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_del_is_told_from_a_failing_add_until_it_succeeds() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    let failed = |operation| {
+        move |state: &PodState<Claimant>| state.records.iter().any(|record| record.failed == operation)
+    };
+    node.plugins.add.lock().unwrap().push_back(Script::Fail);
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    node.up("s1");
+    node.until("the DEL failed", failed(Some(Operation::Del))).await;
+    node.until("nothing fails", |state| state.records[0].error.is_none()).await;
+    node.until("open", open("s1")).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -239,6 +239,8 @@ mod tests {
         /// The agent takes a step, as far as it lets it: it begins, or what runs ends well or badly.
         Begin,
         End(bool),
+        /// What runs ends badly: an ADD has made nothing.
+        EndInVain,
         /// The agent ends: its running operation ends, no other starts. Then the next agent, which stood by, continues.
         HandOver(bool),
         /// The agent and what it runs are killed, with or without an effect.
@@ -255,6 +257,7 @@ mod tests {
             1 => Just(Happening::SandboxGone),
             6 => Just(Happening::Begin),
             6 => any::<bool>().prop_map(Happening::End),
+            1 => Just(Happening::EndInVain),
             1 => any::<bool>().prop_map(Happening::HandOver),
             1 => any::<bool>().prop_map(Happening::Kill),
             2 => Just(Happening::Wait),
@@ -433,6 +436,19 @@ mod tests {
             self.owed.iter().filter(|(key, sandbox)| !is_kept(key, sandbox)).map(|(key, _)| key).collect()
         }
 
+        fn end_in_vain(&mut self) -> Result<(), TestCaseError> {
+            let Some((key, Step::Add(_))) = &self.agent.running else { return self.end(false) };
+            let key = key.clone();
+            self.agent.running = None;
+            let Some(mut record) = self.journal.get(&key).cloned() else { return Ok(()) };
+            record.phase = after(record.phase, Event::AddMadeNothing)
+                .map_err(|illegal| TestCaseError::fail(illegal.to_string()))?;
+            self.owed.remove(&key);
+            self.agent.retries.failed(&key, Operation::Add, self.now);
+            self.store(record);
+            Ok(())
+        }
+
         fn end(&mut self, succeeds: bool) -> Result<(), TestCaseError> {
             let Some((key, step)) = self.agent.running.take() else { return Ok(()) };
             let Some(mut record) = self.journal.get(&key).cloned() else { return Ok(()) };
@@ -484,6 +500,7 @@ mod tests {
                 Happening::SandboxGone => self.sandbox_gone(),
                 Happening::Begin => drop(self.begin()?),
                 Happening::End(succeeds) => self.end(*succeeds)?,
+                Happening::EndInVain => self.end_in_vain()?,
                 Happening::HandOver(succeeds) => {
                     self.end(*succeeds)?;
                     self.take_over();

@@ -1,9 +1,9 @@
 //! The agent's way to attach, [`CniPlugins`], as a side: what the agent's journal would hold between two verbs is in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use netclaim_cni::{Cache, CniResult, NetworkList, Runtime};
+use netclaim_cni::{Cache, CniResult, NetworkList, Runtime, Stopped};
 use netclaim_driver::attach::retry::Attempt;
 use netclaim_driver::attach::{
     AddFailure, Attach as _, Checked, CniPlugins, Del, DelOutcome, Sandbox, Spec, Status,
@@ -18,6 +18,8 @@ pub struct Agent {
     tokio: tokio::runtime::Runtime,
     /// By container and interface.
     journal: BTreeMap<(String, String), Known>,
+    /// Attachments whose ADD has made nothing: no DEL is owed.
+    made_nothing: BTreeSet<(String, String)>,
 }
 
 /// An attachment whose DEL is owed.
@@ -26,6 +28,7 @@ struct Known {
     spec: Spec,
     sandbox: Sandbox,
     result: Option<CniResult>,
+    stopped: Option<Stopped>,
     attached: bool,
     moved_link: Option<HostLink>,
     attempt: Attempt,
@@ -37,17 +40,23 @@ impl Agent {
         let runtime = Runtime::new(vec![bin_dir]).unwrap();
         let plugins = CniPlugins::new(runtime, cache, Links::new("/sys"), Order::LONG);
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Self { plugins, tokio, journal: BTreeMap::new() }
+        Self { plugins, tokio, journal: BTreeMap::new(), made_nothing: BTreeSet::new() }
     }
 
     /// What came of a verb. A failure is its text, for the agent tells no more of it.
     pub fn outcome(&mut self, list: &str, order: &Order) -> Value {
         let spec = spec(list, order);
         let key = (order.container.clone(), order.if_name.clone());
-        let Self { plugins, tokio, journal } = self;
+        let Self { plugins, tokio, journal, made_nothing } = self;
         let done = tokio.block_on(async {
             match order.verb {
-                "ADD" => add(plugins, spec, order, journal, key).await,
+                "ADD" => {
+                    let added = add(plugins, spec, order, journal, key.clone()).await;
+                    if !journal.contains_key(&key) {
+                        made_nothing.insert(key);
+                    }
+                    added
+                }
                 "CHECK" => match journal.get(&key).filter(|known| known.attached) {
                     Some(Known { spec, sandbox, result: Some(result), .. }) => {
                         match plugins.check(spec, sandbox, result).await {
@@ -57,6 +66,7 @@ impl Agent {
                     }
                     _ => panic!("the agent checks what is attached only"),
                 },
+                "DEL" if made_nothing.remove(&key) => Ok(Value::Null),
                 "DEL" => del(plugins, spec, order, journal, key).await,
                 "STATUS" => match plugins.status(&spec.conflist).await {
                     Status::Ready => Ok(Value::Null),
@@ -92,16 +102,23 @@ async fn add(
     let netns = order.netns.clone().expect("a namespace");
     let netns_id = Netns::open(&netns).unwrap().id();
     let sandbox = Sandbox { id: order.container.clone(), netns, netns_id, boot_id: "boot".into() };
+    plugins.is_name_free(&spec, &sandbox).await.map_err(|failure| failure.message)?;
     let moved_link = plugins.link_to_move(&spec).await.map_err(|failure| failure.message)?;
     let added = plugins.add(&spec, &sandbox).await;
+    let mut stopped = None;
     let (attached, result, done) = match added {
         Ok(result) => {
             let json = serde_json::from_str(result.raw()).unwrap();
             (true, Some(result), Ok(json))
         }
-        Err(AddFailure { failure, last_good }) => (false, last_good, Err(failure.message)),
+        Err(failed) if !failed.owes_del() => return Err(failed.failure.message),
+        Err(AddFailure { failure, last_good, stopped: at }) => {
+            stopped = at;
+            (false, last_good, Err(failure.message))
+        }
     };
-    journal.insert(key, Known { spec, sandbox, result, attached, moved_link, attempt: Attempt::default() });
+    let attempt = Attempt::default();
+    journal.insert(key, Known { spec, sandbox, result, stopped, attached, moved_link, attempt });
     done
 }
 
@@ -113,15 +130,17 @@ async fn del(
     key: (String, String),
 ) -> Result<Value, String> {
     let known = journal.get(&key).cloned();
-    let (spec, result, moved_link, attempt) = match known {
-        Some(known) => (known.spec, known.result, known.moved_link, known.attempt),
+    let (spec, result, stopped, moved_link, attempt) = match known {
+        Some(known) => (known.spec, known.result, known.stopped, known.moved_link, known.attempt),
         // A crash may come between a DEL and its record: the next agent repeats it.
-        None => (spec, None, None, Attempt::default()),
+        None => (spec, None, None, None, Attempt::default()),
     };
     let del = Del {
         sandbox_id: &order.container,
         netns: order.netns.as_deref(),
         result: result.as_ref(),
+        stopped,
+        after_reboot: false,
         moved_link: moved_link.as_ref(),
         attempt,
     };

@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netclaim_cni::{Attachment, Cache, NetworkList, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::machine::{Event, after};
-use netclaim_driver::attach::retry::Attempt;
 use netclaim_driver::attach::testing::{Claimant, Object};
 use netclaim_driver::attach::{Attach as _, CniPlugins, Del, DelOutcome, Plan, Record, Sandbox, Spec};
 use netclaim_driver::links::{Links, Netns};
@@ -86,7 +85,7 @@ impl Host for Agent {
             netns: Some(&sandbox.netns),
             result: Some(&result),
             moved_link: record.moved_link.as_ref(),
-            attempt: Attempt::default(),
+            ..Del::default()
         };
         let outcome = self.plugins.del(&record.plan.spec, del).await.context("DEL")?;
         ensure!(outcome == DelOutcome::Clean, "something is left");

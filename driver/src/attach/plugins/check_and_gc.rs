@@ -1,14 +1,22 @@
 //! GC and CHECK by CNI plugins.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
-use netclaim_cni::ipam::host_local::{HostLocal, Reservation, TYPE as HOST_LOCAL, reservations};
-use netclaim_cni::{
-    Attachment, CacheError, Cached, CniResult, ContainerId, IfName, NetworkList, ValidAttachment, error_chain,
+use netclaim_cni::ipam::host_local::{
+    DEFAULT_DATA_DIR, HostLocal, Reservation, TYPE as HOST_LOCAL, reservations,
 };
+use netclaim_cni::{
+    self as cni, Attachment, CacheError, Cached, CniResult, ContainerId, IfName, ListName, NetworkList,
+    ValidAttachment, error_chain,
+};
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::{CniPlugins, OF_A_POD, off_thread};
+use super::{CniPlugins, OF_A_POD, fault, off_thread};
 use crate::attach::plan::Spec;
 use crate::attach::record::Sandbox;
 use crate::attach::{Checked, Failure};
@@ -60,7 +68,8 @@ impl CniPlugins {
     /// forgotten then.
     ///
     /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that are none of
-    /// those, and undo what was made for them by DEL. Returns how many.
+    /// those, and undo what was made for them by DEL. Returns how many. As for any DEL without a namespace, an address stays
+    /// taken until every plugin has succeeded or is given up; a run of GC is an attempt.
     pub(super) async fn collect_network(
         &self,
         spec: &Spec,
@@ -93,10 +102,13 @@ impl CniPlugins {
         }
         valid.extend(others.iter().map(|known| known.attachment.key()));
         let gc = self.turns.take(list.name().as_str(), self.runtime.gc(list, &valid, self.timeout)).await;
-        let mut released = 0;
+        let (mut released, mut failed) = (0, None);
         let (of, known) = (list.clone(), valid);
         for stale in off_thread(move || stale_leases(&of, &known)).await.unwrap_or_default() {
-            released += usize::from(self.release_lease(spec, &stale).await?);
+            match self.release_lease(spec, &stale).await {
+                Ok(done) => released += usize::from(done),
+                Err(failure) => failed = failed.or(Some(failure)),
+            }
         }
         for known in &left_over {
             self.forget(list, &known.attachment).await;
@@ -105,10 +117,22 @@ impl CniPlugins {
         let knows_gc = |error: &&netclaim_cni::Error| {
             error.reported().is_none_or(|said| said.code != INVALID_ENVIRONMENT)
         };
-        match gc.err().unwrap_or_default().iter().find(knows_gc) {
-            Some(error) => Err(Failure::of(error)),
+        let of_gc = gc.err().unwrap_or_default();
+        match failed.or_else(|| of_gc.iter().find(knows_gc).map(|error| Failure::of(error))) {
+            Some(failure) => Err(failure),
             None => Ok(released),
         }
+    }
+
+    /// Returns the networks of ours of which the node still has something: an attachment in the cache, or an address.
+    pub(super) async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
+        let cache = self.cache.clone();
+        let read = off_thread(move || {
+            // What cannot be read is reported by the GC of its network.
+            let known = cache.attachments().map(|(known, _)| known).unwrap_or_default();
+            kept(known, Path::new(DEFAULT_DATA_DIR))
+        });
+        read.await.unwrap_or_default()
     }
 
     async fn release_lease(&self, spec: &Spec, stale: &Reservation) -> Result<bool, Failure> {
@@ -118,12 +142,63 @@ impl CniPlugins {
         let Ok(if_name) = if_name else { return Ok(false) };
         tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of a sandbox that nothing is known of");
         let attachment = Attachment::new(container_id, None::<PathBuf>, if_name);
-        let errors = self.runtime.release(list, &attachment, None, self.timeout).await;
-        match errors.first() {
-            Some(error) => Err(Failure::of(error)),
-            None => Ok(true),
+        let key = (list.name().clone(), attachment.key());
+        let attempt = self.stale().get(&key).copied().unwrap_or_default();
+        let is_given_up = |error: &cni::Error| attempt.is_last(fault(error));
+        let errors = self.runtime.release(list, &attachment, None, self.timeout, is_given_up).await;
+        if let Some(error) = errors.iter().find(|error| !is_given_up(error)) {
+            self.stale().insert(key, attempt.next());
+            return Err(Failure::of(error));
+        }
+        self.stale().remove(&key);
+        if let Some(error) = errors.first() {
+            tracing::error!(network = %list.name(), ip = %stale.ip, error = error_chain(error), "given up: something may be left on the node");
+        }
+        Ok(true)
+    }
+
+    fn stale(&self) -> std::sync::MutexGuard<'_, super::StaleLeases> {
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the networks of ours that the `cached` attachments are of, and those with reservations of `host-local` in `data_dir`.
+fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
+    let is_ours = |known: &Cached| known.attachment.args.iter().any(|(key, _)| key == OF_A_POD);
+    let of_cache = cached.into_iter().filter(is_ours).map(|Cached { list, attachment, .. }| {
+        let Attachment { if_name, args, capability_args, .. } = attachment;
+        let args = args.into_iter().filter(|(key, _)| key != OF_A_POD).collect();
+        (list.name().clone(), Spec { if_name, conflist: list, args, capability_args })
+    });
+    let mut kept: BTreeMap<ListName, Spec> = of_cache.collect();
+    for entry in fs::read_dir(data_dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_str().filter(|name| name.starts_with(OURS)).map(str::parse);
+        let Some(Ok(name)) = name else { continue };
+        if kept.contains_key(&name) {
+            continue;
+        }
+        let found = reservations(&entry.path()).unwrap_or_default();
+        if let Some(spec) = found.first().and_then(|first| of_reservation(&name, data_dir, first)) {
+            kept.insert(name, spec);
         }
     }
+    kept
+}
+
+/// Returns a network of which nothing is known but an address: its IPAM plugin alone. The plugin finds what belongs to a container
+/// whatever the range.
+fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation) -> Option<Spec> {
+    let length = if matches!(reservation.ip, IpAddr::V4(_)) { 24 } else { 64 };
+    let subnet = ipnet::IpNet::new(reservation.ip, length).ok()?.trunc();
+    let ipam = json!({"type": HOST_LOCAL, "dataDir": data_dir, "ranges": [[{"subnet": subnet}]]});
+    let list =
+        json!({"cniVersion": "1.0.0", "name": network, "plugins": [{"type": HOST_LOCAL, "ipam": ipam}]});
+    Some(Spec {
+        if_name: reservation.if_name.as_deref().unwrap_or("net1").parse().ok()?,
+        conflist: NetworkList::parse(list.to_string().as_bytes()).ok()?,
+        args: BTreeMap::new(),
+        capability_args: Default::default(),
+    })
 }
 
 /// Whether `known` is the cache's alone: an agent's, of which the journal knows nothing and whose namespace is gone.
@@ -160,6 +235,33 @@ mod tests {
 
     use super::*;
     use crate::attach::record::tests::spec;
+
+    #[test]
+    fn networks_of_ours_are_found_by_their_cached_attachments_and_their_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = |network: &str, file: &str| {
+            fs::create_dir_all(dir.path().join(network)).unwrap();
+            fs::write(dir.path().join(network).join(file), "dead\r\nnet7").unwrap();
+        };
+        reserve("netclaim-x", "10.20.0.5");
+        reserve("netclaim-six", "fd00::5");
+        reserve("netclaim-empty", "lock");
+        reserve("somebodys", "10.20.0.5");
+        let spec = spec("net1");
+        let attachment = CniPlugins::attachment(&spec, "s1", None).unwrap();
+        let ours = Cached { list: spec.conflist, attachment, outcome: AddOutcome::Unfinished(None) };
+        let mut others = ours.clone();
+        others.attachment.args.clear();
+        let found = kept(vec![ours], dir.path());
+        assert_eq!(
+            found.keys().map(ListName::as_str).collect::<Vec<_>>(),
+            ["n", "netclaim-six", "netclaim-x"]
+        );
+        let of_address = &found[&"netclaim-x".parse().unwrap()];
+        assert_eq!(of_address.if_name.as_str(), "net7");
+        assert_eq!(stale_leases(&of_address.conflist, &[]).len(), 1);
+        assert!(!kept(vec![others], dir.path()).contains_key(&"n".parse().unwrap()));
+    }
 
     #[test]
     fn an_attachment_in_the_cache_alone_counts_until_its_namespace_is_gone() {

@@ -4,13 +4,15 @@ mod check_and_gc;
 mod status;
 mod turns;
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use netclaim_cni::{
     self as cni, AddOutcome, Attachment, Cache, Cached, CniResult, ContainerId, ErrorKind, FileLock, IfName,
-    NetworkList, PluginConf, Runtime, TraceContext, ValidAttachment, error_chain,
+    ListName, NetworkList, OfAdd, PluginConf, Retry, Runtime, TraceContext, ValidAttachment, error_chain,
 };
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -19,7 +21,7 @@ pub use self::status::Status;
 use self::turns::Turns;
 use super::plan::Spec;
 use super::record::Sandbox;
-use super::retry::DelFault;
+use super::retry::{Attempt, DelFault};
 use super::{AddFailure, Attach, Checked, Del, DelOutcome, Failure};
 use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 
@@ -34,13 +36,17 @@ pub struct CniPlugins {
     links: Links,
     timeout: Duration,
     turns: Turns,
+    stale: Mutex<StaleLeases>,
 }
+
+/// How often the DEL of leases of unknown sandboxes has failed.
+type StaleLeases = HashMap<(ListName, ValidAttachment), Attempt>;
 
 impl CniPlugins {
     /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation. `links`
     /// are those of the host.
     pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
-        Self { runtime, cache, links, timeout, turns: Turns::new() }
+        Self { runtime, cache, links, timeout, turns: Turns::new(), stale: Mutex::default() }
     }
 
     /// The configuration as it will be carried out: in the one CNI version that every plugin supports, of those that it
@@ -99,8 +105,9 @@ impl CniPlugins {
         netns: &Path,
         spec: &Spec,
         attachment: &Attachment,
-        Del { result, moved_link, .. }: Del<'_>,
+        del: Del<'_>,
     ) -> Result<(), Failure> {
+        let moved_link = del.moved_link;
         let by_once_only =
             |error: &cni::Error| ONCE_ONLY.contains(&error.plugin().as_str()) && error.reported().is_some();
         let list = &spec.conflist;
@@ -108,13 +115,13 @@ impl CniPlugins {
             let ready = async { self.links.ready(&Netns::open(netns)?, link, spec.if_name.as_str()).await };
             ready.await.map_err(|error| Failure::of(&error))?;
         }
-        let Err(error) = self.runtime.del(list, attachment, result, self.timeout).await else {
+        let Err(error) = self.runtime.del(list, attachment, del.of_add(), self.timeout).await else {
             return Ok(());
         };
         if !by_once_only(&error) || !self.is_out(netns, spec, moved_link).await.unwrap_or(false) {
             return Err(Failure::of(&error));
         }
-        let errors = self.runtime.release(list, attachment, result, self.timeout).await;
+        let errors = self.runtime.release(list, attachment, del.of_add(), self.timeout, by_once_only).await;
         match errors.iter().find(|error| !by_once_only(error)) {
             Some(error) => Err(Failure::of(error)),
             None => Ok(()),
@@ -123,25 +130,42 @@ impl CniPlugins {
 
     /// DEL without a namespace. The kernel has taken the links with it; what is left is on the host, above all addresses,
     /// and some plugins do not get that far without a namespace.
+    ///
+    /// A plugin that fails keeps the address taken, because the next pod would get it beside what the plugin has left, until
+    /// the plugin is given up. After a reboot only files are left.
     async fn del_outside(
         &self,
         spec: &Spec,
         attachment: &Attachment,
-        Del { result, attempt, .. }: Del<'_>,
+        del: Del<'_>,
     ) -> Result<DelOutcome, Failure> {
-        let errors = self.runtime.release(&spec.conflist, attachment, result, self.timeout).await;
-        let is_not_run = |error: &cni::Error| {
-            matches!(
-                error.kind(),
-                ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } | ErrorKind::Timeout { .. }
-            )
-        };
-        let fault = if errors.iter().any(is_not_run) { DelFault::NotRun } else { DelFault::Plugin };
-        match errors.first() {
-            Some(error) if attempt.is_last(fault) => Ok(DelOutcome::GivenUp(error_chain(error))),
-            Some(error) => Err(Failure::of(error)),
-            None => Ok(DelOutcome::Clean),
+        let is_given_up = |error: &cni::Error| del.attempt.is_last(fault(error));
+        let goes_on = |error: &cni::Error| del.after_reboot || is_given_up(error);
+        let release = self.runtime.release(&spec.conflist, attachment, del.of_add(), self.timeout, goes_on);
+        let errors = release.await;
+        match (errors.iter().find(|error| !is_given_up(error)), errors.first()) {
+            (Some(error), _) => Err(Failure::of(error)),
+            (None, Some(error)) => Ok(DelOutcome::GivenUp(error_chain(error))),
+            (None, None) => Ok(DelOutcome::Clean),
         }
+    }
+
+    /// Checks that no link in the pod has the interface's name. With such a link ADD fails, and the DEL that is owed then would
+    /// delete it by its name, although another program has made it.
+    ///
+    /// # Errors
+    /// What to do, and when the namespace cannot be read.
+    pub async fn is_name_free(&self, spec: &Spec, sandbox: &Sandbox) -> Result<(), Failure> {
+        let names = async { Netns::open(&sandbox.netns)?.link_names().await };
+        let names = names.await.map_err(|error| Failure::of(&error))?;
+        if !names.contains(spec.if_name.as_str()) {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "the pod has a link {} already, which another program has made, for example Multus: ask for another ifName, or have \
+             the other program use another name",
+            spec.if_name
+        )))
     }
 
     /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody: a pod can
@@ -194,6 +218,21 @@ impl CniPlugins {
         attachment.capability_args = spec.capability_args.clone();
         attachment.trace = Some(trace);
         Ok(attachment)
+    }
+}
+
+impl<'a> Del<'a> {
+    fn of_add(&self) -> OfAdd<'a> {
+        OfAdd { result: self.result, stopped: self.stopped }
+    }
+}
+
+/// Why a DEL without a namespace has failed.
+fn fault(error: &cni::Error) -> DelFault {
+    match error.kind() {
+        ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } => DelFault::NotRun,
+        _ if error.retry() == Retry::Later => DelFault::NotRun,
+        _ => DelFault::Plugin,
     }
 }
 
@@ -251,12 +290,22 @@ impl Attach for CniPlugins {
         self.check_attachment(spec, sandbox, result).await
     }
 
+    async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
+        self.networks_on_disk().await
+    }
+
     async fn collect(
         &self,
         spec: &Spec,
         valid: impl Fn() -> Vec<(ContainerId, IfName)> + Send,
     ) -> Result<usize, Failure> {
         self.collect_network(spec, valid).await
+    }
+
+    /// The plugins must be there and support the version. Otherwise the DEL that is owed would fail, too.
+    async fn can_begin(&self, spec: &Spec, sandbox: &Sandbox) -> Result<(), Failure> {
+        self.settle(&spec.conflist).await?;
+        self.is_name_free(spec, sandbox).await
     }
 
     async fn link_to_move(&self, spec: &Spec) -> Result<Option<HostLink>, Failure> {
@@ -275,9 +324,10 @@ impl Attach for CniPlugins {
     }
 
     async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
-        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
+        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns));
+        let attachment = attachment.map_err(AddFailure::not_begun)?;
         let list = &spec.conflist;
-        let _lock = self.lock(list, &attachment).await?;
+        let _lock = self.lock(list, &attachment).await.map_err(AddFailure::not_begun)?;
         let add = self.runtime.add(list, &attachment, self.timeout);
         match self.turns.take(list.name().as_str(), add).await {
             Ok(result) => {
@@ -286,12 +336,13 @@ impl Attach for CniPlugins {
             }
             Err(error) => {
                 // How far the chain came is in `last_good`; the user needs the plugin's own error.
-                let (failure, needs_del) = (Failure::of(&error.error), error.needs_del());
+                let (failure, stopped) = (Failure::of(&error.error), error.stopped());
                 let last_good = error.last_good.map(|result| *result);
-                if needs_del {
-                    self.note(list.clone(), attachment, AddOutcome::Unfinished(last_good.clone())).await;
+                if stopped.needs_del() {
+                    let outcome = AddOutcome::Failed(stopped, last_good.clone());
+                    self.note(list.clone(), attachment, outcome).await;
                 }
-                Err(AddFailure { failure, last_good })
+                Err(AddFailure { failure, last_good, stopped: Some(stopped) })
             }
         }
     }

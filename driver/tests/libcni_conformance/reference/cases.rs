@@ -78,6 +78,21 @@ impl Case {
     }
 }
 
+/// What the agent alone does otherwise: it does not begin an ADD that must fail, and owes nothing then.
+pub fn not_begun() -> Vec<Case> {
+    vec![
+        case(
+            "a link of another program in the pod",
+            json!([{"type": "bridge", "bridge": "br0", "ipam": v4()}]),
+        )
+        .steps("DEL c1; pod c1 add veth net1 other; ADD c1; DEL c1")
+        .explained(&["another-programs-link"]),
+        case("a plugin that is missing", json!([{"type": "no-such-plugin"}]))
+            .steps("ADD c1; DEL c1")
+            .explained(&["made-nothing"]),
+    ]
+}
+
 /// host-local with one range for each subnet.
 fn local(subnets: &[&str]) -> Value {
     let ranges: Vec<_> = subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect();
