@@ -2,7 +2,8 @@
 //!
 //! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
 //! * An idle node does not ask the API server: the agent only looks for pods whose sandbox is gone.
-//! * GC runs for networks that have had an attachment since the agent started.
+//! * GC runs for networks that have had an attachment since the agent started, and for those of which an earlier agent has left
+//!   something on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 
     async fn collect(&self) {
         let Some(mut schedule) = schedule(self.intervals.gc) else { return };
-        let mut seen: BTreeMap<ListName, Spec> = BTreeMap::new();
+        let mut seen: BTreeMap<ListName, Spec> = self.attacher.networks_on_disk().await;
         loop {
             let network = turn(&mut schedule, || {
                 seen.extend(self.attacher.networks());

@@ -32,6 +32,14 @@ pub fn a_lease_of_an_unknown_sandbox_is_collected(test: &Test<'_>) -> Result<()>
     })
 }
 
+pub fn a_lease_in_a_network_without_pods_is_collected(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    // An earlier agent's DEL was given up: of the node's attachments none is in the network.
+    test.foreign_lease(&network, &test.address(0, 77), "no-such-sandbox")?;
+    ensure!(test.cluster.node().leases()?.len() == 1, "the lease is not found");
+    with_interval(test, "NETCLAIM_GC_PERIOD", || test.node_has_leases(0))
+}
+
 pub fn a_lost_address_is_reported_until_it_is_back(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.start_pod("p", &network)?;
