@@ -129,6 +129,11 @@ reasons! {
         ///
         /// Read the message: it is the plugin's. See [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
         AttachFailed,
+        /// A DEL has failed. The agent retries it. Until it succeeds, the claim stays prepared, its addresses stay taken and the pod
+        /// may stay Terminating.
+        ///
+        /// Read the message: it is the plugin's. See [NetclaimDetachFailing](../runbooks.md#netclaimdetachfailing).
+        DetachFailed,
         /// A CHECK found the attachment different from what the ADD made. The pod is not touched.
         ///
         /// Read the message. If the pod has lost its network, delete the pod. The condition is `True` again when a later CHECK
@@ -154,6 +159,10 @@ reasons! {
         ///
         /// As for the condition `AttachFailed`.
         NetworkAttachFailed,
+        /// A DEL has failed. The agent retries it.
+        ///
+        /// As for the condition `DetachFailed`.
+        NetworkDetachFailed,
         /// A CHECK found the attachment different from what the ADD made.
         ///
         /// As for the condition `CheckFailed`.

@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use netclaim_api::reasons::{ConditionReason as _, ReadyReason, Reason as _};
 use netclaim_api::shorten;
 use netclaim_cni::CniResult;
-use netclaim_driver::attach::{Interface, Phase, Sandbox};
+use netclaim_driver::attach::{Interface, Operation, Phase, Sandbox};
 use serde_json::{Value, json};
 
 /// Longest `data` that the API server takes, in bytes.
@@ -50,7 +50,11 @@ pub(super) fn entry(record: &Record) -> Option<Entry> {
             data: Some(result).filter(|result| result.raw().len() <= MAX_DATA).cloned(),
             broken: record.check.clone(),
         },
-        (_, Some(error)) => State::NotReady { reason: ReadyReason::AttachFailed, message: error.clone() },
+        (_, Some(error)) => {
+            let is_del = record.failed == Some(Operation::Del);
+            let reason = if is_del { ReadyReason::DetachFailed } else { ReadyReason::AttachFailed };
+            State::NotReady { reason, message: error.clone() }
+        }
         (_, None) => return None,
     };
     Some(Entry { device: record.plan.owner.device.clone(), state })
@@ -130,7 +134,7 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::result;
+    use crate::fixtures::{record, result, sandbox};
 
     fn entry(state: State) -> Entry {
         let device = DeviceRef {
@@ -193,6 +197,21 @@ mod tests {
         assert!(!has(json!([others]), &now), "no entry of ours");
         assert!(!has(json!([ours, ours]), &now), "one too many");
         assert!(!has(json!([]), &now));
+    }
+
+    #[test]
+    fn a_failing_del_has_a_reason_of_its_own() {
+        let deleting = || Phase::Deleting { sandbox: sandbox("s"), result: None };
+        let reason = |phase, failed| {
+            let failed = Record { error: Some("no".into()), failed, ..record("c", phase) };
+            match super::entry(&failed).unwrap().state {
+                State::NotReady { reason, .. } => reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(reason(deleting(), Some(Operation::Del)), ReadyReason::DetachFailed);
+        assert_eq!(reason(deleting(), Some(Operation::Add)), ReadyReason::AttachFailed, "its DEL is due");
+        assert_eq!(reason(Phase::Planned, None), ReadyReason::AttachFailed, "an unfit sandbox");
     }
 
     #[test]

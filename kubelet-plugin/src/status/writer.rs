@@ -211,6 +211,9 @@ impl StatusWriter {
     /// Reports a failure on the pod: the kubelet reports only what the runtime answers, not failures while the gate waits.
     fn report_to_pod(&self, plan: &Plan, entries: &[Entry]) {
         let Some((reason, action, message)) = entries.iter().find_map(|entry| match &entry.state {
+            State::NotReady { reason: ReadyReason::DetachFailed, message } => {
+                Some((PodEvent::NetworkDetachFailed, "Detach", message))
+            }
             State::NotReady { message, .. } => Some((PodEvent::NetworkAttachFailed, "Attach", message)),
             State::Attached { broken, .. } => Some((PodEvent::NetworkCheckFailed, "Check", broken.as_ref()?)),
         }) else {
