@@ -1,10 +1,13 @@
 //! What is kept of objects of which a big cluster has tens of thousands. The rest of a page is freed before the next one comes.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use kube::Resource;
 use netclaim_allocation::is_extended;
 use netclaim_api::DRIVER_NAME;
+use netclaim_api::reasons::{ReadyReason, Reason as _};
+
+use crate::claimed;
 
 /// Keeps all but who has set which field.
 pub(crate) fn whole<K: Resource>(mut object: K) -> Option<K> {
@@ -12,13 +15,13 @@ pub(crate) fn whole<K: Resource>(mut object: K) -> Option<K> {
     Some(object)
 }
 
-/// Keeps which devices of netclaim the claim has, and for which pods; `None` if it has none.
+/// Keeps which devices of netclaim the claim has, for which pods, and which DELs fail; `None` if it has none.
 pub(crate) fn held(claim: ResourceClaim) -> Option<ResourceClaim> {
     let mut kept = ResourceClaim::default();
     (kept.metadata.namespace, kept.metadata.name) = (claim.metadata.namespace, claim.metadata.name);
     let mut status = claim.status?;
     // What CNI plugins have returned is most of a claim.
-    status.devices = None;
+    status.devices = status.devices.map(failing).filter(|devices| !devices.is_empty());
     let devices = status.allocation.as_mut()?.devices.as_mut()?;
     devices.config = None;
     let results = devices.results.as_mut()?;
@@ -28,6 +31,16 @@ pub(crate) fn held(claim: ResourceClaim) -> Option<ResourceClaim> {
     }
     kept.status = Some(status);
     Some(kept)
+}
+
+/// Keeps the devices whose DEL fails, and why.
+fn failing(devices: Vec<AllocatedDeviceStatus>) -> Vec<AllocatedDeviceStatus> {
+    let fails = |device: &AllocatedDeviceStatus| {
+        let reason = claimed::ready(device).map(|condition| condition.reason.as_str());
+        device.driver == DRIVER_NAME && reason == Some(ReadyReason::DetachFailed.as_str())
+    };
+    let devices = devices.into_iter().filter(fails);
+    devices.map(|device| AllocatedDeviceStatus { data: None, network_data: None, ..device }).collect()
 }
 
 /// Keeps what says whether the node takes pods, what device plugins have there, and its versions. A node lists all its images.

@@ -11,6 +11,7 @@
 mod agents;
 mod lacks;
 mod node;
+mod owed;
 mod refused;
 mod report;
 mod samples;

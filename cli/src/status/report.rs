@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::agents::{Answers, Asked, NotAsked};
 use super::lacks::{self, Lack};
+use super::owed;
 use super::snapshot::Snapshot;
 use crate::claimed;
 use crate::colour::{Colours, Mark};
@@ -142,6 +143,7 @@ impl Report {
         let nodes: Vec<NodeRow> = rows.collect();
         let mut problems = of_pods(&snapshot.pods);
         problems.extend(snapshot.networks.iter().filter_map(of_network));
+        problems.extend(owed::somewhere(snapshot));
         let mut of_nodes = Vec::new();
         for (row, node) in nodes.iter().zip(&snapshot.nodes) {
             let pod = agents.get(row.name.as_str()).map(|(_, pod)| *pod);
@@ -403,8 +405,9 @@ fn of_network(network: &Network) -> Option<String> {
 /// Problems of a node. `pod` is that of its agent.
 pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &Snapshot) -> Vec<String> {
     let NodeRow { name, .. } = row;
+    let owed = owed::on_node(name, snapshot);
     if row.agent == Agent::NotSelected {
-        return Vec::new();
+        return owed;
     }
     let mut problems: Vec<String> =
         lacks::of_versions(node).into_iter().chain(lacks::of_cdi(name, snapshot)).collect();
@@ -432,6 +435,7 @@ pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &
             problems.extend(lacks::of_plugins(row, snapshot));
         }
     }
+    problems.extend(owed);
     problems
 }
 

@@ -4,12 +4,14 @@ use std::ops::ControlFlow;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::addresses::AddressPool;
 use netclaim_api::network::Network;
+use netclaim_api::reasons::{PodEvent, Reason as _};
 
 use super::agents::Answers;
 use super::refused::{Refused, refused};
@@ -36,6 +38,8 @@ pub(super) struct Snapshot {
     pub(super) agents: Vec<PodSpec>,
     /// Pods whose containers a runtime without CDI refuses.
     pub(super) refused: Vec<Refused>,
+    /// Events of DELs that were given up. None if the user may not read events.
+    pub(super) given_up: Vec<Event>,
     /// What agents say, of those that were asked.
     pub(super) answers: Answers,
 }
@@ -47,7 +51,9 @@ pub(super) struct Snapshot {
 pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, ReadError> {
     let everything = ListParams::default();
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
-    let (networks, pools, slices, claims, nodes, pods, agents, refused) = tokio::try_join!(
+    let given_up =
+        ListParams::default().fields(&format!("reason={}", PodEvent::NetworkDetachGivenUp.as_str()));
+    let (networks, pools, slices, claims, nodes, pods, agents, refused, given_up) = tokio::try_join!(
         list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
         readable(list("AddressPools", Api::all(client.clone()), &everything)),
         list_kept("ResourceSlices", Api::all(client.clone()), &ours, trim::whole),
@@ -56,6 +62,7 @@ pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, R
         list_kept("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything, trim::own_pod),
         readable(agents(client, namespace)),
         readable(refused_pods(client)),
+        readable(list_kept("Events", Api::all(client.clone()), &given_up, trim::whole)),
     )?;
     Ok(Snapshot {
         networks,
@@ -66,6 +73,7 @@ pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, R
         pods,
         agents,
         refused,
+        given_up,
         answers: Answers::default(),
     })
 }

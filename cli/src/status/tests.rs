@@ -194,6 +194,46 @@ async fn the_status_of_a_node_says_what_is_not_known_and_which_nodes_there_are_n
 }
 
 #[tokio::test]
+async fn a_status_lists_what_is_owed_or_left_on_each_node() {
+    let claim = |name: &str, pool: &str, reason: &str| {
+        let device = json!({"driver": "netclaim.dev", "pool": pool, "device": "net-fast", "request": "net"});
+        let mut reported = device.clone();
+        reported["conditions"] = json!([{"type": "Ready", "status": "False", "reason": reason, "message": "the switch says no",
+            "lastTransitionTime": "2026-11-22T00:00:00Z"}]);
+        json!({"metadata": {"namespace": "shop", "name": name}, "spec": {}, "status": {
+            "allocation": {"devices": {"results": [device]}}, "devices": [reported]}})
+    };
+    let client = api_server(move |uri| match uri {
+        _ if uri.starts_with(NETWORK) => items([network()]),
+        _ if uri.starts_with(SLICES) => items([slice("a", json!([]))]),
+        _ if uri.starts_with(NODES) => items([node("a")]),
+        _ if uri.starts_with(OWN_PODS) => {
+            items(["agent", "controller"].map(|name| own_pod(name, "a", "True", json!({"running": {}}))))
+        }
+        _ if uri.contains("/resourceclaims?") => items([
+            claim("db", "a", "DetachFailed"),
+            claim("web", "a", "AttachFailed"),
+            claim("all", "networks/fast", "DetachFailed"),
+        ]),
+        _ if uri.starts_with("/apis/events.k8s.io/v1/events?") && uri.contains("NetworkDetachGivenUp") => {
+            items([json!({"metadata": {"name": "e", "namespace": "shop"}, "eventTime": null,
+                "reason": "NetworkDetachGivenUp", "reportingController": "netclaim.dev", "reportingInstance": "a",
+                "regarding": {"kind": "Pod", "namespace": "shop", "name": "old"}, "note": "network fast: rules are left"})])
+        }
+        _ => items([]),
+    });
+    let text = text(&client, &client, "netclaim-system").await.unwrap();
+    let (_, said) = text.split_once("PROBLEMS\n").unwrap();
+    let (said, _) = said.split_once("\n\n").unwrap_or((said.trim_end(), ""));
+    assert_eq!(
+        said,
+        "* a DEL of claim shop/all is owed and fails: the switch says no\n\
+         * node a: a DEL of claim shop/db is owed and fails: the switch says no\n\
+         * node a: a DEL of pod shop/old was given up: network fast: rules are left"
+    );
+}
+
+#[tokio::test]
 async fn a_status_does_without_pools_and_daemon_sets_that_cannot_be_read() {
     for (code, reason) in [(403, "Forbidden"), (404, "NotFound")] {
         let client = api_server(move |uri| match uri {
