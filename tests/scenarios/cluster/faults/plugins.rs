@@ -140,6 +140,103 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
     test.delete_pod("p")
 }
 
+/// Says that nothing was made, as the draft of the specification has it.
+const MADE_NOTHING: &str = r#"echo '{"cniVersion": "1.0.0", "code": 50, "msg": "the daemon is away", "effectState": "none"}'; exit 1"#;
+const AWAY: &str = r#"echo '{"cniVersion": "1.0.0", "code": 11, "msg": "the daemon is away"}'; exit 1"#;
+
+/// Returns a script that runs `real`, with these beginnings of ADD and DEL.
+fn before(on_add: &str, on_del: &str, real: &str) -> String {
+    format!("case $CNI_COMMAND in ADD)\n{on_add}\n;; DEL)\n{on_del}\n;; esac\nexec /opt/cni/bin/{real}")
+}
+
+/// Installs a chained plugin that stands for one with rules on the host. Returns its type.
+fn rules(test: &Test<'_>, on_add: &str, on_del: &str) -> Result<String> {
+    test.plugin("rules", &before(on_add, on_del, "tuning"))
+}
+
+/// Creates a Network whose macvlan has the plugin chained. Returns its name.
+fn network_with(test: &Test<'_>, rules: &str) -> Result<String> {
+    test.network("a", |network| {
+        let first = network["spec"]["cni"]["plugins"][0].take();
+        network["spec"]["cni"]["plugins"] = json!([first, {"type": rules}]);
+    })
+}
+
+pub fn a_plugin_that_made_nothing_and_cannot_delete_keeps_no_pod_from_its_networks(
+    test: &Test<'_>,
+) -> Result<()> {
+    let chained = network_with(test, &rules(test, MADE_NOTHING, AWAY)?)?;
+    let alone = test.plugin("plugin", &before(MADE_NOTHING, AWAY, "macvlan"))?;
+    let alone = test.network("b", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(alone))?;
+    test.create([claim("chained", &chained), claim("alone", &alone)])?;
+    test.create([pod("one", &["chained"]), pod("two", &["alone"])])?;
+    for pod in ["one", "two"] {
+        test.event(pod, &["NetworkAttachFailed", "the daemon is away"])?;
+    }
+    // Their ADD works now, and their DEL does not.
+    rules(test, ":", AWAY)?;
+    test.plugin("plugin", &before(":", AWAY, "macvlan"))?;
+    for pod in ["one", "two"] {
+        test.runs_with(pod, &["net1"])?;
+    }
+    rules(test, ":", ":")?;
+    test.macvlan_after(":")?;
+    test.delete_pod("one")?;
+    test.delete_pod("two")
+}
+
+/// How long an address is looked at that must stay taken. The agent tries a plugin that may work later for 35 s.
+const TAKEN: Duration = Duration::from_secs(8);
+
+pub fn an_address_stays_taken_until_every_plugin_has_deleted_what_it_made(test: &Test<'_>) -> Result<()> {
+    let network = network_with(test, &rules(test, ":", ":")?)?;
+    test.start_pod("p", &network)?;
+    test.cluster.agent_away()?;
+    rules(test, ":", AWAY)?;
+    test.kubectl(&["delete", "pod", "p", "--wait=false"])?;
+    // The next agent finds neither the sandbox nor its namespace.
+    eventually(60, "the sandbox has ended", || {
+        ensure!(test.sandbox("p").is_err(), "it is there");
+        Ok(())
+    })?;
+    test.cluster.agent_back()?;
+    test.claim_is_not_ready("p", &["failed DEL", "the daemon is away"])?;
+    let ready = &test.get("resourceclaim", "p")?["status"]["devices"][0]["conditions"][0];
+    ensure!(ready["reason"] == "DetachFailed", "{ready}");
+    test.event("p", &["NetworkDetachFailed", "the daemon is away"])?;
+    let begin = Instant::now();
+    while begin.elapsed() < TAKEN {
+        let leases = test.cluster.node().leases()?;
+        ensure!(leases.len() == 1, "{leases:?} while the plugin has its rules");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let problems = test.netclaimctl(&["status", "--output=json"]).err().context("nothing is owed")?;
+    let owed = format!("a DEL of claim {}/p is owed and fails", test.namespace());
+    ensure!(problems.to_string().contains(&owed), "not in the status: {problems}");
+    rules(test, ":", ":")?;
+    test.node_has_leases(0)?;
+    test.kubectl(&["wait", "--for=delete", "pod/p", "--timeout=150s"]).map(drop)
+}
+
+pub fn a_link_of_another_program_in_the_pod_is_left_alone(test: &Test<'_>) -> Result<()> {
+    // The other program has made `net2` before the second network is attached.
+    let other = test.plugin(
+        "plugin",
+        "in=$(/opt/cni/bin/busybox cat)\n[ $CNI_COMMAND = VERSION ] || echo \"$in\" | CNI_IFNAME=net2 /opt/cni/bin/macvlan >&2\n\
+         echo \"$in\" | /opt/cni/bin/macvlan",
+    )?;
+    let (first, second) = (test.network_by(&other)?, test.macvlan("b")?);
+    test.create([claim("first", &first), claim("second", &second), pod("p", &["first", "second"])])?;
+    test.event("p", &["NetworkAttachFailed", &second, "the pod has a link net2 already"])?;
+    test.claim_is_not_ready("second", &["ifName"])?;
+    let before = test.interface("p", "net2")?;
+    std::thread::sleep(Duration::from_secs(3));
+    let after = test.interface("p", "net2")?;
+    ensure!(before.index == after.index, "{before:?} is {after:?} now");
+    test.has_not_started("p")?;
+    test.delete_pod("p")
+}
+
 pub fn a_plugin_can_use_the_programs_of_the_node(test: &Test<'_>) -> Result<()> {
     let missing = r#"echo '{"code": 101, "msg": "no env on this host"}'; exit 1"#;
     let plugin = test.macvlan_after(&format!("/usr/bin/env true 2>/dev/null || {{ {missing}; }}"))?;
