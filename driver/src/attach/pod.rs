@@ -296,26 +296,21 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     async fn add(&mut self, index: usize, sandbox: Sandbox, commands: &mut Commands<O::Owner>) {
-        let Some((mut record, turn)) = self.revised(index, &sandbox, commands).await else { return };
-        let key = record.key();
+        let Some(key) = self.records.get(index).map(Record::key) else { return };
+        if !self.can_begin(&key, &sandbox, commands).await {
+            return;
+        }
+        let Some((mut record, turn)) = self.revised(&key, &sandbox, commands).await else { return };
         if !self.advance(&mut record, Event::AddDue(sandbox.clone())) {
             return;
         }
         let traced = self.observer.trace(&record.plan, Operation::Add, &sandbox.id);
-        // Before the ADD is journalled: what is refused here owes no DEL.
-        let (attach, plan, of_add) = (Arc::clone(&self.attach), Arc::clone(&record.plan), sandbox.clone());
-        let looked = async move {
-            let begins = attach.can_begin(&plan.spec, &of_add).await;
-            begins.map_err(|failure| Failure::new(format!("{}: {failure}", plan.owner)))?;
-            attach.link_to_move(&plan.spec).await
-        };
-        match self.attend(looked, commands, |pod| pod.wanted.still_wants(&record)).await {
-            Ended::Done(Ok(link)) => record.moved_link = link,
-            Ended::Done(Err(failure)) => {
+        match self.attach.link_to_move(&record.plan.spec).await {
+            Ok(link) => record.moved_link = link,
+            Err(failure) => {
                 traced.failed(&failure);
                 return self.failed(&key, Operation::Add, failure).await;
             }
-            Ended::CutShort => return traced.failed(&"no longer wanted"),
         }
         if let Err(failure) = self.write(&record).await {
             traced.failed(&failure);
@@ -365,23 +360,43 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
+    /// Whether the ADD that is due can begin. The journal does not have it yet, so that nothing is owed if not.
+    async fn can_begin(&mut self, key: &str, sandbox: &Sandbox, commands: &mut Commands<O::Owner>) -> bool {
+        let Some(plan) = self.record(key).map(|record| Arc::clone(&record.plan)) else { return false };
+        let (attach, of_add) = (Arc::clone(&self.attach), sandbox.clone());
+        let looked = async move {
+            let begins = attach.can_begin(&plan.spec, &of_add).await;
+            begins.map_err(|failure| Failure::new(format!("{}: {failure}", plan.owner)))
+        };
+        match self.attend(looked, commands, |pod| pod.wants_in(key, sandbox)).await {
+            Ended::Done(Ok(())) => true,
+            Ended::Done(Err(failure)) => {
+                self.failed(key, Operation::Add, failure).await;
+                false
+            }
+            Ended::CutShort => false,
+        }
+    }
+
+    /// Whether an attachment is wanted in this sandbox.
+    fn wants_in(&self, key: &str, sandbox: &Sandbox) -> bool {
+        let want = self.record(key).map(|record| self.wanted.of(record));
+        matches!(want, Some(Want::Attached(wanted)) if wanted.id == sandbox.id)
+    }
+
     /// Returns the record whose ADD is due, with the plan of now, and what keeps that from others until it is journalled. `None`
     /// if there is nothing to add any more, or not now.
     async fn revised(
         &mut self,
-        index: usize,
+        key: &str,
         sandbox: &Sandbox,
         commands: &mut Commands<O::Owner>,
     ) -> Option<(Record<O::Owner>, Option<Box<dyn Any + Send>>)> {
-        let record = self.records.get(index)?;
-        let (key, plan, observer) = (record.key(), Arc::clone(&record.plan), Arc::clone(&self.observer));
-        let wants = |pod: &Self| {
-            let want = pod.record(&key).map(|record| pod.wanted.of(record));
-            matches!(want, Some(Want::Attached(wanted)) if wanted.id == sandbox.id)
-        };
+        let (plan, observer) = (Arc::clone(&self.record(key)?.plan), Arc::clone(&self.observer));
+        let wants = |pod: &Self| pod.wants_in(key, sandbox);
         match self.attend(async move { observer.revise(&plan).await }, commands, wants).await {
             Ended::Done(Ok(revised)) => {
-                let mut record = self.record(&key)?.clone();
+                let mut record = self.record(key)?.clone();
                 let turn = revised.map(|Revised { plan, turn }| {
                     tracing::info!(pod.uid = %self.uid, attachment = %key, "planned anew");
                     record.plan = Arc::new(plan);
@@ -390,7 +405,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 Some((record, turn))
             }
             Ended::Done(Err(failure)) => {
-                self.failed(&key, Operation::Add, failure).await;
+                self.failed(key, Operation::Add, failure).await;
                 None
             }
             Ended::CutShort => None,
