@@ -159,7 +159,7 @@ capacities! {
     ///
     /// Networks whose addresses the node counts, or with `capacity.addresses`
     ///
-    /// 1 or more
+    /// 1 or more; also 0 for [an address that the claim asks for](../tasks/static-addresses.md)
     ADDRESSES = "addresses",
     /// Interfaces that may exist at once.
     ///

@@ -2,7 +2,8 @@
 //!
 //! The scheduler needs these rules: every device has the same attribute keys; a capacity that every claim takes has the
 //! minimum 1 (with a default alone, a claim may request 0); amounts are whole; an exhausted capacity has no policy, whose
-//! default would be more than is there, and its device is tainted.
+//! default would be more than is there, and its device is tainted. Where claims can ask for reserved addresses, `addresses` has
+//! the minimum 0 instead: if none is left, its default keeps off all claims but those that request 0.
 
 use std::collections::BTreeMap;
 
@@ -41,6 +42,8 @@ pub struct Amounts {
     pub bandwidth: Option<Quantity>,
     /// Number of addresses, free and granted together.
     pub addresses: Option<Quantity>,
+    /// Whether claims can ask for reserved addresses, for which they need none of `addresses`.
+    pub reserved_addresses: bool,
     /// Number of interfaces.
     pub interfaces: Option<Quantity>,
     /// Segmentation ids.
@@ -52,7 +55,7 @@ impl Amounts {
     pub fn exhausted(&self) -> Option<&'static str> {
         let none = |amount: Option<Quantity>| amount.is_some_and(|amount| amount.value() == 0);
         match &self.segments {
-            _ if none(self.addresses) => Some(attributes::ADDRESSES),
+            _ if none(self.addresses) && !self.reserved_addresses => Some(attributes::ADDRESSES),
             _ if none(self.interfaces) => Some(attributes::INTERFACES),
             Some(Segments::Counted(0)) => Some(attributes::SEGMENTS),
             Some(Segments::Listed(ids)) if ids.is_empty() => Some(attributes::SEGMENTS),
@@ -88,7 +91,7 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         numa_node,
         declared,
     } = facts;
-    let Amounts { bandwidth, addresses, interfaces, segments } = amounts;
+    let Amounts { bandwidth, addresses, reserved_addresses, interfaces, segments } = amounts;
     let texts = [
         (attributes::NETWORK, network),
         (attributes::UPLINK, uplink),
@@ -106,9 +109,9 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
     published.extend(pci_bus_id.map(|value| (attributes::PCI_BUS_ID.to_owned(), text(value))));
     published.extend(numa_node.map(|value| (attributes::NUMA_NODE.to_owned(), number(value))));
     let capacities = [
-        (attributes::BANDWIDTH, bandwidth, 0),
-        (attributes::ADDRESSES, addresses, 1),
-        (attributes::INTERFACES, interfaces, 1),
+        (attributes::BANDWIDTH, bandwidth, Least { amount: 0, default: 0 }),
+        (attributes::ADDRESSES, addresses, Least { amount: u64::from(!reserved_addresses), default: 1 }),
+        (attributes::INTERFACES, interfaces, Least { amount: 1, default: 1 }),
     ];
     let mut capacity: BTreeMap<String, DeviceCapacity> = capacities
         .into_iter()
@@ -128,11 +131,19 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
     }
 }
 
-fn capacity(amount: Quantity, least: u64, shared: bool) -> DeviceCapacity {
+/// The least that a claim takes of a capacity.
+#[derive(Debug, Clone, Copy)]
+struct Least {
+    amount: u64,
+    /// What a claim takes that requests nothing.
+    default: u64,
+}
+
+fn capacity(amount: Quantity, least: Least, shared: bool) -> DeviceCapacity {
     let quantity = |amount: Quantity| ApiQuantity(amount.to_string());
-    let least = Quantity::new(least);
+    let (least, default) = (Quantity::new(least.amount), Quantity::new(least.default));
     let policy = CapacityRequestPolicy {
-        default: Some(quantity(least)),
+        default: Some(quantity(default)),
         valid_range: Some(CapacityRequestPolicyRange { min: quantity(least), ..Default::default() }),
         valid_values: None,
     };
@@ -150,7 +161,8 @@ pub fn record_claims(device: &mut Device) {
         |key: &String| counted.contains(&key.as_str()) || attributes::id_of_segment(key).is_some();
     let capacities = device.capacity.get_or_insert_default();
     if !capacities.keys().any(is_counted) {
-        let interfaces = capacity(Quantity::new(INTERFACES_OF_A_NODE), 1, true);
+        let least = Least { amount: 1, default: 1 };
+        let interfaces = capacity(Quantity::new(INTERFACES_OF_A_NODE), least, true);
         capacities.insert(attributes::INTERFACES.to_owned(), interfaces);
     }
 }
@@ -239,8 +251,13 @@ mod tests {
             ..Facts::default()
         };
         let one = Some(Quantity::new(1));
-        let amounts =
-            |segments| Amounts { bandwidth: one, addresses: one, interfaces: one, segments: Some(segments) };
+        let amounts = |segments| Amounts {
+            bandwidth: one,
+            addresses: one,
+            interfaces: one,
+            segments: Some(segments),
+            ..Amounts::default()
+        };
         let counted = device("a".into(), facts, amounts(Segments::Counted(1)), true);
         let of = |attribute: &DeviceAttribute| match (&attribute.string, attribute.int) {
             (Some(_), None) => "string",
@@ -272,7 +289,8 @@ mod tests {
         let facts = Facts { declared: declared.collect(), numa_node: Some(0), ..Facts::default() };
         let one = Some(Quantity::new(1));
         let segments = Some(Segments::Listed((100..112).collect()));
-        let amounts = Amounts { bandwidth: one, addresses: one, interfaces: one, segments };
+        let amounts =
+            Amounts { bandwidth: one, addresses: one, interfaces: one, segments, ..Amounts::default() };
         let device = device("a".into(), facts, amounts, true);
         let attributes = device.attributes.iter().flatten().count();
         assert!(attributes + device.capacity.iter().flatten().count() <= 32);
@@ -299,7 +317,8 @@ mod tests {
     fn an_exhausted_capacity_has_no_policy_which_could_not_hold_its_default() {
         let zero = Some(Quantity::new(0));
         let segments = Some(Segments::Counted(0));
-        let amounts = Amounts { bandwidth: zero, addresses: zero, interfaces: zero, segments };
+        let amounts =
+            Amounts { bandwidth: zero, addresses: zero, interfaces: zero, segments, ..Amounts::default() };
         assert_eq!(amounts.exhausted(), Some("addresses"));
         let device = device("a".into(), Facts::default(), amounts, true);
         let with_policy = device.capacity.iter().flatten().filter(|(_, c)| c.request_policy.is_some());
@@ -327,5 +346,21 @@ mod tests {
         );
         let exclusive = device("a".into(), Facts::default(), amounts, false).capacity.into_iter().flatten();
         assert!(exclusive.into_iter().all(|(_, c)| c.request_policy.is_none()));
+    }
+
+    #[test]
+    fn without_an_address_a_device_with_reserved_ones_takes_only_claims_that_request_none() {
+        let (zero, five) = (Some(Quantity::new(0)), Some(Quantity::new(5)));
+        for addresses in [zero, five] {
+            let amounts = Amounts { addresses, reserved_addresses: true, ..Amounts::default() };
+            assert_eq!(amounts.exhausted(), None, "no taint, which would keep off claims with `ips`");
+            let device = device("a".into(), Facts::default(), amounts, true);
+            let capacity = serde_json::to_value(&device.capacity.expect("capacities")["addresses"]);
+            let policy = serde_json::json!({"default": "1", "validRange": {"min": "0"}});
+            assert_eq!(capacity.expect("JSON")["requestPolicy"], policy);
+        }
+        let interfaces =
+            Amounts { addresses: zero, reserved_addresses: true, interfaces: zero, ..Amounts::default() };
+        assert_eq!(interfaces.exhausted(), Some("interfaces"));
     }
 }

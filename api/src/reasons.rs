@@ -113,6 +113,10 @@ reasons! {
         ///
         /// Add a range to the Network's `addresses` or to its AddressPool. `kubectl get addressblocks.netclaim.dev` shows which nodes have what.
         Exhausted,
+        /// All addresses are reserved, so that nodes need no blocks: only claims get one that ask for it.
+        ///
+        /// Ask as [static addresses](../tasks/static-addresses.md) says, or reserve fewer.
+        OnlyReserved,
         /// The AddressPool that the Network names does not exist or is not accepted.
         ///
         /// Create or correct the pool. Nodes keep the blocks that they have.
@@ -219,7 +223,7 @@ impl ConditionReason for AddressesReason {
     const OBJECTS: &'static str = "accepted Networks with `addresses`";
 
     fn status(self) -> bool {
-        self == Self::Free
+        matches!(self, Self::Free | Self::OnlyReserved)
     }
 }
 

@@ -71,6 +71,12 @@ impl Acceptance {
         self.before = status;
     }
 
+    /// Returns what the status says of the last look through the Network's own ranges.
+    pub(crate) fn surveyed(&self) -> Option<i64> {
+        let is_present = self.before.observed_generation == self.generation;
+        self.before.addresses.filter(|_| is_present)?.surveyed
+    }
+
     /// Whether `status` changes more than the nodes that the Network is on.
     pub(crate) fn changes_with(&self, status: &NetworkStatus) -> bool {
         find(&self.before.conditions, ACCEPTED) != find(&status.conditions, ACCEPTED)
@@ -175,6 +181,9 @@ fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> 
     let message = match supply {
         // Without numbers: every agent watches Networks, and numbers change all the time.
         Supply::Free => "every node has the addresses that it wants".to_owned(),
+        Supply::OnlyReserved => {
+            "all addresses are reserved: claims get those that they ask for by ips".to_owned()
+        }
         Supply::Exhausted(nodes) => format!(
             "no block of addresses is free for {}: nodes have leased {leased} of {size} addresses, of which pods have {used}, \
              and {free} are in no block; add a range",

@@ -66,6 +66,7 @@ fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
     let amounts = Amounts {
         bandwidth: spec.capacity.bandwidth,
         addresses: spec.capacity.addresses,
+        reserved_addresses: false,
         interfaces: spec.capacity.interfaces,
         segments: None,
     };

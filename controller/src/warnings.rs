@@ -48,6 +48,10 @@ impl Overlaps {
         for (name, warning) in overlaps(accepted(), &good_pools) {
             found.entry(name.clone()).or_default().push(warning);
         }
+        for (name, spec) in accepted() {
+            let pool = spec.addresses.as_ref().and_then(|addresses| good_pools.get(addresses.pool.as_ref()?));
+            found.entry(name.clone()).or_default().extend(pool.and_then(|pool| spec.serves_nobody(pool)));
+        }
         let own_ranges = accepted().filter_map(|(name, spec)| {
             let pool = spec.addresses.as_ref().and_then(NetworkAddresses::inline)?;
             Some((name.clone(), NodeOverlaps::of(&pool, nodes)))
@@ -175,6 +179,31 @@ mod tests {
             let found = overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default());
             assert!(found.len() == 1 && found[0].to_string().contains(other), "{found:?}");
         }
+    }
+
+    #[test]
+    fn a_network_without_ips_gets_a_warning_of_a_pool_that_is_all_reserved() {
+        let pool = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool", "metadata": {"name": "plant"},
+            "spec": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]}});
+        let mut pools = Catalog::<PoolAcceptance>::default();
+        pools.update(vec![Arc::new(serde_json::from_value(pool).unwrap())]);
+        let found = |ips: bool| {
+            let network = network(
+                json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"pool": "plant"}, "allow": {"ips": ips},
+                "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+            );
+            let mut networks = Catalog::<Acceptance>::default();
+            networks.update(vec![network]);
+            let overlaps = Overlaps::of(&networks, &pools, &Nodes::new());
+            let accepted = networks.get("storage").unwrap().judgement.result.as_ref().unwrap();
+            overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default())
+        };
+        assert_eq!(found(true), []);
+        let warning = found(false).remove(0).to_string();
+        assert!(
+            warning.starts_with("spec.allow.ips: is not set, and all addresses are reserved"),
+            "{warning}"
+        );
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         bandwidth: None,
         segment: None,
         addresses: None,
+        takes_no_address: false,
         link: None,
         attributes: serde_json::Map::new(),
     };

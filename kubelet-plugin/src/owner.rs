@@ -131,6 +131,9 @@ pub struct Owner {
     /// Its addresses, where the network has any that nodes share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Addresses>,
+    /// Whether the claim was charged for none of the addresses that nodes hand out, because it asked for reserved ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_no_address: bool,
     /// The link of the node that it is on. Plans of earlier agents lack it: read it by [`link_of`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<OnLink>,

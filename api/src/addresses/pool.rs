@@ -207,6 +207,10 @@ pub struct AddressTotals {
     pub used: i64,
     /// Addresses in blocks that no node has leased.
     pub free: i64,
+    /// Digest of the ranges, and of the Networks that draw from them, for which the controller has looked whether pods have
+    /// addresses of them from before. Until it is that of the present ones, nodes lease no more blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surveyed: Option<i64>,
 }
 
 /// What a pool is named by in the names of its blocks and leases.
@@ -443,9 +447,25 @@ impl AddressPoolSpec {
         with_routes(json!({"type": "host-local", "ranges": sets}), &self.routes)
     }
 
-    /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all usable addresses.
+    /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all usable addresses, or
+    /// some for which a claim can ask if pods get no others.
     pub fn sample(&self) -> Value {
-        self.host_local(&self.usable())
+        let can_ask = self.can_ask();
+        let first = |family| can_ask.iter().find(|span| span.family() == family).map(|span| span.first());
+        let asked: Vec<IpAddr> = self.families().into_iter().filter_map(first).collect();
+        let fixed = (!self.has_usable()).then(|| self.fixed(&asked).ok()).flatten();
+        fixed.unwrap_or_else(|| self.host_local(&self.usable()))
+    }
+
+    /// Whether pods get addresses that do not ask for any: one of each family.
+    pub fn has_usable(&self) -> bool {
+        self.families().into_iter().all(|family| self.size(family) > 0)
+    }
+
+    /// Whether claims can ask for addresses: for one of each family.
+    pub fn can_be_asked(&self) -> bool {
+        let can_ask = self.can_ask();
+        self.families().into_iter().all(|family| can_ask.iter().any(|span| span.family() == family))
     }
 
     /// Returns the `ipam` object by which `static` gives an attachment the addresses that [`asked`](Self::asked) has returned.
@@ -577,11 +597,17 @@ impl AddressPoolSpec {
                 problems.push(Invalid::new(format!("routes[{i}].gw"), "is not of the family of dst"));
             }
         }
-        let is_empty = |family: &Family| self.size(*family) == 0 && self.reserved.is_empty();
+        // A pod gets an address of each family: it needs all of them or none.
         if problems.is_empty()
-            && let Some(family) = self.families().into_iter().find(is_empty)
+            && let Some(family) = self.families().into_iter().find(|family| self.size(*family) == 0)
+            && !self.can_be_asked()
         {
-            problems.push(Invalid::new("ranges", format!("no {family} address is left for pods")));
+            let field = if self.reserved.is_empty() { "ranges" } else { "reserved" };
+            let advice = match self.reserved.as_slice() {
+                [] => "",
+                _ => ", and claims cannot ask for one of each family: reserve fewer, or some of each family",
+            };
+            problems.push(Invalid::new(field, format!("no {family} address is left for pods{advice}")));
         }
         for family in Family::ALL {
             let Some(prefix) = self.block_size.and_then(|size| size.of(family)) else { continue };
@@ -756,6 +782,36 @@ mod tests {
         );
         let twice = json!({"ranges": [{"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.99"}, {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.90"}]});
         assert_eq!(problems(twice), ["ranges[1]: has 10.0.0.90-10.0.0.99, which ranges[0] has, too"]);
+    }
+
+    #[test]
+    fn a_pool_that_is_all_reserved_serves_claims_that_ask() {
+        let all = json!({"ranges": [{"subnet": "10.30.0.0/28"}, {"subnet": "fd00::/124"}],
+            "reserved": ["10.30.0.0/28", "fd00::/124"]});
+        assert_eq!(problems(all.clone()), [""; 0]);
+        let all = pool(all);
+        assert!(!all.has_usable() && all.can_be_asked());
+        let sample = all.sample();
+        assert_eq!(sample["type"], "static");
+        assert_eq!(sample["addresses"][0], json!({"address": "10.30.0.2/28", "gateway": "10.30.0.1"}));
+        let some = pool(json!({"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.8/29"]}));
+        assert!(some.has_usable() && some.can_be_asked());
+        assert_eq!(some.sample()["type"], "host-local");
+    }
+
+    #[test]
+    fn a_pool_that_serves_nobody_is_refused_by_its_own_field() {
+        let of_gateway = json!({"ranges": [{"subnet": "10.30.0.0/30", "exclude": ["10.30.0.2"]}], "reserved": ["10.30.0.1"]});
+        let advice = "claims cannot ask for one of each family: reserve fewer, or some of each family";
+        assert_eq!(
+            problems(of_gateway),
+            [format!("reserved: no IPv4 address is left for pods, and {advice}")]
+        );
+        let of_one_family = json!({"ranges": [{"subnet": "10.30.0.0/28"}, {"subnet": "fd00::/124"}], "reserved": ["fd00::/124"]});
+        assert_eq!(
+            problems(of_one_family),
+            [format!("reserved: no IPv6 address is left for pods, and {advice}")]
+        );
     }
 
     #[test]

@@ -127,6 +127,21 @@ fn meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
     !apart && tags.0.is_some() && tags.0 == tags.1 && same_link(one, other)
 }
 
+/// Whether it cannot be excluded that pods of both are on one layer 2.
+pub fn may_meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
+    let apart = match (&one.node_selector, &other.node_selector) {
+        (Some(one), Some(other)) => one.selector.contradicts(&other.selector),
+        _ => false,
+    };
+    let same_tag = tag(one).zip(tag(other)).is_none_or(|(one, other)| one == other);
+    let is_open = |one: &UplinkSelector, other: &UplinkSelector| {
+        one.interfaces.is_empty() != other.interfaces.is_empty()
+    };
+    let unknown =
+        one.uplink.as_ref().zip(other.uplink.as_ref()).is_some_and(|(one, other)| is_open(one, other));
+    !apart && same_tag && (unknown || same_link(one, other))
+}
+
 fn same_link(one: &NetworkSpec, other: &NetworkSpec) -> bool {
     let same_bridge = one.bridge().is_some() && one.bridge() == other.bridge();
     match (&one.uplink, &other.uplink) {
@@ -270,6 +285,22 @@ mod tests {
             spec["cni"]["plugins"][0]["vlanId"] = json!(7);
         }));
         assert!(warned(|spec| spec["nodeSelector"] = json!({"matchLabels": {"rack": "7"}})));
+    }
+
+    #[test]
+    fn only_networks_that_are_certainly_apart_cannot_meet() {
+        let meets = |change: &dyn Fn(&mut Value)| may_meet(&network(|_| {}), &network(change));
+        assert!(meets(&|_| {}));
+        assert!(
+            meets(&|spec| spec["uplink"] = json!({"attributes": {"segment": "a"}})),
+            "the links are not known"
+        );
+        assert!(meets(&|spec| spec["cni"]["plugins"][0]["type"] = json!("vlan")), "any VLAN");
+        assert!(!meets(&|spec| spec["uplink"] = json!({"interfaces": ["eth3"]})));
+        assert!(!meets(&|spec| {
+            spec["cni"]["plugins"][0]["type"] = json!("vlan");
+            spec["cni"]["plugins"][0]["vlanId"] = json!(7);
+        }));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
-use crate::addresses::NetworkAddresses;
+use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{Plugin, declares, is_inside_pod, whereabouts_problems};
 use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, node_selector, template};
 
@@ -122,7 +122,7 @@ impl NetworkSpec {
         let (index, _) =
             self.plugins().enumerate().find(|(_, plugin)| plugin.get("ipam").is_some_and(repeats))?;
         let problem = "host-local counts on each node for itself, so that pods on two nodes get one address: move the ranges \
-                       to spec.addresses, and write \"ipam\": \"${addresses}\" here";
+                       to spec.addresses, and write \"ipam\": \"${addresses}\" here; pods keep the addresses that they have";
         Some(Invalid::new(format!("spec.cni.plugins[{index}].ipam"), problem))
     }
 
@@ -142,6 +142,8 @@ impl NetworkSpec {
         if self.capacity.addresses.is_some() {
             problems.push(Invalid::new("spec.capacity.addresses", ADDRESSES_COUNTED));
         }
+        let inline = addresses.inline().filter(|pool| pool.problems().is_empty());
+        problems.extend(inline.and_then(|pool| self.serves_nobody(&pool)));
         if places != 1 && !ipams.is_empty() {
             let problem = format!(
                 "{places} plugins use them: write \"ipam\": {ADDRESSES:?} in the one that has the interface"
@@ -149,6 +151,12 @@ impl NetworkSpec {
             problems.push(Invalid::new("spec.addresses", problem));
         }
         problems
+    }
+
+    /// Returns why no pod gets an address of the pool that the network draws from, if none does.
+    pub fn serves_nobody(&self, pool: &AddressPoolSpec) -> Option<Invalid> {
+        let problem = "is not set, and all addresses are reserved for claims that ask for them: set it, or reserve fewer";
+        (!self.allow.ips && !pool.has_usable()).then(|| Invalid::new("spec.allow.ips", problem))
     }
 
     /// An `ipam` like those that attachments get, to check the conflist with.
@@ -507,7 +515,7 @@ mod tests {
     #[test]
     fn addresses_that_nobody_would_get_are_refused() {
         type Change = fn(&mut Value);
-        let cases: [(Change, &str); 6] = [
+        let cases: [(Change, &str); 7] = [
             (
                 |spec| spec["cni"]["plugins"][0]["ipam"] = json!({"type": "dhcp"}),
                 "spec.addresses: 0 plugins use them",
@@ -518,6 +526,13 @@ mod tests {
                 "spec.addresses.ranges[0].subnet: 10.20.0.1/22 has host bits",
             ),
             (|spec| spec["addresses"] = json!({}), "spec.addresses.ranges: is empty"),
+            (
+                |spec| {
+                    spec["addresses"]["reserved"] = json!(["10.20.0.0/22"]);
+                    spec["allow"]["ips"] = json!(false);
+                },
+                "spec.allow.ips: is not set, and all addresses are reserved",
+            ),
             (
                 |spec| spec["cni"]["plugins"][0]["x"] = json!("${addresses}"),
                 "spec.cni.plugins[0].x: ${addresses} stands for",

@@ -44,6 +44,12 @@ pub(crate) fn total(capacity: &DeviceCapacity) -> Option<i128> {
     billionths(&capacity.value.0).ok()
 }
 
+/// Whether a request can take nothing of the capacity.
+pub(crate) fn can_be_none(capacity: &DeviceCapacity) -> bool {
+    let range = capacity.request_policy.as_ref().and_then(|policy| policy.valid_range.as_ref());
+    range.is_some_and(|range| billionths(&range.min.0) == Ok(0))
+}
+
 /// What a request takes of a capacity; `None` if an amount of the policy cannot be read.
 fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Option<i128> {
     let policy = capacity.request_policy.as_ref();
@@ -117,6 +123,7 @@ mod tests {
         let values =
             json!({"value": "10", "requestPolicy": {"default": "0", "validValues": ["0", "1", "4"]}});
         let default = json!({"value": "10", "requestPolicy": {"default": "1"}});
+        let fixed = json!({"value": "0", "requestPolicy": {"default": "1", "validRange": {"min": "0"}}});
         let plain = json!({"value": "10"});
         for (capacity, requested, amount) in [
             (&steps, None, "0"),
@@ -134,6 +141,8 @@ mod tests {
             (&values, Some("1"), "1"),
             (&default, None, "1"),
             (&default, Some("0"), "0"),
+            (&fixed, None, "1"),
+            (&fixed, Some("0"), "0"),
             (&plain, None, "10"),
             (&plain, Some("3"), "3"),
         ] {

@@ -141,6 +141,11 @@ pub enum Cause {
         /// Claims that have the rest, the first ones by name; none if all of it were not enough.
         holders: Vec<Holder>,
     },
+    /// No address is free, and the request needs none: its claim asks for reserved ones.
+    NeedsNoAddress {
+        /// How many the device has.
+        total: Amount,
+    },
     /// Other devices of the pool are in a use that excludes the device's.
     Excluded {
         /// These uses; none if the counters do not tell them.
@@ -331,6 +336,10 @@ impl fmt::Display for Brief<'_> {
             Cause::Capacity { capacity, wanted, total, free, .. } => {
                 write_capacity(f, plain(capacity), *wanted, *total, *free)
             }
+            Cause::NeedsNoAddress { total } => write!(
+                f,
+                "0 of {total} addresses free, and a request with ips needs none of them: write capacity.requests.addresses: \"0\""
+            ),
             Cause::Excluded { by } if by.is_empty() => {
                 f.write_str("other devices of its link are in a use that excludes it")
             }

@@ -570,7 +570,7 @@ fn causes_of_placed(
         });
     }
     match capacity::taken(candidate.device, &request.capacity) {
-        Ok(taken) => causes.extend(short_capacities(candidate, &taken, held)),
+        Ok(taken) => causes.extend(short_capacities(request, candidate, &taken, held)),
         Err(cause) => causes.push(cause),
     }
     causes.extend(exclusion(candidate, pools, holdings));
@@ -594,6 +594,7 @@ fn selected(request: &Request, candidate: &Candidate<'_>, deadline: Option<Insta
 }
 
 fn short_capacities<'a>(
+    request: &'a Request,
     candidate: &'a Candidate<'_>,
     taken: &'a BTreeMap<String, i128>,
     held: &'a [Held],
@@ -603,7 +604,13 @@ fn short_capacities<'a>(
         let known = capacity::total(capacity).zip(used(held, name));
         let Some((total, used)) = known else { return Some(Cause::AmountUnknown { of: name.clone() }) };
         let free = total.saturating_sub(used);
-        (wanted > free).then(|| Cause::Capacity {
+        if wanted <= free {
+            return None;
+        }
+        if name == attributes::ADDRESSES && request.asks_for_ips && capacity::can_be_none(capacity) {
+            return Some(Cause::NeedsNoAddress { total: Amount(total) });
+        }
+        Some(Cause::Capacity {
             capacity: name.clone(),
             wanted: Amount(wanted),
             total: Amount(total),

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::{
-    CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint, DeviceToleration,
-    ResourceClaim,
+    CapacityRequirements, DeviceClaimConfiguration, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint,
+    DeviceToleration, ResourceClaim,
 };
+use netclaim_api::DRIVER_NAME;
 use netclaim_api::quantity::billionths;
 use serde::Serialize;
 
@@ -65,6 +66,8 @@ pub(crate) struct Request {
     pub(crate) tolerations: Vec<DeviceToleration>,
     /// In billionths, by the name that the claim spells.
     pub(crate) capacity: BTreeMap<String, i128>,
+    /// Whether a configuration of the claim asks for addresses.
+    pub(crate) asks_for_ips: bool,
     pub(crate) admin_access: bool,
     /// The resource of a limit.
     pub(crate) resource: Option<String>,
@@ -153,14 +156,34 @@ pub(crate) fn of_claim(
     classes: &[DeviceClass],
     compiler: &mut Compiler,
 ) -> Vec<Alternatives> {
-    let requests = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref()?.requests.as_ref());
-    let requests = requests.into_iter().flatten();
-    requests.map(|request| alternatives(name, request, classes, compiler)).collect()
+    let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
+    let requests = devices.and_then(|devices| devices.requests.as_ref()).into_iter().flatten();
+    let configs = devices.and_then(|devices| devices.config.as_deref()).unwrap_or_default();
+    requests.map(|request| alternatives(name, request, configs, classes, compiler)).collect()
+}
+
+/// Whether a configuration of the driver asks for addresses for a request, or one of its alternatives.
+fn asks_for_ips(configs: &[DeviceClaimConfiguration], request: &str, alternative: Option<&str>) -> bool {
+    let names = |name: &String| match name.split_once('/') {
+        Some((main, of_main)) => main == request && Some(of_main) == alternative,
+        None => name == request,
+    };
+    let applies = |config: &&DeviceClaimConfiguration| {
+        config.requests.as_ref().is_none_or(|requests| requests.is_empty() || requests.iter().any(names))
+    };
+    let opaque = configs.iter().filter(applies).filter_map(|config| config.opaque.as_ref());
+    let mut parameters =
+        opaque.filter(|opaque| opaque.driver == DRIVER_NAME).map(|opaque| &opaque.parameters.0);
+    parameters.any(|parameters| {
+        let has = |field: &str| parameters[field].as_array().is_some_and(|ips| !ips.is_empty());
+        has("ips") || has("replicaIPs")
+    })
 }
 
 fn alternatives(
     claim: &str,
     request: &DeviceRequest,
+    configs: &[DeviceClaimConfiguration],
     classes: &[DeviceClass],
     compiler: &mut Compiler,
 ) -> Alternatives {
@@ -177,6 +200,7 @@ fn alternatives(
         count: exactly.count,
         tolerations: exactly.tolerations.as_deref(),
         capacity: exactly.capacity.as_ref(),
+        asks_for_ips: asks_for_ips(configs, &request.name, None),
         admin_access: exactly.admin_access == Some(true),
         is_derived: exactly.derived_attributes.as_ref().is_some_and(|derived| !derived.is_empty()),
     });
@@ -188,6 +212,7 @@ fn alternatives(
         count: alternative.count,
         tolerations: alternative.tolerations.as_deref(),
         capacity: alternative.capacity.as_ref(),
+        asks_for_ips: asks_for_ips(configs, &request.name, Some(&alternative.name)),
         admin_access: false,
         is_derived: alternative.derived_attributes.as_ref().is_some_and(|derived| !derived.is_empty()),
     });
@@ -203,6 +228,7 @@ struct Asked<'a> {
     count: Option<i64>,
     tolerations: Option<&'a [DeviceToleration]>,
     capacity: Option<&'a CapacityRequirements>,
+    asks_for_ips: bool,
     admin_access: bool,
     is_derived: bool,
 }
@@ -251,6 +277,7 @@ impl Asked<'_> {
             wanted,
             tolerations: self.tolerations.unwrap_or_default().to_vec(),
             capacity,
+            asks_for_ips: self.asks_for_ips,
             admin_access: self.admin_access,
             resource: None,
             hopeless,

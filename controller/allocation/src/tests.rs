@@ -275,6 +275,36 @@ fn a_capacity_that_others_have_is_told_with_its_numbers() {
 }
 
 #[test]
+fn a_claim_with_ips_is_told_that_it_needs_no_address_of_a_node() {
+    let asking = |ips: Value, more: Value, min: &str| {
+        let mut claim = serde_json::to_value(claim("db", json!([request("storage", more)]))).unwrap();
+        let parameters =
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "ips": ips});
+        claim["spec"]["devices"]["config"] =
+            json!([{"opaque": {"driver": "netclaim.dev", "parameters": parameters}}]);
+        let policy = json!({"default": "1", "validRange": {"min": min}});
+        let device = json!({"capacity": {"addresses": {"value": "0", "requestPolicy": policy}}});
+        Case::new(from(claim), json!([network_device(device)]))
+    };
+    let ips = || json!(["10.30.0.5"]);
+    let none = json!({"capacity": {"requests": {"addresses": "0"}}});
+    assert_eq!(asking(ips(), none, "0").words().0, Answer::Yes);
+    assert_eq!(
+        asking(ips(), json!({}), "0").refusal(),
+        "Network storage: 0 of 0 addresses free, and a request with ips needs none of them: write \
+         capacity.requests.addresses: \"0\""
+    );
+    let others = [asking(ips(), json!({}), "1"), asking(json!([]), json!({}), "0")];
+    for other in others {
+        assert_eq!(
+            other.refusal(),
+            "Network storage: addresses: 1 wanted, but there are 0 in all",
+            "no reserved addresses, or the claim asks for none"
+        );
+    }
+}
+
+#[test]
 fn a_capacity_that_the_device_lacks_or_does_not_grant_is_told() {
     let asking = |capacity: &str, amount: &str| {
         let more = json!({"capacity": {"requests": {capacity: amount}}});

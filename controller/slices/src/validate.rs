@@ -231,7 +231,14 @@ fn capacity(field: &str, capacity: &DeviceCapacity, faults: &mut Faults<'_>) {
 
 fn request_policy(field: &str, policy: &CapacityRequestPolicy, value: &Quantity, faults: &mut Faults<'_>) {
     if let Some(default) = &policy.default {
-        faults.at_most(&format!("{field}.default"), default, "the capacity", value);
+        let field = format!("{field}.default");
+        let below = |min: &Quantity| billionths(&min.0).ok() < billionths(&default.0).ok();
+        // If a claim can request less than the default, the scheduler only passes over the claims that do not.
+        if policy.valid_range.as_ref().is_some_and(|range| below(&range.min)) {
+            faults.not_negative(&field, default);
+        } else {
+            faults.at_most(&field, default, "the capacity", value);
+        }
     }
     for (i, valid) in policy.valid_values.iter().flatten().enumerate() {
         faults.at_most(&format!("{field}.validValues[{i}]"), valid, "the capacity", value);
@@ -283,6 +290,8 @@ mod tests {
             {"name": "a", "capacity": {"bandwidth": {"value": "10G", "requestPolicy": policy}},
              "consumesCounters": [{"counterSet": "eth1", "counters": {"iv-0": {"value": "64"}}}]},
             {"name": "b", "capacity": {"x": {"value": "0"}}},
+            {"name": "c", "allowMultipleAllocations": true,
+             "capacity": {"x": {"value": "0", "requestPolicy": {"default": "1", "validRange": {"min": "0"}}}}},
         ]);
         assert_eq!(
             faults_of(devices, json!([{"name": "eth1", "counters": {"iv-0": {"value": "64"}}}])),

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::{DeviceSelector, ResourceClaim};
+use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceSelector, ResourceClaim};
 use kube::Client;
-use netclaim_api::NetworkName;
+use netclaim_api::quantity::billionths;
+use netclaim_api::{NetworkName, attributes};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -55,17 +56,25 @@ impl Reader {
     }
 }
 
-/// Returns the DeviceClass and the selectors of each request, and of each alternative.
+/// Returns the DeviceClass and the selectors of each request, and of each alternative, that takes addresses of nodes' blocks.
 fn requests(claim: &ResourceClaim) -> impl Iterator<Item = (&str, Option<&[DeviceSelector]>)> {
     let devices = claim.spec.iter().filter_map(|spec| spec.devices.as_ref());
     let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
     requests.flat_map(|request| {
-        let exactly = request.exactly.iter();
+        let exactly = request.exactly.iter().filter(|one| takes_addresses(one.capacity.as_ref()));
         let exactly =
             exactly.map(|exactly| (exactly.device_class_name.as_str(), exactly.selectors.as_deref()));
         let alternatives = request.first_available.iter().flatten();
+        let alternatives = alternatives.filter(|one| takes_addresses(one.capacity.as_ref()));
         exactly.chain(alternatives.map(|one| (one.device_class_name.as_str(), one.selectors.as_deref())))
     })
+}
+
+/// Whether a request needs addresses of a node's block. One for reserved addresses requests 0.
+fn takes_addresses(capacity: Option<&CapacityRequirements>) -> bool {
+    let requests = capacity.and_then(|capacity| capacity.requests.as_ref());
+    let amount = requests.and_then(|requests| requests.get(attributes::ADDRESSES));
+    amount.is_none_or(|amount| billionths(&amount.0) != Ok(0))
 }
 
 /// Returns the Networks that the selectors may name: what stands between two quotes and can be a name.
@@ -122,12 +131,15 @@ mod tests {
                 {"name": "one", "exactly": {"deviceClassName": "storage"}},
                 {"name": "two", "firstAvailable": [
                     {"name": "a", "deviceClassName": "storage", "selectors": selectors("network == 'red'")},
-                    {"name": "b", "deviceClassName": "any", "selectors": selectors("network == 'blue'")}]}]}}});
+                    {"name": "b", "deviceClassName": "any", "selectors": selectors("network == 'blue'")}]},
+                {"name": "three", "exactly": {"deviceClassName": "static", "capacity": {"requests": {"addresses": "0"}}}}]}}});
         let class = |name: &str, expression: &str| {
             json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
                 "spec": {"selectors": selectors(expression)}})
         };
-        let answers = [claim.clone(), class("any", "true"), class("storage", "network == 'store'"), claim];
+        let (of_static, of_storage) = ("network == 'plc'", "network == 'store'");
+        let classes = [class("any", "true"), class("static", of_static), class("storage", of_storage)];
+        let answers = [vec![claim.clone()], classes.into(), vec![claim]].concat();
         let server = tokio::spawn(async move {
             let mut seen = Vec::new();
             for answer in answers {
@@ -141,17 +153,17 @@ mod tests {
         let question = Question::new("u1", "shop", ["c"]);
         for _ in 0..2 {
             let networks = reader.networks(&question).await.unwrap().unwrap();
-            assert_eq!(text(networks), ["blue", "red", "store"]);
+            assert_eq!(text(networks), ["blue", "red", "store"], "without that of the reserved address");
         }
         let seen = server.await.unwrap();
         let paths = seen.iter().map(|(path, _)| path.trim_start_matches("/apis/resource.k8s.io/v1/"));
         let claim = "namespaces/shop/resourceclaims/c";
         assert_eq!(
             paths.collect::<Vec<_>>(),
-            [claim, "deviceclasses/any", "deviceclasses/storage", claim],
+            [claim, "deviceclasses/any", "deviceclasses/static", "deviceclasses/storage", claim],
             "classes are read once"
         );
-        assert!(seen[3].1 - seen[0].1 >= Duration::from_millis(150), "requests have a pace");
+        assert!(seen[4].1 - seen[0].1 >= Duration::from_millis(200), "requests have a pace");
     }
 
     #[tokio::test(start_paused = true)]

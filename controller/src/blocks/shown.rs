@@ -40,7 +40,7 @@ impl State {
             .supply
             .iter()
             .filter_map(|(network, supply)| match supply {
-                Supply::Free => None,
+                Supply::Free | Supply::OnlyReserved => None,
                 Supply::Exhausted(nodes) => Some((network.to_string(), named(nodes.iter()))),
                 Supply::PoolMissing(pool) => Some((network.to_string(), format!("no AddressPool {pool}"))),
             })

@@ -253,6 +253,8 @@ impl Leaving {
 pub(crate) enum Supply {
     /// Every node has as many as it wants, or can get them.
     Free,
+    /// Nodes need none: all are reserved for claims that ask for them.
+    OnlyReserved,
     /// No block is free for these nodes.
     Exhausted(BTreeSet<String>),
     /// There is no accepted AddressPool of this name.
@@ -264,6 +266,7 @@ impl Supply {
     pub(crate) fn reason(&self) -> AddressesReason {
         match self {
             Self::Free => AddressesReason::Free,
+            Self::OnlyReserved => AddressesReason::OnlyReserved,
             Self::Exhausted(_) => AddressesReason::Exhausted,
             Self::PoolMissing(_) => AddressesReason::PoolMissing,
         }
@@ -338,16 +341,21 @@ impl Leasing {
         now: Instant,
         plan: &mut Plan,
     ) {
+        // A node needs no block from which nobody gets an address.
+        let (has_usable, nobody) = (spec.has_usable(), BTreeSet::new());
         let networks: BTreeMap<&NetworkName, &BTreeSet<String>> = world
             .networks
             .iter()
             .filter_map(|(name, draw)| match draw {
-                Draw::From { pool, nodes, .. } if pool == key => Some((name, nodes)),
+                Draw::From { pool, nodes, .. } if pool == key => {
+                    Some((name, if has_usable { nodes } else { &nobody }))
+                }
                 _ => None,
             })
             .collect();
         for network in networks.keys() {
-            plan.supply.insert((*network).clone(), Supply::Free);
+            let supply = if has_usable { Supply::Free } else { Supply::OnlyReserved };
+            plan.supply.insert((*network).clone(), supply);
         }
         let moves_are_due = self.memory.moves_due(key);
         let (mut totals, mut sizes, mut moved) = (None, BlockSize::default(), Vec::new());
@@ -411,8 +419,8 @@ impl Leasing {
             let totals = AddressTotals { block_size: sizes, ..totals };
             if is_decided {
                 plan.totals.insert(key.clone(), totals);
-            } else if networks.is_empty() {
-                // Nodes are to come yet.
+            } else if networks.is_empty() || !has_usable {
+                // Nodes are to come yet, or no block is.
                 plan.totals.insert(key.clone(), AddressTotals { block_size: recorded, ..totals });
             } else {
                 plan.record.push((key.clone(), totals));
@@ -555,5 +563,6 @@ fn smaller(one: AddressTotals, other: AddressTotals) -> AddressTotals {
         leased: one.leased.min(other.leased),
         used: one.used.min(other.used),
         free: one.free.min(other.free),
+        surveyed: None,
     }
 }

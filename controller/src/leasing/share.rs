@@ -249,6 +249,7 @@ impl<'a> Share<'a> {
             leased: number(self.leased),
             used: number(self.used),
             free: number(size.saturating_sub(self.leased)),
+            surveyed: None,
         }
     }
 }

@@ -52,6 +52,7 @@ pub(crate) fn review(spec: &Value, path: &str, of: Of, driver: &str, known: &Kno
             of_request(asked, &configs, driver, &mut review);
         }
         refused_by_network(asked, &configs, known, &mut review);
+        of_reserved_addresses(asked, &configs, known, &mut review);
     }
     same_names(&requests, &configs, &mut review);
     Some(review)
@@ -215,6 +216,24 @@ fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, revi
     // What no Network permits is known already.
     if !review.errors.iter().any(|error| error.field == found.field) {
         review.errors.push(found);
+    }
+}
+
+/// Adds whether a request takes an address of the node, if the Network is known to have reserved ones: who asks for these needs no
+/// other.
+fn of_reserved_addresses(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
+    let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
+    let layers = applying(asked, configs).filter_map(|config| config.layer(Author::Claim)).collect();
+    let Some(asks) = known.asks_for_reserved(class, layers, granted(asked.body)) else { return };
+    let requested = capacities(asked.body).find(|(name, _)| *name == attributes::ADDRESSES);
+    let is_none = requested.and_then(|(_, amount)| amount).is_some_and(|amount| amount.value() == 0);
+    let field = format!("{}.capacity.requests[{}]", asked.field, attributes::ADDRESSES);
+    if asks && !is_none {
+        let problem = "is not \"0\", so that the pod waits for an address of a node that it does not need: write addresses: \"0\"";
+        review.warn(field, problem);
+    } else if is_none && !asks {
+        let problem = "is 0, but the claim asks for none of the reserved addresses: ask for some by ips, or remove the 0";
+        review.error(field, problem);
     }
 }
 

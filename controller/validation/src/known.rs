@@ -68,21 +68,43 @@ impl Known {
         claim: Vec<Layer>,
         granted: Option<Quantity>,
     ) -> Option<Invalid> {
-        let class = self.classes.get(class)?;
-        let (name, spec) =
-            self.networks.get_key_value(&class.network.as_ref()?.parse::<NetworkName>().ok()?)?;
-        let layers: Vec<Layer> = class.layers.iter().cloned().chain(claim).collect();
+        let (name, spec, layers) = self.network(class, claim)?;
         match merge(Base::Network(name, spec), &layers, granted) {
             Ok(merged) => self.not_reserved(spec, &merged.asked),
             Err(problem) => Some(problem),
         }
     }
 
+    /// Returns whether a claim asks for reserved addresses, if claims can ask for some of the Network of a class of the set.
+    pub(crate) fn asks_for_reserved(
+        &self,
+        class: &str,
+        claim: Vec<Layer>,
+        granted: Option<Quantity>,
+    ) -> Option<bool> {
+        let (name, spec, layers) = self.network(class, claim)?;
+        let pool = self.pool(spec).filter(|pool| spec.allow.ips && pool.can_be_asked());
+        let merged = merge(Base::Network(name, spec), &layers, granted).ok()?;
+        pool.map(|_| !matches!(merged.asked, Asked::None))
+    }
+
+    /// Returns the Network of a class, with the configurations of the class and then those of the claim.
+    fn network(&self, class: &str, claim: Vec<Layer>) -> Option<(&NetworkName, &NetworkSpec, Vec<Layer>)> {
+        let class = self.classes.get(class)?;
+        let (name, spec) =
+            self.networks.get_key_value(&class.network.as_ref()?.parse::<NetworkName>().ok()?)?;
+        Some((name, spec, class.layers.iter().cloned().chain(claim).collect()))
+    }
+
+    /// Returns the pool that a Network draws from.
+    fn pool(&self, spec: &NetworkSpec) -> Option<AddressPoolSpec> {
+        let addresses: &NetworkAddresses = spec.addresses.as_ref()?;
+        addresses.inline().or_else(|| self.pools.get(addresses.pool.as_ref()?).cloned())
+    }
+
     /// Returns why a claim cannot ask for these addresses of a Network.
     fn not_reserved(&self, spec: &NetworkSpec, asked: &Asked) -> Option<Invalid> {
         let Asked::Addresses(ips) = asked else { return None };
-        let addresses: &NetworkAddresses = spec.addresses.as_ref()?;
-        let pool = addresses.inline().or_else(|| self.pools.get(addresses.pool.as_ref()?).cloned())?;
-        pool.asked(ips).err()
+        self.pool(spec)?.asked(ips).err()
     }
 }

@@ -269,6 +269,37 @@ fn nothing_is_said_of_good_objects() {
     }
 }
 
+#[test]
+fn a_claim_for_a_reserved_address_takes_none_of_a_node() {
+    let set = |requests: Value, ips: Value| {
+        let parameters =
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "ips": ips});
+        let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "plc"}, "spec": {
+            "uplink": {"interfaces": ["eth1"]}, "allow": {"ips": true},
+            "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}});
+        let selector =
+            r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "plc""#;
+        let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "plc"},
+            "spec": {"selectors": [{"cel": {"expression": selector}}]}});
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "db"},
+            "spec": {"devices": {
+                "requests": [{"name": "net", "exactly": {"deviceClassName": "plc", "capacity": {"requests": requests}}}],
+                "config": [{"opaque": {"driver": "netclaim.dev", "parameters": parameters}}]}}});
+        let review = review_set(&[network, class, claim], DRIVER_NAME).pop().flatten().expect("for netclaim");
+        (texts(&review.errors), texts(&review.warnings))
+    };
+    let none: Vec<String> = Vec::new();
+    let field = "spec.devices.requests[0].exactly.capacity.requests[addresses]: is";
+    assert_eq!(set(json!({"addresses": "0"}), json!(["10.30.0.5"])), (none.clone(), none.clone()));
+    let (errors, warnings) = set(json!({}), json!(["10.30.0.5"]));
+    assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
+    assert!(warnings[0].starts_with(&format!("{field} not \"0\", so that the pod waits")), "{warnings:?}");
+    let (errors, warnings) = set(json!({"addresses": 0}), json!([]));
+    assert!(errors.len() == 1 && warnings.is_empty(), "{errors:?} {warnings:?}");
+    assert!(errors[0].starts_with(&format!("{field} 0, but the claim asks for none")), "{errors:?}");
+}
+
 /// Every YAML document of a text.
 fn documents(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))

@@ -1,7 +1,7 @@
 //! The `addresses` capacity: how many attachments a Network's IPAM has room for on this node.
 //!
 //! A Network with `addresses` has those of the blocks that the node has leased, without what others hold of them, and one for
-//! each attachment whose address is of no such block: its claim is charged, too.
+//! each attachment whose address is of no such block, if its claim is charged for one.
 //!
 //! Networks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own attachments and an equal
 //! part of the free ones, because the scheduler counts the capacities of two devices separately.
@@ -54,7 +54,8 @@ pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u6
 
 /// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads files.
 fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
-    let held: Vec<&Held> = users.held.iter().filter(|held| held.network.as_ref() == Some(name)).collect();
+    let is_charged = |held: &&Held| held.network.as_ref() == Some(name) && !held.takes_no_address;
+    let held: Vec<&Held> = users.held.iter().filter(is_charged).collect();
     let Some(pool) = &leased.pool else { return held.len() as u128 };
     let foreign = foreign(name, spec, users.ours, users.reservations);
     let of_family = |family: Family| {
@@ -155,6 +156,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::inventory::fixtures::without_blocks;
 
     fn network(list: Option<&str>, range: (&str, &str)) -> NetworkSpec {
         let ipam = json!({"type": "host-local", "dataDir": "/nowhere",
@@ -198,5 +200,29 @@ mod tests {
         let held = [("a", "lab"), ("a", "lab"), ("a", "lab"), ("c", "lab"), ("d", "netclaim-d")];
         assert_eq!(all(&held), Some(vec![7, 3, 2, 10]), "3 of its own, and a half of 7");
         assert_eq!(all(&[("gone", "lab")]).map(|all| all[0] + all[1]), Some(9), "its pod has an address");
+    }
+
+    #[test]
+    fn an_attachment_whose_claim_is_charged_no_address_adds_none() {
+        let name: NetworkName = "plc".parse().expect("a name");
+        let spec: NetworkSpec = serde_json::from_value(json!({
+            "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.8/29"]},
+            "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]}}))
+        .expect("a network");
+        let leased = without_blocks(&name, &spec);
+        let held =
+            |takes_no_address| Held { network: Some(name.clone()), takes_no_address, ..Held::default() };
+        let (ours, reservations) = (BTreeSet::new(), Reservations::default());
+        let (networks, leased) =
+            (BTreeMap::from([(name.clone(), spec.clone())]), BTreeMap::from([(name.clone(), leased)]));
+        let held = [held(true), held(false)];
+        let users = Users {
+            networks: &networks,
+            ours: &ours,
+            leased: &leased,
+            held: &held,
+            reservations: &reservations,
+        };
+        assert_eq!(of(&name, &spec, users), Some(1), "that of the claim of before");
     }
 }

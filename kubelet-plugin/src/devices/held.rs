@@ -46,6 +46,8 @@ pub struct Held {
     pub bandwidth: u64,
     /// The blocks that its addresses are of.
     pub blocks: Vec<IpNet>,
+    /// Whether its claim requested none of the capacity `addresses`.
+    pub takes_no_address: bool,
 }
 
 impl Held {
@@ -76,6 +78,7 @@ impl Held {
                 .or_else(limit)
                 .unwrap_or_default(),
             blocks: plan.owner.addresses.iter().flat_map(|addresses| addresses.blocks.clone()).collect(),
+            takes_no_address: plan.owner.takes_no_address,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::published::{self, Amounts, Facts, Segments};
@@ -55,6 +56,7 @@ pub(super) fn pools(
                 .capacity
                 .addresses
                 .or_else(|| addresses(name, spec).map(netclaim_api::Quantity::new)),
+            reserved_addresses: serves_claims_that_ask(name, spec, inventory),
             interfaces: spec.capacity.interfaces,
             segments: spec.segmentation.as_ref().map(|segmentation| {
                 let ids = segments.get(name).into_iter().flatten();
@@ -108,6 +110,14 @@ pub(super) fn pools(
         pools.push(Pool { name, placement, owner: None, devices: devices.collect(), counters });
     }
     (pools, health)
+}
+
+/// Whether claims that ask for addresses of the Network can have its device without any that the node hands out.
+fn serves_claims_that_ask(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> bool {
+    let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
+    // Without a request policy, a claim gets an exclusive device whatever it requests.
+    let keeps_off_others = |pool: &AddressPoolSpec| !spec.is_exclusive() || !pool.has_usable();
+    spec.allow.ips && pool.is_some_and(|pool| pool.can_be_asked() && keeps_off_others(pool))
 }
 
 /// Returns the attributes of a device that pods may use, published or not; none when the node does not have it.
@@ -228,7 +238,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, conflist};
-    use crate::inventory::fixtures::uplink;
+    use crate::inventory::fixtures::{uplink, without_blocks};
 
     fn network(plugin: &str) -> NetworkSpec {
         serde_json::from_value(json!({
@@ -324,6 +334,42 @@ mod tests {
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
         assert_eq!(taints(device("net-m")), ["netclaim.dev/exhausted"]);
         assert!(taints(device("net-n")).is_empty());
+    }
+
+    #[test]
+    fn without_an_address_claims_that_ask_for_reserved_ones_can_have_the_device() {
+        let mut inventory = inventory(&[("m", "macvlan"), ("h", "host-device")]);
+        let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.8/29"]});
+        for (name, network) in &mut inventory.networks {
+            network.allow.ips = true;
+            network.addresses = Some(serde_json::from_value(spec.clone()).expect("addresses"));
+            inventory.addresses.insert(name.clone(), without_blocks(name, network));
+        }
+        let tainted = |inventory: Inventory| {
+            let (inventory, unavailable) = (Arc::new(inventory), BTreeMap::new());
+            let from = Sources {
+                node: "n",
+                inventory: &inventory,
+                unavailable: &unavailable,
+                held: &[],
+                counts: true,
+            };
+            let (pools, _) = pools(from, |_, _| Some(0));
+            for pool in &pools {
+                assert_eq!(netclaim_slices::validate(pool, &netclaim_slices::Scope::Node("n".into())), []);
+            }
+            let device = |name: &str| {
+                let device = merged(pools.clone()).devices.into_iter().find(|device| device.name == name);
+                taints(&device.expect("published")).contains(&"netclaim.dev/exhausted")
+            };
+            [device("net-m"), device("net-h")]
+        };
+        // An exclusive device has no request policy, which would keep off other claims.
+        assert_eq!(tainted(inventory.clone()), [false, true]);
+        for network in inventory.networks.values_mut() {
+            network.allow.ips = false;
+        }
+        assert_eq!(tainted(inventory), [true, true]);
     }
 
     #[test]

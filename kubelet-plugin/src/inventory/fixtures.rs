@@ -1,11 +1,12 @@
 //! Links and uplinks for the tests of this crate.
 
-use netclaim_api::LinkUse;
 use netclaim_api::addresses::{AddressBlockSpec, AddressBlockStatus};
 use netclaim_api::attribute::DeclaredAttributes;
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::{LinkUse, NetworkName};
 use netclaim_driver::links::{Link, OperState};
 
-use super::{OwnBlock, Uplink};
+use super::{NodeAddresses, OwnBlock, Uplink};
 
 /// A NIC that is up.
 pub(crate) fn link(name: &str) -> Link {
@@ -56,5 +57,18 @@ pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
         created: 0,
         is_deleting: false,
         finalizer: Some(0),
+    }
+}
+
+/// The addresses of a Network of which the node has no block.
+pub(crate) fn without_blocks(name: &NetworkName, spec: &NetworkSpec) -> NodeAddresses {
+    let addresses = spec.addresses.as_ref().expect("addresses");
+    NodeAddresses {
+        key: addresses.key(name),
+        pool: addresses.inline(),
+        blocks: Vec::new(),
+        leaving: Vec::new(),
+        is_stale: false,
+        is_scarce: false,
     }
 }

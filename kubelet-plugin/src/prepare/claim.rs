@@ -123,6 +123,8 @@ pub struct AllocatedDevice {
     pub bandwidth: Option<Quantity>,
     /// Segmentation ids charged for it: those that the claim chose.
     pub segments: BTreeSet<u32>,
+    /// Whether none of its addresses is charged, although it has some.
+    pub takes_no_address: bool,
     /// The configurations that apply, classes first.
     pub layers: Vec<Layer>,
 }
@@ -355,7 +357,9 @@ fn allocated(
         attributes::id_of_segment(name).filter(|_| taken)
     };
     let segments = result.consumed_capacity.iter().filter_map(chosen).collect();
-    Ok(AllocatedDevice { device: result.device(), bandwidth, segments, layers })
+    let is_none = |text: &String| Quantity::rounded_up(text).is_ok_and(|amount| amount.value() == 0);
+    let takes_no_address = result.consumed_capacity.get(attributes::ADDRESSES).is_some_and(is_none);
+    Ok(AllocatedDevice { device: result.device(), bandwidth, segments, takes_no_address, layers })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netclaim_api::addresses::Family;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
-use netclaim_api::merge::{Base, merge};
+use netclaim_api::merge::{Asked, Base, merge};
 use netclaim_api::network::{self, NetworkSpec, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
@@ -92,6 +92,15 @@ pub enum DeviceError {
          `kubectl get addresspools.netclaim.dev`"
     )]
     NoPool { network: String, pool: String },
+    #[error(
+        "capacity.requests.addresses: is 0, but the claim asks for none of the reserved addresses of Network {network:?}: ask \
+         for some by ips, or remove the 0"
+    )]
+    NoAddressAsked { network: String },
+    #[error(
+        "all addresses of Network {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
+    )]
+    OnlyReserved { network: String },
     #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("ifName: no free interface name is left")]
@@ -247,6 +256,13 @@ fn plan(
     if let Base::Network(name, _) = base
         && let Some(of_node) = node.inventory.addresses.get(name)
     {
+        let asks = !matches!(merged.asked, Asked::None);
+        if allocated.takes_no_address && !asks {
+            return Err(DeviceError::NoAddressAsked { network: network.to_owned() });
+        }
+        if !asks && of_node.pool.as_ref().is_some_and(|pool| !pool.has_usable()) {
+            return Err(DeviceError::OnlyReserved { network: network.to_owned() });
+        }
         let (ipam, of_plan) =
             addresses::ipam(name, of_node, &merged, &claim.pod.name, node.name, &taken.addresses)?;
         scope.insert("addresses".to_owned(), ipam);
@@ -266,6 +282,7 @@ fn plan(
         bandwidth: allocated.bandwidth,
         segment,
         addresses,
+        takes_no_address: allocated.takes_no_address,
         link: uplink.and_then(|link| on_link(link, link_use)),
         attributes,
     };
@@ -418,7 +435,7 @@ mod tests {
     use netclaim_cni::error_chain;
 
     use super::*;
-    use crate::inventory::fixtures::uplink;
+    use crate::inventory::fixtures::{uplink, without_blocks};
 
     static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -461,6 +478,7 @@ mod tests {
                 },
                 bandwidth: Some(Quantity::new(1_000_000_000)),
                 segments: BTreeSet::new(),
+                takes_no_address: false,
                 layers: vec![Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(config) }],
             }
         };
@@ -667,6 +685,42 @@ mod tests {
         assert!(error.contains("write for example segment100: 1"), "{error}");
         claim.devices[0].segments = BTreeSet::from([101]);
         assert_eq!(segments(&inventory, &claim, &[100]), Ok(vec![json!(101)]));
+    }
+
+    #[test]
+    fn a_claim_that_was_charged_no_address_has_to_ask_for_some() {
+        let plc: NetworkSpec = serde_json::from_value(json!({
+            "uplink": {"interfaces": ["eth1"]}, "allow": {"ips": true},
+            "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]},
+        }))
+        .expect("a network");
+        assert_eq!(plc.problems("plc"), []);
+        let name: NetworkName = "plc".parse().expect("a name");
+        let addresses = without_blocks(&name, &plc);
+        let inventory = Inventory {
+            networks: BTreeMap::from([(name.clone(), plc)]),
+            addresses: BTreeMap::from([(name, addresses)]),
+            ..inventory()
+        };
+        let mut claim = claim(&[("net-plc", None)]);
+        let error = refusal(plans(&claim, node(&inventory), &Taken::default()));
+        assert!(
+            error.contains("all addresses of Network \"plc\" are reserved: ask for some by ips"),
+            "{error}"
+        );
+        claim.devices[0].takes_no_address = true;
+        let error = refusal(plans(&claim, node(&inventory), &Taken::default()));
+        assert!(error.contains("capacity.requests.addresses: is 0, but the claim asks for none"), "{error}");
+        let ips = AttachmentConfig {
+            ips: vec!["10.30.0.5".to_owned().try_into().expect("an address")],
+            ..Default::default()
+        };
+        claim.devices[0].layers =
+            vec![Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(ips) }];
+        let made = plans(&claim, node(&inventory), &Taken::default()).expect("reserved");
+        assert!(made[0].owner.takes_no_address);
+        assert_eq!(plugin(&made[0])["ipam"]["type"], "static");
     }
 
     #[test]
