@@ -48,6 +48,12 @@ impl PoolAcceptance {
         self.before = status;
     }
 
+    /// Returns what the status says of the last look through the pool's ranges.
+    pub(crate) fn surveyed(&self) -> Option<i64> {
+        let is_present = self.before.observed_generation == self.generation;
+        self.before.addresses.filter(|_| is_present)?.surveyed
+    }
+
     /// Whether `status` changes more than the totals.
     pub(crate) fn changes_with(&self, status: &AddressPoolStatus) -> bool {
         find(&self.before.conditions, AcceptedReason::TYPE) != find(&status.conditions, AcceptedReason::TYPE)

@@ -121,7 +121,8 @@ pub(crate) async fn run(
         }
     };
     let questions = dump.part("addresses");
-    let leasing = blocks::run(client.clone(), after, metrics.clone(), needed, report, saw, questions);
+    let driver = settings.driver.clone();
+    let leasing = blocks::run(client.clone(), driver, after, metrics.clone(), needed, report, saw, questions);
     let showing = explaining::answer(dump.part("waitingPods"), unscheduled.as_deref());
     let channels = Channels { demand, leased, questions: dump.part("objects") };
     tokio::select! {
@@ -563,7 +564,8 @@ impl Reconciler {
     /// Hands over which nodes need addresses.
     fn demand_addresses(&self) {
         let (networks, pools) = demand(&self.known);
-        let demand = Some(Demand { networks, pools, nodes: self.known.nodes.all().clone() });
+        let (surveyed, nodes) = (surveyed(&self.known), self.known.nodes.all().clone());
+        let demand = Some(Demand { networks, pools, surveyed, nodes });
         self.demand.send_if_modified(|known| {
             let is_new = *known != demand;
             *known = demand;
@@ -775,6 +777,17 @@ fn demand(known: &Known) -> (BTreeMap<NetworkName, Draw>, BTreeMap<PoolKey, Addr
         }
     }
     (draws, specs)
+}
+
+/// Returns with which ranges and Networks each pool was looked through last, as the statuses say.
+fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
+    let of_pools = known.address_pools.all().map(|judged| &judged.judgement);
+    let of_pools = of_pools.filter_map(|pool| Some((PoolKey::Pool(pool.name.clone()), pool.surveyed()?)));
+    let of_networks = known.networks.all().filter_map(|judged| {
+        let (name, _) = judged.judgement.result.as_ref().ok()?;
+        Some((PoolKey::Network(name.clone()), judged.judgement.surveyed()?))
+    });
+    of_pools.chain(of_networks).collect()
 }
 
 /// Returns what is known of the addresses of a Network.

@@ -12,6 +12,7 @@
 mod asks;
 mod shown;
 mod store;
+mod survey;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -39,6 +40,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::asks::Reader;
 use self::store::{Blocks, Lease, Leases};
+use self::survey::{Survey, Surveyed, Task};
 use self::writes::{Done, LeaseRef, Writes};
 use crate::dump::Questions;
 use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
@@ -74,6 +76,8 @@ pub(crate) struct Demand {
     pub(crate) networks: BTreeMap<NetworkName, Draw>,
     /// The accepted pools.
     pub(crate) pools: BTreeMap<PoolKey, AddressPoolSpec>,
+    /// With which ranges and Networks each pool was looked through last, as its status says.
+    pub(crate) surveyed: BTreeMap<PoolKey, i64>,
     pub(crate) nodes: Arc<Nodes>,
 }
 
@@ -97,9 +101,11 @@ enum Action {
     ClearNode { lease: LeaseRef, node: String },
 }
 
-/// Leases blocks as `demand` says, and reports how the pools are. `saw` is told of each pod that the watch shows. Does not return.
+/// Leases blocks as `demand` says, and reports how the pools are. `driver` is whose addresses the status of claims has. `saw` is
+/// told of each pod that the watch shows. Does not return.
 pub(crate) async fn run(
     client: Client,
+    driver: String,
     safety: Duration,
     metrics: Metrics,
     mut demand: watch::Receiver<Option<Demand>>,
@@ -118,7 +124,7 @@ pub(crate) async fn run(
     let mut pod_events = pin!(watcher(pods, pending).default_backoff());
     let mut claims = Claims::new(client.clone());
     let reader = Arc::new(Reader::new(client.clone()));
-    let mut state = State::new(Writes::new(client), reader, safety, metrics, report);
+    let mut state = State::new((client, driver), reader, safety, metrics, report);
     loop {
         let ready = state.is_ready();
         let due = state.due.filter(|_| ready);
@@ -158,6 +164,12 @@ pub(crate) async fn run(
                     state.take_answer(question, networks);
                 }
             }
+            Some(result) = state.surveying.join_next(), if !state.surveying.is_empty() => {
+                // After a panic, the next plan begins another one.
+                if let Ok(result) = result {
+                    state.finish_survey(result, Instant::now());
+                }
+            }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => state.plan(),
             () = sleep_until(state.collect.unwrap_or_else(Instant::now)), if ready && state.collect.is_some() => {
                 state.collect(&claims);
@@ -177,6 +189,8 @@ struct Synced {
 }
 
 struct State {
+    client: Client,
+    driver: String,
     writes: Writes,
     metrics: Metrics,
     report: watch::Sender<Leased>,
@@ -213,6 +227,9 @@ struct State {
     running: JoinSet<(Action, kube::Result<Done>)>,
     /// The objects in `queue` and `running`.
     in_flight: BTreeSet<String>,
+    survey: Survey,
+    /// The survey under way: one at a time.
+    surveying: JoinSet<kube::Result<Surveyed>>,
     /// The sizes of blocks that are recorded.
     sizes: BTreeMap<PoolKey, BlockSize>,
     /// Requests that failed, and when they may be made again.
@@ -225,14 +242,16 @@ struct State {
 
 impl State {
     fn new(
-        writes: Writes,
+        (client, driver): (Client, String),
         reader: Arc<Reader>,
         safety: Duration,
         metrics: Metrics,
         report: watch::Sender<Leased>,
     ) -> Self {
         Self {
-            writes,
+            writes: Writes::new(client.clone()),
+            client,
+            driver,
             metrics,
             report,
             leasing: Leasing::new(safety),
@@ -257,6 +276,8 @@ impl State {
             queue: VecDeque::new(),
             running: JoinSet::new(),
             in_flight: BTreeSet::new(),
+            survey: Survey::new(Instant::now()),
+            surveying: JoinSet::new(),
             sizes: BTreeMap::new(),
             delayed: BTreeMap::new(),
             avoided: BTreeMap::new(),
@@ -283,6 +304,11 @@ impl State {
             return;
         };
         self.synced.leases |= matches!(event, watcher::Event::InitDone);
+        if let watcher::Event::Delete(lease) = &event
+            && let Some(held) = self.leases.all().get(&lease.name_any()).and_then(|lease| lease.held.as_ref())
+        {
+            self.survey.released(&held.pool);
+        }
         if self.leases.apply(event) {
             self.collect_at(Instant::now());
             self.plan_soon();
@@ -314,6 +340,7 @@ impl State {
             self.waiting = None;
         }
         self.demand = demand;
+        self.survey.observe(&self.demand, Instant::now());
         // The status of a pool that is created again has none.
         self.sizes.retain(|key, _| self.demand.pools.contains_key(key));
         self.has_demand = true;
@@ -333,7 +360,8 @@ impl State {
             self.waiting = None;
         }
         let waiting = self.waiting.get_or_insert_with(|| self.pods.places(&self.demand.nodes, time));
-        let (held, lease_nodes) = (self.leases.held(), self.leases.nodes());
+        let (mut held, lease_nodes) = (self.leases.held(), self.leases.nodes());
+        held.extend(self.survey.held());
         let world = World {
             networks: &self.demand.networks,
             pools: &self.demand.pools,
@@ -346,7 +374,10 @@ impl State {
             unready: &self.unready,
             waiting,
         };
-        let plan = self.leasing.plan(&world, begin);
+        let mut plan = self.leasing.plan(&world, begin);
+        let unsurveyed = self.survey.missing(&self.demand);
+        plan.create.retain(|block| !unsurveyed.contains_key(&block.key()));
+        self.begin_survey(unsurveyed, begin);
         self.not_before = self.not_before.max(begin + begin.elapsed() * PLAN_SHARE);
         let next = plan.next;
         self.carry_out(plan, begin);
@@ -391,7 +422,46 @@ impl State {
         self.read_claims();
     }
 
-    fn carry_out(&mut self, plan: Plan, now: Instant) {
+    /// Looks for pods that have addresses of pools from before, if the time has come.
+    fn begin_survey(&mut self, pools: BTreeMap<PoolKey, survey::Pool>, now: Instant) {
+        let mut due = BTreeMap::new();
+        for (key, pool) in pools {
+            match self.survey.due(&key) {
+                at if at > now => self.plan_at(at),
+                _ => drop(due.insert(key, pool)),
+            }
+        }
+        if due.is_empty() || !self.surveying.is_empty() {
+            return;
+        }
+        let task = Task::new(due, &self.demand, &self.blocks, &self.leases);
+        self.surveying.spawn(task.run(self.client.clone(), self.driver.clone()));
+    }
+
+    fn finish_survey(&mut self, result: kube::Result<Surveyed>, now: Instant) {
+        match result {
+            Ok(surveyed) => {
+                let found = self.survey.finish(surveyed, now);
+                if found > 0 {
+                    tracing::info!(found, "leased addresses that pods have from before");
+                }
+                self.plan_soon();
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "cannot look for addresses that pods have from before, will retry");
+                self.survey.retry(now + RETRY);
+                self.plan_at(now + RETRY);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, mut plan: Plan, now: Instant) {
+        let known: BTreeSet<String> = plan.leaving.iter().map(|leaving| leaving.object.clone()).collect();
+        plan.leaving.extend(survey::leaving(&self.leases).filter(|one| !known.contains(&one.object)));
+        for (pool, totals) in &mut plan.totals {
+            totals.surveyed = self.survey.written(pool, &self.demand);
+        }
         self.is_short = plan.supply.values().any(|supply| matches!(supply, Supply::Exhausted(_)));
         if self.gone != plan.gone {
             self.gone = plan.gone;
@@ -711,7 +781,7 @@ mod tests {
         let client = Client::new(service, "default");
         let reader = Arc::new(Reader::new(client.clone()));
         State::new(
-            Writes::new(client),
+            (client, "netclaim.dev".to_owned()),
             reader,
             SAFETY,
             Metrics::default(),
@@ -737,8 +807,10 @@ mod tests {
         state.set_demand(Demand {
             networks: [(network, draw)].into(),
             pools: [(key, pool)].into(),
+            surveyed: BTreeMap::new(),
             nodes: Arc::new(nodes.map(|node| (node, Default::default())).into()),
         });
+        state.survey.pass(&state.demand);
     }
 
     fn pod(since: Timestamp) -> watcher::Event<PodObject> {
@@ -885,5 +957,30 @@ mod tests {
         let due = state.due.unwrap() - Instant::now();
         assert!(due > Duration::from_secs(15) && due <= Duration::from_secs(20), "{due:?}");
         assert!(state.reading.is_empty(), "the pod may start");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_block_is_created_before_it_is_known_which_addresses_pods_have() {
+        let mut state = state();
+        state.set_demand(Demand::default());
+        state.apply_block(Ok(watcher::Event::InitDone));
+        state.apply_lease(Ok(watcher::Event::InitDone));
+        scarce(&mut state);
+        // Another block is free now, and nobody has looked who has its addresses.
+        let wider: AddressPoolSpec = serde_json::from_value(
+            json!({"ranges": [{"subnet": "10.20.0.0/28"}], "blockSize": {"ipv4": 30}}),
+        )
+        .unwrap();
+        let key = PoolKey::Network("storage".parse().unwrap());
+        let demand = Demand { pools: [(key, wider)].into(), ..state.demand.clone() };
+        state.set_demand(demand);
+        state.plan();
+        assert!(state.in_flight.is_empty() && state.surveying.is_empty(), "agents get some time");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        state.plan();
+        assert!(state.in_flight.is_empty() && state.surveying.len() == 1);
+        state.survey.pass(&state.demand);
+        state.plan();
+        assert!(!state.in_flight.is_empty());
     }
 }

@@ -317,6 +317,119 @@ pub fn a_claim_keeps_the_address_that_it_asked_for_on_every_node(test: &Test<'_>
     })
 }
 
+/// A claim for an address that needs none of a node.
+fn asking_alone(name: &str, class: &str, ip: &str) -> Value {
+    let mut claim = asking(name, class, ip);
+    claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = json!({"requests": {"addresses": "0"}});
+    claim
+}
+
+pub fn a_pod_with_a_reserved_address_starts_and_starts_again_in_a_full_range(test: &Test<'_>) -> Result<()> {
+    // Two blocks for three nodes: .2 and .3, and .4 and .5.
+    let subnet = test.subnet(0).replace("/24", "/29");
+    let ip = test.address(0, 6);
+    let network = test.network("a", |network| {
+        let size = json!({"ipv4": 30});
+        with_addresses(network, json!({"ranges": [{"subnet": subnet}], "blockSize": size, "reserved": [ip]}));
+        network["spec"]["allow"] = json!({"ips": true});
+    })?;
+    let names: Vec<String> = (0..4).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        test.pod(name, &network)?;
+    }
+    for name in &names {
+        test.runs_with(name, &["net1"])?;
+    }
+    let having: BTreeSet<String> = blocks(test, &network)?.into_iter().map(|block| block.node).collect();
+    let nodes: Vec<String> = test.cluster.nodes().iter().map(|node| node.name()).collect();
+    let without = nodes.iter().find(|name| !having.contains(*name)).context("every node has a block")?;
+    test.create([asking_alone("db", &network, &ip)])?;
+    // On a node without a block, on one whose block is full, and again on that.
+    let full = having.first().context("no node has a block")?;
+    for node in [without, full, full] {
+        let mut db = pod("db", &["db"]);
+        db["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        test.create([db])?;
+        test.runs_with("db", &["net1"])?;
+        ensure!(test.ip("db", "net1")? == ip, "{} on {node}", test.ip("db", "net1")?);
+        test.kubectl(&["delete", "pod", "db", "--timeout=60s"])?;
+    }
+    test.kubectl(&["delete", "resourceclaim", "db", "--timeout=60s"])?;
+    // Without the 0 it waits as before, and is told what to write; one that only writes the 0 is refused.
+    test.create([asking("old", &network, &ip), pod("old", &["old"])])?;
+    test.is_unschedulable("old")?;
+    test.event("old", &["NetworkNotAllocated", "write capacity.requests.addresses: \"0\""])?;
+    test.pod_with("none", &network, |claim, _| {
+        claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] =
+            json!({"requests": {"addresses": "0"}});
+    })?;
+    test.event("none", &["FailedPrepareDynamicResources", "capacity.requests.addresses: is 0"]).map(drop)
+}
+
+pub fn a_network_whose_addresses_are_all_reserved_serves_claims_that_ask(test: &Test<'_>) -> Result<()> {
+    let subnet = test.subnet(0).replace("/24", "/28");
+    let network = test.network("a", |network| {
+        with_addresses(network, json!({"ranges": [{"subnet": subnet}], "reserved": [subnet]}));
+        network["spec"]["allow"] = json!({"ips": true});
+    })?;
+    let ip = test.address(0, 5);
+    test.create([asking_alone("db", &network, &ip), pod("db", &["db"])])?;
+    test.runs_with("db", &["net1"])?;
+    ensure!(test.ip("db", "net1")? == ip, "{}", test.ip("db", "net1")?);
+    test.pod("other", &network)?;
+    test.is_unschedulable("other")?;
+    test.condition(30, ["network", &network], "AddressesAvailable", |condition| {
+        condition["status"] == "True" && condition["reason"] == "OnlyReserved"
+    })?;
+    ensure!(blocks(test, &network)?.is_empty(), "{:?}", blocks(test, &network)?);
+    Ok(())
+}
+
+pub fn no_pod_gets_an_address_that_another_one_has_from_an_ipam_of_before(test: &Test<'_>) -> Result<()> {
+    let subnet = test.subnet(0);
+    let network = test.network("a", |network| {
+        network["spec"]["cni"]["plugins"][0]["ipam"] =
+            json!({"type": "host-local", "ranges": [[{"subnet": subnet}]]});
+    })?;
+    let old: Vec<String> = (0..3).map(|n| format!("old{n}")).collect();
+    for name in &old {
+        test.pod_on("node1", name, &network)?;
+    }
+    for name in &old {
+        test.runs_with(name, &["net1"])?;
+    }
+    let mut patch = json!({"spec": {"addresses": {"ranges": [{"subnet": subnet}]}}});
+    let mut plugins = test.cluster.get(&["network", &network])?["spec"]["cni"]["plugins"].clone();
+    plugins[0]["ipam"] = json!("${addresses}");
+    patch["spec"]["cni"] = json!({"plugins": plugins});
+    test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &patch.to_string()])?;
+    let new: Vec<String> = (0..4).map(|n| format!("new{n}")).collect();
+    for name in &new {
+        test.pod_on("node0", name, &network)?;
+    }
+    for name in &new {
+        test.runs_with(name, &["net1"])?;
+    }
+    no_duplicates(test, &[old.clone(), new].concat(), 1)?;
+    let pod = format!(
+        "of node node1 remains as long as pod {}/old0 has {}",
+        test.namespace(),
+        test.ip("old0", "net1")?
+    );
+    test.condition(30, ["network", &network], "Accepted", |condition| {
+        condition["reason"] == "AcceptedWithWarnings" && text(&condition["message"]).contains(&pod)
+    })?;
+    for name in &old {
+        test.delete_pod(name)?;
+    }
+    eventually(120, "the addresses of the old pods are free", || {
+        let leases = test.cluster.get(&["addressleases"])?;
+        let left = list(&leases["items"]).find(|lease| lease["spec"]["network"] == network);
+        ensure!(left.is_none(), "{left:?}");
+        Ok(())
+    })
+}
+
 pub fn an_address_that_another_claim_has_is_refused_with_its_name(test: &Test<'_>) -> Result<()> {
     let network = network_with_reserved(test)?;
     let ip = test.address(0, 202);
