@@ -19,6 +19,10 @@ pub(super) fn spec_rules() -> Value {
         "rule": "!has(self.addresses) || !has(self.capacity) || !has(self.capacity.addresses)",
         "message": ADDRESSES_COUNTED,
         "fieldPath": ".capacity",
+    }, {
+        "rule": "!has(self.addresses) || !has(self.cni.name) || !self.cni.name.contains('${')",
+        "message": ONE_NAME,
+        "fieldPath": ".cni",
     }])
 }
 
@@ -50,6 +54,7 @@ pub(super) fn scope_rules() -> Value {
 pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remove it";
 pub(super) const ADDRESSES_OF_CLUSTER: &str = "nodes lease these addresses, and the scheduler does not count those of \
     a node for a Network of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";
+pub(super) const ONE_NAME: &str = "a name with placeholders does not go with spec.addresses, of which a node keeps one book: write one name, or remove it";
 pub(super) const EVERY_LINK: &str = "selects every link: name interfaces, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
     "ids are handed out by nodes, and a Network of scope Cluster is not: use scope Node";

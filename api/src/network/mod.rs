@@ -94,6 +94,10 @@ pub const ADDRESSES: &str = "${addresses}";
 fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
+        "properties": {"name": {
+            "type": "string",
+            "description": "Name of the CNI network, by which plugins keep their state on nodes. By default, it is netclaim-NAME.",
+        }},
         "x-kubernetes-preserve-unknown-fields": true,
         "description": "The CNI network configuration list, with placeholders such as ${uplink.ifName} or \
                         ${parameters.NAME}.",
@@ -251,16 +255,23 @@ impl NetworkSpec {
         if self.addresses.is_none() {
             return cni;
         }
-        let plugins = || self.plugins().filter_map(|plugin| plugin.get("ipam"));
-        let by_default = plugins().next().is_none();
+        let by_default = self.has_no_ipam();
         let plugins = cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
         for (index, plugin) in plugins.filter_map(Value::as_object_mut).enumerate() {
-            let is_place = plugin.get("ipam").and_then(Value::as_str) == Some(ADDRESSES);
-            if is_place || (by_default && index == 0) {
+            if is_place(plugin) || (by_default && index == 0) {
                 plugin.insert("ipam".to_owned(), ipam.clone());
             }
         }
         cni
+    }
+
+    /// Returns the place in the chain of the plugin that gets the `addresses`.
+    pub fn addresses_plugin(&self) -> Option<usize> {
+        self.plugins().position(is_place).or_else(|| self.has_no_ipam().then_some(0))
+    }
+
+    fn has_no_ipam(&self) -> bool {
+        self.plugins().all(|plugin| !plugin.contains_key("ipam"))
     }
 
     /// Returns the types of the plugins, in the order of the chain.
@@ -283,6 +294,11 @@ impl NetworkSpec {
     pub fn is_exclusive(&self) -> bool {
         self.link_use() == Some(LinkUse::Nic) || self.fixed_vlan().is_some()
     }
+}
+
+/// Whether the `ipam` of a plugin stands for the Network's `addresses`.
+fn is_place(plugin: &Map<String, Value>) -> bool {
+    plugin.get("ipam").and_then(Value::as_str) == Some(ADDRESSES)
 }
 
 /// Returns the name of a conflist that has none of its own. Plugins keep their state on the node under it.

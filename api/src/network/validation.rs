@@ -6,7 +6,7 @@ use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
-use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER};
+use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{Plugin, declares, is_inside_pod, whereabouts_problems};
@@ -144,6 +144,9 @@ impl NetworkSpec {
         }
         let inline = addresses.inline().filter(|pool| pool.problems().is_empty());
         problems.extend(inline.and_then(|pool| self.serves_nobody(&pool)));
+        if self.cni.get("name").and_then(Value::as_str).is_some_and(|name| name.contains("${")) {
+            problems.push(Invalid::new("spec.cni.name", ONE_NAME));
+        }
         if places != 1 && !ipams.is_empty() {
             let problem = format!(
                 "{places} plugins use them: write \"ipam\": {ADDRESSES:?} in the one that has the interface"
