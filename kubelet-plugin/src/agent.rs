@@ -36,6 +36,7 @@ use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent, Turn};
 use crate::prepare::handover;
 use crate::prepare::leases::Leases;
+use crate::prepare::revise::Reviser;
 use crate::process::args::Args;
 use crate::process::metrics::Metrics;
 use crate::process::parts::Parts;
@@ -168,6 +169,16 @@ impl Agent {
             metrics: Arc::clone(&self.metrics),
             reservations: self.reservations.clone(),
         };
+        let reviser = Reviser {
+            attacher: Arc::downgrade(&self.attacher),
+            inventory: keeper.inventory.clone(),
+            blocks: self.blocks.clone(),
+            turn: Arc::clone(&self.turn),
+            leases: Arc::clone(&self.leases),
+            reservations: self.reservations.clone(),
+            node_name: self.args.node_name.clone(),
+        };
+        self.gate.revise_by(Arc::new(reviser));
         let attacher = Arc::clone(&self.attacher);
         self.parts.start_until_cancelled("keeping blocks of addresses", keeper.run(attacher));
         let (leases, attacher) = (Arc::clone(&self.leases), Arc::clone(&self.attacher));

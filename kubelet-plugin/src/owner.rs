@@ -87,6 +87,9 @@ pub struct Addresses {
     /// The blocks that its addresses are of, one of each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<IpNet>,
+    /// The addresses that it has of these blocks, one of each. Plans of earlier agents lack them: there, `host-local` chose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<IpAddr>,
     /// What its claim asked for, for which there are AddressLeases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<AskedAddress>,

@@ -526,6 +526,11 @@ impl AddressPoolSpec {
         self.ranges.iter().flat_map(of_range).collect()
     }
 
+    /// Whether a pod may have the address: one that nodes hand out, or one that claims can ask for.
+    pub fn permits(&self, ip: IpAddr) -> bool {
+        self.usable().into_iter().chain(self.can_ask()).any(|span| span.contains(ip))
+    }
+
     fn not_reserved(&self, index: usize, ip: IpAddr) -> Invalid {
         let reserved: Vec<String> = self.reserved.iter().map(ToString::to_string).collect();
         let reserved = if reserved.is_empty() { "none".to_owned() } else { reserved.join(", ") };

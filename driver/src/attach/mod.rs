@@ -265,14 +265,14 @@ pub trait Observer: Send + Sync + 'static {
         state: &PodState<Self::Owner>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Returns the plan by which to attach, where that is another one than `plan`. It is called before each ADD, when nothing is
-    /// owed, and while the pod's task takes commands: it may wait, and is dropped when the ADD is no longer wanted.
+    /// Returns the plan by which to attach, where that is another one than the record has. It is called before each ADD, when
+    /// nothing is owed, and while the pod's task takes commands: it may wait, and is dropped when the ADD is no longer wanted.
     ///
     /// # Errors
     /// Why the plan cannot be carried out now. It counts as a failed ADD, and is retried.
     fn revise(
         &self,
-        _plan: &Plan<Self::Owner>,
+        _record: &Record<Self::Owner>,
     ) -> impl Future<Output = Result<Option<Revised<Self::Owner>>, Failure>> + Send {
         std::future::ready(Ok(None))
     }

@@ -392,9 +392,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         sandbox: &Sandbox,
         commands: &mut Commands<O::Owner>,
     ) -> Option<(Record<O::Owner>, Option<Box<dyn Any + Send>>)> {
-        let (plan, observer) = (Arc::clone(&self.record(key)?.plan), Arc::clone(&self.observer));
+        let (record, observer) = (self.record(key)?.clone(), Arc::clone(&self.observer));
         let wants = |pod: &Self| pod.wants_in(key, sandbox);
-        match self.attend(async move { observer.revise(&plan).await }, commands, wants).await {
+        match self.attend(async move { observer.revise(&record).await }, commands, wants).await {
             Ended::Done(Ok(revised)) => {
                 let mut record = self.record(key)?.clone();
                 let turn = revised.map(|Revised { plan, turn }| {

@@ -52,6 +52,14 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// The result of an ADD, as far as there is one.
+    pub fn result(&self) -> Option<&CniResult> {
+        match self {
+            Self::Attached { result, .. } | Self::Deleting { result: Some(result), .. } => Some(result),
+            Self::Planned | Self::Adding { .. } | Self::Deleting { result: None, .. } => None,
+        }
+    }
+
     /// The sandbox to which something is owed or done.
     pub fn sandbox(&self) -> Option<&Sandbox> {
         match self {

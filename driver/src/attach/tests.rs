@@ -158,14 +158,14 @@ impl Observer for Watcher {
         Ok(())
     }
 
-    async fn revise(&self, plan: &Plan<Claimant>) -> Result<Option<Revised<Claimant>>, Failure> {
+    async fn revise(&self, record: &Record<Claimant>) -> Result<Option<Revised<Claimant>>, Failure> {
         let script = self.3.lock().unwrap().pop_front();
         match script {
             None => Ok(None),
             Some(Script::Fail) => Err(Failure::new("no address")),
             Some(Script::Hang) => std::future::pending().await,
             Some(_) => {
-                let mut plan = plan.clone();
+                let mut plan = Plan::clone(&record.plan);
                 plan.spec.if_name = "anew".parse().unwrap();
                 Ok(Some(Revised { plan, turn: Box::new(()) }))
             }

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::demand::{BlockNow, Demand, IDLE, Report};
-use crate::devices::addresses::foreign;
+use crate::devices::addresses::{Lists, foreign, journalled_lists, leases_dirs};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Owner, Plan, Record};
 use crate::prepare::call::Turn;
@@ -167,7 +167,8 @@ impl BlockKeeper {
             }
             is_there
         });
-        let foreign = foreign_addresses(inventory, attacher.sandbox_ids(), self.reservations.clone()).await;
+        let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
+        let foreign = foreign_addresses(inventory, ours, lists, self.reservations.clone()).await;
         let none = BTreeSet::new();
         for (network, leased) in &inventory.addresses {
             let Some(pool) = &leased.pool else { continue };
@@ -253,7 +254,7 @@ impl BlockKeeper {
                 continue;
             }
             // From here on no plan names the block, so that what is counted now can only become less.
-            self.turn.lock().await.insert(block.uid.clone());
+            self.turn.lock().await.retired.insert(block.uid.clone());
             let held = held(attacher);
             let network = block.spec.network.as_str();
             if let Some(of_block) = uses(&held).remove(&(network.to_owned(), block.spec.cidr)) {
@@ -287,7 +288,7 @@ impl BlockKeeper {
             };
             own.values().any(|block| block.uid == *uid) || inventory.addresses.values().any(listed)
         };
-        self.turn.lock().await.retain(is_known);
+        self.turn.lock().await.retired.retain(is_known);
         done
     }
 
@@ -420,6 +421,7 @@ fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
 async fn foreign_addresses(
     inventory: &Arc<Inventory>,
     ours: BTreeSet<String>,
+    lists: Lists,
     reservations: Reservations,
 ) -> BTreeMap<NetworkName, BTreeSet<IpAddr>> {
     if inventory.addresses.is_empty() {
@@ -430,7 +432,8 @@ async fn foreign_addresses(
     let read = tokio::task::spawn_blocking(move || {
         let foreign = |name: &NetworkName| {
             let spec = inventory.networks.get(name)?;
-            Some((name.clone(), foreign(name, spec, &ours, &reservations)))
+            let lists = lists.get(name.as_str()).into_iter().flatten().map(String::as_str);
+            Some((name.clone(), foreign(&leases_dirs(name, spec, lists), &ours, &reservations)))
         };
         inventory.addresses.keys().filter_map(foreign).collect()
     });

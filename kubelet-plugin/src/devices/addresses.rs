@@ -12,13 +12,18 @@ use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::Family;
-use netclaim_api::network::{NetworkSpec, Scope};
+use netclaim_api::network::{NetworkSpec, Scope, conflist_name};
 use netclaim_cni::ListName;
 use netclaim_cni::ipam::host_local::{HostLocal, Reservations, default_reservations_dir};
+use netclaim_driver::attach::{Attach, Attacher, Observer};
 use serde_json::Value;
 
 use crate::devices::Held;
 use crate::inventory::{Block, NodeAddresses};
+use crate::owner::Owner;
+
+/// Names of conflists by Network.
+pub type Lists = BTreeMap<String, BTreeSet<String>>;
 
 /// Who uses addresses on the node.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +62,8 @@ fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, use
     let is_charged = |held: &&Held| held.network.as_ref() == Some(name) && !held.takes_no_address;
     let held: Vec<&Held> = users.held.iter().filter(is_charged).collect();
     let Some(pool) = &leased.pool else { return held.len() as u128 };
-    let foreign = foreign(name, spec, users.ours, users.reservations);
+    let lists = held.iter().filter_map(|held| held.list.as_deref());
+    let foreign = foreign(&leases_dirs(name, spec, lists), users.ours, users.reservations);
     let of_family = |family: Family| {
         let blocks: Vec<&Block> = leased.blocks.iter().filter(|block| block.family() == family).collect();
         let is_inside = |held: &&&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
@@ -68,22 +74,40 @@ fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, use
     pool.families().into_iter().map(of_family).min().unwrap_or_default()
 }
 
-/// Returns the addresses that others than the sandboxes `ours` hold under a Network's name. Reads files.
+/// Returns the addresses that others than the sandboxes `ours` hold in these directories of `host-local`. Reads files.
 pub fn foreign(
-    name: &NetworkName,
-    spec: &NetworkSpec,
+    dirs: &BTreeSet<PathBuf>,
     ours: &BTreeSet<String>,
     reservations: &Reservations,
 ) -> BTreeSet<IpAddr> {
     // Without a directory no address is taken.
-    let taken = leases_dir(name, spec).and_then(|dir| reservations.read(&dir).ok()).unwrap_or_default();
-    taken.into_iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
+    let taken = dirs.iter().flat_map(|dir| reservations.read(dir).unwrap_or_default());
+    taken.filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
 }
 
-/// Returns the directory in which `host-local` keeps the leases of a Network with `addresses`.
-pub fn leases_dir(name: &NetworkName, spec: &NetworkSpec) -> Option<PathBuf> {
-    let list = ListName::try_from(spec.list_name(name)).ok()?;
-    spec.addresses.is_some().then(|| default_reservations_dir(list.as_str()))
+/// Returns the directories in which `host-local` may keep leases of a Network with `addresses`: under its present name, the one
+/// that it has by default, and those of the conflists `lists` that its attachments were made with.
+pub fn leases_dirs<'a>(
+    name: &NetworkName,
+    spec: &NetworkSpec,
+    lists: impl IntoIterator<Item = &'a str>,
+) -> BTreeSet<PathBuf> {
+    if spec.addresses.is_none() {
+        return BTreeSet::new();
+    }
+    let own = [spec.list_name(name), conflist_name(name.as_str())];
+    let all = own.into_iter().chain(lists.into_iter().map(str::to_owned));
+    let names = all.filter_map(|name| ListName::try_from(name).ok());
+    names.map(|name| default_reservations_dir(name.as_str())).collect()
+}
+
+/// Returns the names of the conflists that attachments of each Network were made with.
+pub fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
+    let mut lists = Lists::new();
+    attacher.plans(|plan| {
+        lists.entry(plan.network.clone()).or_default().insert(plan.spec.conflist.name().to_string());
+    });
+    lists
 }
 
 /// Returns the Networks that share addresses with this one, itself included, and how many attachments each has. A Network
@@ -135,9 +159,10 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
     if sharing.len() == 1 { left } else { own + free / many + u64::from(place < free % many) }
 }
 
-/// Returns the directories in which the IPAMs of a Network keep their leases.
-pub fn dirs(name: &NetworkName, spec: &NetworkSpec) -> Vec<PathBuf> {
-    host_locals(name, spec).map(|(_, dir)| dir).chain(leases_dir(name, spec)).collect()
+/// Returns the directories in which the IPAMs of a Network keep their leases. Its attachments were made with the conflists `lists`.
+pub fn dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
+    let lists = lists.get(name.as_str()).into_iter().flatten().map(String::as_str);
+    host_locals(name, spec).map(|(_, dir)| dir).chain(leases_dirs(name, spec, lists)).collect()
 }
 
 fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {

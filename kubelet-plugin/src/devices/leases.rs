@@ -21,10 +21,11 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Watches the directories of these Networks.
-    pub(super) fn watch(&mut self, inventory: &Inventory) {
+    /// Watches the directories of these Networks, whose attachments were made with the conflists `lists`.
+    pub(super) fn watch(&mut self, inventory: &Inventory, lists: &addresses::Lists) {
+        let networks = inventory.networks.iter();
         let dirs: BTreeSet<PathBuf> =
-            inventory.networks.iter().flat_map(|(name, spec)| addresses::dirs(name, spec)).collect();
+            networks.flat_map(|(name, spec)| addresses::dirs(name, spec, lists)).collect();
         let dirs: Vec<PathBuf> = dirs.into_iter().collect();
         if self.0.changes.as_ref().is_none_or(|changes| changes.dirs() != dirs) {
             self.0.renew(DirChanges::subscribe(dirs));

@@ -104,7 +104,7 @@ impl Devices {
             attached.borrow_and_update();
             if let (Some(now), Some(features)) = (now, &features) {
                 // Watched before the look, so that no later change is missed.
-                leases.watch(&now);
+                leases.watch(&now, &addresses::journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.counts();
                 let Some((pools, now_health)) = self.look(now, unavailable, &attacher, counts).await else {

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::owner::{Owner, Plan, PodState, Record};
-use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Traced};
+use futures::future::BoxFuture;
+use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Revised, Traced};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
@@ -124,6 +125,12 @@ struct Pod {
     waits: Option<Form>,
 }
 
+/// Plans attachments anew before their ADD, see [`Observer::revise`].
+pub trait Revise: Send + Sync {
+    /// Returns the plan by which to attach, if it is another one.
+    fn revise<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Option<Revised<Owner>>, Failure>>;
+}
+
 /// The observer of the attachments.
 pub struct GateKeeper {
     files: GateFiles,
@@ -132,6 +139,7 @@ pub struct GateKeeper {
     reports: mpsc::UnboundedSender<Update>,
     metrics: Arc<Metrics>,
     spans: Arc<Spans>,
+    reviser: OnceLock<Arc<dyn Revise>>,
 }
 
 impl GateKeeper {
@@ -164,7 +172,14 @@ impl GateKeeper {
         let pods: HashMap<String, OnDisk> =
             states.iter().map(|(uid, state)| ((*uid).to_owned(), desired(state))).collect();
         files.remove_others(&pods).map_err(GateError::TakeOver)?;
-        let keeper = Self { files, pods: Mutex::default(), reports, metrics, spans: Arc::default() };
+        let keeper = Self {
+            files,
+            pods: Mutex::default(),
+            reports,
+            metrics,
+            spans: Arc::default(),
+            reviser: OnceLock::new(),
+        };
         for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
             let written = keeper.files.write(&state, &desired);
@@ -182,6 +197,11 @@ impl GateKeeper {
     #[must_use]
     pub fn traced(self, spans: Arc<Spans>) -> Self {
         Self { spans, ..self }
+    }
+
+    /// Has plans revised before their ADD, from now on. Before the runtime's sandboxes are known there is no ADD.
+    pub fn revise_by(&self, reviser: Arc<dyn Revise>) {
+        let _ = self.reviser.set(reviser);
     }
 
     /// The CDI specs of claims.
@@ -293,6 +313,13 @@ impl Observer for GateKeeper {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write the files of the pod's containers: the pod waits");
             Failure::new(format!("cannot write the files of the pod's containers: {error}"))
         })
+    }
+
+    async fn revise(&self, record: &Record) -> Result<Option<Revised<Owner>>, Failure> {
+        match self.reviser.get() {
+            Some(reviser) => reviser.revise(record).await,
+            None => Ok(None),
+        }
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {

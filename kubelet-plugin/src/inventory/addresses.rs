@@ -30,6 +30,8 @@ pub struct OwnBlock {
     /// Seconds since 1970.
     pub created: i64,
     pub is_deleting: bool,
+    /// It was being deleted when this agent first heard of it: an agent before may have let it go.
+    pub is_retired: bool,
     /// The finalizer, by its index, that keeps the object until no attachment has an address of the block.
     pub finalizer: Option<usize>,
 }
@@ -45,9 +47,20 @@ impl OwnBlock {
             status: object.status.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|time| time.0.as_second()).unwrap_or_default(),
             is_deleting: metadata.deletion_timestamp.is_some(),
+            is_retired: metadata.deletion_timestamp.is_some(),
             finalizer: finalizers.iter().position(|finalizer| finalizer == BLOCK_FINALIZER),
         };
         Some((metadata.name?, block))
+    }
+
+    /// Adds what this agent knew of the block `before`.
+    #[must_use]
+    pub fn after(self, before: Option<&Self>) -> Self {
+        let is_same = |before: &&Self| before.uid == self.uid;
+        Self {
+            is_retired: before.filter(is_same).map_or(self.is_deleting, |before| before.is_retired),
+            ..self
+        }
     }
 }
 
@@ -78,6 +91,8 @@ pub struct Block {
     pub cidr: IpNet,
     /// The addresses of it that the node may hand out.
     pub spans: Vec<Span>,
+    /// No new plan may name it.
+    pub is_retired: bool,
 }
 
 impl Block {
@@ -155,7 +170,8 @@ fn blocks(name: &NetworkName, key: &PoolKey, pool: &AddressPoolSpec, own: &OwnBl
             |(_, other): &(bool, Block)| Span::of_net(other.cidr).intersection(Span::of_net(cidr)).is_some();
         let spans = block.spec.usable(pool);
         if !blocks.iter().any(overlaps) && !spans.is_empty() {
-            blocks.push((block.is_deleting, Block { uid: block.uid.clone(), cidr, spans }));
+            let (uid, is_retired) = (block.uid.clone(), block.is_retired);
+            blocks.push((block.is_deleting, Block { uid, cidr, spans, is_retired }));
         }
     }
     blocks
@@ -205,6 +221,18 @@ mod tests {
         renamed.known.get_or_insert_default().insert("storage.10.20.0.0-28".to_owned(), block.clone());
         assert_eq!(cidrs(&renamed), [""; 0]);
         assert_eq!(cidrs(&OwnBlocks { is_stale: true, ..own([block]) }), [""; 0]);
+    }
+
+    #[test]
+    fn a_block_that_is_deleting_when_an_agent_first_hears_of_it_is_retired() {
+        let live = own_block("storage", "10.20.0.16/28");
+        let deleting = OwnBlock { is_deleting: true, ..live.clone() };
+        assert!(deleting.clone().after(None).is_retired, "an agent before may have let it go");
+        assert!(!deleting.clone().after(Some(&live)).is_retired, "this agent withdraws it");
+        let retired = OwnBlock { is_retired: true, ..deleting.clone() };
+        assert!(deleting.clone().after(Some(&retired)).is_retired);
+        let other = OwnBlock { uid: "other".to_owned(), ..live };
+        assert!(deleting.after(Some(&other)).is_retired, "an object of the same name");
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //!
 //! kube's watcher hides bookmarks. They are what tells a quiet API server from one that cannot be reached, without a request:
 //! it sends one about every minute.
+//!
+//! Each watch begins with a list, a consistent read. A watch that went on from the version of the last one would hear nothing of
+//! a cluster whose etcd was restored: there, that version is yet to come, and the API server neither says so nor sends anything.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -92,7 +95,7 @@ impl BlockWatch {
         }
     }
 
-    /// Lists the blocks, and follows their changes until the watch fails or is not answered.
+    /// Lists the blocks and follows their changes, again and again, until a request fails or is not answered.
     async fn follow(
         &self,
         blocks: &watch::Sender<OwnBlocks>,
@@ -101,25 +104,38 @@ impl BlockWatch {
         let api =
             Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::erase::<AddressBlock>(&()));
         let fields = format!("spec.node={}", self.node);
-        let asked = now();
-        let list = ListParams::default().fields(&fields);
-        let Ok(list) = timeout(ANSWER, api.list(&list)).await else { return Ok(()) };
-        let list = list?;
-        // As of the question: the answer may have been on its way for long.
-        heard.send_replace(asked);
-        let known: BTreeMap<String, OwnBlock> = list.items.into_iter().filter_map(decoded).collect();
-        blocks.send_if_modified(|blocks| {
-            let changed = blocks.known.as_ref() != Some(&known);
-            blocks.known = Some(known);
-            changed
-        });
-        let mut version = list.metadata.resource_version.unwrap_or_default();
-        let params = WatchParams::default().fields(&fields).timeout(fastrand::u32(WATCH_SECONDS));
+        let mut version = String::new();
         loop {
             let asked = now();
+            let list = ListParams::default().fields(&fields);
+            let Ok(list) = timeout(ANSWER, api.list(&list)).await else { return Ok(()) };
+            let list = list?;
+            // As of the question: the answer may have been on its way for long.
+            heard.send_replace(asked);
+            let known: BTreeMap<String, OwnBlock> = list.items.into_iter().filter_map(decoded).collect();
+            blocks.send_if_modified(|blocks| {
+                let before = blocks.known.take();
+                let of_before = |name: &String| before.as_ref()?.get(name);
+                let known = known.into_iter().map(|(name, block)| {
+                    let block = block.after(of_before(&name));
+                    (name, block)
+                });
+                blocks.known = Some(known.collect());
+                blocks.known != before
+            });
+            let listed = list.metadata.resource_version.unwrap_or_default();
+            if is_older(&listed, &version) {
+                tracing::error!(
+                    version = listed,
+                    before = version,
+                    "the API server has an older state than before, such as after a restore of etcd: pods may have addresses of \
+                     blocks that this node has no more"
+                );
+            }
+            version = listed;
+            let params = WatchParams::default().fields(&fields).timeout(fastrand::u32(WATCH_SECONDS));
             let Ok(events) = timeout(ANSWER, api.watch(&params, &version)).await else { return Ok(()) };
             let mut events = pin!(events?);
-            heard.send_replace(asked);
             // Silence of half the allowed time: ask, because the connection may be dead.
             while let Ok(event) = timeout(self.stale_after / 2, events.try_next()).await {
                 let Some(event) = event? else { break };
@@ -132,6 +148,7 @@ impl BlockWatch {
                         let block = decoded(object).map(|(_, block)| block);
                         blocks.send_if_modified(|blocks| {
                             let known = blocks.known.get_or_insert_default();
+                            let block = block.map(|block| block.after(known.get(&name)));
                             let before = match block.clone() {
                                 Some(block) => known.insert(name, block),
                                 None => known.remove(&name),
@@ -167,6 +184,12 @@ fn decoded(object: DynamicObject) -> Option<(String, OwnBlock)> {
             None
         }
     }
+}
+
+/// Whether the version of a list is lower than one before it.
+fn is_older(version: &str, before: &str) -> bool {
+    let number = |version: &str| version.parse::<u64>().ok();
+    number(version).zip(number(before)).is_some_and(|(now, before)| now < before)
 }
 
 /// Whether the API server does not know AddressBlocks, or does not let the agent read them.
@@ -224,6 +247,48 @@ mod tests {
         let cancel = CancellationToken::new();
         tokio::spawn(watch.run(sender, cancel.clone()));
         (blocks, cancel)
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_has_ended_is_followed_by_a_list_of_what_there_is_now() {
+        let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            // After a restore of etcd, versions are lower than before.
+            let mut lists = [("9", "10.20.0.0/28"), ("2", "10.20.0.16/28")].into_iter();
+            let mut unanswered = Vec::new();
+            while let Some((request, answer)) = requests.next_request().await {
+                let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                if is_watch && unanswered.is_empty() && lists.len() > 0 {
+                    answer.send_response(Response::new(Body::from(Vec::new())));
+                } else if let Some((version, cidr)) = lists.next().filter(|_| !is_watch) {
+                    let name = format!("storage.{}", cidr.replace('/', "-"));
+                    let list = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlockList",
+                        "metadata": {"resourceVersion": version}, "items": [object(&name, cidr)]});
+                    answer.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+                } else {
+                    unanswered.push(answer);
+                }
+            }
+        });
+        let (sender, mut blocks) = watch::channel(OwnBlocks::default());
+        let watch = BlockWatch {
+            client: kube::Client::new(service, "default"),
+            node: "n".to_owned(),
+            stale_after: Duration::from_secs(60),
+        };
+        let cancel = CancellationToken::new();
+        tokio::spawn(watch.run(sender, cancel.clone()));
+        let restored = |blocks: &OwnBlocks| {
+            blocks.known.as_ref().is_some_and(|known| known.keys().eq(["storage.10.20.0.16-28"]))
+        };
+        is(&mut blocks, restored).await;
+        cancel.cancel();
+    }
+
+    #[test]
+    fn a_restored_state_has_a_lower_version() {
+        assert!(is_older("99", "100") && !is_older("100", "100") && !is_older("101", "100"));
+        assert!(!is_older("5", ""), "of the first list");
     }
 
     async fn is(blocks: &mut watch::Receiver<OwnBlocks>, fits: impl FnMut(&OwnBlocks) -> bool) -> OwnBlocks {

@@ -56,6 +56,7 @@ pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
         status: AddressBlockStatus::default(),
         created: 0,
         is_deleting: false,
+        is_retired: false,
         finalizer: Some(0),
     }
 }

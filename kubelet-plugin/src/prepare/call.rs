@@ -18,15 +18,16 @@ use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_cni::spans::failed;
 use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::addresses::{self, TakenAddresses};
+use super::addresses::{self, Book, ForeignAddresses, TakenAddresses};
 use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded};
 use super::leases::{LeaseError, Leases};
 use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, networks, plans};
+use crate::devices::addresses::{foreign, journalled_lists, leases_dirs};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
@@ -170,9 +171,8 @@ pub struct NodeAgent<N> {
     pub reservations: Reservations,
 }
 
-/// Held while it is looked at what others have, until it is journalled; with the UIDs of blocks of addresses that the node has
-/// given back, which no plan may name any more.
-pub type Turn = Mutex<BTreeSet<String>>;
+/// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses then.
+pub type Turn = Mutex<Book>;
 
 /// What another pod has that excludes a plan, and why that is refused if it stays.
 struct Obstacle {
@@ -383,13 +383,17 @@ impl<N: Plugins> NodeAgent<N> {
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         let labels = self.namespace_labels(&claim, &inventory).await?;
         loop {
+            let mut changes = self.attacher.changes();
             let foreign = self.foreign_addresses(&claim, &inventory).await;
-            let retired = self.turn.lock().await.clone();
-            let made = match self.plan(&claim, &inventory, &labels, (&foreign, &retired)) {
+            let book = self.turn.lock().await.clone();
+            let made = match self.plan(&claim, &inventory, &labels, (&foreign, &book)) {
                 Ok(made) => made,
-                // The controller may be about to lease another block.
+                // The controller may be about to lease another block, or an attachment to end.
                 Err(error) if error.is_for_lack_of_addresses() && Instant::now() < deadline => {
-                    inventory = self.changed_inventory(&inventory, deadline).await?;
+                    tokio::select! {
+                        changed = self.changed_inventory(&inventory, deadline) => inventory = changed?,
+                        _ = changes.changed() => {}
+                    }
                     continue;
                 }
                 Err(error) => return Err(refuse(error.into())),
@@ -404,19 +408,19 @@ impl<N: Plugins> NodeAgent<N> {
                     .map_err(|source| refuse(PrepareError::Lease { claim: claim.object.clone(), source }))?;
             }
             let other = {
-                let retired = self.turn.lock().await;
+                let turn = Arc::clone(&self.turn).lock_owned().await;
                 if call.is_over() || self.attacher.plans_of(&claim.object.uid) != known {
                     return Err(PrepareError::Unprepared(claim.object.clone()));
                 }
                 // Others may have got something since, and blocks may be gone.
                 inventory = self.current_inventory(inventory);
-                let now = self.plan(&claim, &inventory, &labels, (&foreign, &retired));
-                if now.as_ref() != Ok(&made) {
-                    continue;
-                }
+                let now = self.plan(&claim, &inventory, &labels, (&foreign, &turn));
+                let now = now.ok().filter(|now| addresses::differ_in_choice_only(&made, now));
+                // Which address it is does not matter to the plugins. What was chosen before the turn, others may have by now.
+                let Some(settled) = now.and_then(|now| settled_as(&now, &made, &settled)) else { continue };
                 match self.obstacle(&settled).map_err(|error| refuse(error.into()))? {
                     None => {
-                        self.journal(&claim, &known, settled.clone()).await?;
+                        self.journal(&claim, &known, settled.clone(), turn).await?;
                         return Ok(self.prepared(&settled, &claim.observed));
                     }
                     Some(other) => other,
@@ -428,7 +432,13 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     /// Replaces the claim's plans, which are `known`, by those that are `made`.
-    async fn journal(&self, claim: &Claim, known: &[Plan], made: Vec<Plan>) -> Result<(), PrepareError> {
+    async fn journal(
+        &self,
+        claim: &Claim,
+        known: &[Plan],
+        made: Vec<Plan>,
+        mut turn: OwnedMutexGuard<Book>,
+    ) -> Result<(), PrepareError> {
         if known.iter().any(|plan| plan.owner.pod.uid != claim.pod.uid) {
             let released = self.attacher.release(&claim.object.uid);
             let late = || Failure::new("what its earlier pod had is not released yet: try again");
@@ -437,7 +447,16 @@ impl<N: Plugins> NodeAgent<N> {
                 .unwrap_or_else(|_| Err(late()))
                 .map_err(|source| PrepareError::Release { claim: claim.object.clone(), source })?;
         }
-        let journalled = self.attacher.prepare(made).await;
+        let attacher = Arc::clone(&self.attacher);
+        let journalling = async move {
+            made.iter().for_each(|plan| turn.note(plan));
+            let journalled = attacher.prepare(made).await;
+            drop(turn);
+            journalled
+        };
+        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others have before that.
+        let journalled = tokio::spawn(journalling.in_current_span()).await;
+        let journalled = journalled.unwrap_or_else(|error| Err(Failure::of(&error)));
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
         Failpoint::Planned.reach();
         // The pod of a claim that is handed over has its sandbox already.
@@ -561,11 +580,7 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     /// Addresses that others than the node's attachments hold of the claim's Networks.
-    async fn foreign_addresses(
-        &self,
-        claim: &Claim,
-        inventory: &Arc<Inventory>,
-    ) -> BTreeMap<NetworkName, BTreeSet<IpAddr>> {
+    async fn foreign_addresses(&self, claim: &Claim, inventory: &Arc<Inventory>) -> ForeignAddresses {
         let leased: Vec<NetworkName> = networks(claim, inventory)
             .filter(|(name, _)| inventory.addresses.contains_key(name))
             .map(|(name, _)| name.clone())
@@ -573,16 +588,18 @@ impl<N: Plugins> NodeAgent<N> {
         if leased.is_empty() {
             return BTreeMap::new();
         }
-        let (inventory, ours, reservations) =
-            (Arc::clone(inventory), self.attacher.sandbox_ids(), self.reservations.clone());
+        let ours = addresses::sandboxes_of_named(&self.attacher);
+        let lists = journalled_lists(&self.attacher);
+        let specs = leased.into_iter().filter_map(|name| {
+            let spec = inventory.networks.get(&name)?;
+            let lists = lists.get(name.as_str()).into_iter().flatten().map(String::as_str);
+            let dirs = leases_dirs(&name, spec, lists);
+            Some((name, dirs))
+        });
+        let (dirs, reservations): (Vec<_>, _) = (specs.collect(), self.reservations.clone());
         // It reads files.
         let read = tokio::task::spawn_blocking(move || {
-            let of = |name: NetworkName| {
-                let spec = inventory.networks.get(&name)?;
-                let foreign = devices::addresses::foreign(&name, spec, &ours, &reservations);
-                Some((name, foreign))
-            };
-            leased.into_iter().filter_map(of).collect()
+            dirs.into_iter().map(|(name, dirs)| (name, foreign(&dirs, &ours, &reservations))).collect()
         });
         read.await.unwrap_or_default()
     }
@@ -615,14 +632,13 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
-    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones, and the node has
-    /// given back the `retired` blocks.
+    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones.
     fn plan(
         &self,
         claim: &Claim,
         inventory: &Inventory,
         namespace_labels: &BTreeMap<String, String>,
-        (foreign, retired): (&BTreeMap<NetworkName, BTreeSet<IpAddr>>, &BTreeSet<String>),
+        (foreign, book): (&ForeignAddresses, &Book),
     ) -> Result<Vec<Plan>, PlanError> {
         let state =
             self.attacher.watch(&claim.pod.uid).map(|state| state.borrow().clone()).unwrap_or_default();
@@ -631,11 +647,11 @@ impl<N: Plugins> NodeAgent<N> {
             of_pod.partition(|plan| plan.owner.claim.uid == claim.object.uid);
         let of_others =
             |plan: &Plan| devices::id_of(plan).filter(|_| plan.owner.claim.uid != claim.object.uid);
-        let mut addresses = TakenAddresses::new(foreign.clone(), retired.clone());
-        self.attacher.plans(|plan| {
-            if plan.owner.claim.uid != claim.object.uid {
-                addresses.add(plan);
-            }
+        let mut addresses = TakenAddresses::new(foreign.clone(), book.clone());
+        self.attacher.for_each_pod(|state| {
+            let others =
+                state.records.iter().filter(|record| record.plan.owner.claim.uid != claim.object.uid);
+            others.for_each(|record| addresses.add_record(record));
         });
         let taken = Taken {
             addresses,
@@ -724,6 +740,18 @@ impl<N: Plugins> NodeAgent<N> {
     }
 }
 
+/// Returns the plans of `now` in the versions in which those that were `made` are `settled`.
+fn settled_as(now: &[Plan], made: &[Plan], settled: &[Plan]) -> Option<Vec<Plan>> {
+    let one = |((now, made), settled): ((&Plan, &Plan), &Plan)| {
+        let mut plan = now.clone();
+        if made.spec.conflist != settled.spec.conflist {
+            plan.spec.conflist = now.spec.conflist.pinned(settled.spec.conflist.version()).ok()?;
+        }
+        Some(plan)
+    };
+    now.iter().zip(made).zip(settled).map(one).collect()
+}
+
 /// What the API server says of an object, within the time that one answer may take.
 async fn answer<T>(
     request: impl Future<Output = kube::Result<T>>,
@@ -738,11 +766,15 @@ async fn answer<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use http::{Request, Response, StatusCode};
     use kube::client::Body;
+    use netclaim_api::addresses::{NetworkAddresses, PoolKey};
+    use netclaim_api::network::NetworkSpec;
     use netclaim_cni::{CniResult, ContainerId, IfName};
-    use netclaim_driver::attach::{AddFailure, Checked, Del, DelOutcome, Sandbox, Spec};
-    use netclaim_driver::links::HostLink;
+    use netclaim_driver::attach::{AddFailure, Checked, Del, DelOutcome, LiveSandbox, Sandbox, Spec};
+    use netclaim_driver::links::{HostLink, Netns};
     use netclaim_driver::nri::{Sandbox as PodSandbox, SandboxNetwork};
     use serde_json::{Value, json};
     use tokio::sync::Semaphore;
@@ -752,10 +784,12 @@ mod tests {
     use super::*;
     use crate::fixtures::{gate_files, result};
     use crate::inventory::fixtures::uplink;
+    use crate::inventory::{Block, NodeAddresses, OwnBlocks};
     use crate::owner::Journal;
+    use crate::prepare::revise::Reviser;
 
-    /// A fake of the plugins: all is well, as soon as plans may be settled.
-    struct Fake(Semaphore);
+    /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that they move.
+    struct Fake(Semaphore, Semaphore);
 
     impl Plugins for Fake {
         async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Failure> {
@@ -766,6 +800,7 @@ mod tests {
 
     impl Attach for Fake {
         async fn link_to_move(&self, _: &Spec) -> Result<Option<HostLink>, Failure> {
+            self.1.acquire().await.expect("open").forget();
             Ok(None)
         }
 
@@ -821,6 +856,7 @@ mod tests {
         claims: Claims,
         reported: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
+        _blocks: watch::Sender<OwnBlocks>,
         _dir: tempfile::TempDir,
     }
 
@@ -831,12 +867,15 @@ mod tests {
             let (reports, reported) = mpsc::unbounded_channel();
             let gate =
                 GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone(), Arc::default());
-            let (gate, plugins) = (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000))));
+            let (gate, plugins) =
+                (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000), Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
             let loaded = journal.load().unwrap();
             let inventory =
                 Inventory { uplinks: vec![uplink("eth1")], macvlan: true, ..Inventory::default() };
             let (inventory, known) = watch::channel(Some(Arc::new(inventory)));
+            let own = OwnBlocks { known: Some(BTreeMap::new()), is_stale: false };
+            let (blocks, own) = watch::channel(own);
             let claims = Claims::default();
             let node = NodeAgent {
                 client: api_server(Arc::clone(&claims)),
@@ -856,7 +895,57 @@ mod tests {
                 metrics: Arc::default(),
                 spans: Arc::default(),
             };
-            Self { node, claims, reported, inventory, _dir: dir }
+            let reviser = Reviser {
+                attacher: Arc::downgrade(&node.attacher),
+                inventory: node.inventory.clone(),
+                blocks: own,
+                turn: Arc::clone(&node.turn),
+                leases: Arc::clone(&node.leases),
+                reservations: Reservations::default(),
+                node_name: "node0".into(),
+            };
+            node.gate.revise_by(Arc::new(reviser));
+            Self { node, claims, reported, inventory, _blocks: blocks, _dir: dir }
+        }
+
+        /// Has the node serve the Network `storage` from these addresses of one block.
+        fn has_addresses(&self, span: &str) {
+            let spec = json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
+                "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}});
+            let spec: NetworkSpec = serde_json::from_value(spec).unwrap();
+            let name: NetworkName = "storage".parse().unwrap();
+            let (cidr, spans) = ("10.20.0.32/27".parse().unwrap(), vec![span.parse().unwrap()]);
+            let of_node = NodeAddresses {
+                key: PoolKey::Network(name.clone()),
+                pool: spec.addresses.as_ref().and_then(NetworkAddresses::inline),
+                blocks: vec![Block { uid: "u".into(), cidr, spans, is_retired: false }],
+                leaving: Vec::new(),
+                is_stale: false,
+                is_scarce: false,
+            };
+            self.inventory.send_modify(|known| {
+                let known = Arc::make_mut(known.as_mut().unwrap());
+                known.networks.insert(name.clone(), spec);
+                known.addresses.insert(name, of_node);
+            });
+        }
+
+        /// The addresses that are journalled for the claim.
+        fn addresses(&self, claim: &ClaimRef) -> Vec<IpAddr> {
+            let plans = self.node.attacher.plans_of(&claim.uid).into_iter();
+            plans.filter_map(|plan| plan.owner.addresses).flat_map(|addresses| addresses.ips).collect()
+        }
+
+        /// A pod gets its sandbox.
+        fn runs(&self, pod: &str) {
+            let netns = Netns::open(Path::new("/proc/self/ns/net")).unwrap();
+            let sandbox = Sandbox {
+                id: format!("sandbox-of-{pod}"),
+                netns: "/proc/self/ns/net".into(),
+                netns_id: netns.id(),
+                boot_id: "b".into(),
+            };
+            self.node.attacher.sandbox_up(LiveSandbox { pod_uid: pod.into(), sandbox, netns });
         }
 
         /// A claim of this name, with `device` allocated, is reserved for `pods`.
@@ -911,6 +1000,67 @@ mod tests {
             assert!(refusal.contains("link eth1 is in another use by pod default/pod-"), "{refusal}");
             assert_eq!(agent.node.attacher.plans(|_| ()).len(), 1);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn twenty_prepares_at_once_get_one_address_each_and_do_not_wait_for_each_other() {
+        let agent = Agent::new();
+        agent.has_addresses("10.20.0.40-10.20.0.59");
+        let claims: Vec<ClaimRef> =
+            (0..20).map(|n| agent.claim(&format!("c{n}"), "net-storage", &[&format!("p{n}")])).collect();
+        let prepared = futures::future::join_all(claims.iter().map(|claim| agent.prepare(claim))).await;
+        assert!(prepared.iter().all(Result::is_ok), "{prepared:?}");
+        let addresses: BTreeSet<IpAddr> = claims.iter().flat_map(|claim| agent.addresses(claim)).collect();
+        assert_eq!(addresses.len(), 20);
+        assert_eq!(agent.node.plugins.0.available_permits(), 980, "each was planned once");
+        let late = agent.claim("late", "net-storage", &["late"]);
+        assert!(agent.prepare(&late).await.expect_err("none is left").contains("no IPv4 address"));
+        let frees = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            agent.node.unprepare(claims[7].clone()).await
+        };
+        let (freed, again) = (agent.addresses(&claims[7]), agent.prepare(&late));
+        let (again, unprepared) = tokio::join!(again, frees);
+        assert_eq!((again, unprepared), (Ok(()), Ok(())));
+        assert_eq!(agent.addresses(&late), freed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prepare_that_ends_too_early_keeps_its_turn_until_its_plan_is_journalled() {
+        let agent = Agent::new();
+        let (one, two) =
+            (agent.claim("one", "macvlan-eth1", &["p"]), agent.claim("two", "macvlan-eth1", &["p"]));
+        agent.prepare(&one).await.expect("prepared");
+        agent.node.plugins.1.forget_permits(1000);
+        agent.runs("p");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(agent.prepare(&two).await.expect_err("the pod is busy").contains("not ready within"));
+        assert!(agent.node.turn.try_lock().is_err(), "its plan is on the way");
+        agent.node.plugins.1.add_permits(1000);
+        drop(agent.node.turn.lock().await);
+        assert_eq!(agent.pods(&two), ["p"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_gets_no_address_that_was_excluded_after_its_claim_was_prepared() {
+        let agent = Agent::new();
+        agent.has_addresses("10.20.0.40-10.20.0.41");
+        let claims = ["a", "b"].map(|name| agent.claim(name, "net-storage", &[name]));
+        for claim in &claims {
+            agent.prepare(claim).await.expect("free");
+        }
+        let of_b = agent.addresses(&claims[1]);
+        agent.has_addresses("10.20.0.41-10.20.0.42");
+        for pod in ["a", "b"] {
+            agent.runs(pod);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(agent.addresses(&claims[0]), [ip("10.20.0.42")]);
+        assert_eq!(agent.addresses(&claims[1]), of_b, "it keeps its own");
+        agent.node.attacher.for_each_pod(|state| {
+            assert!(state.records.iter().all(|record| record.phase.result().is_some()), "{state:?}");
+        });
     }
 
     #[tokio::test(start_paused = true)]

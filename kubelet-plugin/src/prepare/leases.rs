@@ -33,6 +33,9 @@ const GATHER: Duration = Duration::from_millis(100);
 /// Time between two tries to clear a lease.
 const CLEAR_RETRY: Duration = Duration::from_secs(5);
 
+/// Blocks in one answer: the agent has little memory.
+const PAGE: u32 = 200;
+
 /// Why a claim does not get an address.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -119,11 +122,11 @@ impl Leases {
             Some(object) => object,
             None => {
                 // The lock by name is among leases: a node may have the address of earlier.
-                for name in ip.iter().flat_map(|ip| blocks_of(*ip)) {
-                    let block = answered(self.blocks.get_opt(&name)).await.map_err(failed)?;
-                    if let Some(block) = block.filter(|block| hands_out(&block.spec, *ip)) {
-                        return Err(LeaseError::InBlock { address, block: name, node: block.spec.node });
-                    }
+                if let Some(ip) = *ip
+                    && let Some(block) = self.block_with(plan, ip, blocks_of(ip)).await.map_err(failed)?
+                {
+                    let (block, node) = (block.metadata.name.unwrap_or_default(), block.spec.node);
+                    return Err(LeaseError::InBlock { address, block, node });
                 }
                 self.create(plan, asked).await.map_err(failed)?
             }
@@ -141,6 +144,33 @@ impl Leases {
         Ok(())
     }
 
+    /// Returns a block whose node hands out the address: any of the Network, also of a pool from which it drew before, or one of these
+    /// names, which are those of the pool. It is one list for a claim, at its first Prepare.
+    async fn block_with(
+        &self,
+        plan: &Plan,
+        ip: IpAddr,
+        names: Vec<String>,
+    ) -> kube::Result<Option<AddressBlock>> {
+        let has = |block: &AddressBlock| hands_out(&block.spec, ip);
+        let of_network = ListParams::default().fields(&format!("spec.network={}", plan.network));
+        let mut page = of_network.limit(PAGE);
+        loop {
+            let list = answered(self.blocks.list(&page)).await?;
+            if let Some(block) = list.items.into_iter().find(has) {
+                return Ok(Some(block));
+            }
+            let Some(next) = list.metadata.continue_.filter(|next| !next.is_empty()) else { break };
+            page = page.continue_token(&next);
+        }
+        for name in names {
+            if let Some(block) = answered(self.blocks.get_opt(&name)).await?.filter(has) {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
     async fn create(&self, plan: &Plan, asked: &AskedAddress) -> kube::Result<AddressLease> {
         let AskedAddress { lease, pool, ip, mac } = asked.clone();
         let claim = plan.owner.claim.clone();
@@ -153,8 +183,8 @@ impl Leases {
             mac,
             holder: Holder {
                 kind: HolderKind::ResourceClaim,
-                namespace: claim.namespace,
-                name: claim.name,
+                namespace: claim.namespace.parse().map_err(invalid)?,
+                name: claim.name.parse().map_err(invalid)?,
                 uid: claim.uid,
             },
         };
@@ -258,9 +288,8 @@ impl Leases {
 }
 
 /// Whether the node of a block hands out the address.
-fn hands_out(block: &AddressBlockSpec, ip: Option<IpAddr>) -> bool {
-    let has = |ip| block.ranges.is_empty() || block.ranges.iter().any(|span| span.contains(ip));
-    ip.is_some_and(has)
+fn hands_out(block: &AddressBlockSpec, ip: IpAddr) -> bool {
+    block.cidr.contains(&ip) && (block.ranges.is_empty() || block.ranges.iter().any(|span| span.contains(ip)))
 }
 
 #[cfg(test)]
@@ -304,6 +333,15 @@ mod tests {
             };
             let mut all = self.0.lock().unwrap();
             let name = path.split('/').nth(5).unwrap_or_default();
+            if *method == Method::GET && name.is_empty() {
+                let of_network = all.values().filter(|object| object["spec"]["network"] == "storage");
+                let items: Vec<&Value> =
+                    of_network.filter(|object| object["kind"] == "AddressBlock").collect();
+                return (
+                    200,
+                    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "List", "metadata": {}, "items": items}),
+                );
+            }
             if *method == Method::POST {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
                 if all.contains_key(&name) {
@@ -330,7 +368,7 @@ mod tests {
         let mut plan = fixtures::plan(claim);
         let ip = Some("10.20.0.200".parse().unwrap());
         let asked = AskedAddress { lease: "storage.10.20.0.200".to_owned(), pool: None, ip, mac: None };
-        plan.owner.addresses = Some(Addresses { blocks: Vec::new(), leases: vec![asked] });
+        plan.owner.addresses = Some(Addresses { leases: vec![asked], ..Addresses::default() });
         plan
     }
 
@@ -352,6 +390,24 @@ mod tests {
         assert!(error.to_string().starts_with("10.20.0.200 is in AddressBlock block of node b"), "{error}");
         put(json!(["10.20.0.192/29"]));
         leases.take(&plan("one"), |_| vec!["block".to_owned()]).await.expect("the node does not hand it out");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_of_any_block_of_the_network_is_refused() {
+        let server = Server::default();
+        let block = |pool: Value, cidr: &str| {
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
+                "spec": {"pool": pool, "network": "storage", "node": "b", "cidr": cidr}})
+        };
+        let put = |block| server.0.lock().unwrap().insert("block".to_owned(), block);
+        let leases = server.leases("a");
+        for (pool, cidr) in [(Value::Null, "10.20.0.200/29"), (json!("lan"), "10.20.0.192/28")] {
+            put(block(pool, cidr));
+            let error = leases.take(&plan("one"), no_block).await.expect_err("in the block");
+            assert!(error.to_string().contains("is in AddressBlock block of node b"), "{cidr}: {error}");
+        }
+        put(block(Value::Null, "10.20.0.208/28"));
+        leases.take(&plan("one"), no_block).await.expect("no block has it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! `call` does the work and waits for what may pass; `leases` makes sure of addresses that claims ask for; `claim`, `plan`,
+//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `leases` makes sure of addresses that claims ask for; `claim`, `plan`,
 //! `addresses`, `exclusion` and `node_selector` are pure.
 
 pub mod addresses;
@@ -11,3 +11,4 @@ pub mod handover;
 pub mod leases;
 pub mod node_selector;
 pub mod plan;
+pub mod revise;

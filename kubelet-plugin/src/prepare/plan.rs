@@ -1,7 +1,9 @@
 //! Plans the attachments of a claim. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use netclaim_api::addresses::Family;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
@@ -101,6 +103,21 @@ pub enum DeviceError {
         "all addresses of Network {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
     )]
     OnlyReserved { network: String },
+    #[error(
+        "address {ip} is no longer one that pods of Network {network:?} get: its admin excluded it or took it out of the ranges of \
+         spec.addresses; change the claim, and delete its pod"
+    )]
+    NotPermitted { network: String, ip: IpAddr },
+    #[error(
+        "node {node} has lost AddressBlock {block} of Network {network:?}, and the Network is gone or has no addresses here: see \
+         `kubectl get networks.netclaim.dev {network}`, and delete the pod"
+    )]
+    NoBlock { network: String, block: IpNet, node: String },
+    #[error(
+        "the address was planned for other plugins than Network {network:?} has now, and is not usable any more: delete the pod to \
+         have its claim prepared anew"
+    )]
+    OtherChain { network: String },
     #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("ifName: no free interface name is left")]
@@ -181,6 +198,7 @@ pub(super) fn networks<'a>(
 pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, PlanError> {
     is_for_node(claim, node)?;
     let mut taken = taken.clone();
+    taken.own.iter().for_each(|plan| taken.addresses.add(plan));
     let mut plans: Vec<Plan> = Vec::new();
     let of =
         u32::try_from(claim.devices.len()).map_err(|_| PlanError::TooManyDevices(claim.object.clone()))?;
@@ -188,12 +206,15 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, 
         let known = taken.own.iter().find(|plan| plan.index == index && plan.owner.device == device.device);
         let plan = match known.cloned() {
             Some(known) => known,
-            None => plan(claim, device, index, node, &taken)
-                .map_err(|source| in_request(claim, device, source))?,
+            None => {
+                let plan = plan(claim, device, index, node, &taken)
+                    .map_err(|source| in_request(claim, device, source))?;
+                taken.addresses.add(&plan);
+                plan
+            }
         };
         taken.names.insert(plan.spec.if_name.clone());
         taken.segments.extend(plan.owner.segment.clone());
-        taken.addresses.add(&plan);
         plans.push(Plan { of, ..plan });
     }
     Ok(plans)

@@ -600,6 +600,53 @@ pub fn a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended(test: &Tes
     })
 }
 
+/// Changes a Network by a merge patch.
+fn change(test: &Test<'_>, network: &str, spec: Value) -> Result<()> {
+    let patch = json!({"spec": spec}).to_string();
+    test.cluster.kubectl(&["patch", "network", network, "--type=merge", "-p", &patch]).map(drop)
+}
+
+pub fn a_changed_name_of_the_cni_network_gives_no_address_twice(test: &Test<'_>) -> Result<()> {
+    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    let renamed = format!("lan-{network}");
+    let pods = ["a", "b", "c"].map(str::to_owned);
+    for (pod, name) in pods.iter().zip([Value::Null, json!(renamed), Value::Null]) {
+        change(test, &network, json!({"cni": {"name": name}}))?;
+        test.pod_on("node0", pod, &network)?;
+        test.runs_with(pod, &["net1"])?;
+    }
+    no_duplicates(test, &pods, 1)?;
+    let books = test.cluster.on("node0", &["ls", &format!("/var/lib/cni/networks/{renamed}")])?;
+    ensure!(books.contains(&test.ip("b", "net1")?), "the name had no effect: {books}");
+    for pod in &pods {
+        test.delete_pod(pod)?;
+    }
+    Ok(())
+}
+
+pub fn a_pod_keeps_its_address_in_a_new_sandbox_unless_that_is_excluded(test: &Test<'_>) -> Result<()> {
+    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    test.pod_on("node0", "p", &network)?;
+    test.runs_with("p", &["net1"])?;
+    let first = test.ip("p", "net1")?;
+    test.replace_sandbox("p")?;
+    ensure!(test.ip("p", "net1")? == first, "it has another address without need");
+    // host-local would go on with the next one.
+    let (net, host) = first.rsplit_once('.').context("it has no IPv4 address")?;
+    let host: u8 = host.parse()?;
+    let excluded = [first.clone(), format!("{net}.{}", host + 1)];
+    let ranges = json!([{"subnet": test.subnet(0), "exclude": excluded}]);
+    change(test, &network, json!({"addresses": {"ranges": ranges}}))?;
+    test.replace_sandbox("p")?;
+    let second = test.ip("p", "net1")?;
+    ensure!(!excluded.contains(&second), "{second} is excluded");
+    test.pod_on("node0", "q", &network)?;
+    test.runs_with("q", &["net1"])?;
+    let all = no_duplicates(test, &["p".to_owned(), "q".to_owned()], 1)?;
+    ensure!(all.keys().all(|address| !excluded.contains(address)), "{all:?}");
+    Ok(())
+}
+
 pub fn a_network_with_the_same_range_on_each_node_gets_a_warning(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.condition(30, ["network", &network], "Accepted", |condition| {

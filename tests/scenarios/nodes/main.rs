@@ -64,6 +64,8 @@ fn main() -> ExitCode {
                 a_range_that_pods_use_is_given_up_when_they_have_ended,
                 a_range_that_moves_to_another_network_is_in_no_two_pods,
                 a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended,
+                a_changed_name_of_the_cni_network_gives_no_address_twice,
+                a_pod_keeps_its_address_in_a_new_sandbox_unless_that_is_excluded,
                 a_network_with_the_same_range_on_each_node_gets_a_warning,
                 pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over;
             alone:

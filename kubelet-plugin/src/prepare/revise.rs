@@ -1,0 +1,181 @@
+//! Plans attachments anew before their ADD, where they may not have their addresses any more.
+//!
+//! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox has died. Meanwhile the
+//! admin may have excluded its address, moved the range, or given the Network `addresses` in the first place. Agents before did not
+//! choose addresses at all.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use netclaim_api::NetworkName;
+use netclaim_api::device::DeviceName;
+use netclaim_cni::ipam::host_local::Reservations;
+use netclaim_driver::attach::{Attach, Attacher, Failure, Revised};
+use tokio::sync::watch;
+
+use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, blocks_of};
+use super::call::Turn;
+use super::leases::Leases;
+use super::plan::DeviceError;
+use crate::devices::addresses::{foreign, journalled_lists, leases_dirs};
+use crate::gate::keeper::{GateKeeper, Revise};
+use crate::inventory::{Inventory, OwnBlocks};
+use crate::owner::{Owner, Plan, Record};
+
+/// How long an ADD waits for the first word of the API server after the agent's start.
+const NEWS: Duration = Duration::from_secs(10);
+
+/// Revises plans by what the node has now.
+pub struct Reviser<N> {
+    /// What is journalled. The attacher has the reviser, by its observer.
+    pub attacher: Weak<Attacher<N, GateKeeper>>,
+    /// What the node has.
+    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    /// The node's blocks.
+    pub blocks: watch::Receiver<OwnBlocks>,
+    /// Excludes other choices of addresses.
+    pub turn: Arc<Turn>,
+    /// Addresses that claims ask for.
+    pub leases: Arc<Leases>,
+    /// What `host-local` has handed out.
+    pub reservations: Reservations,
+    /// The Node object's name.
+    pub node_name: String,
+}
+
+/// What is known of the node.
+struct News {
+    inventory: Arc<Inventory>,
+    own: OwnBlocks,
+}
+
+impl<N: Attach> Revise for Reviser<N> {
+    fn revise<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Option<Revised<Owner>>, Failure>> {
+        self.revised(record).boxed()
+    }
+}
+
+impl<N: Attach> Reviser<N> {
+    async fn revised(&self, record: &Record) -> Result<Option<Revised<Owner>>, Failure> {
+        let plan = &*record.plan;
+        let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
+        let Some(news) = self.news(plan, &network).await else { return self.without_news(plan) };
+        let failed = |error: DeviceError| Failure::of(&error);
+        let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
+        match addresses::revised(plan, self.now(&news, &network), &taken) {
+            // After a failure it is looked for what others have: the plugin may have met that.
+            Ok(None) if record.error.is_none() => return Ok(None),
+            Ok(Some(plan)) if plan.owner.addresses.iter().any(|of_plan| of_plan.blocks.is_empty()) => {
+                return self.with_leases(plan, &news, &network).await.map(Some);
+            }
+            _ => {}
+        }
+        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        let foreign = self.foreign(&news, &network).await?;
+        let (news, taken) = (self.known().unwrap_or(news), self.taken(record, foreign, turn.clone())?);
+        let revised = addresses::revised(plan, self.now(&news, &network), &taken).map_err(failed)?;
+        Ok(revised.map(|plan| {
+            turn.note(&plan);
+            Revised { plan, turn: Box::new(turn) }
+        }))
+    }
+
+    fn now<'a>(&'a self, news: &'a News, network: &'a NetworkName) -> Now<'a> {
+        let News { inventory, own } = news;
+        let (spec, of_node) = (inventory.networks.get(network), inventory.addresses.get(network));
+        Now { network, spec, of_node, own, node: &self.node_name }
+    }
+
+    fn known(&self) -> Option<News> {
+        let inventory = self.inventory.borrow().clone()?;
+        Some(News { inventory, own: self.blocks.borrow().clone() })
+    }
+
+    /// Waits for what the API server says, as far as it matters to the plan; `None` if that does not come.
+    async fn news(&self, plan: &Plan, network: &NetworkName) -> Option<News> {
+        let (mut inventory, mut blocks) = (self.inventory.clone(), self.blocks.clone());
+        let news = async {
+            inventory.wait_for(Option::is_some).await.ok()?;
+            let has_addresses = |news: &News| {
+                plan.owner.addresses.is_some() || news.inventory.addresses.contains_key(network)
+            };
+            if self.known().is_some_and(|news| has_addresses(&news)) {
+                blocks.wait_for(|blocks| blocks.known.is_some()).await.ok()?;
+                // The inventory follows the blocks.
+                let shows = |known: &Option<Arc<Inventory>>| {
+                    let of_node = known.as_ref().and_then(|known| known.addresses.get(network));
+                    let has_some = |blocks: &OwnBlocks| {
+                        blocks.known.iter().flatten().any(|(_, block)| block.spec.network == *network)
+                    };
+                    of_node.is_none_or(|of_node| {
+                        of_node.is_stale
+                            || !of_node.blocks.is_empty()
+                            || !of_node.leaving.is_empty()
+                            || !has_some(&self.blocks.borrow())
+                    })
+                };
+                let _ = tokio::time::timeout(NEWS / 10, inventory.wait_for(shows)).await;
+            }
+            self.known()
+        };
+        tokio::time::timeout(NEWS, news).await.ok().flatten()
+    }
+
+    /// Without any word since the agent's start, a plan that names its addresses is carried out: its blocks are the node's as long
+    /// as a plan names them, unless the Node object is gone for long, and then the kubelet has no word of its pods either. So is
+    /// one with an IPAM of its own. What `host-local` would choose of a block is not known to be usable.
+    fn without_news(&self, plan: &Plan) -> Result<Option<Revised<Owner>>, Failure> {
+        let is_named = |of_plan: &crate::owner::Addresses| of_plan.blocks.len() == of_plan.ips.len();
+        if plan.owner.addresses.as_ref().is_none_or(is_named) {
+            return Ok(None);
+        }
+        let (network, node) = (plan.network.clone(), self.node_name.clone());
+        Err(Failure::of(&DeviceError::Stale { network, node }))
+    }
+
+    /// Has the leases of a plan whose claim asks for addresses.
+    async fn with_leases(
+        &self,
+        plan: Plan,
+        news: &News,
+        network: &NetworkName,
+    ) -> Result<Revised<Owner>, Failure> {
+        let of_node = news.inventory.addresses.get(network);
+        let blocks = |ip| of_node.map(|of_node| blocks_of(of_node, ip)).unwrap_or_default();
+        self.leases.take(&plan, blocks).await.map_err(|error| Failure::of(&error))?;
+        // The lease excludes others.
+        Ok(Revised { plan, turn: Box::new(()) })
+    }
+
+    /// What all attachments but this one have.
+    fn taken(&self, of: &Record, foreign: ForeignAddresses, book: Book) -> Result<TakenAddresses, Failure> {
+        let mut taken = TakenAddresses::new(foreign, book);
+        let is_other =
+            |record: &&Record| record.key() != of.key() || record.plan.owner.pod.uid != of.plan.owner.pod.uid;
+        self.attacher()?.for_each_pod(|state| {
+            state.records.iter().filter(is_other).for_each(|record| taken.add_record(record));
+        });
+        Ok(taken)
+    }
+
+    /// The addresses that `host-local` has given to anybody: the attachment itself has none.
+    async fn foreign(&self, news: &News, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
+        let Some(spec) = news.inventory.networks.get(network) else { return Ok(ForeignAddresses::new()) };
+        let lists = journalled_lists(&*self.attacher()?);
+        let lists = lists.get(network.as_str()).into_iter().flatten().map(String::as_str);
+        let dirs: BTreeSet<PathBuf> = leases_dirs(network, spec, lists);
+        let reservations = self.reservations.clone();
+        // It reads files.
+        let read = tokio::task::spawn_blocking(move || foreign(&dirs, &BTreeSet::new(), &reservations)).await;
+        let read = read.map_err(|error| Failure::of(&error))?;
+        Ok(ForeignAddresses::from([(network.clone(), read)]))
+    }
+
+    fn attacher(&self) -> Result<Arc<Attacher<N, GateKeeper>>, Failure> {
+        self.attacher.upgrade().ok_or_else(|| Failure::new("the agent is stopping: try again"))
+    }
+}
