@@ -6,12 +6,12 @@
 //!     ├── gateway, exclude            nobody's
 //!     ├── reserved                    one AddressLease for each address that a claim asks for
 //!     └── the rest, cut into blocks   one AddressBlock for each block that a node has
-//!           10.20.0.16/28 -> node a, from which host-local there hands out addresses
+//!           10.20.0.16/28 -> node a, from which the agent there hands out addresses
 //! ```
 //!
 //! Invariants:
 //! * The name of a block or lease is made from its pool and its addresses, so that creating the object is the lock.
-//! * A block belongs to one Network on one node, whose `host-local` alone hands out its addresses.
+//! * A block belongs to one Network on one node, whose agent alone hands out its addresses.
 //! * All blocks of one subnet have one size, so that two of different names have no address in common.
 
 use std::time::Duration;

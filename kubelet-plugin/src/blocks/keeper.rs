@@ -397,8 +397,9 @@ fn holders<'a>(
             Phase::Deleting { result, .. } => result.as_ref(),
             Phase::Planned | Phase::Adding { .. } => None,
         };
-        let mut ips = result.iter().flat_map(|result| result.ips()).map(|ip| ip.address.addr());
-        let address = ips.find(|ip| block.cidr.contains(ip));
+        let made = result.iter().flat_map(|result| result.ips()).map(|ip| ip.address.addr());
+        let planned = record.plan.owner.addresses.iter().flat_map(|addresses| addresses.ips.iter().copied());
+        let address = made.chain(planned).find(|ip| block.cidr.contains(ip));
         let is_usable = address.is_none_or(|ip| usable.iter().any(|span| span.contains(ip)));
         (is_usable, BlockHolder { pod: record.plan.owner.pod.to_string(), address })
     })
@@ -495,6 +496,9 @@ mod tests {
             record("other", Some("10.20.0.20")),
         ];
         Arc::make_mut(&mut records[4].plan).network = "lab".to_owned();
+        if let Some(addresses) = &mut Arc::make_mut(&mut records[0].plan).owner.addresses {
+            addresses.ips.push("10.20.0.18".parse().expect("an address"));
+        }
         let block = AddressBlockSpec {
             pool: None,
             network: "storage".parse().expect("a name"),
@@ -505,7 +509,7 @@ mod tests {
         let usable = ["10.20.0.16/29".parse().expect("a span")];
         let found: BTreeSet<(bool, BlockHolder)> = holders(&records, &block, &usable).collect();
         let named: Vec<String> = found.iter().map(|(_, holder)| holder.to_string()).collect();
-        let expected = ["c with 10.20.0.30", "a", "b with 10.20.0.17", "d with 10.20.0.16"]
+        let expected = ["c with 10.20.0.30", "a with 10.20.0.18", "b with 10.20.0.17", "d with 10.20.0.16"]
             .map(|pod| format!("default/{pod}"));
         assert_eq!(named, expected);
     }
