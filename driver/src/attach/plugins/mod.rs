@@ -158,7 +158,7 @@ impl CniPlugins {
     pub async fn is_name_free(&self, spec: &Spec, sandbox: &Sandbox) -> Result<(), Failure> {
         let names = async { Netns::open(&sandbox.netns)?.link_names().await };
         let names = names.await.map_err(|error| Failure::of(&error))?;
-        if !names.contains(spec.if_name.as_str()) {
+        if !names.contains(spec.if_name.as_str()) || spec.if_name.as_str() == LOOPBACK {
             return Ok(());
         }
         Err(Failure::new(format!(
@@ -238,6 +238,8 @@ fn fault(error: &cni::Error) -> DelFault {
 
 /// The argument that names a pod's sandbox, as other Kubernetes runtimes give it.
 const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
+/// The link that every network namespace has, and that nobody can delete.
+const LOOPBACK: &str = "lo";
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LINK_MOVER: &str = "host-device";
 /// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"): `host-device`
