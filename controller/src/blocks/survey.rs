@@ -21,7 +21,6 @@ use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ApiResource, DynamicObject, ListParams, Object, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
-use netclaim_api::NetworkName;
 use netclaim_api::addresses::spans::{merge, within};
 use netclaim_api::addresses::{
     AddressLease, AddressLeaseSpec, AddressPoolSpec, BLOCK_FINALIZER, Holder, HolderKind, Leased, PoolKey,
@@ -30,6 +29,7 @@ use netclaim_api::addresses::{
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::overlap::may_meet;
 use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::{NetworkName, ObjectName};
 use netclaim_process::kubernetes::answered;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -332,12 +332,15 @@ struct Found {
 /// Returns the addresses that a claim's pod has of the driver.
 fn of_claim(claim: &Claim, driver: &str) -> Vec<Found> {
     let Some(status) = &claim.status else { return Vec::new() };
-    let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+    let names = claim
+        .namespace()
+        .and_then(|namespace| Some((namespace.parse().ok()?, claim.name_any().parse().ok()?)));
+    // The API server has no claim without them.
+    let Some((namespace, name)) = names else { return Vec::new() };
     let pod = status.reserved_for.iter().find(|consumer| consumer.resource == "pods");
+    let pod = pod.and_then(|pod| Some((pod.name.parse::<ObjectName>().ok()?, pod.uid.clone())));
     let holder = match pod {
-        Some(pod) => {
-            Holder { kind: HolderKind::Pod, namespace, name: pod.name.clone(), uid: pod.uid.clone() }
-        }
+        Some((name, uid)) => Holder { kind: HolderKind::Pod, namespace, name, uid },
         None => {
             let uid = claim.uid().unwrap_or_default();
             Holder { kind: HolderKind::ResourceClaim, namespace, name, uid }

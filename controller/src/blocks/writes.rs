@@ -181,8 +181,8 @@ impl Writes {
             + Clone
             + std::fmt::Debug,
     {
-        let api: Api<PartialObjectMeta<K>> = Api::namespaced(self.client.clone(), &holder.namespace);
-        Ok(api.get_opt(&holder.name).await?.map(|found| found.metadata.uid.unwrap_or_default()))
+        let api: Api<PartialObjectMeta<K>> = Api::namespaced(self.client.clone(), holder.namespace.as_str());
+        Ok(api.get_opt(holder.name.as_str()).await?.map(|found| found.metadata.uid.unwrap_or_default()))
     }
 }
 
@@ -346,8 +346,8 @@ mod tests {
     async fn a_lease_is_deleted_only_if_its_holder_is_gone() {
         let holder = Holder {
             kind: HolderKind::ResourceClaim,
-            namespace: "shop".into(),
-            name: "c".into(),
+            namespace: "shop".parse().unwrap(),
+            name: "c".parse().unwrap(),
             uid: "u7".into(),
         };
         let claim = |uid: &str| json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "c", "uid": uid}});
