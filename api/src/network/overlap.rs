@@ -292,7 +292,7 @@ mod tests {
         let meets = |change: &dyn Fn(&mut Value)| may_meet(&network(|_| {}), &network(change));
         assert!(meets(&|_| {}));
         assert!(
-            meets(&|spec| spec["uplink"] = json!({"attributes": {"segment": "a"}})),
+            meets(&|spec| spec["uplink"] = json!({"attributes": {"segment": {"string": "a"}}})),
             "the links are not known"
         );
         assert!(meets(&|spec| spec["cni"]["plugins"][0]["type"] = json!("vlan")), "any VLAN");
