@@ -73,9 +73,10 @@ impl Usable {
         size(self.within(all))
     }
 
-    /// Whether some of the addresses of a block are usable.
+    /// Whether a pod or a claim can get an address of a block.
     pub(super) fn has_any_of(&self, block: IpNet) -> bool {
-        self.within(Span::of_net(block)).next().is_some()
+        let all = Span::of_net(block);
+        self.within(all).chain(within(&self.reserved, all)).next().is_some()
     }
 
     /// Whether nodes may still hand out all addresses that the node of a block has got.

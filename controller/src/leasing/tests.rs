@@ -854,6 +854,10 @@ fn addresses_that_move_to_another_network_are_free_there_when_their_last_pod_has
         "addresses of Network storage are not free yet: AddressBlock storage.10.20.1.32-28 of node a remains as long as pods \
          have its addresses (shop/web-0 with 10.20.1.40)"
     );
+    // Claims may not get them either.
+    lab.pools.get_mut(&inline("b")).unwrap().reserved = vec!["10.20.1.32/28".parse().unwrap()];
+    assert_eq!(lab.plan().leaving[0].awaited_by, BTreeSet::from([inline("b")]));
+    lab.pools.get_mut(&inline("b")).unwrap().reserved.clear();
     lab.blocks.remove(&name);
     let plan = lab.step();
     assert_eq!((created(&plan), plan.leaving), (vec!["c 10.20.1.32/28".to_owned()], vec![]));
