@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::parameter::first_of;
 use crate::{AttachmentConfig, Invalid, ParameterRule};
 
 /// What claims may set in their `AttachmentConfig`. By default, a claim may set the name of the interface only. The rules do
@@ -32,8 +33,14 @@ pub struct Allow {
     pub args: bool,
     /// Parameters that claims may set: a JSON schema by name. The configuration uses a parameter as `${parameters.NAME}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = MAX_PARAMETERS))]
     pub parameters: BTreeMap<String, ParameterRule>,
 }
+
+/// The most parameters that claims may set.
+pub(crate) const MAX_PARAMETERS: usize = 64;
+/// How many parameters a message names.
+pub(crate) const NAMED_PARAMETERS: usize = 10;
 
 /// Host ports that no claim gets: privileged ports, and ports on which a Kubernetes node listens (etcd, API server,
 /// netclaim's metrics, kubelet to cloud-controller-manager, NodePorts).
@@ -118,8 +125,8 @@ impl Allow {
         for (name, value) in parameters {
             let field = format!("parameters.{name}");
             let Some(rule) = self.parameters.get(name) else {
-                let known: Vec<&str> = self.parameters.keys().map(String::as_str).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let known = first_of(self.parameters.keys().cloned(), NAMED_PARAMETERS);
+                let known = if known.is_empty() { "none".to_owned() } else { known };
                 return Err(Invalid::new(field, format!("{owner} has no such parameter; it has: {known}")));
             };
             rule.check(value).map_err(|problem| problem.within(&field))?;
@@ -137,6 +144,17 @@ impl Allow {
             Invalid::new(format!("parameters.{name}"), problem)
         };
         self.parameters.keys().filter(is_unused).map(warning).collect()
+    }
+
+    /// Returns what there is too much of to look at the rest: messages and placeholders go by all of it.
+    pub(crate) fn too_much(&self) -> Vec<Invalid> {
+        if let Some(many) = Invalid::too_many("parameters", self.parameters.len(), MAX_PARAMETERS) {
+            return vec![many];
+        }
+        let of_rule = |(name, rule): (&String, &ParameterRule)| {
+            Some(rule.too_much()?.within(&format!("parameters.{name}")))
+        };
+        self.parameters.iter().filter_map(of_rule).collect()
     }
 
     /// Returns every problem of the rules themselves; paths are relative to the object.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use netclaim_cni::validate::{Severity, validate_template};
 
-use crate::conflist::{as_conflist, whereabouts_problems};
+use crate::conflist::{as_conflist, too_much, whereabouts_problems};
 use crate::{Allow, IfName, Invalid, template};
 
 /// Opaque device configuration of a **DeviceClass**: the CNI configuration that attaches an uplink device.
@@ -31,6 +31,10 @@ impl CniConfig {
     /// Returns every problem; none means that an uplink can be attached with it. Paths are relative to the configuration, and lead
     /// through `plugins` also where a single plugin is written.
     pub fn problems(&self) -> Vec<Invalid> {
+        let many = self.too_much();
+        if !many.is_empty() {
+            return many;
+        }
         let rules = self.allow.problems().into_iter().map(|problem| problem.within("allow"));
         let whereabouts = whereabouts_problems(&as_conflist(&self.config), &self.allow);
         let whereabouts = whereabouts.into_iter().map(|problem| problem.within("config"));
@@ -39,8 +43,18 @@ impl CniConfig {
 
     /// Returns every likely mistake.
     pub fn warnings(&self) -> Vec<Invalid> {
+        if !self.too_much().is_empty() {
+            return Vec::new();
+        }
         let unused = self.allow.unused(&self.config, "config").into_iter().map(|p| p.within("allow"));
         self.findings(Severity::Warning).chain(unused).collect()
+    }
+
+    /// What there is too much of to check the rest.
+    fn too_much(&self) -> Vec<Invalid> {
+        let of_allow = self.allow.too_much().into_iter().map(|problem| problem.within("allow"));
+        let of_config = too_much(&as_conflist(&self.config)).into_iter();
+        of_config.map(|problem| problem.within("config")).chain(of_allow).collect()
     }
 
     fn findings(&self, severity: Severity) -> impl Iterator<Item = Invalid> {

@@ -112,6 +112,31 @@ fn may_be_whereabouts(text: &str, allow: &Allow) -> bool {
     }
 }
 
+/// The most plugins of a chain. The `ipam` of a Network's addresses may be written into each.
+const MAX_PLUGINS: usize = 32;
+/// The most placeholders of a configuration, `$${` included.
+const MAX_PLACEHOLDERS: usize = 256;
+
+/// Returns what there is too much of in a configuration to check the rest of it. Paths are relative to the configuration.
+pub(crate) fn too_much(config: &Map<String, Value>) -> Vec<Invalid> {
+    let plugins = config.get("plugins").and_then(Value::as_array).map_or(0, Vec::len);
+    let placeholders: usize = config.values().map(placeholders).sum();
+    let many = (placeholders > MAX_PLACEHOLDERS).then(|| {
+        let problem = format!("has {placeholders} placeholders: write at most {MAX_PLACEHOLDERS}");
+        Invalid::new("", problem)
+    });
+    Invalid::too_many("plugins", plugins, MAX_PLUGINS).into_iter().chain(many).collect()
+}
+
+fn placeholders(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.matches("${").count(),
+        Value::Array(items) => items.iter().map(placeholders).sum(),
+        Value::Object(object) => object.values().map(placeholders).sum(),
+        _ => 0,
+    }
+}
+
 /// Returns a conflist as it is, and the configuration of a single plugin as a chain of one.
 pub(crate) fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
     if config.contains_key("plugins") || !config.contains_key("type") {
@@ -166,6 +191,19 @@ mod tests {
         }
         let other = json!({"type": "macvlan", "note": "whereabouts", "ipam": {"type": "dhcp"}});
         assert_eq!(places(json!({"name": "whereabouts", "plugins": [other]}), json!({})), [""; 0]);
+    }
+
+    #[test]
+    fn a_configuration_of_which_there_is_too_much_is_refused_by_count() {
+        let config = |plugins: usize, texts: usize| {
+            let plugin = json!({"type": "x", "y": vec!["${a}$${b"; texts]});
+            let config = json!({"plugins": vec![plugin; plugins]});
+            too_much(config.as_object().expect("an object"))
+        };
+        let texts = |problems: Vec<Invalid>| problems.iter().map(Invalid::to_string).collect::<Vec<_>>();
+        assert_eq!(config(32, 4), []);
+        assert_eq!(texts(config(33, 0)), ["plugins: has 33 items: write at most 32"]);
+        assert_eq!(texts(config(1, 129)), ["has 258 placeholders: write at most 256"]);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
 use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate_template};
 
+use crate::allow::NAMED_PARAMETERS;
+use crate::parameter::first_of;
 use crate::{Allow, Invalid, ParameterRule, segmentation};
 
 /// Values of placeholders, by name.
@@ -44,14 +46,16 @@ pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<PlaceholderValue, 
     let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
     place(name).or_else(parameter).ok_or_else(|| {
         let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
-        unknown(name, PLACES.map(String::from).into_iter().chain(parameters))
+        let parameters = first_of(parameters, NAMED_PARAMETERS);
+        unknown(name, Some(parameters).filter(|parameters| !parameters.is_empty()))
     })
 }
 
-fn unknown(name: &str, known: impl Iterator<Item = String>) -> UnknownPlaceholder {
+fn unknown(name: &str, parameters: Option<String>) -> UnknownPlaceholder {
+    let known: Vec<String> = PLACES.map(str::to_owned).into_iter().chain(parameters).collect();
     UnknownPlaceholder {
         problem: format!("${{{name}}} is unknown"),
-        advice: format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
+        advice: format!("use one of {}", known.join(", ")),
     }
 }
 
@@ -60,8 +64,7 @@ fn unknown(name: &str, known: impl Iterator<Item = String>) -> UnknownPlaceholde
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     validate_template(json, &|name| {
         let parameter = name.strip_prefix("parameters.").map(|_| PlaceholderValue::Any);
-        let known = || PLACES.into_iter().chain(["parameters.NAME"]).map(str::to_owned);
-        place(name).or(parameter).ok_or_else(|| unknown(name, known()))
+        place(name).or(parameter).ok_or_else(|| unknown(name, Some("parameters.NAME".to_owned())))
     })
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use netclaim_cni::placeholder::PlaceholderValue;
-use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate, validate_template};
+use netclaim_cni::validate::{Finding, MAX_FINDINGS, UnknownPlaceholder, validate, validate_template};
 use serde_json::{Value, json};
 
 /// Findings as `severity pointer: problem`.
@@ -426,6 +426,29 @@ fn ranges_must_lie_in_their_subnets_and_apart() {
         found(&old),
         ["error /plugins/0/ipam/ranges: CNI versions before 0.3.0 allow one address of each family"]
     );
+}
+
+#[test]
+fn of_many_findings_the_first_of_each_severity_are_kept() {
+    let unread = |n: usize| (format!("key{n}"), json!(0));
+    let mut plugin = json!({"type": "dummy", "ipam": {"type": "static", "addresses": vec![json!({}); 1000]}});
+    plugin.as_object_mut().unwrap().extend((0..1000).map(unread));
+    let found = of_plugin(&plugin);
+    let of = |severity: &str| found.iter().filter(|line| line.starts_with(severity)).count();
+    assert_eq!((of("error"), of("warning")), (MAX_FINDINGS, MAX_FINDINGS));
+    assert!(found[0].starts_with("error /ipam/addresses/0: `address` is missing"), "{}", found[0]);
+}
+
+#[test]
+fn each_range_that_overlaps_with_an_earlier_one_is_named() {
+    let subnets = ["10.0.2.0/24", "10.0.0.0/16", "10.1.0.0/24", "fd00::/64", "10.0.9.0/30", "fd00::/96"];
+    let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect();
+    let overlaps = |a, b| {
+        format!(
+            "error /ipam/ranges/{b}/0: its addresses overlap with those of the range at `/plugins/0/ipam/ranges/{a}/0`"
+        )
+    };
+    assert_eq!(host_local(&json!({"ranges": ranges})), [overlaps(0, 1), overlaps(1, 4), overlaps(3, 5)]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
-use crate::conflist::{Plugin, declares, is_inside_pod, whereabouts_problems};
+use crate::conflist::{Plugin, declares, is_inside_pod, too_much, whereabouts_problems};
 use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, node_selector, template};
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
@@ -24,6 +24,13 @@ impl NetworkSpec {
         let mut problems = Vec::new();
         if let Err(problem) = name.parse::<NetworkName>() {
             problems.push(problem.within("metadata.name"));
+        }
+        let of_allow = self.allow.too_much().into_iter().map(|p| p.within("spec.allow"));
+        let mut many =
+            too_much(&self.cni).into_iter().map(|p| p.within("spec.cni")).chain(of_allow).peekable();
+        if many.peek().is_some() {
+            problems.extend(many);
+            return problems;
         }
         if self.uplink.as_ref().is_some_and(|uplink| *uplink == UplinkSelector::default()) {
             problems.push(Invalid::new("spec.uplink", EVERY_LINK));
@@ -311,6 +318,47 @@ mod tests {
             "spec.cni.plugins[0].type",
         ];
         assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn of_what_there_is_too_much_nothing_else_is_looked_at() {
+        let found = problems_of(|spec| {
+            spec["cni"]["plugins"] = vec![json!({"type": "a/b", "x": "${nope}"}); 300].into();
+            spec["allow"]["parameters"] =
+                (0..65).map(|n| (format!("p{n}"), json!({"type": "boolean"}))).collect();
+        });
+        assert_eq!(
+            found,
+            [
+                "spec.cni.plugins: has 300 items: write at most 32",
+                "spec.cni: has 300 placeholders: write at most 256",
+                "spec.allow.parameters: has 65 items: write at most 64",
+            ]
+        );
+        let listed = |of: &str| {
+            let values: Vec<u32> = (0..257).collect();
+            let rule = match of {
+                "enum" => json!({"type": "integer", "enum": values}),
+                _ => json!({"type": "array", "maxItems": 1, "items": {"type": "integer", "enum": values}}),
+            };
+            problems_of(|spec| spec["allow"]["parameters"] = json!({"p": rule}))
+        };
+        for of in ["enum", "items.enum"] {
+            assert_eq!(
+                listed(of),
+                [format!("spec.allow.parameters.p.{of}: has 257 items: write at most 256")]
+            );
+        }
+    }
+
+    #[test]
+    fn a_message_names_ten_parameters_at_most() {
+        let found = problems_of(|spec| {
+            spec["cni"]["plugins"][0]["x"] = json!("${nope}");
+            spec["allow"]["parameters"] =
+                (10..30).map(|n| (format!("p{n}"), json!({"type": "boolean"}))).collect();
+        });
+        assert!(found[0].ends_with("parameters.p18, parameters.p19, and 10 more"), "{found:?}");
     }
 
     #[test]

@@ -25,6 +25,10 @@ use netclaim_cni::placeholder::PlaceholderValue;
 
 /// The most items that a rule may allow.
 const MAX_ITEMS: u32 = 256;
+/// The most values that a rule may list.
+const MAX_VALUES: usize = 256;
+/// How many of the values a message names.
+const NAMED_VALUES: usize = 10;
 
 /// The values that a parameter may have, as a JSON schema. Other keywords than these are refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +53,7 @@ pub struct ParameterRule {
     /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with `$`, such as
     /// `^[a-z]+$`. The string must also be printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = pattern::MAX_LENGTH))]
     pub pattern: Option<String>,
     /// Smallest number of characters of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,6 +105,7 @@ pub struct ItemRule {
     /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with `$`, such as
     /// `^[a-z]+$`. The string must also be printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = pattern::MAX_LENGTH))]
     pub pattern: Option<String>,
     /// Smallest number of characters of a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +130,9 @@ fn count(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 fn scalars(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true}})
+    schemars::json_schema!({
+        "type": "array", "maxItems": MAX_VALUES, "items": {"x-kubernetes-preserve-unknown-fields": true},
+    })
 }
 
 /// Types of a parameter.
@@ -154,6 +162,13 @@ pub enum ItemType {
 }
 
 impl ParameterRule {
+    /// Returns that more values are listed than are compared with what claims set; the path is relative to the rule.
+    pub(crate) fn too_much(&self) -> Option<Invalid> {
+        let of_items = self.items.as_ref().map_or(0, |items| items.r#enum.len());
+        Invalid::too_many("enum", self.r#enum.len(), MAX_VALUES)
+            .or_else(|| Invalid::too_many("items.enum", of_items, MAX_VALUES))
+    }
+
     /// Returns every problem of the rule itself; paths are relative to the rule.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = match self.item_type() {
@@ -301,15 +316,15 @@ impl ItemRule {
                            text as tenants like does not belong into a configuration that root runs";
             problems.push(Invalid::new("enum", problem));
         }
-        let pattern = self.pattern.as_deref().map(Pattern::parse);
+        let pattern = self.parse_pattern();
         let is_broken = matches!(pattern, Some(Err(_)));
-        if let Some(Err(problem)) = pattern {
+        if let Some(Err(problem)) = &pattern {
             problems.push(Invalid::new("pattern", problem));
         }
         for (i, value) in self.r#enum.iter().enumerate() {
             // An integer of the list that is out of bounds counts as one that is not in the list.
             let judged = match self.r#type {
-                ItemType::String if !is_broken => self.check(value),
+                ItemType::String if !is_broken => self.check_listed(value, pattern.as_ref()),
                 _ => self.check_type(value),
             };
             if let Err(problem) = judged {
@@ -327,13 +342,23 @@ impl ItemRule {
             && self.format.is_none()
     }
 
+    fn parse_pattern(&self) -> Option<Result<Pattern, String>> {
+        self.pattern.as_deref().map(Pattern::parse)
+    }
+
     /// Checks that the rule allows `value`; the error says what the keyword demands.
     fn check(&self, value: &Value) -> Result<(), String> {
         self.check_type(value)?;
         if !self.r#enum.is_empty() && !self.r#enum.contains(value) {
-            let allowed = self.r#enum.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+            let allowed = first_of(self.r#enum.iter().map(shown), NAMED_VALUES);
             return Err(format!("{} is not allowed: use one of {allowed}", shown(value)));
         }
+        self.check_listed(value, self.parse_pattern().as_ref())
+    }
+
+    /// As [`check`](Self::check) for a value of the list, with the pattern parsed: that takes much longer than to match a value.
+    fn check_listed(&self, value: &Value, pattern: Option<&Result<Pattern, String>>) -> Result<(), String> {
+        self.check_type(value)?;
         if let Some(number) = value.as_i64() {
             if let Some(min) = self.minimum.filter(|min| number < *min) {
                 return Err(format!("{number} is too small: the minimum is {min}"));
@@ -342,10 +367,10 @@ impl ItemRule {
                 return Err(format!("{number} is too large: the maximum is {max}"));
             }
         }
-        value.as_str().map_or(Ok(()), |text| self.check_text(text))
+        value.as_str().map_or(Ok(()), |text| self.check_text(text, pattern))
     }
 
-    fn check_text(&self, text: &str) -> Result<(), String> {
+    fn check_text(&self, text: &str, pattern: Option<&Result<Pattern, String>>) -> Result<(), String> {
         if self.is_free_text() {
             return Err("cannot be set: the rule of the parameter has no enum, pattern or format".to_owned());
         }
@@ -359,21 +384,23 @@ impl ItemRule {
         if let Some(format) = self.format {
             format.check(text)?;
         }
-        let Some(pattern) = &self.pattern else { return Ok(()) };
-        let parsed = Pattern::parse(pattern)
-            .map_err(|problem| format!("cannot be set: the pattern of the parameter {problem}"))?;
-        if parsed.matches(text) {
-            return Ok(());
+        match pattern {
+            None => Ok(()),
+            Some(Err(problem)) => Err(format!("cannot be set: the pattern of the parameter {problem}")),
+            Some(Ok(parsed)) if parsed.matches(text) => Ok(()),
+            Some(Ok(_)) => {
+                let pattern = self.pattern.as_deref().unwrap_or_default();
+                Err(format!("{} does not match {pattern}", shown(&text.into())))
+            }
         }
-        Err(format!("{} does not match {pattern}", shown(&text.into())))
     }
 
     /// What is known of a value that the rule allows.
     fn place(&self) -> PlaceholderValue {
         if !self.r#enum.is_empty() {
-            return PlaceholderValue::OneOf(
-                self.r#enum.iter().filter(|value| self.check(value).is_ok()).cloned().collect(),
-            );
+            let pattern = self.parse_pattern();
+            let allowed = |value: &&Value| self.check_listed(value, pattern.as_ref()).is_ok();
+            return PlaceholderValue::OneOf(self.r#enum.iter().filter(allowed).cloned().collect());
         }
         match self.r#type {
             ItemType::Integer => {
@@ -392,6 +419,13 @@ impl ItemRule {
         };
         if fits { Ok(()) } else { Err(format!("{} is not {name}", shown(value))) }
     }
+}
+
+/// Joins the first `count` of the names, and says that there are more.
+pub(crate) fn first_of(names: impl ExactSizeIterator<Item = String>, count: usize) -> String {
+    let more = names.len().checked_sub(count).filter(|more| *more > 0);
+    let shown = names.take(count).chain(more.map(|more| format!("and {more} more")));
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// The problem of two bounds between which there is nothing.

@@ -10,6 +10,8 @@ use regex_syntax::hir::Look;
 
 /// The most memory that a pattern may take, in bytes. Matching is linear in the text, with the pattern's size as factor.
 const MAX_SIZE: usize = 64 * 1024;
+/// The longest pattern, in bytes. What a parser makes of it takes many times its length.
+pub(super) const MAX_LENGTH: usize = 1024;
 
 /// A pattern that matches whole texts only.
 pub(super) struct Pattern(Regex);
@@ -20,6 +22,9 @@ impl Pattern {
     /// # Errors
     /// Says what is wrong with it, and what to write.
     pub(super) fn parse(pattern: &str) -> Result<Self, String> {
+        if pattern.len() > MAX_LENGTH {
+            return Err(format!("is longer than {MAX_LENGTH} bytes: use a format, or a shorter one"));
+        }
         let syntax = ParserBuilder::new()
             .unicode(false)
             .utf8(false)
@@ -102,7 +107,8 @@ mod tests {
         assert!(problem(r"^(a)\1$").contains("backreferences"), "{}", problem(r"^(a)\1$"));
         assert!(problem(r"^[ä]$").starts_with("is no regular expression: Unicode not allowed"));
         assert!(problem("^((a{1,100}){1,100}){1,100}$").starts_with("cannot be used: "));
-        assert!(problem(&format!("^{}a{}$", "(".repeat(5000), ")".repeat(5000))).contains("nest"));
+        assert!(problem(&format!("^{}a{}$", "(".repeat(500), ")".repeat(500))).contains("nest"));
+        assert!(problem(&format!("^{}$", "a|".repeat(1_000_000))).starts_with("is longer than 1024 bytes"));
     }
 
     #[test]

@@ -45,7 +45,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Collects findings, each once.
+/// The most findings of a severity that a report keeps: people do not correct more at once, and whoever writes a configuration
+/// chooses how many there are.
+pub const MAX_FINDINGS: usize = 64;
+
+/// Collects findings, each once, up to [`MAX_FINDINGS`] of each severity.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
@@ -74,9 +78,16 @@ impl Report {
     }
 
     pub(super) fn push(&mut self, severity: Severity, at: &str, problem: String, advice: String) {
+        if self.is_full(severity) {
+            return;
+        }
         let finding = Finding { pointer: at.to_owned(), problem, advice, severity };
         if self.reported.insert(finding.clone()) {
             self.findings.push(finding);
         }
+    }
+    /// Returns whether no more findings of the severity are kept. The severities are counted apart, so that warnings hide no error.
+    pub(super) fn is_full(&self, severity: Severity) -> bool {
+        self.findings.iter().filter(|finding| finding.severity == severity).count() >= MAX_FINDINGS
     }
 }

@@ -264,9 +264,9 @@ fn mac_problem(text: &str) -> Option<&'static str> {
 /// Whether one was probably typed for the other: at most two letters differ, case aside.
 pub(super) fn is_similar(a: &str, b: &str) -> bool {
     const SLIPS: usize = 2;
-    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
     if a.len().min(b.len()) <= SLIPS || a.len().abs_diff(b.len()) > SLIPS {
         return false;
     }
+    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
     strsim::levenshtein(&a, &b) <= SLIPS
 }

@@ -20,9 +20,10 @@ pub(super) fn dhcp(subject: &Subject<'_>, report: &mut Report) {
         "vendor-class-identifier",
     ];
     for key in ["provide", "request"] {
+        let list = subject.pointer(key);
         for (index, item) in subject.conf.list(key).iter().enumerate() {
             let Some(members) = item.object() else { continue };
-            let at = member(&subject.pointer(key), &index.to_string());
+            let at = member(&list, &index.to_string());
             let Some(option) = members.text("option") else {
                 let advice = "name the DHCP option, or write its number";
                 match key {
@@ -51,10 +52,11 @@ pub(super) fn fixed_addresses(subject: &Subject<'_>, report: &mut Report) {
         let advice = "write `addresses`, or declare the capability `ips`";
         report.warning(subject.at, "no address is configured", advice);
     }
+    let list = subject.pointer("addresses");
     let mut families = Vec::new();
     for (index, item) in addresses.iter().enumerate() {
         let Some(members) = item.object() else { continue };
-        let at = member(&subject.pointer("addresses"), &index.to_string());
+        let at = member(&list, &index.to_string());
         if !members.has("address") {
             report.value_error(
                 &at,
@@ -122,15 +124,33 @@ pub(super) fn host_local(subject: &Subject<'_>, report: &mut Report) {
         sets.iter().filter_map(|set| Some(set.first()?.subnet.addr().is_ipv4())).collect();
     one_of_a_family(subject, "ranges", &families, report);
 
-    let all: Vec<&Range> = sets.iter().flatten().collect();
-    for (index, a) in all.iter().enumerate() {
-        for b in all.iter().skip(index + 1) {
-            let same_family = a.subnet.addr().is_ipv4() == b.subnet.addr().is_ipv4();
-            if same_family && a.first <= b.last && b.first <= a.last {
-                let problem = format!("its addresses overlap with those of the range at `{}`", a.at);
-                report.error(&b.at, problem, "make the ranges disjoint");
+    overlaps(sets.iter().flatten().collect(), report);
+}
+
+/// Reports each range that has addresses of another one.
+fn overlaps(ranges: Vec<&Range>, report: &mut Report) {
+    let mut sorted: Vec<(usize, &Range)> = ranges.into_iter().enumerate().collect();
+    sorted.sort_by_key(|(_, range)| (range.subnet.addr().is_ipv4(), range.first));
+    // The range before the present one that reaches furthest.
+    let mut furthest: Option<(usize, &Range)> = None;
+    let mut found = Vec::new();
+    for (index, range) in sorted {
+        let is_family = |other: &Range| other.subnet.addr().is_ipv4() == range.subnet.addr().is_ipv4();
+        match furthest.filter(|(_, other)| is_family(other) && range.first <= other.last) {
+            Some((other, of_other)) => {
+                let [earlier, later] = if other < index { [of_other, range] } else { [range, of_other] };
+                found.push((index.max(other), earlier, later));
+                if range.last > of_other.last {
+                    furthest = Some((index, range));
+                }
             }
+            None => furthest = Some((index, range)),
         }
+    }
+    found.sort_by_key(|(later, ..)| *later);
+    for (_, earlier, later) in found {
+        let problem = format!("its addresses overlap with those of the range at `{}`", earlier.at);
+        report.error(&later.at, problem, "make the ranges disjoint");
     }
 }
 
@@ -191,9 +211,10 @@ fn range(members: &Members, at: &str, report: &mut Report) -> Option<Range> {
 fn routes(subject: &Subject<'_>, report: &mut Report) {
     // An IPAM plugin does not mind: the one that sets the routes does.
     let severity = if subject.is_known { Severity::Error } else { Severity::Warning };
+    let list = subject.pointer("routes");
     for (index, item) in subject.conf.list("routes").iter().enumerate() {
         let Some(route) = item.object() else { continue };
-        let at = member(&subject.pointer("routes"), &index.to_string());
+        let at = member(&list, &index.to_string());
         if !route.has("dst") {
             let advice = "write the destination in CIDR notation, 0.0.0.0/0 for all";
             report.push(severity, &at, "`dst` is missing".to_owned(), advice.to_owned());

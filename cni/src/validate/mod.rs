@@ -21,13 +21,14 @@ use crate::placeholder::PlaceholderValue;
 use finding::Report;
 use frame::{as_list, frame, is_single, repeated_keys};
 use node::Node;
+use template::Known;
 
-pub use finding::{Finding, Severity};
+pub use finding::{Finding, MAX_FINDINGS, Severity};
 pub use rules::BANDWIDTH_PLUGIN;
 pub use template::UnknownPlaceholder;
 
 /// Checks a network configuration list, or a single plugin's configuration. The findings are in the order of the
-/// document.
+/// document, at most [`MAX_FINDINGS`] of each severity.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     check(json, |node, _| node)
 }
@@ -38,7 +39,10 @@ pub fn validate_template(
     json: &[u8],
     known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
 ) -> Vec<Finding> {
-    check(json, |node, report| node.map_texts("", &mut |text, at| template::open(text, at, known, report)))
+    let mut known = Known::new(known);
+    check(json, |node, report| {
+        node.map_texts("", &mut |text, at| template::open(text, at, &mut known, report))
+    })
 }
 
 fn check(json: &[u8], prepare: impl FnOnce(Node, &mut Report) -> Node) -> Vec<Finding> {

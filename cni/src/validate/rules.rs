@@ -80,9 +80,10 @@ pub(super) fn bridge(subject: &Subject<'_>, report: &mut Report) {
             report.warning(&subject.pointer(key), problem, "add `ipam`, or remove it");
         }
     }
+    let list = subject.pointer("vlanTrunk");
     for (index, item) in conf.list("vlanTrunk").iter().enumerate() {
         let Some(trunk) = item.object() else { continue };
-        let at = member(&subject.pointer("vlanTrunk"), &index.to_string());
+        let at = member(&list, &index.to_string());
         match (trunk.int("minID"), trunk.int("maxID")) {
             (Some(min), Some(max)) if min > max => {
                 report.error(&at, format!("minID {min} is greater than maxID {max}"), "swap them");
@@ -155,12 +156,13 @@ pub(super) fn host_device(subject: &Subject<'_>, report: &mut Report) {
 
 pub(super) fn tuning(subject: &Subject<'_>, report: &mut Report) {
     let Some(sysctl) = subject.conf.get("sysctl").and_then(Node::object) else { return };
+    let list = subject.pointer("sysctl");
     for (key, _) in sysctl.iter() {
         // Empty parts do not count.
         let mut parts = key.split(['.', '/']).filter(|part| !part.is_empty());
         if parts.next() != Some("net") || parts.next().is_none() {
             let problem = format!("sysctl `{key}` is not of a network namespace");
-            let at = member(&subject.pointer("sysctl"), key);
+            let at = member(&list, key);
             report.error(&at, problem, "the plugin sets those below `net.` only: remove it");
         }
     }

@@ -1,5 +1,7 @@
 //! Placeholders of a template, as the checks see them.
 
+use std::collections::BTreeMap;
+
 use super::finding::Report;
 use super::node::{Node, Open};
 use crate::placeholder::{self, Part, PlaceholderValue};
@@ -13,13 +15,29 @@ pub struct UnknownPlaceholder {
     pub advice: String,
 }
 
-/// Replaces a text with placeholders by its possible values; `known` returns those of each placeholder.
-pub(super) fn open(
-    text: String,
-    at: &str,
-    known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
-    report: &mut Report,
-) -> Node {
+/// The possible values of placeholders, found once for each name: a list of values may be long.
+pub(super) struct Known<'a> {
+    find: &'a dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
+    found: BTreeMap<String, Result<PlaceholderValue, UnknownPlaceholder>>,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn new(find: &'a dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>) -> Self {
+        Self { find, found: BTreeMap::new() }
+    }
+
+    fn get(&mut self, name: &str) -> Result<PlaceholderValue, UnknownPlaceholder> {
+        if let Some(found) = self.found.get(name) {
+            return found.clone();
+        }
+        let found = (self.find)(name);
+        self.found.insert(name.to_owned(), found.clone());
+        found
+    }
+}
+
+/// Replaces a text with placeholders by its possible values; `known` has those of each placeholder.
+pub(super) fn open(text: String, at: &str, known: &mut Known<'_>, report: &mut Report) -> Node {
     let parts = match placeholder::parse(&text) {
         Ok(parts) => parts,
         Err(problem) => {
@@ -31,7 +49,7 @@ pub(super) fn open(
     let mut value = None;
     for part in &parts {
         let Part::Placeholder(name) = part else { continue };
-        let found = known(name).unwrap_or_else(|UnknownPlaceholder { problem, advice }| {
+        let found = known.get(name).unwrap_or_else(|UnknownPlaceholder { problem, advice }| {
             report.error(at, problem, advice);
             PlaceholderValue::Any
         });

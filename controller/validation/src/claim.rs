@@ -1,14 +1,17 @@
 //! ResourceClaims and ResourceClaimTemplates: what they ask for, and how it is attached.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use netclaim_api::merge::{Author, CNI_OF_CLAIM, EITHER_IPS};
 use netclaim_api::segmentation::MAX_ID;
 use netclaim_api::{AttachmentConfig, Invalid, Quantity, attributes};
 use serde_json::Value;
 
-use crate::Review;
-use crate::config::Config;
+use crate::config::{Config, MAX_CONFIGS};
 use crate::known::Known;
+use crate::limits::{Late, Limit, too_many};
 use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities, retired};
+use crate::{Judged, Review};
 
 /// What the specification of a claim is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,22 +34,41 @@ struct Asked<'a> {
     is_ours: bool,
 }
 
-/// Reviews the specification of a claim at `path`. `None`: it is not about the driver.
-pub(crate) fn review(spec: &Value, path: &str, of: Of, driver: &str, known: &Known) -> Option<Review> {
+/// Most requests of a claim, and constraints (`DeviceRequestsMaxSize`, `DeviceConstraintsMaxSize`).
+const MAX_REQUESTS: usize = 32;
+/// Most alternatives of a request (`FirstAvailableDeviceRequestMaxSize`).
+const MAX_ALTERNATIVES: usize = 8;
+
+/// Reviews the specification of a claim at `path`. `Ok(None)`: it is not about the driver.
+pub(crate) fn review(
+    spec: &Value,
+    path: &str,
+    of: Of,
+    driver: &str,
+    known: &Known,
+    limit: &Limit<'_>,
+) -> Judged {
     let mut review = Review::default();
     let devices = &spec["devices"];
     let path = format!("{path}.devices");
-    let configs = Config::of(&devices["config"], &format!("{path}.config"), driver, &mut review);
-    let requests = requests(&devices["requests"], &format!("{path}.requests"), &configs, driver, known);
+    too_much(devices, &path, &mut review);
+    if review != Review::default() {
+        return Ok(Some(review));
+    }
+    let configs = Config::of(&devices["config"], &format!("{path}.config"), driver, &mut review, limit)?;
+    let requests =
+        requests(&devices["requests"], &format!("{path}.requests"), &configs, driver, known, limit)?;
     constraints(&devices["constraints"], &format!("{path}.constraints"), driver, &mut review);
     let is_ours = requests.iter().flatten().any(|asked| asked.is_ours);
     if !is_ours && configs.is_empty() && review == Review::default() {
-        return None;
+        return Ok(None);
     }
     for config in &configs {
+        limit.check()?;
         of_config(config, of, &mut review);
     }
     for asked in requests.iter().flatten() {
+        limit.check()?;
         asked.selectors.review(driver, &mut review);
         if asked.is_ours {
             of_request(asked, &configs, driver, &mut review);
@@ -55,7 +77,24 @@ pub(crate) fn review(spec: &Value, path: &str, of: Of, driver: &str, known: &Kno
         of_reserved_addresses(asked, &configs, known, &mut review);
     }
     same_names(&requests, &configs, &mut review);
-    Some(review)
+    Ok(Some(review))
+}
+
+/// Adds the lists that are longer than those that the API server stores: the rest of the review goes by their lengths.
+fn too_much(devices: &Value, path: &str, review: &mut Review) {
+    for (field, max) in [("requests", MAX_REQUESTS), ("constraints", MAX_REQUESTS), ("config", MAX_CONFIGS)] {
+        too_many(&devices[field], &format!("{path}.{field}"), max, review);
+    }
+    if review.errors.is_empty() {
+        let items = |field: &str| devices[field].as_array().into_iter().flatten().enumerate();
+        for (index, request) in items("requests") {
+            let field = format!("{path}.requests[{index}].firstAvailable");
+            too_many(&request["firstAvailable"], &field, MAX_ALTERNATIVES, review);
+        }
+        for (index, config) in items("config") {
+            too_many(&config["requests"], &format!("{path}.config[{index}].requests"), MAX_REQUESTS, review);
+        }
+    }
 }
 
 /// Returns the requests of a claim, each with its alternatives.
@@ -65,7 +104,8 @@ fn requests<'a>(
     configs: &[Config],
     driver: &str,
     known: &Known,
-) -> Vec<Vec<Asked<'a>>> {
+    limit: &Limit<'_>,
+) -> Result<Vec<Vec<Asked<'a>>>, Late> {
     let requests: Vec<&Value> = list.as_array().into_iter().flatten().collect();
     let is_alone = requests.len() == 1;
     let budget = Budget::default();
@@ -81,10 +121,11 @@ fn requests<'a>(
         Asked { name, field, body, selectors, is_ours }
     };
     let alternatives = |(index, request): (usize, &'a Value)| {
+        limit.check()?;
         let name = request["name"].as_str().unwrap_or_default();
         let field = format!("{path}[{index}]");
         let alternatives = request["firstAvailable"].as_array();
-        match (request.get("exactly"), alternatives) {
+        Ok(match (request.get("exactly"), alternatives) {
             (Some(exactly), _) => vec![asked(name.to_owned(), format!("{field}.exactly"), exactly)],
             (None, Some(alternatives)) => {
                 let alternative = |(j, body): (usize, &'a Value)| {
@@ -95,7 +136,7 @@ fn requests<'a>(
             }
             // v1beta1 has no `exactly`.
             (None, None) => vec![asked(name.to_owned(), field, request)],
-        }
+        })
     };
     requests.into_iter().enumerate().map(alternatives).collect()
 }
@@ -198,6 +239,9 @@ fn granted(body: &Value) -> Option<Quantity> {
 /// Adds what the agent would refuse with the class and the Network, if they are known.
 fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
     let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
+    if !known.has_class(class) {
+        return;
+    }
     let layers = applying(asked, configs).filter_map(|config| config.layer(Author::Claim)).collect();
     let Some(problem) = known.refusal(class, layers, granted(asked.body)) else { return };
     let of_config = |config: &&Config| problem.field.starts_with(&format!("claim config[{}]", config.index));
@@ -299,27 +343,44 @@ fn constraints(list: &Value, path: &str, driver: &str, review: &mut Review) {
 
 /// Adds interface names that two requests have: a pod has one interface of a name.
 fn same_names(requests: &[Vec<Asked<'_>>], configs: &[Config], review: &mut Review) {
-    let mut reported: Vec<usize> = Vec::new();
-    for (index, later) in requests.iter().enumerate() {
-        let Some((config, name)) = later.iter().find_map(|asked| if_name(asked, configs)) else { continue };
-        let has = |asked: &Asked<'_>| if_name(asked, configs).is_some_and(|(_, other)| other == name);
-        let Some(earlier) = requests.iter().take(index).find(|earlier| earlier.iter().any(has)) else {
+    let named: Vec<Vec<Option<(&Config, &str)>>> = requests
+        .iter()
+        .map(|alternatives| alternatives.iter().map(|asked| if_name(asked, configs)).collect())
+        .collect();
+    // The first request of which an alternative has the name.
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut reported: BTreeSet<usize> = BTreeSet::new();
+    for (index, names) in named.iter().enumerate() {
+        let found = names
+            .iter()
+            .flatten()
+            .next()
+            .and_then(|(config, name)| Some((*config, *name, *first.get(name)?)));
+        for (_, name) in names.iter().flatten() {
+            first.entry(name).or_insert(index);
+        }
+        let Some((config, name, earlier)) = found.filter(|(config, ..)| reported.insert(config.index)) else {
             continue;
         };
-        if reported.contains(&config.index) {
-            continue;
-        }
-        reported.push(config.index);
-        let request = |alternatives: &[Asked<'_>]| {
-            let name = alternatives.first().map(|asked| asked.name.as_str()).unwrap_or_default();
+        let request = |index: usize| {
+            let first = requests.get(index).and_then(|alternatives| alternatives.first());
+            let name = first.map(|asked| asked.name.as_str()).unwrap_or_default();
             name.split('/').next().unwrap_or_default().to_owned()
         };
         let problem = format!(
             "{name:?} would be the name of two interfaces, those of requests {} and {}: give each request a config of its own",
             request(earlier),
-            request(later)
+            request(index)
         );
-        let is_certain = earlier.iter().chain(later).all(|asked| asked.is_ours && has(asked));
+        let has = |index: usize| {
+            let of_request = requests.iter().zip(&named).nth(index);
+            let alternatives = of_request.into_iter().flat_map(|(asked, names)| asked.iter().zip(names));
+            let is_it = |(asked, named): (&Asked<'_>, &Option<(&Config, &str)>)| {
+                asked.is_ours && named.is_some_and(|(_, other)| other == name)
+            };
+            alternatives.into_iter().all(is_it)
+        };
+        let is_certain = has(earlier) && has(index);
         let field = format!("{}.ifName", config.field);
         if is_certain { review.error(field, problem) } else { review.warn(field, problem) }
     }

@@ -5,19 +5,24 @@ use netclaim_api::opaque::Opaque;
 use netclaim_api::{AttachmentConfig, CniConfig, LinkUse};
 use serde_json::Value;
 
-use crate::Review;
-use crate::config::{Config, clear};
+use crate::config::{Config, MAX_CONFIGS, clear};
 use crate::known::Class;
+use crate::limits::{Limit, too_many};
 use crate::selectors::{Budget, Selectors};
+use crate::{Judged, Review};
 
-/// Reviews a class. `None`: it is not about the driver.
-pub(crate) fn review(class: &Value, driver: &str) -> Option<Review> {
+/// Reviews a class. `Ok(None)`: it is not about the driver.
+pub(crate) fn review(class: &Value, driver: &str, limit: &Limit<'_>) -> Judged {
     let mut review = Review::default();
     let spec = &class["spec"];
+    too_many(&spec["config"], "spec.config", MAX_CONFIGS, &mut review);
+    if review != Review::default() {
+        return Ok(Some(review));
+    }
     let selectors = Selectors::of(&spec["selectors"], "spec.selectors", &Budget::default());
-    let configs = Config::of(&spec["config"], "spec.config", driver, &mut review);
+    let configs = Config::of(&spec["config"], "spec.config", driver, &mut review, limit)?;
     if !selectors.name(driver) && configs.is_empty() && review == Review::default() {
-        return None;
+        return Ok(None);
     }
     selectors.review(driver, &mut review);
     breadth(&selectors, driver, &mut review);
@@ -29,6 +34,7 @@ pub(crate) fn review(class: &Value, driver: &str) -> Option<Review> {
     let of_uplinks: Vec<(&Config, &CniConfig)> =
         configs.iter().filter_map(|config| Some((config, config.cni()?))).collect();
     for (config, cni) in &of_uplinks {
+        limit.check()?;
         review.errors.extend(cni.problems().into_iter().map(|problem| problem.within(&config.field)));
         review.warnings.extend(cni.warnings().into_iter().map(|warning| warning.within(&config.field)));
         if let Some(network) = selectors.network(driver).filter(|network| !network.is_empty()) {
@@ -40,18 +46,20 @@ pub(crate) fn review(class: &Value, driver: &str) -> Option<Review> {
             let problem = format!("has no effect: the CNIConfig in spec.config[{}] replaces it", last.index);
             review.warn(&config.field, problem);
         }
+        limit.check()?;
         if cni.problems().is_empty() {
             untaken(&configs, last, cni, &mut review);
         }
     }
-    Some(review)
+    Ok(Some(review))
 }
 
 /// Returns what claims meet in a class that is about the driver.
 pub(crate) fn known(class: &Value, driver: &str) -> Option<Class> {
     let mut review = Review::default();
     let selectors = Selectors::of(&class["spec"]["selectors"], "", &Budget::default());
-    let configs = Config::of(&class["spec"]["config"], "", driver, &mut review);
+    let configs =
+        Config::of(&class["spec"]["config"], "", driver, &mut review, &Limit::new(&|| false)).ok()?;
     (selectors.name(driver) || !configs.is_empty()).then(|| Class {
         network: selectors.network(driver).map(str::to_owned),
         layers: configs.iter().filter_map(|config| config.layer(Author::Class)).collect(),

@@ -6,6 +6,10 @@ use netclaim_api::{API_VERSION, AttachmentConfig, CniConfig};
 use serde_json::Value;
 
 use crate::Review;
+use crate::limits::{Late, Limit};
+
+/// Most configurations of a claim or class (`DeviceConfigMaxSize`).
+pub(crate) const MAX_CONFIGS: usize = 32;
 
 /// A configuration for the driver.
 pub(crate) struct Config {
@@ -21,9 +25,16 @@ pub(crate) struct Config {
 
 impl Config {
     /// Returns the configurations of a list at `field` that are for the driver, and adds what is wrong with them.
-    pub(crate) fn of(list: &Value, field: &str, driver: &str, review: &mut Review) -> Vec<Self> {
+    pub(crate) fn of(
+        list: &Value,
+        field: &str,
+        driver: &str,
+        review: &mut Review,
+        limit: &Limit<'_>,
+    ) -> Result<Vec<Self>, Late> {
         let mut found = Vec::new();
         for (index, config) in list.as_array().into_iter().flatten().enumerate() {
+            limit.check()?;
             let Some(opaque) = config.get("opaque") else { continue };
             let parameters = opaque.get("parameters").unwrap_or(&Value::Null);
             let field = format!("{field}[{index}].opaque");
@@ -49,7 +60,7 @@ impl Config {
             let requests = requests.filter_map(Value::as_str).map(str::to_owned).collect();
             found.push(Self { index, field, requests, parameters });
         }
-        found
+        Ok(found)
     }
 
     /// Returns it as the agent merges it, if it can be read.

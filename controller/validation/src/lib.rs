@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariants:
-//! * Nothing here does IO or panics, whatever the object is.
+//! * Nothing here does IO or panics, whatever the object is. Lists are counted before they are looked at.
 //! * Controller and agent check the same with the same functions, so that they say the same words.
 //! * An error is what netclaim refuses, whatever else is in the cluster. What the API server refuses by itself is left to it.
 //! * A field has its whole path in the object, such as `spec.devices.config[0].opaque.parameters.ips[1]`.
@@ -16,6 +16,7 @@ mod claim;
 mod class;
 mod config;
 mod known;
+mod limits;
 mod selectors;
 
 use netclaim_api::addresses::AddressPoolSpec;
@@ -23,6 +24,8 @@ use netclaim_api::network::NetworkSpec;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use netclaim_api::{API_VERSION, GROUP, Invalid, shorten};
 use serde_json::Value;
+
+pub use crate::limits::{Late, Limit};
 
 use crate::known::Known;
 
@@ -41,18 +44,31 @@ pub struct Review {
     pub warnings: Vec<Invalid>,
 }
 
+/// What becomes of an object; `None` if it is not for netclaim.
+type Judged = Result<Option<Review>, Late>;
+
 /// Reviews an object as JSON. `driver` is the driver's name. `None`: the object is not for netclaim, because it is of another
 /// kind or has nothing of this driver in it.
 pub fn review(object: &Value, driver: &str) -> Option<Review> {
-    review_known(object, driver, &Known::default())
+    review_known(object, driver, &Known::default(), &Limit::new(&|| false)).unwrap_or_default()
+}
+
+/// Reviews an object of somebody whom nobody knows, as [`review`] does.
+///
+/// # Errors
+/// The time of the review is over.
+pub fn review_within(object: &Value, driver: &str, limit: &Limit<'_>) -> Result<Option<Review>, Late> {
+    review_known(object, driver, &Known::default(), limit)
 }
 
 /// Reviews objects that are applied together, in their order. A claim is also compared with the classes and Networks that are
 /// among them; about what is missing nothing is said.
 pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
-    let known = Known::of(objects, driver);
-    let mut reviews: Vec<Option<Review>> =
-        objects.iter().map(|object| review_known(object, driver, &known)).collect();
+    let (known, limit) = (Known::of(objects, driver), Limit::new(&|| false));
+    let mut reviews: Vec<Option<Review>> = objects
+        .iter()
+        .map(|object| review_known(object, driver, &known, &limit).unwrap_or_default())
+        .collect();
     for (network, warning) in known.overlaps() {
         // Others have a kind Network, too.
         let is_it = |object: &Value| {
@@ -68,24 +84,25 @@ pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
     reviews
 }
 
-fn review_known(object: &Value, driver: &str, known: &Known) -> Option<Review> {
+fn review_known(object: &Value, driver: &str, known: &Known, limit: &Limit<'_>) -> Judged {
     let text = |field: &str| object.get(field).and_then(Value::as_str);
     let (api_version, kind) = (text("apiVersion").unwrap_or_default(), text("kind").unwrap_or_default());
     let group = group(api_version);
     let is_ours = group == GROUP;
     if !is_ours && group != RESOURCE_GROUP {
-        return None;
+        return Ok(None);
     }
     if is_deeper(object, MAX_DEPTH) {
         let problem = format!("is nested more than {MAX_DEPTH} deep");
-        return Some(Review::refused(Invalid::new("", problem)));
+        return Ok(Some(Review::refused(Invalid::new("", problem))));
     }
     let review = if is_ours {
-        of_netclaim(object, api_version, kind)?
+        of_netclaim(object, api_version, kind)
     } else {
-        of_kubernetes(object, kind, driver, known)?
+        of_kubernetes(object, kind, driver, known, limit)?
     };
-    Some(review.printable())
+    limit.check()?;
+    Ok(review.map(Review::printable))
 }
 
 /// The API group of a version; empty for that of pods.
@@ -129,19 +146,20 @@ fn own(object: &Value, kind: &str) -> Review {
     }
 }
 
-fn of_kubernetes(object: &Value, kind: &str, driver: &str, known: &Known) -> Option<Review> {
+fn of_kubernetes(object: &Value, kind: &str, driver: &str, known: &Known, limit: &Limit<'_>) -> Judged {
     match kind {
-        "DeviceClass" => class::review(object, driver),
-        "ResourceClaim" => claim::review(&object["spec"], "spec", claim::Of::Claim, driver, known),
+        "DeviceClass" => class::review(object, driver, limit),
+        "ResourceClaim" => claim::review(&object["spec"], "spec", claim::Of::Claim, driver, known, limit),
         "ResourceClaimTemplate" => {
-            claim::review(&object["spec"]["spec"], "spec.spec", claim::Of::Template, driver, known)
+            claim::review(&object["spec"]["spec"], "spec.spec", claim::Of::Template, driver, known, limit)
         }
-        _ => None,
+        _ => Ok(None),
     }
 }
 
 impl Review {
-    fn refused(error: Invalid) -> Self {
+    /// An object that is refused for one thing.
+    pub fn refused(error: Invalid) -> Self {
         Self { errors: vec![error], warnings: Vec::new() }
     }
 
