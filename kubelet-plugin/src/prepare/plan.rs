@@ -136,6 +136,11 @@ pub enum DeviceError {
     NoSegmentChosen { network: String, ids: String, example: u32 },
     #[error("segmentation id {id} is taken on {space}: choose another one")]
     SegmentTaken { id: u32, space: String },
+    #[error(
+        "segmentation id {id} is none of those of Network {network:?} on {space} any more: choose another one, and delete every pod \
+         of the claim for it to be allocated anew"
+    )]
+    SegmentGone { id: u32, network: String, space: String },
 }
 
 impl PlanError {
@@ -375,7 +380,7 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
 }
 
 /// The segmentation id of an attachment, where its Network has any: the one that the claim chose, or the lowest that is
-/// free.
+/// free. An id that was allocated may belong to another Network by now, or to none.
 fn segment(
     name: &NetworkName,
     spec: &NetworkSpec,
@@ -386,9 +391,9 @@ fn segment(
     let Some(segmentation) = &spec.segmentation else { return Ok(None) };
     let space = devices::space(name, spec, inventory);
     let of = |id: u32| Segment { space: space.clone(), id };
+    let ids = devices::segments(inventory, &[]).remove(name).unwrap_or_default();
     match segmentation.chosen_by {
         ChosenBy::Node => {
-            let ids = devices::segments(inventory, &[]).remove(name).unwrap_or_default();
             let free = ids.into_iter().map(of).find(|segment| !taken.contains(segment));
             let network = name.to_string();
             free.map(Some).ok_or_else(|| DeviceError::NoSegment { network, space: space.clone() })
@@ -398,6 +403,9 @@ fn segment(
             let (Some(id), None) = (chosen.next(), chosen.next()) else {
                 return Err(none_chosen(name, segmentation));
             };
+            if !ids.contains(&id) {
+                return Err(DeviceError::SegmentGone { id, network: name.to_string(), space });
+            }
             if taken.contains(&of(id)) {
                 return Err(DeviceError::SegmentTaken { id, space });
             }
@@ -742,6 +750,28 @@ mod tests {
         let made = plans(&claim, node(&inventory), &Taken::default()).expect("reserved");
         assert!(made[0].owner.takes_no_address);
         assert_eq!(plugin(&made[0])["ipam"]["type"], "static");
+    }
+
+    #[test]
+    fn an_id_that_was_taken_from_its_network_is_not_given_again() {
+        let mut claim = claim(&[("net-seg", None)]);
+        claim.devices[0].segments = BTreeSet::from([101]);
+        let network = |inventory: &mut Inventory, name: &str, ids: Value| {
+            let mut spec = segmented("Claim").networks.into_values().next().expect("a network");
+            spec.segmentation.as_mut().expect("ids").ids = serde_json::from_value(ids).expect("ids");
+            inventory.networks.insert(name.parse().expect("a name"), spec);
+        };
+        let (mut moved, mut shared) = (segmented("Claim"), segmented("Claim"));
+        network(&mut moved, "seg", json!(["100"]));
+        // The first Network by name has an id that two list.
+        network(&mut shared, "a-other", json!(["101"]));
+        for inventory in [&moved, &shared] {
+            let error = refusal(segments(inventory, &claim, &[]));
+            assert!(error.contains("id 101 is none of those of Network \"seg\" on uplink eth1"), "{error}");
+        }
+        network(&mut shared, "z-other", json!(["100-101"]));
+        shared.networks.remove(&"a-other".parse().expect("a name"));
+        assert_eq!(segments(&shared, &claim, &[]), Ok(vec![json!(101)]));
     }
 
     #[test]
