@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use netclaim_cni::close_inherited_descriptors;
 use netclaim_driver::attach::boot_id;
+use netclaim_driver::attach::journal::for_its_owner;
 use netclaim_process::traces::{Counters, Traces};
 use netclaim_process::{Stop, kubernetes};
 use nix::sys::prctl::set_pdeathsig;
@@ -62,6 +63,8 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let metrics = Arc::new(Metrics::new(of_spans));
     let plugins = Arc::new(agent::cni_plugins(&args, turn.mark(), Arc::clone(&metrics))?);
     let journal = Journal::open(args.journal_dir())?;
+    // The kubelet makes the directory of a volume for everybody, and file names have UIDs of pods.
+    for_its_owner(&args.state_dir, 0o700);
     agent::make_run_dir(&args.run_dir)?;
     io::stdout().write_all(FIT).context("cannot report to the parent that the agent is fit")?;
 

@@ -28,6 +28,22 @@ const FOREIGN_MOUNTS: [&str; 9] = [
     "/run/utsns",
 ];
 
+/// Lists what other users than root can open in the agent's state directory, but for the programs in it.
+fn open_to_others(dir: &Path) -> Result<Vec<String>> {
+    const PROGRAMS: [&str; 2] = ["bin", "plugins"];
+    let Ok(found) = fs::symlink_metadata(dir) else { return Ok(Vec::new()) };
+    let mut open = Vec::new();
+    if found.mode() & 0o077 != 0 {
+        open.push(format!("{} has mode {:o}", dir.display(), found.mode() & 0o7777));
+    }
+    if found.is_dir() {
+        for name in names(dir)?.into_iter().filter(|name| !PROGRAMS.contains(&name.as_str())) {
+            open.extend(open_to_others(&dir.join(name))?);
+        }
+    }
+    Ok(open)
+}
+
 impl Node {
     /// Makes sure that the node has nothing of pods that are gone. `claims` are the UIDs of claims that pods have.
     pub fn is_clean(&self, claims: &BTreeSet<String>) -> Result<()> {
@@ -48,6 +64,7 @@ impl Node {
         left.extend(self.mounts_left()?);
         left.extend(self.firewall_left(&sandboxes, &addresses)?);
         left.extend(self.files_left(&sandboxes, claims)?);
+        left.extend(open_to_others(&self.path("/var/lib/netclaim"))?);
         let (in_use, unused) = self.namespaces_left(&namespaces, &mut left)?;
         left.extend(self.links_left(in_use)?);
         ensure!(left.is_empty(), "left on {}:\n  {}", self.name(), left.join("\n  "));

@@ -13,9 +13,10 @@
 //!
 //! Everything here blocks; call it off the async threads.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Write as _};
 use std::marker::PhantomData;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ use super::record::{Phase, Record};
 use crate::failpoint::Failpoint;
 use netclaim_cni::durable::{self, Lasting, Pending};
 use netclaim_cni::{error_chain, hex};
+
+/// The name of the file by whose lock agents take turns.
+const LOCK: &str = ".lock";
 
 /// The format that this version writes; it reads this and older ones.
 const VERSION: u32 = 1;
@@ -107,13 +111,17 @@ impl<O> Clone for Journal<O> {
 }
 
 impl<O: Owner> Journal<O> {
-    /// Opens the journal in `dir`, which is made if need be.
+    /// Opens the journal in `dir`, which is made if need be. Only its owner may use the directory: whoever can open the lock file
+    /// for reading can hold the lock.
     ///
     /// # Errors
     /// When the directory cannot be made.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, Error> {
         let dir = dir.into();
-        fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(io_error("create", &dir))?;
+        for (path, mode) in [(dir.clone(), 0o700), (dir.join(LOCK), 0o600)] {
+            for_its_owner(&path, mode);
+        }
         Ok(Self { dir, owner: PhantomData, health: watch::Sender::new(None) })
     }
 
@@ -122,8 +130,9 @@ impl<O: Owner> Journal<O> {
     /// # Errors
     /// When the file is not there and cannot be made.
     pub fn lock_file(&self) -> Result<File, Error> {
-        let path = self.dir.join(".lock");
-        let made = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let path = self.dir.join(LOCK);
+        let made =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         // A read-only disk must not keep an agent from its debts.
         made.or_else(|error| File::open(&path).map_err(|_| error)).map_err(io_error("open", &path))
     }
@@ -201,7 +210,8 @@ impl<O: Owner> Journal<O> {
     pub fn probe(&self) -> Result<(), Error> {
         let path = self.dir.join(".probe.tmp");
         // As much as a record may take: a full disk has room for empty files.
-        let written = fs::write(&path, [0; 4096]).map_err(io_error("write", &path));
+        let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let written = made.and_then(|mut file| file.write_all(&[0; 4096])).map_err(io_error("write", &path));
         let removed = fs::remove_file(&path).map_err(io_error("remove", &path));
         self.noted(written.and(removed))
     }
@@ -234,6 +244,22 @@ impl<O: Owner> Journal<O> {
 
     fn path(&self, record: &Record<O>) -> PathBuf {
         self.dir.join(format!("{}_{}.json", record.plan.owner.pod_uid(), record.key()))
+    }
+}
+
+/// Gives a file or directory of an earlier version this mode, where it is there and has another one. A read-only disk must not keep an
+/// agent from its debts, so it is no error if that fails.
+pub fn for_its_owner(path: &Path, mode: u32) {
+    let set = match fs::metadata(path) {
+        Ok(found) if found.permissions().mode() & 0o7777 != mode => {
+            fs::set_permissions(path, Permissions::from_mode(mode))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = set {
+        tracing::warn!(path = %path.display(), %error, "other users of the node may read what only the agent should");
     }
 }
 
@@ -334,6 +360,26 @@ mod tests {
         );
         journal.remove(&record).expect("removes");
         assert_eq!(durable::trace::take(), ["sync journal"]);
+    }
+
+    #[test]
+    fn nobody_but_the_owner_can_open_what_is_in_the_journal() {
+        let (dir, journal) = journal();
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+        let record = Record::new(plan("a", 0));
+        journal.write(&record).expect("writes");
+        let lock = journal.lock_file().expect("opens");
+        let looked = |journal: &Journal<Claimant>| {
+            [&journal.dir, &journal.path(&record), &journal.dir.join(LOCK)].map(|path| mode(path))
+        };
+        assert_eq!(looked(&journal), [0o700, 0o600, 0o600]);
+        // As earlier versions made them.
+        fs::set_permissions(&journal.dir, Permissions::from_mode(0o755)).expect("set");
+        lock.set_permissions(Permissions::from_mode(0o644)).expect("set");
+        let journal: Journal<Claimant> = Journal::open(dir.path().join("journal")).expect("opens");
+        assert_eq!(looked(&journal), [0o700, 0o600, 0o600]);
+        let above = Journal::<Claimant>::open(dir.path().join("state/journal")).expect("opens");
+        assert_eq!(mode(above.dir.parent().expect("a parent")), 0o700);
     }
 
     #[test]
