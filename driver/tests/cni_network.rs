@@ -59,6 +59,7 @@ impl Node {
 fn spec(name: &str, plugin: &str) -> Spec {
     let list = json!({"cniVersion": "1.1.0", "name": name, "plugins": [{"type": plugin}]});
     Spec {
+        tenant: "default".to_owned(),
         if_name: "net1".parse().unwrap(),
         conflist: NetworkList::parse(list.to_string().as_bytes()).unwrap(),
         args: Default::default(),

@@ -63,6 +63,7 @@ impl Pod {
             host.ipam(json!([[{"subnet": "10.9.0.0/24", "rangeStart": "10.9.0.2", "rangeEnd": "10.9.0.2"}]]));
         let plugin = json!({"type": "host-device", "device": "up0", "ipam": ipam});
         let spec = Spec {
+            tenant: "default".to_owned(),
             if_name: "net1".parse().unwrap(),
             conflist: host.list("h", json!([plugin])),
             args: Default::default(),

@@ -31,6 +31,7 @@ fn spec(host: &Host, name: &str, more: Value) -> Spec {
     });
     list.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     Spec {
+        tenant: "default".to_owned(),
         if_name: "net1".parse().unwrap(),
         conflist: parsed(&list),
         args: Default::default(),

@@ -79,6 +79,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         attributes: serde_json::Map::new(),
     };
     let spec = Spec {
+        tenant: "default".to_owned(),
         if_name: "net1".parse().expect("a name"),
         conflist: conflist(json!([{"type": "noop"}])),
         args: Default::default(),

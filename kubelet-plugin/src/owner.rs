@@ -163,6 +163,10 @@ impl attach::Owner for Owner {
     fn group_name(&self) -> &str {
         &self.claim.name
     }
+
+    fn tenant(&self) -> &str {
+        &self.claim.namespace
+    }
 }
 
 /// The link of the node that an attachment is on; `None` for one on no link.

@@ -22,11 +22,16 @@ pub trait Owner:
 
     /// Name of the group: a pod's groups are attached in the order of their names.
     fn group_name(&self) -> &str;
+
+    /// Who shares turns with nobody else's attachments, such as a namespace.
+    fn tenant(&self) -> &str;
 }
 
 /// What to attach: all parameters of CNI plugins but the sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
+    /// The owner's [tenant](Owner::tenant), who has a part of a network's turns.
+    pub tenant: String,
     /// Name of the interface in the pod.
     pub if_name: IfName,
     /// The CNI network configuration list.
@@ -77,17 +82,18 @@ struct PlanFile<O> {
     capability_args: CapabilityArgs,
 }
 
-impl<O> From<PlanFile<O>> for Plan<O> {
+impl<O: Owner> From<PlanFile<O>> for Plan<O> {
     fn from(file: PlanFile<O>) -> Self {
         let PlanFile { owner, index, of, network, if_name, conflist, args, capability_args } = file;
-        Self { owner, index, of, network, spec: Spec { if_name, conflist, args, capability_args } }
+        let tenant = owner.tenant().to_owned();
+        Self { owner, index, of, network, spec: Spec { tenant, if_name, conflist, args, capability_args } }
     }
 }
 
 impl<O> From<Plan<O>> for PlanFile<O> {
     fn from(plan: Plan<O>) -> Self {
         let Plan { owner, index, of, network, spec } = plan;
-        let Spec { if_name, conflist, args, capability_args } = spec;
+        let Spec { tenant: _, if_name, conflist, args, capability_args } = spec;
         Self { owner, index, of, network, if_name, conflist, args, capability_args }
     }
 }

@@ -213,6 +213,7 @@ pub(crate) mod tests {
     pub(crate) fn spec(if_name: &str) -> Spec {
         let conflist = serde_json::json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "noop"}]});
         Spec {
+            tenant: "default".to_owned(),
             if_name: if_name.parse().expect("a name"),
             conflist: list(conflist),
             args: BTreeMap::new(),

@@ -46,4 +46,8 @@ impl Owner for Claimant {
     fn group_name(&self) -> &str {
         &self.claim.name
     }
+
+    fn tenant(&self) -> &str {
+        &self.claim.namespace
+    }
 }

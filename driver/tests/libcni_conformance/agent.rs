@@ -160,6 +160,7 @@ async fn del(
 /// What a claim for this attachment would have come to.
 fn spec(list: &str, order: &Order) -> Spec {
     Spec {
+        tenant: "default".to_owned(),
         if_name: order.if_name.parse().unwrap(),
         conflist: NetworkList::parse(list.as_bytes()).unwrap(),
         args: order.args.iter().cloned().collect(),

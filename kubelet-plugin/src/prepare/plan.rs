@@ -12,7 +12,7 @@ use netclaim_api::network::{self, NetworkSpec, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, Invalid, LinkUse, NetworkName};
-use netclaim_driver::attach::Spec;
+use netclaim_driver::attach::{self, Spec};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
@@ -313,6 +313,7 @@ fn plan(
         attributes,
     };
     let spec = Spec {
+        tenant: attach::Owner::tenant(&owner).to_owned(),
         if_name,
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),

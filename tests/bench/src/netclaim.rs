@@ -105,6 +105,7 @@ fn plan(list: &NetworkList, attachment: &Attachment) -> Plan<Claimant> {
     };
     let owner = Claimant { claim: object("claim"), pod: object("pod"), rest: Default::default() };
     let spec = Spec {
+        tenant: "default".to_owned(),
         if_name: attachment.if_name.clone(),
         conflist: list.clone(),
         args: Default::default(),

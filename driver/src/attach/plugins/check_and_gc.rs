@@ -52,7 +52,7 @@ impl CniPlugins {
             Err(failure) => return Checked::Unknown(failure.message),
         };
         let check = self.runtime.check(list, &attachment, result, self.timeout);
-        match self.turns.take(list.name().as_str(), check).await {
+        match self.turns.take(list.name().as_str(), &spec.tenant, check).await {
             Ok(()) if list.disable_check() => Checked::Unknown("the network has disableCheck".to_owned()),
             Ok(()) => Checked::Fine,
             Err(error) if error.reported().is_some() => Checked::Failed(error_chain(&error)),
@@ -101,7 +101,9 @@ impl CniPlugins {
             return Err(Failure::of(error));
         }
         valid.extend(others.iter().map(|known| known.attachment.key()));
-        let gc = self.turns.take(list.name().as_str(), self.runtime.gc(list, &valid, self.timeout)).await;
+        // It is for all tenants, and so has turns of its own.
+        let gc = self.runtime.gc(list, &valid, self.timeout);
+        let gc = self.turns.take(list.name().as_str(), "", gc).await;
         let (mut released, mut failed) = (0, None);
         let (of, known) = (list.clone(), valid);
         for stale in off_thread(move || stale_leases(&of, &known)).await.unwrap_or_default() {

@@ -331,7 +331,7 @@ impl Attach for CniPlugins {
         let list = &spec.conflist;
         let _lock = self.lock(list, &attachment).await.map_err(AddFailure::not_begun)?;
         let add = self.runtime.add(list, &attachment, self.timeout);
-        match self.turns.take(list.name().as_str(), add).await {
+        match self.turns.take(list.name().as_str(), &spec.tenant, add).await {
             Ok(result) => {
                 self.note(list.clone(), attachment, AddOutcome::Attached(result.clone())).await;
                 Ok(result)
@@ -359,7 +359,7 @@ impl Attach for CniPlugins {
             }
         };
         let _lock = self.lock(list, &attachment).await?;
-        let mut outcome = self.turns.take(list.name().as_str(), run).await?;
+        let mut outcome = self.turns.take(list.name().as_str(), &spec.tenant, run).await?;
         if let Some(link) = moved_link {
             match self.give_back_to(spec, link, netns.is_none()).await {
                 Ok(DelOutcome::Clean) => {}
