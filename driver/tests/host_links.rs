@@ -118,6 +118,7 @@ impl Pod {
     /// Changes all that a pod with `NET_ADMIN` can change of its link.
     fn spoil(&self) {
         self.in_pod(&["ip link set net1 down", "ip link set net1 address 02:ff:ff:ff:ff:ff mtu 1280 up"]);
+        self.in_pod(&["ip link set net1 promisc on allmulticast on"]);
     }
 
     /// Ends the pod's network namespace. Moves the link to the host before, as the kernel does with hardware.

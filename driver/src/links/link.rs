@@ -22,6 +22,10 @@ pub struct Link {
     pub mtu: u32,
     /// The link was set up (`IFF_UP`).
     pub admin_up: bool,
+    /// A program had it receive all frames (`IFF_PROMISC`). Sockets and bridges that do so do not count.
+    pub promisc: bool,
+    /// A program had it receive all multicast frames (`IFF_ALLMULTI`).
+    pub allmulti: bool,
     /// RFC 2863 operational state.
     pub oper: OperState,
     /// The lower layer has a signal. Also true for many virtual links while they are down.

@@ -53,6 +53,8 @@ async fn make(handle: &Handle, index: u32, change: &Change<'_>) -> io::Result<()
     let link = match *change {
         Change::Down => link.down(),
         Change::Up => link.up(),
+        Change::Promisc(on) => link.promiscuous(on),
+        Change::AllMulti(on) => link.allmulticast(on),
         Change::Name(name) => link.name(name),
         Change::Mac(mac) => link.address(octets(mac)),
         Change::Mtu(mtu) => link.mtu(mtu),

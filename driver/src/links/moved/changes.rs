@@ -20,6 +20,8 @@ pub(super) enum Change<'a> {
     Alias(&'a str),
     AltName(&'a str),
     Up,
+    Promisc(bool),
+    AllMulti(bool),
     Address(&'a Address),
 }
 
@@ -34,6 +36,8 @@ impl fmt::Display for Change<'_> {
             Self::Alias(alias) => write!(f, "set its alias to {alias:?}"),
             Self::AltName(name) => write!(f, "add its alternative name {name}"),
             Self::Up => f.write_str("set it up"),
+            Self::Promisc(on) => write!(f, "set its promiscuity to {on}"),
+            Self::AllMulti(on) => write!(f, "set its reception of all multicast to {on}"),
             Self::Address(address) => write!(f, "add its address {}", address.local),
         }
     }
@@ -80,6 +84,8 @@ impl HostLink {
         let mtu = (now.mtu != self.mtu).then_some(Change::Mtu(self.mtu));
         let alias = self.alias.as_deref().unwrap_or_default();
         let alias = (now.alias.as_deref().unwrap_or_default() != alias).then_some(Change::Alias(alias));
+        let promisc = self.promisc.filter(|on| *on != now.promisc).map(Change::Promisc);
+        let allmulti = self.allmulti.filter(|on| *on != now.allmulti).map(Change::AllMulti);
         let alt_names = self.alt_names.iter().filter(|name| !now.alt_names.contains(name));
         // Older kernels rename a link only while it is down, and many drivers set its address only then.
         let while_down = now.admin_up && (name.is_some() || mac.is_some());
@@ -90,7 +96,7 @@ impl HostLink {
             (alt_names.map(|name| Change::AltName(name)), missing.map(Change::Address));
         down.into_iter()
             .chain(foreign)
-            .chain([name, mac, mtu, alias].into_iter().flatten())
+            .chain([name, mac, mtu, alias, promisc, allmulti].into_iter().flatten())
             .chain(alt_names)
             .chain(up)
             .chain(missing)
@@ -141,6 +147,17 @@ mod tests {
         let was_down = HostLink { up: false, ..moved.clone() };
         assert_eq!(was_down.changes(&now, &[address("10.0.0.1/24")]), [Change::Down]);
         assert_eq!(moved.changes(&Link { admin_up: false, ..now }, &moved.addresses), [Change::Up]);
+    }
+
+    #[test]
+    fn what_a_link_receives_is_as_before_the_pod() {
+        let spoiled = Link { promisc: true, allmulti: true, ..link("eth2", 11) };
+        let moved = HostLink::of(&link("eth2", 3), Vec::new());
+        assert_eq!(moved.changes(&spoiled, &[]), [Change::Promisc(false), Change::AllMulti(false)]);
+        let noted = HostLink::of(&spoiled, Vec::new());
+        assert_eq!(noted.changes(&link("eth2", 11), &[]), [Change::Promisc(true), Change::AllMulti(true)]);
+        let earlier = HostLink { promisc: None, allmulti: None, ..moved };
+        assert_eq!(earlier.changes(&spoiled, &[]), [], "it did not note them");
     }
 
     #[test]

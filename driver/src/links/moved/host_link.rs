@@ -38,6 +38,12 @@ pub struct HostLink {
     pub mtu: u32,
     /// The link was set up (`IFF_UP`).
     pub up: bool,
+    /// It received all frames (`IFF_PROMISC`). `None` if an earlier agent noted the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promisc: Option<bool>,
+    /// It received all multicast frames (`IFF_ALLMULTI`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allmulti: Option<bool>,
     /// Its static addresses, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Address>,
@@ -60,6 +66,8 @@ impl HostLink {
             mac: link.mac.clone(),
             mtu: link.mtu,
             up: link.admin_up,
+            promisc: Some(link.promisc),
+            allmulti: Some(link.allmulti),
             addresses: addresses.into_iter().filter(Address::is_static).collect(),
             index_in_pod: None,
         }

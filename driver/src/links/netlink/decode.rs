@@ -76,6 +76,8 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
         index,
         admin_up: flags & libc::IFF_UP != 0,
         loopback: flags & libc::IFF_LOOPBACK != 0,
+        promisc: flags & libc::IFF_PROMISC != 0,
+        allmulti: flags & libc::IFF_ALLMULTI != 0,
         ..Link::default()
     };
     let (mut device, mut bus) = (None, None);
