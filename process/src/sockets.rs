@@ -64,13 +64,18 @@ where
     }
 }
 
-/// Refuses a peer that is neither root nor the program's user. The socket's mode should keep it out already.
-fn check_peer(stream: &UnixStream) -> io::Result<()> {
+/// Refuses a peer that is neither root nor the program's user. The mode of a socket that is a file keeps it out already; anybody can
+/// have an abstract one.
+pub(crate) fn check_peer(stream: &UnixStream) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
-    if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
+    if may_be_peer(peer, nix::unistd::geteuid().as_raw()) {
+        return Ok(());
     }
-    Ok(())
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the peer is another user: {peer}")))
+}
+
+const fn may_be_peer(peer: u32, own: u32) -> bool {
+    peer == 0 || peer == own
 }
 
 /// Removes the sockets in `dir` that have a name of `ours` and no listener.
@@ -97,6 +102,12 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&name).expect("a name");
         let _client = StdStream::connect_addr(&address).expect("connects");
         check_peer(&listener.accept().await.expect("accepts").0).expect("the same user");
+    }
+
+    #[test]
+    fn a_peer_is_root_or_the_own_user() {
+        let may = [(0, 0), (0, 65532), (65532, 65532), (1000, 65532), (65532, 0)];
+        assert_eq!(may.map(|(peer, own)| may_be_peer(peer, own)), [true, true, true, false, false]);
     }
 
     #[tokio::test]
