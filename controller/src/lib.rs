@@ -58,7 +58,7 @@ use kube::{Client, Config};
 use netclaim_process::kubernetes::{self, ConfigError};
 use netclaim_process::{Stop, sockets};
 use netclaim_slices::{PublisherConfig, Scope};
-use netclaim_webhook::{Certificates, Webhook, WebhookError};
+use netclaim_webhook::{Certificates, Names, Webhook, WebhookError};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -158,10 +158,11 @@ async fn webhook(args: &Args, config: &Config, metrics: &Metrics) -> Result<Opti
     let Some(address) = args.webhook_address else { return Ok(None) };
     let certificates = match args.webhook_certificate_dir.clone() {
         Some(dir) => Certificates::Directory(dir),
-        None => Certificates::Own { namespace: args.namespace(config), name: args.webhook_name.clone() },
+        None => Certificates::Own,
     };
-    let webhook = Webhook::bind(address, certificates, metrics.webhook.clone()).await?;
-    metrics.ready.needs(webhook.served());
+    let names = Names { namespace: args.namespace(config), name: args.webhook_name.clone() };
+    let webhook = Webhook::bind(address, names, certificates, metrics.webhook.clone()).await?;
+    metrics.ready.needs(webhook.health());
     Ok(Some(webhook))
 }
 

@@ -8,7 +8,7 @@ use netclaim_api::reasons::{AddressesReason, Reason as _};
 use netclaim_process::http::{Answer, serve};
 use netclaim_process::metrics::{Label, Registry};
 use netclaim_slices::DroppedField;
-use netclaim_webhook::Served;
+use netclaim_webhook::{Health, NotServing};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use thiserror::Error;
@@ -68,8 +68,8 @@ pub(crate) struct Metrics {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ready {
     is_synced: Arc<AtomicBool>,
-    /// The webhook's certificate, if there is a webhook.
-    served: Arc<OnceLock<Served>>,
+    /// That of the webhook, if there is one.
+    webhook: Arc<OnceLock<Health>>,
 }
 
 impl Ready {
@@ -77,9 +77,9 @@ impl Ready {
         self.is_synced.store(ready, Ordering::Relaxed);
     }
 
-    /// Makes readiness that of the webhook, which has a certificate or not: Services ask pods that are ready.
-    pub(crate) fn needs(&self, served: &Served) {
-        self.served.get_or_init(|| served.clone());
+    /// Makes readiness that of the webhook, which can answer or not: Services ask pods that are ready.
+    pub(crate) fn needs(&self, webhook: &Health) {
+        self.webhook.get_or_init(|| webhook.clone());
     }
 
     /// Returns what is lacking; `None` if the replica is ready.
@@ -88,16 +88,15 @@ impl Ready {
     }
 
     fn check(&self) -> Result<(), NotReady> {
-        ready(self.is_synced.load(Ordering::Relaxed), self.served.get().map(|served| !served.is_empty()))
+        ready(self.is_synced.load(Ordering::Relaxed), self.webhook.get().map(Health::check))
     }
 }
 
-/// Whether a replica is ready that knows the cluster, or does not; `has_certificate` is that of the webhook, if there is one.
-fn ready(is_synced: bool, has_certificate: Option<bool>) -> Result<(), NotReady> {
-    match has_certificate {
-        Some(false) => Err(NotReady::Certificate),
+/// Whether a replica is ready that knows the cluster, or does not; `webhook` says whether its webhook answers, if it has one.
+fn ready(is_synced: bool, webhook: Option<Result<(), NotServing>>) -> Result<(), NotReady> {
+    match webhook {
         // Reviews need nothing of the cluster: a replica that has just become the leader goes on answering them.
-        Some(true) => Ok(()),
+        Some(answers) => Ok(answers?),
         None if is_synced => Ok(()),
         None => Err(NotReady::ApiServer),
     }
@@ -107,8 +106,8 @@ fn ready(is_synced: bool, has_certificate: Option<bool>) -> Result<(), NotReady>
 enum NotReady {
     #[error("not ready: waiting for the API server, see the log")]
     ApiServer,
-    #[error("not ready: the webhook has no certificate yet, see the log")]
-    Certificate,
+    #[error("not ready: {0}")]
+    Webhook(#[from] NotServing),
 }
 
 /// States of the addresses of a pool.
@@ -189,7 +188,7 @@ impl Metrics {
 mod tests {
     use k8s_openapi::jiff::Timestamp;
     use netclaim_process::metrics::testing::assert_all_move;
-    use netclaim_webhook::{Certificates, Kind, Outcome, Source, Webhook};
+    use netclaim_webhook::{Certificates, Kind, Names, Outcome, Source, Webhook};
 
     use super::*;
     use crate::explaining;
@@ -266,18 +265,21 @@ mod tests {
         let ready = Ready::default();
         ready.set(true);
         assert_eq!(ready.lacks(), None);
+        let names = Names { namespace: "netclaim-system".into(), name: "netclaim-webhook".into() };
         let certificates = Certificates::Directory("/nonexistent".into());
         let address = "127.0.0.1:0".parse().unwrap();
         let webhook =
-            Webhook::bind(address, certificates, netclaim_webhook::Metrics::default()).await.unwrap();
-        ready.needs(webhook.served());
+            Webhook::bind(address, names, certificates, netclaim_webhook::Metrics::default()).await.unwrap();
+        ready.needs(webhook.health());
         assert!(ready.lacks().is_some_and(|lacks| lacks.contains("no certificate")));
     }
 
     #[test]
     fn a_new_leader_goes_on_answering_reviews_while_it_reads_the_cluster() {
-        assert_eq!(super::ready(false, Some(true)), Ok(()));
-        assert_eq!(super::ready(true, Some(false)), Err(NotReady::Certificate));
+        assert_eq!(super::ready(false, Some(Ok(()))), Ok(()));
+        for lacks in [NotServing::Certificate, NotServing::Path, NotServing::Reviews] {
+            assert_eq!(super::ready(true, Some(Err(lacks))), Err(NotReady::Webhook(lacks)));
+        }
         assert_eq!(super::ready(true, None), Ok(()));
         assert_eq!(super::ready(false, None), Err(NotReady::ApiServer));
     }

@@ -44,7 +44,7 @@ const NAMED: &str =
     r#"([A-Za-z_][A-Za-z0-9_-]*)["'\\]*[ \t]*[:=][ \t]*|--([A-Za-z][A-Za-z0-9_-]*)(?:["'\\]*,[ \t]*|[ \t]+)"#;
 
 /// What is a secret by itself, between groups that are kept.
-const SHAPES: [&str; 7] = [
+const SHAPES: [&str; 8] = [
     // Private keys of PEM files, also where their end is cut off.
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[A-Za-z0-9+/=\\\s:,]|-[A-Za-z])*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
     // JSON web tokens, such as those of service accounts.
@@ -58,6 +58,8 @@ const SHAPES: [&str; 7] = [
     // Access keys of AWS, tokens of GitHub.
     r"\bA[KS]IA[0-9A-Z]{16}\b",
     r"\bgh[oprsu]_[A-Za-z0-9]{36,}\b",
+    // The path of netclaim's webhook.
+    r"(/review/)[0-9a-f]{64}\b",
 ];
 
 /// Values that are no secrets, whatever they are called.
@@ -247,6 +249,10 @@ mod tests {
                 "GET failed: Authorization: Bearer (redacted), retrying".to_owned(),
             ),
             (format!("token {jwt}."), "token (redacted).".to_owned()),
+            (
+                format!("Post \"https://netclaim-webhook/review/{}?timeout=5s\"", "0a".repeat(32)),
+                "Post \"https://netclaim-webhook/review/(redacted)?timeout=5s\"".to_owned(),
+            ),
             (
                 "url=https://admin:hunter2@registry.example.com/x".into(),
                 "url=https://admin:(redacted)@registry.example.com/x".into(),

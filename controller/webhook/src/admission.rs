@@ -8,11 +8,13 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
 use netclaim_api::{Invalid, shorten};
 use netclaim_process::label_values;
-use netclaim_validation::Review;
+use netclaim_validation::{Late, Review};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use thiserror::Error;
+
+use crate::weight::{Unread, weigh};
 
 /// The only version of AdmissionReview, which the ValidatingWebhookConfiguration names too.
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -71,6 +73,8 @@ pub(crate) enum Unanswerable {
     Version(String),
     #[error("request.{0} is no JSON object")]
     Object(&'static str, #[source] Option<serde_json::Error>),
+    #[error(transparent)]
+    Late(#[from] Late),
 }
 
 #[derive(Deserialize)]
@@ -101,6 +105,34 @@ struct Request<'a> {
     old_object: Option<&'a RawValue>,
 }
 
+/// What is read of an object: all that a review goes by.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'a> {
+    #[serde(default)]
+    api_version: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+    #[serde(default)]
+    metadata: Option<Metadata>,
+    #[serde(default, borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: Option<String>,
+}
+
+impl Object<'_> {
+    /// Returns the specification, which has been weighed.
+    fn spec(&self, field: &'static str) -> Result<Option<Value>, Unanswerable> {
+        let spec = self.spec.map(|spec| serde_json::from_str(spec.get())).transpose();
+        spec.map_err(|error| Unanswerable::Object(field, Some(error)))
+    }
+}
+
 #[derive(Deserialize)]
 struct GroupKind {
     #[serde(default)]
@@ -125,8 +157,11 @@ impl GroupKind {
 /// Answers the AdmissionReview in `body`. `review` judges an object, or returns `None` if it is not for netclaim.
 ///
 /// # Errors
-/// The body is not what an API server sends.
-pub(crate) fn answer(body: &[u8], review: impl Fn(&Value) -> Option<Review>) -> Result<Answer, Unanswerable> {
+/// The body is not what an API server sends, or the review takes too long.
+pub(crate) fn answer(
+    body: &[u8],
+    review: impl Fn(&Value) -> Result<Option<Review>, Late>,
+) -> Result<Answer, Unanswerable> {
     let AdmissionReview { api_version, kind, request } =
         serde_json::from_slice(body).map_err(Unanswerable::Review)?;
     if (api_version.as_str(), kind.as_str()) != (API_VERSION, KIND) {
@@ -144,23 +179,46 @@ pub(crate) fn answer(body: &[u8], review: impl Fn(&Value) -> Option<Review>) -> 
     Ok(Answer { kind: request.kind.known(), outcome, json })
 }
 
-fn judge(request: &Request<'_>, review: impl Fn(&Value) -> Option<Review>) -> Result<Review, Unanswerable> {
+fn judge(
+    request: &Request<'_>,
+    review: impl Fn(&Value) -> Result<Option<Review>, Late>,
+) -> Result<Review, Unanswerable> {
     let creates = request.operation == "CREATE";
     if !request.sub_resource.is_empty() || !(creates || request.operation == "UPDATE") {
         return Ok(Review::default());
     }
-    let object = parsed("object", request.object)?;
-    if !creates && parsed("oldObject", request.old_object)?.get("spec") == object.get("spec") {
+    let object = read("object", request.object)?;
+    let old = if creates { None } else { Some(read("oldObject", request.old_object)?) };
+    let is_same = |old: &Object<'_>| old.spec.map(RawValue::get) == object.spec.map(RawValue::get);
+    if old.as_ref().is_some_and(is_same) {
         return Ok(Review::default());
     }
-    Ok(review(&object).unwrap_or_default())
+    // Before a tree is made of it.
+    for (field, spec) in [("object", Some(&object)), ("oldObject", old.as_ref())] {
+        match spec.and_then(|object| object.spec).map_or(Ok(()), |spec| weigh(spec.get())) {
+            Ok(()) => {}
+            Err(Unread::Json(error)) => return Err(Unanswerable::Object(field, Some(error))),
+            Err(heavy) => return Ok(Review::refused(Invalid::new("spec", heavy.to_string()))),
+        }
+    }
+    let spec = object.spec("object")?;
+    if let Some(old) = old
+        && old.spec("oldObject")? == spec
+    {
+        return Ok(Review::default());
+    }
+    let name = object.metadata.and_then(|metadata| metadata.name);
+    let mut reviewed =
+        json!({"apiVersion": object.api_version, "kind": object.kind, "metadata": {"name": name}});
+    if let Some(spec) = spec {
+        reviewed["spec"] = spec;
+    }
+    Ok(review(&reviewed)?.unwrap_or_default())
 }
 
-fn parsed(field: &'static str, object: Option<&RawValue>) -> Result<Value, Unanswerable> {
+fn read<'a>(field: &'static str, object: Option<&'a RawValue>) -> Result<Object<'a>, Unanswerable> {
     let text = object.ok_or(Unanswerable::Object(field, None))?.get();
-    let object: Value =
-        serde_json::from_str(text).map_err(|error| Unanswerable::Object(field, Some(error)))?;
-    if object.is_object() { Ok(object) } else { Err(Unanswerable::Object(field, None)) }
+    serde_json::from_str(text).map_err(|error| Unanswerable::Object(field, Some(error)))
 }
 
 /// The status by which the API server refuses the object. kubectl shows the causes, others the message.
@@ -232,13 +290,13 @@ mod tests {
     }
 
     /// Refuses what its spec lists, with as many warnings as it says.
-    fn strict(object: &Value) -> Option<Review> {
-        let bad = object["spec"]["bad"].as_array()?;
+    fn strict(object: &Value) -> Result<Option<Review>, Late> {
+        let Some(bad) = object["spec"]["bad"].as_array() else { return Ok(None) };
         let errors =
             bad.iter().map(|field| Invalid::new(field.as_str().unwrap_or_default(), "is bad")).collect();
         let warnings = object["spec"]["warnings"].as_u64().unwrap_or_default();
         let warnings = (0..warnings).map(|n| Invalid::new(format!("w{n}"), "is unwise".repeat(40))).collect();
-        Some(Review { errors, warnings })
+        Ok(Some(Review { errors, warnings }))
     }
 
     fn ask(request: &Value) -> Result<(Answer, Value), Unanswerable> {
@@ -277,6 +335,28 @@ mod tests {
         let mut status = request("UPDATE", "ResourceClaim", &worse, &bad);
         status["request"]["subResource"] = json!("status");
         assert_eq!(ask(&status).unwrap().0.outcome, Outcome::Allowed, "a status");
+    }
+
+    #[test]
+    fn an_object_that_is_too_large_is_refused_unless_its_spec_stays() {
+        let large = |first: u32| json!({"metadata": {"name": "a"}, "spec": {"list": vec![first; 40_000]}});
+        let outcome = |operation: &str, object: &Value, old: &Value| {
+            ask(&request(operation, "Network", object, old)).unwrap().0.outcome
+        };
+        assert_eq!(outcome("CREATE", &large(1), &Value::Null), Outcome::Refused);
+        assert_eq!(outcome("UPDATE", &large(1), &large(2)), Outcome::Refused);
+        let mut released = large(1);
+        released["metadata"]["finalizers"] = json!([]);
+        assert_eq!(outcome("UPDATE", &released, &large(1)), Outcome::Allowed);
+        let (_, response) = ask(&request("CREATE", "Network", &large(1), &Value::Null)).unwrap();
+        let message = response["status"]["message"].as_str().unwrap();
+        assert_eq!(message, "spec: has more than 32768 values: make several objects of it");
+    }
+
+    #[test]
+    fn a_review_that_takes_too_long_is_no_answer() {
+        let body = request("CREATE", "Network", &spec(&[]), &Value::Null).to_string();
+        assert!(matches!(answer(body.as_bytes(), |_| Err(Late)), Err(Unanswerable::Late(Late))));
     }
 
     #[test]

@@ -1,26 +1,32 @@
 //! A validating admission webhook: the API server asks it about objects for netclaim before it stores them.
 //!
 //! ```text
-//!   API server ──HTTPS──> server ──JSON──> admission ──> netclaim_validation
-//!                           ▲
+//!   API server ──HTTPS──> server ──JSON──> admission ──weight──> netclaim_validation
+//!                           ▲ ▲
+//!                           │ SecretPath <── path: the ValidatingWebhookConfiguration, which all replicas read
 //!                        Served <── own:       a Secret that all replicas share, renewed by whoever notices first
 //!                               <── directory: files that somebody else renews, such as cert-manager
 //! ```
 //!
 //! Invariants:
-//! * Anybody who reaches the address may ask. Memory, time and connections are bounded, and an answer says nothing of the cluster.
+//! * Whoever does not know the path gets nothing read. Whoever knows it may ask for anything: memory, time and connections are
+//!   bounded whatever the body is, and an answer says nothing of the cluster.
 //! * What is not for netclaim is allowed, and so is every update that leaves `spec` as it is.
 //! * A new certificate is served without a restart, and clients trust it before it is served.
 
 mod admission;
 mod certificate;
 mod metrics;
+mod path;
 mod server;
+mod weight;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Instant;
 
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
 use kube::Client;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -28,23 +34,78 @@ use tokio::net::TcpListener;
 pub use admission::{Kind, Outcome};
 pub use certificate::Served;
 pub use metrics::{Metrics, Source};
-pub use server::PATH;
 
 use certificate::{directory, own};
+use path::SecretPath;
+use server::{Reviewer, Turns};
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone)]
 pub enum Certificates {
-    /// The replicas make it, for the Service of this name in this namespace. The Secret and the
-    /// ValidatingWebhookConfiguration have the same name.
-    Own {
-        /// Namespace of Service and Secret.
-        namespace: String,
-        /// Name of all three.
-        name: String,
-    },
+    /// The replicas make it.
+    Own,
     /// Somebody else writes `tls.crt` and `tls.key` into this folder.
     Directory(PathBuf),
+}
+
+/// Names of the objects.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// Namespace of Service and Secret.
+    pub namespace: String,
+    /// Name of the Service, the Secret and the ValidatingWebhookConfiguration.
+    pub name: String,
+}
+
+impl Names {
+    /// The name by which API servers know the Service.
+    fn dns(&self) -> String {
+        format!("{}.{}.svc", self.name, self.namespace)
+    }
+
+    /// Returns whether a webhook is served by the Service.
+    fn are_of(&self, webhook: &ValidatingWebhook) -> bool {
+        let service = webhook.client_config.service.as_ref();
+        service.is_some_and(|service| service.name == self.name && service.namespace == self.namespace)
+    }
+}
+
+/// Why API servers get no answers now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NotServing {
+    /// No client can connect.
+    #[error("the webhook has no certificate yet, see the log")]
+    Certificate,
+    /// API servers are not told where to ask.
+    #[error("the webhook has no path yet, see the log")]
+    Path,
+    /// No review ends.
+    #[error("the webhook's reviews do not end")]
+    Reviews,
+}
+
+/// Whether the webhook can answer. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Health {
+    served: Served,
+    path: SecretPath,
+    turns: Turns,
+}
+
+impl Health {
+    /// Returns whether API servers get answers.
+    ///
+    /// # Errors
+    /// What they lack.
+    pub fn check(&self) -> Result<(), NotServing> {
+        if self.served.is_empty() {
+            return Err(NotServing::Certificate);
+        }
+        if self.path.is_empty() {
+            return Err(NotServing::Path);
+        }
+        if self.turns.are_stuck(Instant::now()) { Err(NotServing::Reviews) } else { Ok(()) }
+    }
 }
 
 /// Why the webhook cannot be served.
@@ -61,8 +122,9 @@ pub enum WebhookError {
 #[derive(Debug)]
 pub struct Webhook {
     listener: TcpListener,
+    names: Names,
     certificates: Certificates,
-    served: Served,
+    health: Health,
     metrics: Metrics,
 }
 
@@ -73,40 +135,44 @@ impl Webhook {
     /// The address cannot be used.
     pub async fn bind(
         address: SocketAddr,
+        names: Names,
         certificates: Certificates,
         metrics: Metrics,
     ) -> Result<Self, WebhookError> {
         let listener =
             TcpListener::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
         let source = match &certificates {
-            Certificates::Own { .. } => Source::Own,
+            Certificates::Own => Source::Own,
             Certificates::Directory(_) => Source::Directory,
         };
-        Ok(Self { listener, certificates, served: Served::new(source, metrics.clone()), metrics })
+        let served = Served::new(source, metrics.clone());
+        let health = Health { served, path: SecretPath::default(), turns: Turns::default() };
+        Ok(Self { listener, names, certificates, health, metrics })
     }
 
-    /// The certificate, which comes a moment after the start.
-    pub fn served(&self) -> &Served {
-        &self.served
+    /// Whether it can answer, which it can a moment after the start.
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
-    /// Serves reviews for this driver, and keeps the certificate, until dropped.
+    /// Serves reviews for this driver, and keeps path and certificate, until dropped.
     ///
     /// # Errors
     /// TLS cannot be set up.
     pub async fn run(self, client: Client, driver: &str) -> Result<Infallible, WebhookError> {
-        let Self { listener, certificates, served, metrics } = self;
+        let Self { listener, names, certificates, health, metrics } = self;
+        let Health { served, path, turns } = health;
         let tls = server::tls(served.clone()).map_err(WebhookError::Tls)?;
+        let keep_path = path::keep(client.clone(), names.clone(), path.clone());
         let certificate = async {
             match certificates {
-                Certificates::Own { namespace, name } => {
-                    own::Keeper::new(client, own::Names { namespace, name }, served).keep().await
-                }
+                Certificates::Own => own::Keeper::new(client, names, served).keep().await,
                 Certificates::Directory(dir) => directory::follow(&dir, &served).await,
             }
         };
         tokio::select! {
-            never = server::serve(listener, tls, server::Reviewer::new(driver, metrics)) => match never {},
+            never = server::serve(listener, tls, Reviewer::new(driver, path, turns, metrics)) => match never {},
+            never = keep_path => match never {},
             never = certificate => match never {},
         }
     }

@@ -1,10 +1,12 @@
 //! What the webhook counts.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::Timestamp;
 use netclaim_process::label_values;
 use netclaim_process::metrics::{Label, Registry};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 
 use crate::admission::{Kind, Outcome};
 
@@ -29,11 +31,21 @@ struct Origin {
     source: Source,
 }
 
-/// Counters and gauges of the webhook. Clones share them.
-#[derive(Debug, Clone, Default)]
+/// Bounds of times to answer, in seconds. API servers give up after 5 s.
+const ANSWER_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 5.0];
+
+/// Counters, gauges and histograms of the webhook. Clones share them.
+#[derive(Debug, Clone)]
 pub struct Metrics {
     requests: Family<Request, Counter>,
+    times: Histogram,
     expiry: Family<Origin, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { requests: Family::default(), times: Histogram::new(ANSWER_SECONDS), expiry: Family::default() }
+    }
 }
 
 impl Metrics {
@@ -46,6 +58,12 @@ impl Metrics {
             self.requests.clone(),
         );
         registry.add_seconds(
+            "webhook_request_duration",
+            "Time to answer requests of the API server, which gives up after 5 s; it includes the wait for a turn",
+            [],
+            self.times.clone(),
+        );
+        registry.add_seconds(
             "webhook_certificate_expiry_timestamp",
             "When the webhook's certificate ends, in seconds since 1970, by where it comes from; 0 if there is none",
             [Label::one_of("source", Source::VALUES)],
@@ -56,6 +74,11 @@ impl Metrics {
     /// Counts a request.
     pub fn request(&self, kind: Kind, outcome: Outcome) {
         self.requests.get_or_create(&Request { kind, outcome }).inc();
+    }
+
+    /// Adds the time that a request took.
+    pub(crate) fn took(&self, time: Duration) {
+        self.times.observe(time.as_secs_f64());
     }
 
     /// Says when the certificate that is served ends.

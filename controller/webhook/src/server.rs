@@ -1,11 +1,11 @@
 //! The webhook over HTTPS, for everybody who reaches the address.
 //!
-//! API servers do not say who they are, so that anybody may ask. Clients share bounded connections ([`CONNECTIONS`]), memory
-//! ([`MAX_BODY`], [`REVIEWS`]) and time ([`HANDSHAKE`], [`TIME`], [`IDLE`]).
+//! API servers do not say who they are, so that anybody may ask who knows the path. Clients share bounded connections
+//! ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time ([`HANDSHAKE`], [`TIME`], [`REVIEW`], [`IDLE`]).
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -15,8 +15,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use netclaim_process::connections::accept;
+use netclaim_validation::Limit;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::server::NoServerSessionStorage;
@@ -26,9 +27,7 @@ use tokio_rustls::rustls::{Error, ServerConfig};
 use crate::admission::{self, Answer, Kind, Outcome, Unanswerable};
 use crate::certificate::{Served, provider};
 use crate::metrics::Metrics;
-
-/// The path of the webhook.
-pub const PATH: &str = "/review";
+use crate::path::SecretPath;
 
 /// Connections at once: an API server keeps up to 25 idle ones.
 const CONNECTIONS: usize = 64;
@@ -38,6 +37,12 @@ const REVIEWS: usize = 2;
 const HEAD: usize = 16 * 1024;
 /// Most bytes of a request's body: an object and its older version, which the API server stores up to 1.5 MiB.
 const MAX_BODY: usize = 3 * 1024 * 1024;
+/// Most KiB of all bodies that are read or reviewed. Objects are small, so that a few large ones do not keep others waiting.
+const BODIES: u32 = 8 * 1024;
+/// The longest time of a review, which ends itself then.
+const REVIEW: Duration = Duration::from_secs(2);
+/// How long all reviews run when something is wrong with them.
+const STUCK: Duration = Duration::from_secs(10);
 /// The longest time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The longest time from a request's head to its answer. API servers wait for the `timeoutSeconds` of the configuration.
@@ -45,12 +50,59 @@ const TIME: Duration = Duration::from_secs(5);
 /// The longest time without a request. API servers close idle connections after 90 s, so that none is closed under a request.
 const IDLE: Duration = Duration::from_secs(120);
 
+/// The turns of reviews, of which [`REVIEWS`] are taken at once. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns {
+    free: Arc<Semaphore>,
+    /// When the turns that are taken began.
+    begun: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { free: Arc::new(Semaphore::new(REVIEWS)), begun: Arc::default() }
+    }
+}
+
+impl Turns {
+    async fn take(&self) -> Result<Turn, AcquireError> {
+        let permit = Arc::clone(&self.free).acquire_owned().await?;
+        let at = Instant::now();
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).push(at);
+        Ok(Turn { at, begun: Arc::clone(&self.begun), _permit: permit })
+    }
+
+    /// Returns whether all turns are taken and none ends.
+    pub(crate) fn are_stuck(&self, now: Instant) -> bool {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.len() == REVIEWS && begun.iter().all(|at| now.saturating_duration_since(*at) > STUCK)
+    }
+}
+
+struct Turn {
+    at: Instant,
+    begun: Arc<Mutex<Vec<Instant>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = begun.iter().position(|at| *at == self.at) {
+            begun.swap_remove(index);
+        }
+    }
+}
+
 /// Answers reviews of objects for one driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Reviewer {
     driver: Arc<str>,
+    path: SecretPath,
     metrics: Metrics,
-    running: Arc<Semaphore>,
+    /// KiB that may be read.
+    memory: Arc<Semaphore>,
+    turns: Turns,
 }
 
 /// Why a request gets no review.
@@ -60,7 +112,7 @@ enum Refused {
     TooLong,
     #[error("the body ended early")]
     Body,
-    #[error("the body did not come within {} s", TIME.as_secs())]
+    #[error("the body did not come or was not reviewed within {} s", TIME.as_secs())]
     Late,
     #[error(transparent)]
     Unanswerable(#[from] Unanswerable),
@@ -72,7 +124,7 @@ impl Refused {
     const fn status(&self) -> StatusCode {
         match self {
             Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::Late | Self::Unanswerable(Unanswerable::Late(_)) => StatusCode::REQUEST_TIMEOUT,
             Self::Body | Self::Unanswerable(_) => StatusCode::BAD_REQUEST,
             Self::Review => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -80,18 +132,21 @@ impl Refused {
 }
 
 impl Reviewer {
-    pub(crate) fn new(driver: &str, metrics: Metrics) -> Self {
-        Self { driver: driver.into(), metrics, running: Arc::new(Semaphore::new(REVIEWS)) }
+    pub(crate) fn new(driver: &str, path: SecretPath, turns: Turns, metrics: Metrics) -> Self {
+        let memory = Arc::new(Semaphore::new(BODIES as usize));
+        Self { driver: driver.into(), path, metrics, memory, turns }
     }
 
     async fn respond(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        if request.uri().path() != PATH {
+        if !self.path.is(request.uri().path()) {
             return response(StatusCode::NOT_FOUND, String::new());
         }
         if request.method() != Method::POST {
             return response(StatusCode::METHOD_NOT_ALLOWED, String::new());
         }
+        let begun = Instant::now();
         let answer = timeout(TIME, self.review(request.into_body())).await;
+        self.metrics.took(begun.elapsed());
         match answer.unwrap_or(Err(Refused::Late)) {
             Ok(Answer { kind, outcome, json }) => {
                 self.metrics.request(kind, outcome);
@@ -106,18 +161,24 @@ impl Reviewer {
     }
 
     async fn review(&self, body: Incoming) -> Result<Answer, Refused> {
-        if body.size_hint().lower() > MAX_BODY as u64 {
+        let size = body.size_hint();
+        if size.lower() > MAX_BODY as u64 {
             return Err(Refused::TooLong);
         }
+        let bytes = size.upper().map_or(MAX_BODY as u64, |upper| upper.min(MAX_BODY as u64));
+        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(BODIES);
+        let memory = Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| Refused::Review)?;
         let body = Limited::new(body, MAX_BODY).collect().await;
         let body = body
             .map_err(|error| if error.is::<LengthLimitError>() { Refused::TooLong } else { Refused::Body })?;
-        let turn = Arc::clone(&self.running).acquire_owned().await.map_err(|_| Refused::Review)?;
+        let turn = self.turns.take().await.map_err(|_| Refused::Review)?;
         let (driver, body) = (Arc::clone(&self.driver), body.to_bytes());
-        // A review that nobody waits for any more keeps its turn until it ends.
+        // A review that nobody waits for any more keeps its memory and turn until it ends, which is soon.
         let review = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            admission::answer(&body, |object| netclaim_validation::review(object, &driver))
+            let _until_the_end = (memory, &turn);
+            let is_over = || turn.at.elapsed() > REVIEW;
+            let limit = Limit::new(&is_over);
+            admission::answer(&body, |object| netclaim_validation::review_within(object, &driver, &limit))
         });
         Ok(review.await.map_err(|_| Refused::Review)??)
     }
@@ -186,12 +247,16 @@ mod tests {
         metrics: Metrics,
     }
 
+    const PATH: &str = "/review/0123";
+
     async fn server() -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let metrics = Metrics::default();
         let served = Served::new(Source::Own, metrics.clone());
-        let reviewer = Reviewer::new("netclaim.dev", metrics.clone());
+        let path = SecretPath::default();
+        path.set(PATH);
+        let reviewer = Reviewer::new("netclaim.dev", path, Turns::default(), metrics.clone());
         tokio::spawn(serve(listener, tls(served.clone()).unwrap(), reviewer));
         Server { address, served, metrics }
     }
@@ -292,6 +357,8 @@ mod tests {
         let long = format!("POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
         for (request, status) in [
             (post("/", &review()), 404),
+            (post("/review", &review()), 404),
+            (post("/review/0124", &review()), 404),
             (format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n"), 405),
             (post(PATH, "{}"), 400),
             (post(PATH, ""), 400),
@@ -301,6 +368,36 @@ mod tests {
             let answer = ask(&mut stream, &request).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
         }
+    }
+
+    #[tokio::test]
+    async fn bodies_that_do_not_come_leave_memory_for_small_ones() {
+        let server = server().await;
+        let roots = server.renew();
+        let mut waiting = Vec::new();
+        for _ in 0..2 {
+            let mut stream = server.connect(roots.clone(), &TLS13).await.unwrap();
+            let head = format!("POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY}\r\n\r\n{{");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            waiting.push(stream);
+        }
+        let mut stream = server.connect(roots, &TLS13).await.unwrap();
+        let answer = timeout(TIME / 2, ask(&mut stream, &post(PATH, &review()))).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn turns_are_stuck_when_all_of_them_are_taken_for_long() {
+        let turns = Turns::default();
+        let later = || Instant::now() + STUCK + Duration::from_secs(1);
+        let first = turns.take().await.unwrap();
+        assert!(!turns.are_stuck(later()), "another one is free");
+        let second = turns.take().await.unwrap();
+        assert!(turns.are_stuck(later()) && !turns.are_stuck(Instant::now()));
+        drop(first);
+        assert!(!turns.are_stuck(later()));
+        drop(second);
+        assert!(turns.begun.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

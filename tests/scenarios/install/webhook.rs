@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netclaim_tests::objects::{self, attachment, list, text};
 use netclaim_tests::{SYSTEM, Test, eventually, output};
 use serde_json::{Value, json};
@@ -43,11 +43,14 @@ fn controller_changes_only_cas(test: &Test<'_>) -> Result<()> {
         test.cluster.kubectl(&[what.as_slice(), &["--dry-run=server", "--as", CONTROLLER]].concat())
     };
     let replace = |path: &str, value: Value| json!({"op": "replace", "path": format!("/webhooks/0/{path}"), "value": value});
-    let webhook = "may only change clientConfig.caBundle of webhooks";
+    let webhook = "may only change clientConfig.caBundle and clientConfig.service.path of webhooks";
     for (change, words) in [
         (replace("failurePolicy", json!("Ignore")), webhook),
         (replace("clientConfig", json!({"url": "https://192.0.2.1/review"})), webhook),
         (replace("clientConfig/service/name", json!("other")), webhook),
+        (replace("clientConfig/service/namespace", json!("other")), webhook),
+        (replace("clientConfig/service/port", json!(444)), webhook),
+        (replace("clientConfig/service/path", json!("/review")), webhook),
         (replace("rules/0/operations", json!(["CREATE"])), webhook),
         (replace("matchConditions/0/expression", json!("false")), webhook),
         (json!({"op": "remove", "path": "/webhooks/0"}), webhook),
@@ -78,6 +81,27 @@ fn served(test: &Test<'_>) -> Result<[String; 2]> {
     let address = text(&pod["status"]["podIP"]);
     let serial = output(Command::new("bash").args(["-o", "pipefail", "-c", show, "-", &address]))?;
     Ok([text(&pod["metadata"]["uid"]), serial])
+}
+
+/// The path at which API servers ask, which all of our webhooks have.
+fn path(test: &Test<'_>) -> Result<String> {
+    let configuration = test.cluster.get(&["validatingwebhookconfiguration", "netclaim-webhook"])?;
+    let paths =
+        list(&configuration["webhooks"]).map(|webhook| text(&webhook["clientConfig"]["service"]["path"]));
+    let paths: Vec<String> = paths.collect();
+    let [one, other] = paths.as_slice() else { bail!("{paths:?}") };
+    let random = one.strip_prefix("/review/").context("the path can be guessed")?;
+    ensure!(one == other && random.len() == 64, "{paths:?}");
+    Ok(one.clone())
+}
+
+/// The status with which the webhook answers to somebody who posts to a path.
+fn status_at(test: &Test<'_>, path: &str) -> Result<String> {
+    let pod = running(test)?.into_iter().next().context("no controller runs")?;
+    let post =
+        "printf 'POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}' \"$2\" |
+        openssl s_client -quiet -connect \"$1:9443\" 2>/dev/null | head -n 1 | cut -d ' ' -f 2";
+    output(Command::new("bash").args(["-c", post, "-", &text(&pod["status"]["podIP"]), path]))
 }
 
 /// A mistake in each other kind that the webhook looks at and that the definitions let through, and what is said of it.
@@ -122,6 +146,11 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         ensure!(may(test, "update", "secrets/netclaim-webhook"), "the controller may not fill its Secret");
         ensure!(!may(test, "create", "secrets"), "the controller may create Secrets");
         controller_changes_only_cas(test)?;
+        let secret = eventually(20, "the webhooks have a path", || path(test))?;
+        for (path, status) in [("/review", "404"), ("/", "404"), (&secret, "400")] {
+            let found = status_at(test, path)?;
+            ensure!(found.trim() == status, "{path}: {found}");
+        }
 
         let wrong = attachment(json!({"mac": "02:00:5e:10:00", "ips": ["10.0.0.300"]}));
         let wrong = claim("wrong", &network, wrong);
@@ -166,6 +195,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         test.kubectl(&["delete", "resourceclaim", "--all"])?;
         test.cluster.controller_back()?;
         eventually(20, "the webhook answers again", || test.create([good("late")]))?;
+        ensure!(path(test)? == secret, "a restart has changed the path");
 
         test.kubectl(&["delete", "resourceclaim,resourceclaimtemplate", "--all"])?;
         uninstall(helm)?;
@@ -203,6 +233,7 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         let network = test.macvlan("a")?;
         let good = |name: &str| claim(name, &network, attachment(json!({"ifName": "data0"})));
         eventually(20, "the API server knows the certificate", || test.create([good("first")]))?;
+        path(test)?;
         let wrong = claim("wrong", &network, attachment(json!({"mac": "02:00:5e:10:00"})));
         let error = refused(test, &wrong)?;
         ensure!(error.contains("is not a MAC address"), "{error}");

@@ -18,7 +18,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -32,6 +32,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::generation::{Data, Generation};
 use super::{CAS, Served, certificates};
+use crate::Names;
 
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -55,22 +56,6 @@ enum LookError {
     Request { verb: &'static str, kind: &'static str, name: String, source: Error },
     #[error("cannot make a certificate for {dns}")]
     Make { dns: String, source: rcgen::Error },
-}
-
-/// Names of the objects.
-#[derive(Debug, Clone)]
-pub(crate) struct Names {
-    /// Namespace of Service and Secret.
-    pub(crate) namespace: String,
-    /// Name of the Service, the Secret and the ValidatingWebhookConfiguration.
-    pub(crate) name: String,
-}
-
-impl Names {
-    /// The name by which API servers know the Service.
-    fn dns(&self) -> String {
-        format!("{}.{}.svc", self.name, self.namespace)
-    }
 }
 
 /// Keeps a certificate in the Secret, and serves it.
@@ -226,15 +211,9 @@ impl Keeper {
 const SECRET: &str = "Secret";
 const CONFIGURATION: &str = "ValidatingWebhookConfiguration";
 
-/// Returns whether a webhook is served by our Service.
-fn is_ours(webhook: &ValidatingWebhook, names: &Names) -> bool {
-    let service = webhook.client_config.service.as_ref();
-    service.is_some_and(|service| service.name == names.name && service.namespace == names.namespace)
-}
-
 /// Returns the CAs in the bundles of our webhooks, newest first. Somebody else may have written them: what cannot be used is left out.
 fn trusted(configuration: &ValidatingWebhookConfiguration, names: &Names) -> Vec<CertificateDer<'static>> {
-    let ours = configuration.webhooks.iter().flatten().filter(|webhook| is_ours(webhook, names));
+    let ours = configuration.webhooks.iter().flatten().filter(|webhook| names.are_of(webhook));
     let bundles = ours.filter_map(|webhook| webhook.client_config.ca_bundle.as_ref());
     let cas = bundles.flat_map(|bundle| certificates(CAS, &bundle.0).unwrap_or_default());
     cas.filter(|ca| RootCertStore::empty().add(ca.clone()).is_ok()).collect()
@@ -250,7 +229,7 @@ fn bundle_patch(
     let bundle = generation.trusted(now);
     let webhooks = configuration.webhooks.iter().flatten().enumerate();
     let stale = webhooks.filter(|(_, webhook)| {
-        is_ours(webhook, names) && webhook.client_config.ca_bundle.as_ref() != Some(&bundle)
+        names.are_of(webhook) && webhook.client_config.ca_bundle.as_ref() != Some(&bundle)
     });
     let mut operations: Vec<Value> = stale
         .map(|(index, _)| {
