@@ -1064,6 +1064,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_sandbox_gets_its_planned_address_if_the_api_server_says_nothing_for_long() {
+        let agent = Agent::new();
+        agent.has_addresses("10.20.0.40-10.20.0.41");
+        let claim = agent.claim("a", "net-storage", &["a"]);
+        agent.prepare(&claim).await.expect("free");
+        let planned = agent.addresses(&claim);
+        agent.inventory.send_replace(None);
+        agent.runs("a");
+        let is_attached = || {
+            agent
+                .node
+                .attacher
+                .any_pod(|_, state| state.records.iter().any(|record| record.phase.result().is_some()))
+        };
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!is_attached(), "there may be word soon");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(is_attached());
+        assert_eq!(agent.addresses(&claim), planned);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_prepare_gets_the_link_that_another_pod_gives_back_meanwhile() {
         let agent = Agent::new();
         let (one, two) = (agent.claim("one", "nic-eth1", &["p"]), agent.claim("two", "nic-eth1", &["q"]));
