@@ -32,7 +32,7 @@ test: lint $(mdbook) ## Everything that checks netclaim, tests on a real cluster
 	tests/node/build.sh
 	tests/programs/build.sh helm >/dev/null
 	@# What the Go proxy does not serve is skipped by the scenarios that need it.
-	for program in otelcol certmanager kubeconform; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
+	for program in otelcol certmanager kubeconform etcdutl crictl; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
 	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
 	@# the runtime's side of NRI in Go; one builds the site with mdBook. One command for all crates: a selection would compile
 	@# half of them again.
@@ -64,6 +64,7 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- nothing_changes
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- controller::
+	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::
 
 .PHONY: test-runtimes
 test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)

@@ -262,11 +262,12 @@ impl Agent {
         self.parts.start_until_cancelled("waking pods", waking.run(events, changed));
     }
 
-    /// Starts to look for what no event reports.
-    pub(crate) fn sweep(&mut self) {
+    /// Starts to look for what no event reports, beside the runtime's `sandboxes`.
+    pub(crate) fn sweep(&mut self, sandboxes: &Arc<Sandboxes>) {
         let sweep = Sweep {
             attacher: Arc::clone(&self.attacher),
             pods: Arc::clone(&self.pods),
+            sandboxes: Arc::clone(sandboxes),
             boot_id: self.boot_id.clone(),
             intervals: Intervals {
                 gc: self.args.gc_period,

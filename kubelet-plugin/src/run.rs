@@ -81,9 +81,9 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let health = agent.publish_devices(inventory.clone(), node_uid);
     agent.keep_addresses(inventory.clone());
     agent.write_statuses(reported);
-    agent.sweep();
     agent.wake_pods();
     let (sandboxes, readiness) = agent.follow_runtime()?;
+    agent.sweep(&sandboxes);
     agent.serve_kubelet(inventory, sandboxes, health)?;
     agent.serve_process(readiness);
     tracing::info!(node = agent.args.node_name, driver = agent.args.driver_name, "netclaim agent started");

@@ -271,6 +271,8 @@ pub struct Metrics {
     pub restarts: Gauge,
     /// Pods with addresses of blocks that the node has lost.
     pub without_block: Gauge,
+    /// Addresses of sandboxes that live, of which the journal knows nothing.
+    pub forgotten: Gauge,
 }
 
 /// Measures from its creation to [`Timer::observe`].
@@ -491,6 +493,12 @@ impl Metrics {
             without_block: registry.add(
                 "pods_without_address_block",
                 "Pods with addresses of blocks that the node has lost, and that other nodes may hand out",
+                [],
+                Gauge::default(),
+            ),
+            forgotten: registry.add(
+                "forgotten_addresses",
+                "Addresses of running pods of which the journal knows nothing, because somebody has removed the state directory",
                 [],
                 Gauge::default(),
             ),
@@ -837,6 +845,7 @@ mod tests {
                 ("netclaim_attachment_illegal_moves", &|| one(&metrics.illegal_moves)),
                 ("netclaim_attachment_panics", &|| one(&metrics.panics)),
                 ("netclaim_pods_without_address_block", &|| one(&metrics.without_block)),
+                ("netclaim_forgotten_addresses", &|| one(&metrics.forgotten)),
                 ("netclaim_programs_outdated", &|| one(&metrics.outdated)),
                 ("netclaim_agent_restarts", &|| one(&metrics.restarts)),
             ],

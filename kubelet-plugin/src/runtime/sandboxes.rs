@@ -40,6 +40,8 @@ struct Reported {
     of_pods: HashMap<String, Known>,
     /// Why the runtime reports no other sandbox.
     disconnected: Option<String>,
+    /// Whether the runtime has listed its sandboxes.
+    is_listed: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -60,7 +62,7 @@ impl Sandboxes {
     /// Replaces all sandboxes by those that the runtime lists.
     pub fn replace(&self, sandboxes: &[PodSandbox]) {
         let of_pods = sandboxes.iter().map(|sandbox| (sandbox.uid.clone(), Known::new(sandbox))).collect();
-        *self.lock() = Reported { of_pods, disconnected: None };
+        *self.lock() = Reported { of_pods, disconnected: None, is_listed: true };
     }
 
     /// Adds a sandbox that the runtime has created.
@@ -89,6 +91,13 @@ impl Sandboxes {
     /// Whether the pod has a sandbox.
     pub fn has(&self, pod_uid: &str) -> bool {
         self.lock().of_pods.contains_key(pod_uid)
+    }
+
+    /// Returns the ids of all sandboxes that live; `None` while the runtime does not say which do.
+    pub fn ids(&self) -> Option<HashSet<String>> {
+        let reported = self.lock();
+        let is_known = reported.is_listed && reported.disconnected.is_none();
+        is_known.then(|| reported.of_pods.values().map(|known| known.id.clone()).collect())
     }
 
     /// Inspects the pod's sandbox; `None` when it has none.

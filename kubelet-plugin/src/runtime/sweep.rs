@@ -1,15 +1,19 @@
 //! The sweep, for what no event reports: GC of networks, CHECK of attachments, and pods that are gone.
 //!
 //! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
+//! * GC leaves a network alone in which a sandbox that lives has an address, and the journal knows nothing of it: somebody has
+//!   removed the state directory, and the address would go to another pod.
 //! * An idle node does not ask the API server: the agent only looks for pods whose sandbox is gone.
 //! * GC runs for networks that have had an attachment since the agent started, and for those of which an earlier agent has left
 //!   something on disk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netclaim_api::network::conflist_name;
 use netclaim_cni::ListName;
+use netclaim_cni::ipam::host_local::{Reservation, default_reservations_dir, reservations};
 use netclaim_driver::attach::sweep::{Orphans, Schedule, Sighting};
 use netclaim_driver::attach::{Attach, Attacher, Checked, Observer};
 use netclaim_driver::attach::{Phase, Spec};
@@ -19,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::owner::{ObjectRef, Owner, PodState};
 use crate::pods::NodePods;
 use crate::process::metrics::{Metrics, SweepKind, SweepResult};
+use crate::runtime::sandboxes::Sandboxes;
 
 /// How often a schedule takes up new things.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
@@ -42,6 +47,8 @@ pub struct Sweep<N, O: Observer<Owner = Owner>> {
     pub attacher: Arc<Attacher<N, O>>,
     /// Finds pods.
     pub pods: Arc<NodePods>,
+    /// The sandboxes that live.
+    pub sandboxes: Arc<Sandboxes>,
     /// The running boot.
     pub boot_id: String,
     /// How often.
@@ -61,6 +68,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     async fn collect(&self) {
         let Some(mut schedule) = schedule(self.intervals.gc) else { return };
         let mut seen: BTreeMap<ListName, Spec> = self.attacher.networks_on_disk().await;
+        let mut forgotten = BTreeMap::new();
         loop {
             let network = turn(&mut schedule, || {
                 seen.extend(self.attacher.networks());
@@ -68,6 +76,10 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
             });
             let network = network.await;
             let Some(spec) = seen.get(&network) else { continue };
+            if !self.knows_all(&network, &mut forgotten).await {
+                self.metrics.sweep(SweepKind::Gc, SweepResult::Error);
+                continue;
+            }
             match self.attacher.collect(spec).await {
                 Ok(released) => {
                     tracing::debug!(%network, released, "gc");
@@ -79,6 +91,39 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
                 }
             }
         }
+    }
+
+    /// Whether the journal knows every sandbox that lives and has an address of the network. `forgotten` has the others.
+    async fn knows_all(
+        &self,
+        network: &ListName,
+        forgotten: &mut BTreeMap<ListName, BTreeSet<String>>,
+    ) -> bool {
+        // GC looks at no addresses in networks of other names.
+        if !network.as_str().starts_with(&conflist_name("")) {
+            return true;
+        }
+        let Some(live) = self.sandboxes.ids() else {
+            tracing::debug!(%network, "gc waits until the runtime has listed its sandboxes");
+            return false;
+        };
+        let dir = default_reservations_dir(network.as_str());
+        let read = tokio::task::spawn_blocking(move || reservations(&dir)).await;
+        // Without the files GC releases no address, either. The journal is read after them: a plan comes before its address.
+        let reserved = read.ok().and_then(Result::ok).unwrap_or_default();
+        let found = unknown(&reserved, &live, &self.attacher.sandbox_ids());
+        if !found.is_empty() && forgotten.get(network) != Some(&found) {
+            let addresses = found.iter().cloned().collect::<Vec<_>>().join(", ");
+            tracing::error!(
+                %network, addresses,
+                "pods have addresses of which the journal knows nothing, so that no address of the network is collected: was the \
+                 state directory removed? Delete these pods"
+            );
+        }
+        forgotten.insert(network.clone(), found);
+        let all = forgotten.values().map(BTreeSet::len).sum::<usize>();
+        self.metrics.forgotten.set(i64::try_from(all).unwrap_or(i64::MAX));
+        forgotten.get(network).is_none_or(BTreeSet::is_empty)
     }
 
     async fn check(&self) {
@@ -146,6 +191,12 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     }
 }
 
+/// Returns the addresses of sandboxes that are `live` and not `known`.
+fn unknown(reserved: &[Reservation], live: &HashSet<String>, known: &BTreeSet<String>) -> BTreeSet<String> {
+    let is_unknown = |of: &&Reservation| live.contains(&of.container_id) && !known.contains(&of.container_id);
+    reserved.iter().filter(is_unknown).map(|of| of.ip.to_string()).collect()
+}
+
 /// Returns the attachments that can be checked, each by its pod's UID and its key.
 fn attached(pods: &BTreeMap<String, PodState>) -> BTreeSet<(String, String)> {
     let records = pods.iter().flat_map(|(uid, state)| state.records.iter().map(move |record| (uid, record)));
@@ -174,6 +225,21 @@ async fn turn<K: Ord + Clone>(schedule: &mut Schedule<K>, mut things: impl FnMut
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_a_live_sandbox_that_the_journal_does_not_know_is_nobodys_leftover() {
+        let reserved = |ip: &str, of: &str| Reservation {
+            ip: ip.parse().expect("an address"),
+            container_id: of.to_owned(),
+            if_name: Some("net1".to_owned()),
+        };
+        let reserved =
+            [reserved("10.20.0.2", "known"), reserved("10.20.0.3", "gone"), reserved("10.20.0.4", "lost")];
+        let live = HashSet::from(["known".to_owned(), "lost".to_owned()]);
+        let known = BTreeSet::from(["known".to_owned()]);
+        assert_eq!(unknown(&reserved, &live, &known), BTreeSet::from(["10.20.0.4".to_owned()]));
+        assert!(unknown(&reserved[..2], &live, &known).is_empty());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_new_thing_is_due_within_two_intervals() {

@@ -25,7 +25,7 @@ fn with_addresses(network: &mut Value, addresses: Value) {
 }
 
 /// Creates a Network `a` on eth1 with these addresses, and waits until nodes have blocks of it.
-fn network(test: &Test<'_>, addresses: Value, nodes: usize) -> Result<String> {
+pub fn network(test: &Test<'_>, addresses: Value, nodes: usize) -> Result<String> {
     let name = test.network("a", |network| with_addresses(network, addresses))?;
     eventually(LEASED, &format!("{nodes} nodes have a block"), || {
         let having: BTreeSet<String> = blocks(test, &name)?.into_iter().map(|block| block.node).collect();

@@ -11,6 +11,7 @@ use netclaim_tests::{scenarios, suite};
 mod addresses;
 mod claims;
 mod controller;
+mod disasters;
 mod documented;
 mod explaining;
 mod lost_nodes;
@@ -21,6 +22,7 @@ mod whereabouts;
 use addresses::*;
 use claims::*;
 use controller::*;
+use disasters::*;
 use documented::*;
 use explaining::*;
 use lost_nodes::*;
@@ -82,7 +84,14 @@ fn main() -> ExitCode {
                 a_second_controller_takes_over_from_a_leader_that_hangs,
                 labels_of_a_cluster_wide_network_go_soon_after_the_agent,
                 pods_start_on_all_nodes_during_an_update,
-                pods_on_all_nodes_outlive_the_api_server;
+                pods_on_all_nodes_outlive_the_api_server,
+                a_restored_etcd_gives_no_address_to_two_pods,
+                an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods,
+                addresses_of_pods_stay_taken_when_the_state_directory_is_lost,
+                a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone,
+                nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice,
+                a_node_object_that_was_deleted_by_mistake_costs_no_address,
+                a_renamed_node_gives_no_address_to_two_pods;
         ],
     )
 }

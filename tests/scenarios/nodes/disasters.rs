@@ -1,0 +1,524 @@
+//! What `docs/disasters.md` says to do when something outside of netclaim's protocol has gone wrong. No address is ever in two pods.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use netclaim_tests::objects::text;
+use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually, long, project};
+use serde_json::json;
+
+use crate::addresses::network as leased;
+
+/// Seconds until kubelets have noticed, all of them, which pods are gone: they look once a minute.
+const NOTICED: u64 = 180;
+
+/// The addresses of `net1` in all sandboxes of the scenario, also of pods that the API server does not know. Fails if one is in two.
+fn addresses(test: &Test<'_>) -> Result<BTreeMap<String, String>> {
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    for node in test.cluster.nodes() {
+        let sandboxes = node.tasks()?.into_iter().filter(|task| task.container.is_none());
+        for sandbox in sandboxes.filter(|sandbox| sandbox.namespace == test.namespace()) {
+            // A sandbox may end meanwhile.
+            let Ok(interfaces) = node.interfaces_of(&sandbox.netns) else { continue };
+            let Some(interface) = interfaces.get("net1") else { continue };
+            let pod = format!("{} on {}", sandbox.pod, node.name());
+            for address in &interface.ips {
+                let address = address.split('/').next().unwrap_or_default().to_owned();
+                if let Some(other) = found.insert(address.clone(), pod.clone()) {
+                    bail!("DUPLICATE: {address} is in {other} and in {pod}");
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Waits as [`eventually`], and fails at once when an address is in two pods.
+fn meanwhile_unique(
+    test: &Test<'_>,
+    seconds: u64,
+    what: &str,
+    mut holds: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let mut duplicate = None;
+    let result = eventually(seconds, what, || {
+        match addresses(test) {
+            Err(error) if error.to_string().starts_with("DUPLICATE") => {
+                duplicate = Some(error);
+                return Ok(());
+            }
+            _ => {}
+        }
+        holds()
+    });
+    duplicate.map_or(result, Err)
+}
+
+/// Waits until the pods run, and makes sure that no address is ever in two pods.
+fn run(test: &Test<'_>, pods: &[String]) -> Result<()> {
+    meanwhile_unique(test, NOTICED, "the pods run", || {
+        pods.iter().try_for_each(|pod| {
+            let status = test.get("pod", pod)?["status"].clone();
+            ensure!(status["phase"] == "Running", "{pod} is {}", status["phase"]);
+            test.claim_is_ready(pod).map(drop)
+        })
+    })
+}
+
+/// A gauge of a node's agent.
+fn gauge(test: &Test<'_>, node: &str, name: &str) -> Result<u64> {
+    let metrics = test.cluster.ask_agent_of(node, "/metrics")?;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {name}"))?.trim().parse()?)
+}
+
+/// Starts or stops a service of every node.
+fn on_all(test: &Test<'_>, verb: &str, kind: &str) -> Result<()> {
+    for node in test.cluster.nodes() {
+        test.cluster.service(verb, &node.service(kind))?;
+    }
+    Ok(())
+}
+
+fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}{n}")).collect()
+}
+
+/// Creates a Network with a small block of addresses for each node, and some more, and a pod on each node.
+fn small_blocks(test: &Test<'_>) -> Result<(String, Vec<String>)> {
+    let subnet = test.subnet(0).replace("/24", "/27");
+    let addresses = json!({"ranges": [{"subnet": subnet}], "blockSize": {"ipv4": 30}});
+    let network = leased(test, addresses, 3)?;
+    let old = names("old", 3);
+    for (name, node) in old.iter().zip(test.cluster.nodes()) {
+        test.pod_on(&node.name(), name, &network)?;
+    }
+    run(test, &old)?;
+    Ok((network, old))
+}
+
+/// How etcd's data are put back.
+#[derive(Clone, Copy)]
+enum Restore {
+    /// The files, as they were: revisions go back.
+    Copy,
+    /// `etcdutl snapshot restore --bump-revision --mark-compacted`: revisions go on, and every watch has to list again.
+    Bumped,
+}
+
+/// A copy of etcd's data, beside these.
+struct Snapshot<'a> {
+    test: &'a Test<'a>,
+    data: PathBuf,
+    copy: PathBuf,
+}
+
+impl<'a> Snapshot<'a> {
+    /// Copies the data. The API server is away meanwhile.
+    fn take(test: &'a Test<'a>) -> Result<Self> {
+        let dir = test.cluster.dir();
+        let snapshot = Self { test, data: dir.join("etcd"), copy: dir.join("etcd-snapshot") };
+        snapshot.away()?;
+        let _ = std::fs::remove_dir_all(&snapshot.copy);
+        let copied = shell(Command::new("cp").arg("-a").args([&snapshot.data, &snapshot.copy]));
+        let back = snapshot.back();
+        copied.and(back)?;
+        Ok(snapshot)
+    }
+
+    fn away(&self) -> Result<()> {
+        ["apiserver", "kcm", "scheduler", "etcd"]
+            .iter()
+            .try_for_each(|name| self.test.cluster.service("stop", name).map(drop))
+    }
+
+    fn back(&self) -> Result<()> {
+        let cluster = self.test.cluster;
+        ["etcd", "apiserver"].iter().try_for_each(|name| cluster.service("start", name).map(drop))?;
+        eventually(90, "the API server is ready", || cluster.kubectl(&["get", "--raw", "/readyz"]))?;
+        ["kcm", "scheduler"].iter().try_for_each(|name| cluster.service("start", name).map(drop))
+    }
+
+    /// Puts the data back.
+    fn restore(&self, how: Restore) -> Result<()> {
+        self.away()?;
+        let restored = self.replace(how);
+        let back = self.back();
+        restored.and(back)
+    }
+
+    fn replace(&self, how: Restore) -> Result<()> {
+        std::fs::remove_dir_all(&self.data)?;
+        match how {
+            Restore::Copy => shell(Command::new("cp").arg("-a").args([&self.copy, &self.data])),
+            Restore::Bumped => {
+                let start = std::fs::read_to_string(self.test.cluster.dir().join("cmd/etcd"))?;
+                let mut words = start.split_whitespace();
+                words.find(|word| *word == "--initial-advertise-peer-urls");
+                let peers = words.next().context("etcd has no peer URL")?;
+                shell(
+                    Command::new(program("etcdutl")?)
+                        .args(["snapshot", "restore", "--skip-hash-check", "--mark-compacted"])
+                        .args(["--bump-revision", "1000000000", "--name", "default"])
+                        .args(["--initial-cluster", &format!("default={peers}")])
+                        .args(["--initial-advertise-peer-urls", peers])
+                        .arg("--data-dir")
+                        .arg(&self.data)
+                        .arg(self.copy.join("member/snap/db")),
+                )
+            }
+        }
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.copy);
+    }
+}
+
+/// Builds a program of `tests/programs`; fails where the Go proxy does not serve it.
+fn program(name: &str) -> Result<String> {
+    let built = Command::new(project("tests/programs/build.sh")).arg(name).output()?;
+    ensure!(built.status.success(), "{name} cannot be built");
+    Ok(String::from_utf8(built.stdout)?.trim().to_owned())
+}
+
+fn shell(command: &mut Command) -> Result<()> {
+    let output = command.output()?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// The pods, as NAMESPACE/NAME, that a node's agent names because the node does not have the blocks of their addresses.
+fn named_without_block(test: &Test<'_>, node: &str) -> Result<Vec<String>> {
+    // `kubectl logs` needs the kubelet.
+    let find = "cat /var/log/pods/netclaim-system_netclaim-agent-*/agent/*.log";
+    let log = test.cluster.on(node, &["bash", "-c", find])?;
+    let line = log.lines().rfind(|line| line.contains("has lost, and that other nodes may hand out"));
+    let line = line.context("the log names no pods")?;
+    let pods = line.split_once("pods=\"").and_then(|(_, rest)| rest.split('"').next());
+    Ok(pods.context(line.to_owned())?.split(", ").map(str::to_owned).collect())
+}
+
+/// Snapshot; then pods on node1 get addresses of a second block; then the snapshot comes back, and other nodes need blocks.
+fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
+    let crictl = match program("crictl") {
+        Ok(crictl) => crictl,
+        Err(error) => return test.skip(&format!("{error:#}")),
+    };
+    let (network, old) = small_blocks(test)?;
+    let snapshot = Snapshot::take(test)?;
+    // More than a block has.
+    let unknown = names("unknown", 10);
+    for name in &unknown {
+        test.pod_on("node1", name, &network)?;
+    }
+    run(test, &unknown)?;
+    let before = addresses(test)?;
+
+    // As the page says: no kubelet runs until the pods that the restored cluster cannot place are gone.
+    on_all(test, "stop", "kubelet")?;
+    let shown = || -> Result<()> {
+        snapshot.restore(how)?;
+        eventually(90, "the agent of node1 says that its pods have addresses of others", || {
+            ensure!(gauge(test, "node1", "netclaim_pods_without_address_block")? > 0, "it does not");
+            Ok(())
+        })?;
+        let named = named_without_block(test, "node1")?;
+        ensure!(!named.is_empty() && named.iter().all(|pod| pod.contains("/unknown")), "{named:?}");
+        for pod in &named {
+            let (_, name) = pod.split_once('/').context("no name")?;
+            let script = "\"$0\" stopp $(\"$0\" pods -q --namespace \"$1\" --name \"^$2$\")";
+            test.cluster.on("node1", &["bash", "-c", script, &crictl, test.namespace(), name])?;
+        }
+        let left = addresses(test)?;
+        ensure!(left.len() + named.len() == before.len(), "{left:?} of {before:?} without {named:?}");
+        Ok(())
+    };
+    let (shown, back) = (shown(), on_all(test, "start", "kubelet"));
+    shown.and(back)?;
+    if matches!(how, Restore::Copy) {
+        // Watches wait for revisions that are to come, and nobody tells their clients.
+        test.cluster.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
+    }
+    test.cluster.agent_ready()?;
+    test.cluster.controller_ready()?;
+
+    let new = names("new", 9);
+    for (n, name) in new.iter().enumerate() {
+        test.pod_on(["node0", "node2", "node1"][n % 3], name, &network)?;
+    }
+    run(test, &[old, new].concat())?;
+    meanwhile_unique(test, NOTICED, "no agent has pods with addresses of others", || {
+        for node in test.cluster.nodes() {
+            let pods = gauge(test, &node.name(), "netclaim_pods_without_address_block")?;
+            ensure!(pods == 0, "{pods} pods of {}", node.name());
+        }
+        test.nodes_are_clean()
+    })
+}
+
+pub fn a_restored_etcd_gives_no_address_to_two_pods(test: &Test<'_>) -> Result<()> {
+    restored(test, Restore::Copy)
+}
+
+pub fn an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    if let Err(error) = program("etcdutl") {
+        return test.skip(&format!("{error:#}"));
+    }
+    restored(test, Restore::Bumped)
+}
+
+pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test<'_>) -> Result<()> {
+    let addresses_of = json!({"ranges": [{"subnet": test.subnet(0)}]});
+    let network = leased(test, addresses_of, 3)?;
+    let set = |setting: &str| {
+        test.cluster.set_agent_env(&[setting])?;
+        test.cluster.agent_ready()
+    };
+    set("NETCLAIM_GC_PERIOD=1")?;
+    let old = names("old", 3);
+    for name in &old {
+        test.pod_on("node0", name, &network)?;
+    }
+    run(test, &old)?;
+    let lost = "find /var/lib/netclaim/journal /var/lib/netclaim/cni -type f ! -name .lock -delete";
+    test.cluster.on_node(&["bash", "-c", lost])?;
+    test.cluster.replace_agent()?;
+    let shown = || -> Result<()> {
+        let new = names("new", 3);
+        for name in &new {
+            test.pod_on("node0", name, &network)?;
+        }
+        run(test, &new)?;
+        meanwhile_unique(test, 60, "the agent says that the journal was lost", || {
+            let forgotten = gauge(test, "node0", "netclaim_forgotten_addresses")?;
+            ensure!(forgotten == 3, "it has forgotten {forgotten} addresses");
+            Ok(())
+        })?;
+        // As the page says: the pods are deleted, and what is left of them is collected.
+        old.iter().try_for_each(|pod| test.delete_pod(pod))?;
+        meanwhile_unique(test, 60, "the addresses are free", || {
+            let (forgotten, leases) =
+                (gauge(test, "node0", "netclaim_forgotten_addresses")?, test.cluster.node().leases()?);
+            ensure!(forgotten == 0 && leases.len() == new.len(), "{forgotten} forgotten, {leases:?}");
+            Ok(())
+        })
+    };
+    let (shown, back) = (shown(), set("NETCLAIM_GC_PERIOD-"));
+    shown.and(back)
+}
+
+pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: &Test<'_>) -> Result<()> {
+    let network = leased(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    test.pod_on("node0", "damaged", &network)?;
+    run(test, &["damaged".to_owned()])?;
+    let address = test.ip("damaged", "net1")?;
+    let uid = text(&test.get("pod", "damaged")?["metadata"]["uid"]);
+    let file = format!("/var/lib/netclaim/journal/{uid}_*.json");
+    let on_node = |script: &str| test.cluster.on_node(&["bash", "-c", script]);
+    on_node(&format!("for file in {file}; do : > $file; done"))?;
+    test.cluster.replace_agent()?;
+    let unreadable = |count: u64| {
+        eventually(30, &format!("{count} files are unreadable"), || {
+            let found = gauge(test, "node0", "netclaim_journal_unreadable_files")?;
+            ensure!(found == count, "{found} are");
+            Ok(())
+        })
+    };
+    unreadable(1)?;
+    test.pod_on("node0", "other", &network)?;
+    run(test, &["other".to_owned()])?;
+
+    // As the page says.
+    test.kubectl(&["delete", "pod", "damaged", "--wait=false"])?;
+    eventually(60, "the sandbox is gone", || {
+        ensure!(test.sandbox("damaged").is_err(), "it lives");
+        Ok(())
+    })?;
+    ensure!(
+        test.get("pod", "damaged").is_ok(),
+        "its claim was released, although it is unknown what is owed to it"
+    );
+    let leases = test.cluster.node().leases()?;
+    ensure!(leases.iter().any(|(lease, _)| lease.ends_with(&format!("/{address}"))), "{leases:?}");
+    on_node(&format!("rm {file} /var/lib/cni/networks/netclaim-{network}/{address}"))?;
+    test.cluster.replace_agent()?;
+    unreadable(0)?;
+    // The kubelet retries.
+    test.kubectl(&["wait", "--for=delete", "pod/damaged", "--timeout=150s"])?;
+    test.delete_pod("damaged")?;
+    test.pod_on("node0", "next", &network)?;
+    run(test, &["next".to_owned(), "other".to_owned()])
+}
+
+pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    let lower = json!({"ranges": [{"subnet": test.subnet(0), "rangeEnd": test.address(0, 127)}]});
+    let network = leased(test, lower, 3)?;
+    let pods = names("p", 6);
+    for (n, name) in pods.iter().enumerate() {
+        test.pod_on(["node1", "node2"][n % 2], name, &network)?;
+    }
+    run(test, &pods)?;
+    for node in ["node1", "node2"] {
+        set_up_anew(test, node)?;
+    }
+    test.cluster.agent_ready()?;
+    run(test, &pods)?;
+    let of_nodes = addresses(test)?;
+    ensure!(of_nodes.len() == pods.len(), "{of_nodes:?}");
+
+    // A clone has the same objects and other nodes. Its Networks get a range of their own before a kubelet of it runs.
+    for node in ["node1", "node2"] {
+        test.cluster.power_off(node)?;
+    }
+    let upper = json!([{"subnet": test.subnet(0), "rangeStart": test.address(0, 128)}]);
+    let patch = json!({"spec": {"addresses": {"ranges": upper}}}).to_string();
+    test.cluster.kubectl(&["patch", "network", &network, "--type", "merge", "-p", &patch])?;
+    test.cluster.kubectl(&["delete", "addressblocks", "--all", "--wait=false"])?;
+    for node in ["node1", "node2"] {
+        set_up_anew(test, node)?;
+    }
+    test.cluster.agent_ready()?;
+    run(test, &pods)?;
+    let of_clone = addresses(test)?;
+    let is_upper = |address: &String| {
+        address.rsplit('.').next().and_then(|host| host.parse::<u8>().ok()).is_some_and(|host| host >= 128)
+    };
+    ensure!(of_clone.len() == pods.len() && of_clone.keys().all(is_upper), "{of_clone:?}");
+    Ok(())
+}
+
+/// Powers a node on or off and on, without anything of what kubelet, CNI plugins and netclaim had on its disk.
+fn set_up_anew(test: &Test<'_>, name: &str) -> Result<()> {
+    if test.cluster.nodes().iter().any(|node| node.name() == name) {
+        test.cluster.power_off(name)?;
+    }
+    let disk = test.cluster.dir().join(name);
+    for folder in ["kubelet", "cni/lib", "netclaim"] {
+        std::fs::remove_dir_all(disk.join(folder))?;
+    }
+    test.cluster.power_on(name)
+}
+
+pub fn a_node_object_that_was_deleted_by_mistake_costs_no_address(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    let (network, _) = small_blocks(test)?;
+    let on_node2 = names("two", 2);
+    for name in &on_node2 {
+        test.pod_on("node2", name, &network)?;
+    }
+    run(test, &on_node2)?;
+    test.cluster.kubectl(&["delete", "node", "node2"])?;
+    // Longer than the safety time of the cluster (40 s). The kubelet does not register again by itself.
+    let others = names("others", 8);
+    for (n, name) in others.iter().enumerate() {
+        test.pod_on(["node0", "node1"][n % 2], name, &network)?;
+    }
+    let blocks_of_node2 =
+        || test.cluster.kubectl(&["get", "addressblocks", "-o", "jsonpath={.items[*].spec.node}"]);
+    meanwhile_unique(test, NOTICED, "the node's blocks are gone", || {
+        let nodes = blocks_of_node2()?;
+        ensure!(!nodes.contains("node2"), "{nodes}");
+        Ok(())
+    })?;
+    test.cluster.service("restart", "kubelet2")?;
+    meanwhile_unique(test, NOTICED, "the node is there", || {
+        test.cluster.kubectl(&["wait", "--for=condition=Ready", "node/node2", "--timeout=1s"]).map(drop)
+    })?;
+    run(test, &others)?;
+    test.cluster.agent_ready()?;
+    let again = names("again", 2);
+    for name in &again {
+        test.pod_on("node2", name, &network)?;
+    }
+    run(test, &again)
+}
+
+/// The kubelet of node2 under another name of the node, until it is dropped.
+struct Renamed<'a> {
+    test: &'a Test<'a>,
+    command: PathBuf,
+    own: String,
+}
+
+impl<'a> Renamed<'a> {
+    /// Writes the kubelet's new command, with a certificate of this node.
+    fn to(test: &'a Test<'a>, name: &str) -> Result<Self> {
+        let dir = test.cluster.dir();
+        let command = dir.join("cmd/kubelet2");
+        let own = std::fs::read_to_string(&command)?;
+        let script = r#"
+            umask 077; cd "$1/pki"
+            openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout renamed.key -out renamed.csr \
+                -subj "/O=system:nodes/CN=system:node:$2"
+            openssl x509 -req -in renamed.csr -CA ca.crt -CAkey ca.key -set_serial "0x$(openssl rand -hex 16)" -days 2 -out renamed.crt
+            jq --rawfile crt renamed.crt --rawfile key renamed.key \
+                '.users[0].user = {"client-certificate-data": ($crt | @base64), "client-key-data": ($key | @base64)}' \
+                kubelet2.conf >renamed.conf"#;
+        shell(Command::new("bash").args(["-euc", script, "-"]).arg(dir).arg(name))?;
+        let renamed = own.replace("kubelet2.conf", "renamed.conf");
+        let renamed = renamed.replace("--hostname-override node2", &format!("--hostname-override {name}"));
+        ensure!(renamed.contains(&format!("--hostname-override {name}")), "the kubelet's command is {own}");
+        std::fs::write(&command, renamed)?;
+        Ok(Self { test, command, own })
+    }
+}
+
+impl Drop for Renamed<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.command, &self.own);
+        let _ = self.test.cluster.service("restart", "kubelet2");
+    }
+}
+
+pub fn a_renamed_node_gives_no_address_to_two_pods(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    const NAME: &str = "renamed";
+    let (network, _) = small_blocks(test)?;
+    // A node that others have left: drained, stopped, and its object deleted.
+    let leave = |node: &str| -> Result<()> {
+        test.cluster.kubectl(&["drain", node, "--ignore-daemonsets", "--force", "--timeout=90s"])?;
+        test.cluster.service("stop", "kubelet2")?;
+        test.cluster.kubectl(&["delete", "node", node]).map(drop)
+    };
+    let on = |node: &str, name: &str| -> Result<()> {
+        meanwhile_unique(test, NOTICED, "the node is ready", || {
+            let node = format!("node/{node}");
+            test.cluster.kubectl(&["wait", "--for=condition=Ready", &node, "--timeout=1s"]).map(drop)
+        })?;
+        test.pod_on(node, name, &network)?;
+        run(test, &[name.to_owned()])
+    };
+    leave("node2")?;
+    let renamed = Renamed::to(test, NAME)?;
+    let shown = || -> Result<()> {
+        test.cluster.service("start", "kubelet2")?;
+        on(NAME, "there")?;
+        meanwhile_unique(test, NOTICED, "the blocks of the old name are gone", || {
+            let blocks = ["get", "addressblocks", "-o", "jsonpath={.items[*].spec.node}"];
+            let nodes = test.cluster.kubectl(&blocks)?;
+            ensure!(!nodes.contains("node2"), "{nodes}");
+            Ok(())
+        })?;
+        leave(NAME)
+    };
+    let shown = shown();
+    drop(renamed);
+    shown?;
+    on("node2", "back")?;
+    test.cluster.agent_ready()
+}
