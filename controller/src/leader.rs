@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Config};
+use netclaim_process::kubernetes;
 use thiserror::Error;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -78,7 +79,7 @@ impl Candidate {
         config.read_timeout = Some(REQUEST_TIMEOUT);
         config.write_timeout = Some(REQUEST_TIMEOUT);
         config.default_retry = false;
-        Ok(Self::with(Client::try_from(config)?, candidacy).await)
+        Ok(Self::with(kubernetes::client(config)?, candidacy).await)
     }
 
     async fn with(client: Client, candidacy: &Candidacy) -> Self {

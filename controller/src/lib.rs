@@ -134,7 +134,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let server = metrics.clone().serve(TcpListener::bind(address).await.map_err(failed)?);
     let config =
         kubernetes::config("netclaim-controller", args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
-    let client = Client::try_from(config.clone()).map_err(Error::Client)?;
+    let client = kubernetes::client(config.clone()).map_err(Error::Client)?;
     let webhook = webhook(&args, &config, &metrics).await.map_err(Error::Webhook)?;
     let reviews = serve(webhook, client.clone(), args.driver_name.clone());
     tokio::select! {

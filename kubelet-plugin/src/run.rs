@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use kube::Client;
 use netclaim_cni::close_inherited_descriptors;
 use netclaim_driver::attach::boot_id;
 use netclaim_driver::attach::journal::for_its_owner;
@@ -57,7 +56,7 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let mut stop = Stop::new()?;
     mounts::prepare_for_plugins();
     let config = kubernetes::config("netclaim-agent", args.kubeconfig.as_deref()).await?;
-    let client = Client::try_from(config)?;
+    let client = kubernetes::client(config)?;
     let boot_id = boot_id().context("cannot read the boot id")?;
     let turn = Turn::from_stdin()?;
     let metrics = Arc::new(Metrics::new(of_spans));

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::header::{HeaderValue, USER_AGENT};
-use kube::Config;
 use kube::api::Patch;
+use kube::client::ClientBuilder;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
 use serde_json::{Value, json};
+
+use crate::time_limits::TimeLimits;
 
 /// Why the API server cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +48,19 @@ pub async fn config(program: &str, kubeconfig: Option<&Path>) -> Result<Config, 
     let name = HeaderValue::from_str(&format!("{program}/{}", env!("CARGO_PKG_VERSION")));
     config.headers.extend(name.ok().map(|name| (USER_AGENT, name)));
     Ok(config)
+}
+
+/// Returns a client whose requests end: without a limit, an API server that does not answer, or whose answer does not end, would
+/// be waited for.
+///
+/// # Errors
+/// The configuration makes no client.
+pub fn client(config: Config) -> kube::Result<Client> {
+    client_within(config, TimeLimits::default())
+}
+
+pub(crate) fn client_within(config: Config, limits: TimeLimits) -> kube::Result<Client> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(&limits).build())
 }
 
 /// How long the API server may take to answer a request that nobody waits for longer.
@@ -87,14 +103,12 @@ pub fn finalizer_removal(uid: &str, finalizer: &str, index: usize) -> kube::Resu
 
 #[cfg(test)]
 mod tests {
-    use kube::Client;
-
     use super::*;
 
     #[tokio::test]
     async fn a_client_finds_its_tls_provider_without_help() {
         let config = Config::new("https://127.0.0.1:1".parse().unwrap());
-        assert!(Client::try_from(config).is_ok());
+        assert!(client(config).is_ok());
     }
 
     #[test]

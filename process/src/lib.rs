@@ -23,6 +23,7 @@ pub mod log;
 pub mod metrics;
 mod signals;
 pub mod sockets;
+mod time_limits;
 #[cfg(feature = "traces")]
 pub mod traces;
 
