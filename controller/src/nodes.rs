@@ -196,9 +196,8 @@ impl Published {
                 continue;
             }
             let asked = now.as_ref().and_then(|wanted| wanted.bandwidth);
-            let seen = self.networks.insert(network.clone(), NetworkNodes::asking(asked));
-            let seen = seen.iter().flat_map(NetworkNodes::publishing).cloned();
-            let all: BTreeSet<String> = seen.chain(nodes.keys().cloned()).collect();
+            self.networks.insert(network.clone(), NetworkNodes::asking(asked));
+            let all: BTreeSet<String> = self.agents.keys().chain(nodes.keys()).cloned().collect();
             for node in all {
                 let selects =
                     |wanted: &Wanted| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
@@ -231,6 +230,10 @@ impl Published {
             let all = published.get_or_insert_default();
             all.bandwidth = on.bandwidth;
             all.taints.extend(on.taints.iter().cloned());
+        }
+        // A node may publish what it likes, and gets no addresses by it.
+        if self.wanted.contains_key(&network) && !is_selected {
+            published = None;
         }
         let now = NodeNow { published, is_selected, has_agent: slices.is_some() };
         let nodes = self.networks.entry(network.clone()).or_default();
@@ -302,6 +305,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_a_network_does_not_select_is_not_one_of_its_nodes() {
+        let selector = json!({"matchLabels": {"rack": "7"}});
+        let wanted =
+            Wanted { node_selector: Some(serde_json::from_value(selector).unwrap()), ..Wanted::default() };
+        let labels = |rack: &str| BTreeMap::from([("rack".to_owned(), rack.to_owned())]);
+        let node = |rack: &str| NodeFacts { labels: labels(rack), ..NodeFacts::default() };
+        let nodes = Nodes::from([("n1".to_owned(), node("7")), ("n2".to_owned(), node("8"))]);
+        let mut published = Published::default();
+        for (name, node) in [("s1", "n1"), ("s2", "n2")] {
+            published.apply(Event::Apply(slice(name, Some(node), &named(&["net-a"]))));
+        }
+        let on = |published: &Published| {
+            published.of(&name("a")).unwrap().publishing().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(on(&published), ["n1", "n2"], "nobody knows whom the Network selects");
+        published.want([(name("a"), wanted)].into(), &nodes);
+        assert_eq!(on(&published), ["n1"]);
+        published.label("n2", Some(&labels("7")));
+        assert_eq!(on(&published), ["n1", "n2"]);
+    }
+
+    #[test]
     fn a_pool_of_the_cluster_is_on_no_node() {
         let mut published = Published::default();
         assert!(!published.apply(Event::Apply(slice("s1", None, &named(&["net-a"])))));
@@ -330,7 +355,11 @@ mod tests {
     fn taints_and_bandwidth_are_collected_by_node() {
         let wanted = Wanted { bandwidth: Some("10G".parse().unwrap()), ..Wanted::default() };
         let mut published = Published::default();
-        published.want([(name("a"), wanted)].into(), &Nodes::default());
+        let nodes: Nodes = ["n1", "n2"].map(|node| (node.to_owned(), NodeFacts::default())).into();
+        published.want([(name("a"), wanted)].into(), &nodes);
+        for node in nodes.keys() {
+            published.label(node, Some(&BTreeMap::new()));
+        }
         let healthy = json!({"name": "net-a", "capacity": {"bandwidth": {"value": "10G"}}});
         let down =
             json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]});
@@ -375,6 +404,7 @@ mod tests {
                 });
                 let labels = self.nodes.get(node).map(|facts| &facts.labels);
                 let is_selected = wanted.zip(labels).is_some_and(|(wanted, labels)| wanted.selects(labels));
+                let published = published.filter(|_| wanted.is_none() || is_selected);
                 all.set(node, NodeNow { published, is_selected, has_agent: !of_node.is_empty() });
             }
             all

@@ -952,6 +952,10 @@ mod tests {
         seconds: u64,
     ) -> (Vec<u64>, Value) {
         let (mut reconciler, mut requests) = reconciler();
+        for n in 0..50 {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("n{n}")}, "spec": {}});
+            reconciler.known.nodes.apply(watcher::Event::Apply(serde_json::from_value(node).unwrap()));
+        }
         let mut good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
         let pools = address_pools();
         let (start, mut times) = (Instant::now(), Vec::new());
