@@ -711,7 +711,11 @@ impl<N: Plugins> NodeAgent<N> {
         let Some(mut state) = self.attacher.watch(&plan.owner.pod.uid) else { return Ok(()) };
         let released = state.wait_for(|state| state.records.iter().all(|record| *record.plan != plan));
         // Its task ends with the last plan of a pod.
-        tokio::time::timeout_at(deadline, released).await.map(drop).map_err(|_| refusal)
+        let released = tokio::time::timeout_at(deadline, released).await.map(drop);
+        released.map_err(|_| {
+            refusal.log();
+            refusal
+        })
     }
 
     fn prepared(&self, plans: &[Plan], observed: &[DeviceRef]) -> Vec<PreparedDevice> {

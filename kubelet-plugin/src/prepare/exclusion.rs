@@ -17,9 +17,9 @@ pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> 
 /// An attachment has to wait for another one on its link.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "request {:?} of ResourceClaim {}: link {link} is in another use by pod {} (device {:?} of ResourceClaim {}), which \
-     excludes device {:?}: the pod starts when that one is gone; delete it to have it scheduled anew",
-    own.device.request, own.claim, other.pod, other.device.device, other.claim, own.device.device
+    "request {:?} of ResourceClaim {}: link {link} is in another use by {}, which excludes device {:?}: the pod starts when that \
+     one is gone; delete it to have it scheduled anew",
+    own.device.request, own.claim, self.named(), own.device.device
 )]
 pub struct Excluded {
     link: String,
@@ -32,6 +32,22 @@ impl Excluded {
     pub fn by(plan: &Plan, other: &Plan) -> Self {
         let link = link_of(plan).map(|link| link.name.to_string()).unwrap_or_default();
         Self { link, own: Box::new(plan.owner.clone()), other: Box::new(other.owner.clone()) }
+    }
+
+    /// Logs who has the link: the pod's event and the claim's status do not name other tenants.
+    pub fn log(&self) {
+        let Self { link, own, other } = self;
+        tracing::info!(link, claim = %own.claim, holder = %other.pod, holder_claim = %other.claim, "a link is in another use");
+    }
+
+    /// Returns what a tenant may know of the other attachment.
+    fn named(&self) -> String {
+        let Owner { pod, claim, device, .. } = &*self.other;
+        if pod.namespace == self.own.pod.namespace {
+            format!("pod {pod} (device {:?} of ResourceClaim {claim})", device.device)
+        } else {
+            "a pod of another namespace".to_owned()
+        }
     }
 }
 
@@ -103,5 +119,15 @@ mod tests {
         for words in ["link eth1", "pod default/p", "ResourceClaim default/macvlan", "delete it"] {
             assert!(text.contains(words), "{text}");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_no_other_tenant() {
+        let mut other = plan("eth1", "macvlan");
+        other.owner.pod.namespace = "bank".to_owned();
+        other.owner.claim.namespace = "bank".to_owned();
+        let text = Excluded::by(&plan("eth1", "nic"), &other).to_string();
+        assert!(text.contains("in another use by a pod of another namespace, which excludes"), "{text}");
+        assert!(!text.contains("bank") && !text.contains("default/macvlan"), "{text}");
     }
 }
