@@ -272,7 +272,7 @@ impl Input {
 
     fn add_workload(&mut self, kind: Kind, of: ObjectRef, object: &Value, present: &BTreeSet<Key>) {
         if kind == Kind::Pod {
-            self.pods.push(pod(object));
+            self.pods.extend(pod(object));
         }
         let template = kind.template().iter().try_fold(object, |at, key| at.get(key));
         let Some(template) = template else { return };
@@ -376,19 +376,20 @@ fn ended(object: &Value) -> bool {
         || object.get("status").is_some_and(|status| list(status, "conditions").any(is_true))
 }
 
-fn pod(object: &Value) -> whereabouts::Pod {
+/// Returns the pod, which has names if it is of a cluster.
+fn pod(object: &Value) -> Option<whereabouts::Pod> {
     let text =
         |field: &str| object.pointer(field).and_then(Value::as_str).map(str::to_owned).unwrap_or_default();
     let annotations = object.pointer("/metadata/annotations");
-    whereabouts::Pod {
-        namespace: text("/metadata/namespace"),
-        name: text("/metadata/name"),
+    Some(whereabouts::Pod {
+        namespace: text("/metadata/namespace").parse().ok()?,
+        name: text("/metadata/name").parse().ok()?,
         uid: text("/metadata/uid"),
         has_ended: ended(object),
         network_status: annotations
             .and_then(|annotations| annotations.get(NETWORK_STATUS)?.as_str())
             .map(str::to_owned),
-    }
+    })
 }
 
 fn list<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> + use<'a> {

@@ -1,12 +1,15 @@
 //! Creates what a takeover decides.
 
 use std::fmt::Debug;
+use std::net::IpAddr;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::core::Resource;
 use kube::{Api, Client};
-use netclaim_api::addresses::{AddressLease, AddressLeaseSpec, AddressPool, Holder, HolderKind};
+use netclaim_api::addresses::{
+    AddressBlock, AddressLease, AddressLeaseSpec, AddressPool, BLOCK_FINALIZER, Holder, HolderKind,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -32,6 +35,13 @@ pub enum ApplyError {
     OtherHolder { name: String, found: Holder, wanted: Holder },
     #[error("AddressPool {name} exists with other settings: make it equal to the plan, or delete it")]
     OtherPool { name: String },
+    #[error(
+        "node {node} hands out {address}, which {holder} has of whereabouts, in AddressBlock {block}: delete that block, and go \
+         on when it is gone"
+    )]
+    InBlock { address: IpAddr, holder: Box<Holder>, block: String, node: String },
+    #[error("cannot list AddressBlocks")]
+    Blocks(#[source] kube::Error),
     #[error("cannot create {kind} {name}")]
     Create { kind: &'static str, name: String, source: kube::Error },
 }
@@ -53,7 +63,7 @@ pub struct Applied {
 /// blocks have no address that is leased.
 ///
 /// # Errors
-/// [`ApplyError`]: somebody else has an address, a pool differs, or the API server refuses an object.
+/// [`ApplyError`]: somebody else has an address, or a node hands it out; a pool differs; or the API server refuses an object.
 pub async fn apply(client: &Client, takeover: &Takeover) -> Result<Applied, ApplyError> {
     if let Some(error) = takeover.unreadable.first() {
         return Err(ApplyError::Unreadable(error.clone()));
@@ -73,6 +83,9 @@ pub async fn apply(client: &Client, takeover: &Takeover) -> Result<Applied, Appl
             None => missing.push(pool),
         }
     }
+    if let Some(error) = handed_out(client, taken().flat_map(|pool| pool.leases.values())).await? {
+        return Err(error);
+    }
     let mut created = futures::stream::iter(taken().flat_map(|pool| &pool.leases))
         .map(|(name, spec)| lease(&leases, name, spec))
         .buffer_unordered(CONCURRENCY)
@@ -90,9 +103,40 @@ pub async fn apply(client: &Client, takeover: &Takeover) -> Result<Applied, Appl
     })
 }
 
+/// Returns the first address that a node hands out already. The controller keeps addresses of leases out of blocks, but not
+/// those of blocks that were there before.
+async fn handed_out<'a>(
+    client: &Client,
+    leases: impl Iterator<Item = &'a AddressLeaseSpec>,
+) -> Result<Option<ApplyError>, ApplyError> {
+    let mut leases = leases.peekable();
+    if leases.peek().is_none() {
+        return Ok(None);
+    }
+    let blocks = match Api::<AddressBlock>::all(client.clone()).list(&ListParams::default()).await {
+        Ok(blocks) => blocks.items,
+        // Before the CRD is there, nobody has a block.
+        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+        Err(error) => return Err(ApplyError::Blocks(error)),
+    };
+    let conflict = |lease: &AddressLeaseSpec| {
+        let address = lease.address?;
+        let has = |block: &&AddressBlock| block.spec.key() == lease.key() && block.spec.hands_out(address);
+        let block = blocks.iter().find(has)?;
+        Some(ApplyError::InBlock {
+            address,
+            holder: Box::new(lease.holder.clone()),
+            block: block.metadata.name.clone().unwrap_or_default(),
+            node: block.spec.node.clone(),
+        })
+    };
+    Ok(leases.find_map(conflict))
+}
+
 /// Leases an address. Returns whether it was not leased before.
 async fn lease(api: &Api<AddressLease>, name: &str, spec: &AddressLeaseSpec) -> Result<bool, ApplyError> {
-    let object = AddressLease::new(name, spec.clone());
+    let mut object = AddressLease::new(name, spec.clone());
+    object.metadata.finalizers = Some(vec![BLOCK_FINALIZER.to_owned()]);
     match create(api, "AddressLease", name, &object).await? {
         Some(found) if !is_same(&found.spec.holder, &spec.holder) => Err(ApplyError::OtherHolder {
             name: name.to_owned(),

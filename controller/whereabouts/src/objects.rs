@@ -6,6 +6,7 @@ use std::fmt;
 use ipnet::IpNet;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
+use netclaim_api::ObjectName;
 use netclaim_api::{Invalid, NetworkName, shorten};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -138,12 +139,12 @@ pub struct NodeSlice {
 }
 
 /// What matters of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: ObjectName,
     /// Its name.
-    pub name: String,
+    pub name: ObjectName,
     /// Its UID.
     pub uid: String,
     /// Whether it has ended, so that its sandbox is gone whatever its annotations say.

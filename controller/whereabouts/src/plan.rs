@@ -334,7 +334,7 @@ impl<'a> Plan<'a> {
             let entries: Vec<Status> = match serde_json::from_str(text) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    let (namespace, name) = (object.namespace.clone(), object.name.clone());
+                    let (namespace, name) = (object.namespace.to_string(), object.name.to_string());
                     self.takeover.notes.push(Note {
                         object: ObjectRef { kind: "Pod".to_owned(), namespace, name },
                         field: "metadata.annotations[k8s.v1.cni.cncf.io/network-status]".to_owned(),

@@ -49,8 +49,8 @@ fn pod(name: &str, nad: &str, ips: &[&str]) -> Pod {
         {"name": nad, "interface": "net1", "ips": ips, "mac": "02:00:00:00:00:01", "dns": {}},
     ]);
     Pod {
-        namespace: namespace.into(),
-        name: name.into(),
+        namespace: namespace.parse().unwrap(),
+        name: name.parse().unwrap(),
         uid: format!("uid-of-{name}"),
         has_ended: false,
         network_status: Some(format!("{status:#}")),
@@ -706,6 +706,7 @@ async fn a_lease_that_exists_is_fine_if_its_holder_is_the_same() {
         change(&mut found);
         let answer = move |method: &str, name: &str| match method {
             "POST" => failure(409),
+            _ if name.ends_with("/addressblocks") => failure(404),
             _ => stored("AddressLease", name, &found),
         };
         with_fake(answer, async |client| apply(&client, &takeover).await)
@@ -724,6 +725,36 @@ async fn a_lease_that_exists_is_fine_if_its_holder_is_the_same() {
         run(|found| found["holder"]["uid"] = json!("before")).await.is_err(),
         "a pod of the same name came later"
     );
+}
+
+#[tokio::test]
+async fn nothing_is_created_if_a_node_hands_out_an_address_of_a_pod() {
+    let run = async |network: &'static str, ranges: Value| {
+        let mut takeover = plan(&fixtures(), Orphans::Free);
+        takeover.pools[0].leases.retain(|name, _| name.ends_with(".2"));
+        takeover.pools[0].pool = None;
+        let (name, spec) = takeover.pools[0].leases.first_key_value().unwrap();
+        let pool = &spec.pool;
+        let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
+            "spec": {"network": network, "pool": pool, "node": "n1", "cidr": "10.20.0.0/28", "ranges": ranges}});
+        let lease = stored("AddressLease", name, spec);
+        let answer = move |method: &str, path: &str| match method {
+            "GET" if path.ends_with("/addressblocks") => {
+                (200, json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [block]}))
+            }
+            _ => lease.clone(),
+        };
+        let (applied, writes) = with_fake(answer, async |client| apply(&client, &takeover).await).await;
+        (applied.map(|applied| applied.created).map_err(|error| error.to_string()), writes.len())
+    };
+    let (refused, writes) = run("storage", json!([])).await;
+    assert_eq!(writes, 0);
+    assert_eq!(
+        refused.unwrap_err(),
+        "node n1 hands out 10.20.0.2, which Pod ns1/web-0 has of whereabouts, in AddressBlock block: delete that block, and go on \
+         when it is gone"
+    );
+    assert_eq!(run("storage", json!(["10.20.0.8/29"])).await, (Ok(1), 1), "another part of the block");
 }
 
 #[tokio::test]
