@@ -40,6 +40,7 @@ pub(crate) struct NodeTaint {
 pub(crate) struct Status {
     addresses: Vec<Address>,
     conditions: Vec<NodeCondition>,
+    capacity: Capacity,
 }
 
 /// A condition of a Node, without the times that kubelets write all the time.
@@ -50,12 +51,22 @@ struct NodeCondition {
     status: String,
 }
 
+/// How much fits on a Node, as far as it is kept.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Capacity {
+    pods: Option<String>,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 struct Address {
     #[serde(rename = "type")]
     kind: String,
     address: String,
 }
+
+/// Addresses of one family that the pods of a node may want of one Network, for each pod that fits on it.
+const ADDRESSES_OF_POD: i64 = 8;
 
 /// What is known of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,9 +81,16 @@ pub(crate) struct NodeFacts {
     /// Whether its condition `Ready` is not True.
     pub(crate) is_unready: bool,
     pub(crate) taints: Vec<NodeTaint>,
+    /// How many pods fit on it, if it says so.
+    pub(crate) pods: Option<i64>,
 }
 
 impl NodeFacts {
+    /// Returns how many addresses of one family its pods may want of one Network.
+    pub(crate) fn most_addresses(&self) -> Option<i64> {
+        self.pods.map(|pods| pods.max(1).saturating_mul(ADDRESSES_OF_POD))
+    }
+
     /// Returns the Node as far as it is known.
     pub(crate) fn object(&self, name: &str) -> Node {
         let taint = |NodeTaint { key, value, effect }: &NodeTaint| Taint {
@@ -185,6 +203,7 @@ fn facts(node: &NodeObject) -> (String, NodeFacts) {
         is_unschedulable: node.spec.unschedulable,
         is_unready: ready.is_some_and(|ready| ready.status != "True"),
         taints: node.spec.taints.clone(),
+        pods: node.status.as_ref().and_then(|status| status.capacity.pods.as_ref()?.parse().ok()),
     };
     (node.name_any(), facts)
 }
@@ -202,7 +221,8 @@ mod tests {
             serde_json::from_value(json!({
                 "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": rack}},
                 "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]},
-                "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}, {"type": "Hostname", "address": "n"}]},
+                "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}, {"type": "Hostname", "address": "n"}],
+                    "capacity": {"cpu": "4", "pods": "110"}},
             }))
             .unwrap()
         };
@@ -223,6 +243,7 @@ mod tests {
         }
         let facts = &nodes.all()["n2"];
         assert_eq!(facts.addresses, ["192.0.2.7".parse::<IpAddr>().unwrap()]);
+        assert_eq!((facts.pods, facts.most_addresses()), (Some(110), Some(880)));
         assert_eq!(facts.pod_cidrs, ["10.244.0.0/24".parse::<IpNet>().unwrap()]);
     }
 }

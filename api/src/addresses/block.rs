@@ -127,6 +127,12 @@ impl AddressBlockSpec {
         now.into_iter().flat_map(of).collect()
     }
 
+    /// Whether the node got the address with the block.
+    pub fn hands_out(&self, ip: IpAddr) -> bool {
+        self.cidr.contains(&ip)
+            && (self.ranges.is_empty() || self.ranges.iter().any(|span| span.contains(ip)))
+    }
+
     /// Returns the only name that the block's object may have.
     pub fn name(&self) -> String {
         block_name(&self.key(), self.cidr)

@@ -3,6 +3,9 @@
 //! The agent creates it when it prepares a claim that asks for an address; the name is the lock. It is the claim's until the
 //! claim is deleted, on whatever node its pod runs. The importer of whereabouts' pools creates it for pods that have an
 //! address of another program.
+//!
+//! It has the finalizer [`BLOCK_FINALIZER`](super::BLOCK_FINALIZER). The agent of `status.node` clears that field when no pod has
+//! the address; then the controller removes the finalizer of a lease that is being deleted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,6 +18,10 @@ use serde_json::json;
 use super::block::address_label;
 use super::pool::PoolKey;
 use crate::{NetworkName, ObjectName};
+
+/// Label of a lease that holds its address even if nodes hand it out. The controller sets it when it finds that the address is
+/// reserved and the claim exists, and agents cannot: so no agent can take the addresses of other nodes away.
+pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
 
 /// One address that a claim or a pod has for as long as it lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

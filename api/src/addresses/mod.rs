@@ -28,7 +28,9 @@ pub use block::AddressBlock;
 pub use block::{AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, MAX_WANTED, block_name};
 #[cfg(feature = "crd")]
 pub use lease::AddressLease;
-pub use lease::{AddressLeaseSpec, AddressLeaseStatus, Holder, HolderKind, Leased, lease_name};
+pub use lease::{
+    AddressLeaseSpec, AddressLeaseStatus, CONFIRMED_LABEL, Holder, HolderKind, Leased, lease_name,
+};
 #[cfg(feature = "crd")]
 pub use pool::AddressPool;
 pub use pool::{

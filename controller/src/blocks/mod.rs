@@ -10,38 +10,37 @@
 //! taken from the moment it is asked for.
 
 mod asks;
+mod claims;
 mod shown;
 mod store;
 mod survey;
 mod writes;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::pin::{Pin, pin};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
 use ipnet::IpNet;
-use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
-use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
-use netclaim_api::NetworkName;
 use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, BlockSize, Holder,
     HolderKind, PoolKey,
 };
+use netclaim_api::{NetworkName, ObjectName};
+use netclaim_process::kubernetes::answered;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::asks::Reader;
+use self::claims::{Claims, Standing};
 use self::store::{Blocks, Lease, Leases};
 use self::survey::{Survey, Surveyed, Task};
-use self::writes::{Done, LeaseRef, Writes};
+use self::writes::{Done, LeaseRef, Unused, Writes};
 use crate::dump::Questions;
 use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::{ADDRESS_STATES, Metrics};
@@ -55,8 +54,11 @@ const GATHER: Duration = Duration::from_millis(100);
 /// Planning takes at most this part of the time: one in so many.
 const PLAN_SHARE: u32 = 5;
 
-/// Requests that run at once.
-const CONCURRENCY: usize = 32;
+/// Actions on blocks that run at once.
+const BLOCK_ACTIONS: usize = 32;
+
+/// Actions on leases that run at once. They have slots of their own: whoever makes leases delays no block.
+const LEASE_ACTIONS: usize = 8;
 
 /// How long no block is created of which the API server says that it exists, but the watch does not show it.
 const AVOID: Duration = Duration::from_secs(300);
@@ -69,6 +71,9 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Holders of which no watch tells that are looked up at each [`COLLECT_INTERVAL`].
 const LOOKUPS: usize = 5;
+
+/// How long a node may be said to use an address before the watch of claims shows why.
+const UNPROVEN: Duration = Duration::from_secs(10);
 
 /// What needs addresses, as the reconciler derives it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -95,10 +100,38 @@ enum Action {
     Record { pool: PoolKey, totals: AddressTotals },
     Create(AddressBlockSpec),
     Delete(Removal),
-    Release { block: Removal, node: String },
+    Release { block: Removal, node: ObjectName },
     Hold(BlockRef),
     DeleteLease { lease: LeaseRef, holder: Option<Holder> },
-    ClearNode { lease: LeaseRef, node: String },
+    ReleaseLease { lease: LeaseRef, pod: Option<Holder> },
+    ConfirmLease(LeaseRef),
+    ClearNode { lease: LeaseRef, node: ObjectName, why: Unused },
+}
+
+/// Actions of one kind, which wait and run.
+struct Lane {
+    slots: usize,
+    queue: VecDeque<Action>,
+    running: JoinSet<(Action, kube::Result<Done>)>,
+}
+
+impl Lane {
+    fn new(slots: usize) -> Self {
+        Self { slots, queue: VecDeque::new(), running: JoinSet::new() }
+    }
+
+    /// Begins as many actions as there are slots. An API server that does not answer takes none of them for long.
+    fn start(&mut self, writes: &Writes) {
+        while self.running.len() < self.slots
+            && let Some(action) = self.queue.pop_front()
+        {
+            let writes = writes.clone();
+            self.running.spawn(async move {
+                let result = answered(action.carry_out(&writes)).await;
+                (action, result)
+            });
+        }
+    }
 }
 
 /// Leases blocks as `demand` says, and reports how the pools are. `driver` is whose addresses the status of claims has. `saw` is
@@ -151,8 +184,14 @@ pub(crate) async fn run(
                     state.set_demand(demand);
                 }
             }
-            Some(result) = state.running.join_next(), if !state.running.is_empty() => {
-                // A request that panics is a bug; the next plan makes it anew.
+            // An action that panics is a bug; the next plan makes it anew.
+            Some(result) = state.of_blocks.running.join_next(), if !state.of_blocks.running.is_empty() => {
+                if let Ok((action, result)) = result {
+                    state.finish(&action, result);
+                }
+                state.start();
+            }
+            Some(result) = state.of_leases.running.join_next(), if !state.of_leases.running.is_empty() => {
                 if let Ok((action, result)) = result {
                     state.finish(&action, result);
                 }
@@ -223,9 +262,9 @@ struct State {
     gone: BTreeSet<String>,
     /// Whether a node is short of addresses.
     is_short: bool,
-    queue: VecDeque<Action>,
-    running: JoinSet<(Action, kube::Result<Done>)>,
-    /// The objects in `queue` and `running`.
+    of_blocks: Lane,
+    of_leases: Lane,
+    /// The objects of the actions in both.
     in_flight: BTreeSet<String>,
     survey: Survey,
     /// The survey under way: one at a time.
@@ -273,8 +312,8 @@ impl State {
             looked_up: String::new(),
             gone: BTreeSet::new(),
             is_short: false,
-            queue: VecDeque::new(),
-            running: JoinSet::new(),
+            of_blocks: Lane::new(BLOCK_ACTIONS),
+            of_leases: Lane::new(LEASE_ACTIONS),
             in_flight: BTreeSet::new(),
             survey: Survey::new(Instant::now()),
             surveying: JoinSet::new(),
@@ -309,7 +348,7 @@ impl State {
         {
             self.survey.released(&held.pool);
         }
-        if self.leases.apply(event) {
+        if self.leases.apply(event, Instant::now()) {
             self.collect_at(Instant::now());
             self.plan_soon();
         }
@@ -345,6 +384,8 @@ impl State {
         self.sizes.retain(|key, _| self.demand.pools.contains_key(key));
         self.has_demand = true;
         self.plan_at(Instant::now());
+        // Addresses may be reserved now that leases have.
+        self.collect_at(Instant::now() + COLLECT_INTERVAL);
     }
 
     fn plan(&mut self) {
@@ -360,13 +401,14 @@ impl State {
             self.waiting = None;
         }
         let waiting = self.waiting.get_or_insert_with(|| self.pods.places(&self.demand.nodes, time));
-        let (mut held, lease_nodes) = (self.leases.held(), self.leases.nodes());
+        let (mut held, lease_nodes) = (self.leases.held(&self.demand.pools), self.leases.nodes());
         held.extend(self.survey.held());
+        let blocks = self.blocks.within_reason(&self.demand.nodes);
         let world = World {
             networks: &self.demand.networks,
             pools: &self.demand.pools,
             sizes: &self.sizes,
-            blocks: self.blocks.all(),
+            blocks: &blocks,
             held: &held,
             avoided: &self.avoided,
             lease_nodes: &lease_nodes,
@@ -484,9 +526,10 @@ impl State {
             }
         }
         for block in plan.release {
-            let node = self.blocks.all().get(&block.name).map(|block| block.spec.node.clone());
-            let node = node.unwrap_or_default();
-            self.push(Action::Release { block, node });
+            let node = self.blocks.all().get(&block.name).and_then(|block| block.spec.node.parse().ok());
+            if let Some(node) = node {
+                self.push(Action::Release { block, node });
+            }
         }
         for block in plan.hold {
             if self.push(Action::Hold(block.clone())) {
@@ -535,31 +578,15 @@ impl State {
         }
         let is_new = self.in_flight.insert(action.key());
         if is_new {
-            self.queue.push_back(action);
+            let lane = if action.is_of_a_lease() { &mut self.of_leases } else { &mut self.of_blocks };
+            lane.queue.push_back(action);
         }
         is_new
     }
 
     fn start(&mut self) {
-        while self.running.len() < CONCURRENCY
-            && let Some(action) = self.queue.pop_front()
-        {
-            let writes = self.writes.clone();
-            self.running.spawn(async move {
-                let result = match &action {
-                    Action::Record { pool, totals } => writes.record(pool, *totals).await,
-                    Action::Create(spec) => writes.create(spec.clone()).await,
-                    Action::Delete(block) => writes.delete(block).await,
-                    Action::Release { block, node } => writes.release(block, node).await,
-                    Action::Hold(block) => writes.hold(block).await,
-                    Action::DeleteLease { lease, holder } => {
-                        writes.delete_lease(lease, holder.as_ref()).await
-                    }
-                    Action::ClearNode { lease, node } => writes.clear_node(lease, node).await,
-                };
-                (action, result)
-            });
-        }
+        self.of_blocks.start(&self.writes);
+        self.of_leases.start(&self.writes);
     }
 
     fn finish(&mut self, action: &Action, result: kube::Result<Done>) {
@@ -593,8 +620,23 @@ impl State {
                 Action::DeleteLease { lease, holder: None } if *done == Done::Yes => {
                     tracing::warn!(lease = lease.name, "deleted a lease whose name is not that of its spec");
                 }
-                Action::ClearNode { lease, node } if *done == Done::Yes => {
-                    tracing::info!(lease = lease.name, node, "freed the address of a claim from a gone node");
+                Action::ClearNode { lease, node, why: Unused::NodeGone } if *done == Done::Yes => {
+                    tracing::info!(lease = lease.name, %node, "freed the address of a claim from a gone node");
+                }
+                Action::ClearNode { lease, node, why: Unused::NotAllocated(holder) }
+                    if *done == Done::Yes =>
+                {
+                    tracing::warn!(
+                        lease = lease.name, %node, %holder,
+                        "a node was said to use the address of a claim that is not allocated there: freed it; somebody else may \
+                         have the token of its agent"
+                    );
+                }
+                Action::ReleaseLease { lease, .. } if *done == Done::Yes => {
+                    tracing::debug!(
+                        lease = lease.name,
+                        "a deleted lease is gone, because no pod has its address"
+                    );
                 }
                 _ => {}
             },
@@ -612,51 +654,145 @@ impl State {
         }
     }
 
-    /// Deletes leases that no pod uses and that nobody holds. Frees those of claims that exist from nodes that are gone.
+    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that nobody holds.
     fn collect(&mut self, claims: &Claims) {
         self.collect = None;
-        let is_idle = |(_, lease): &(&String, &Lease)| {
-            !lease.is_deleting && lease.node.as_ref().is_none_or(|node| self.gone.contains(node))
-        };
-        let (idle, nobodys): (Vec<_>, Vec<_>) =
-            self.leases.all().iter().filter(is_idle).partition(|(_, lease)| lease.has_own_name);
-        let is_of_pod = |lease: &Lease| lease.holder.kind == HolderKind::Pod;
-        let (of_pods, of_claims): (Vec<_>, Vec<_>) =
-            idle.into_iter().partition(|(_, lease)| is_of_pod(lease));
-        let (claimed, without_claim): (Vec<_>, Vec<_>) =
-            of_claims.into_iter().partition(|(_, lease)| claims.may_exist(&lease.holder.uid));
+        let now = Instant::now();
+        let forged = self.judge(claims, now);
+        let mut actions = Vec::new();
+        let mut of_pods = Vec::new();
+        for (name, lease) in self.leases.all() {
+            let reference = LeaseRef {
+                name: name.clone(),
+                uid: lease.uid.clone(),
+                resource_version: lease.resource_version.clone(),
+            };
+            if let Some(node) = &lease.node {
+                let unused = if self.gone.contains(node.as_str()) {
+                    Some(Unused::NodeGone)
+                } else {
+                    forged.contains(name).then(|| Unused::NotAllocated(lease.holder.clone()))
+                };
+                if let Some(why) = unused {
+                    if lease.is_deleting || lease.has_own_name {
+                        actions.push(Action::ClearNode { lease: reference, node: node.clone(), why });
+                    } else {
+                        actions.push(Action::DeleteLease { lease: reference, holder: None });
+                    }
+                    continue;
+                }
+            } else if lease.is_deleting {
+                match (lease.has_finalizer, lease.holder.kind) {
+                    (false, _) => {}
+                    (true, HolderKind::ResourceClaim) => {
+                        actions.push(Action::ReleaseLease { lease: reference, pod: None });
+                    }
+                    (true, HolderKind::Pod) => {
+                        let pod = Some(lease.holder.clone());
+                        of_pods.push((name, Action::ReleaseLease { lease: reference, pod }));
+                    }
+                }
+                continue;
+            } else if !lease.has_own_name {
+                actions.push(Action::DeleteLease { lease: reference, holder: None });
+                continue;
+            } else if lease.holder.kind == HolderKind::Pod {
+                let holder = Some(lease.holder.clone());
+                of_pods.push((name, Action::DeleteLease { lease: reference, holder }));
+                continue;
+            } else if !claims.may_exist(&lease.holder.uid) {
+                let holder = Some(lease.holder.clone());
+                actions.push(Action::DeleteLease { lease: reference, holder });
+                continue;
+            }
+            if self.is_to_be_confirmed(lease, claims) {
+                actions.push(Action::ConfirmLease(reference));
+            }
+        }
         let (after, before): (Vec<_>, Vec<_>) =
             of_pods.into_iter().partition(|(name, _)| **name > self.looked_up);
         let looked_up: Vec<_> = after.into_iter().chain(before).take(LOOKUPS).collect();
-        let last = looked_up.last().map(|(name, _)| (*name).clone());
-        let reference = |name: &String, lease: &Lease| LeaseRef {
-            name: name.clone(),
-            uid: lease.uid.clone(),
-            resource_version: lease.resource_version.clone(),
-        };
-        let held = without_claim.into_iter().chain(looked_up).map(|(name, lease)| Action::DeleteLease {
-            lease: reference(name, lease),
-            holder: Some(lease.holder.clone()),
-        });
-        let nobodys = nobodys
-            .into_iter()
-            .map(|(name, lease)| Action::DeleteLease { lease: reference(name, lease), holder: None });
-        let to_clear = claimed.into_iter().filter_map(|(name, lease)| {
-            Some(Action::ClearNode { lease: reference(name, lease), node: lease.node.clone()? })
-        });
-        let actions: Vec<Action> = held.chain(nobodys).chain(to_clear).collect();
-        if !actions.is_empty() {
-            self.collect_at(Instant::now() + COLLECT_INTERVAL);
+        self.looked_up = looked_up.last().map(|(name, _)| (*name).clone()).unwrap_or_default();
+        actions.extend(looked_up.into_iter().map(|(_, action)| action));
+        let is_unproven = self.leases.all().values().any(|lease| lease.unproven.is_some());
+        if !actions.is_empty() || is_unproven {
+            self.collect_at(now + COLLECT_INTERVAL);
         }
-        self.looked_up = last.unwrap_or_default();
         for action in actions {
             self.push(action);
         }
         self.start();
     }
+
+    /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to use the address
+    /// without the claim.
+    fn judge(&mut self, claims: &Claims, now: Instant) -> BTreeSet<String> {
+        let unproven = self.leases.all().iter().filter_map(|(name, lease)| {
+            let (since, node) = lease.unproven.zip(lease.node.as_ref())?;
+            let standing = match lease.holder.kind {
+                HolderKind::ResourceClaim => claims.standing(&lease.holder.uid, node, since, UNPROVEN, now),
+                HolderKind::Pod => Standing::Proven,
+            };
+            // The watch of claims began, or began anew, too late to tell.
+            let is_over = standing == Standing::Unknown && claims.is_listed_since(since + UNPROVEN);
+            Some((name.clone(), since, if is_over { Standing::Proven } else { standing }))
+        });
+        let (mut proven, mut forged) = (Vec::new(), BTreeSet::new());
+        for (name, since, standing) in unproven {
+            match standing {
+                Standing::Proven => proven.push(name),
+                Standing::Refuted if now.saturating_duration_since(since) >= UNPROVEN => {
+                    forged.insert(name);
+                }
+                Standing::Refuted | Standing::Unknown => {}
+            }
+        }
+        proven.iter().for_each(|name| self.leases.set_proven(name));
+        forged
+    }
+
+    /// Whether a lease is to hold its address whatever becomes of the pool, and to stay until no pod has it.
+    fn is_to_be_confirmed(&self, lease: &Lease, claims: &Claims) -> bool {
+        if lease.is_deleting || !lease.has_own_name {
+            return false;
+        }
+        if !lease.has_finalizer {
+            return true;
+        }
+        let is_proven = lease.unproven.is_none() && claims.exists(&lease.holder.uid);
+        !lease.is_confirmed && is_proven && lease.is_reserved(&self.demand.pools)
+    }
 }
 
 impl Action {
+    async fn carry_out(&self, writes: &Writes) -> kube::Result<Done> {
+        match self {
+            Self::Record { pool, totals } => writes.record(pool, *totals).await,
+            Self::Create(spec) => writes.create(spec.clone()).await,
+            Self::Delete(block) => writes.delete(block).await,
+            Self::Release { block, node } => writes.release(block, node).await,
+            Self::Hold(block) => writes.hold(block).await,
+            Self::DeleteLease { lease, holder } => writes.delete_lease(lease, holder.as_ref()).await,
+            Self::ReleaseLease { lease, pod } => writes.release_lease(lease, pod.as_ref()).await,
+            Self::ConfirmLease(lease) => writes.confirm(lease).await,
+            Self::ClearNode { lease, node, why } => writes.clear_node(lease, node, why).await,
+        }
+    }
+
+    fn is_of_a_lease(&self) -> bool {
+        match self {
+            Self::Record { .. }
+            | Self::Create(_)
+            | Self::Delete(_)
+            | Self::Release { .. }
+            | Self::Hold(_) => false,
+            Self::DeleteLease { .. }
+            | Self::ReleaseLease { .. }
+            | Self::ConfirmLease(_)
+            | Self::ClearNode { .. } => true,
+        }
+    }
+
     /// Returns what distinguishes it from other requests.
     fn key(&self) -> String {
         match self {
@@ -666,6 +802,8 @@ impl Action {
             Self::Release { block, .. } => format!("release AddressBlock {}", block.name),
             Self::Hold(block) => format!("put the finalizer of AddressBlock {} back", block.name),
             Self::DeleteLease { lease, .. } => format!("delete AddressLease {}", lease.name),
+            Self::ReleaseLease { lease, .. } => format!("release AddressLease {}", lease.name),
+            Self::ConfirmLease(lease) => format!("confirm AddressLease {}", lease.name),
             Self::ClearNode { lease, .. } => format!("clear the node of AddressLease {}", lease.name),
         }
     }
@@ -698,72 +836,6 @@ fn count(
             metrics.addresses.remove(&labels(key, state));
         }
     }
-}
-
-type ClaimEvents =
-    Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<PartialObjectMeta<ResourceClaim>>>> + Send>>;
-
-/// The UIDs of all ResourceClaims, if leases need them. A hash of each is enough: a collision only keeps a lease.
-struct Claims {
-    client: Client,
-    events: Option<ClaimEvents>,
-    known: HashSet<u64>,
-    listing: HashSet<u64>,
-    is_synced: bool,
-}
-
-impl Claims {
-    fn new(client: Client) -> Self {
-        Self { client, events: None, known: HashSet::new(), listing: HashSet::new(), is_synced: false }
-    }
-
-    /// Begins or ends to watch claims.
-    fn watch(&mut self, is_needed: bool) {
-        if is_needed == self.events.is_some() {
-            return;
-        }
-        (self.known, self.listing, self.is_synced) = (HashSet::new(), HashSet::new(), false);
-        let api: Api<PartialObjectMeta<ResourceClaim>> = Api::all(self.client.clone());
-        self.events = is_needed
-            .then(|| -> ClaimEvents { Box::pin(watcher(api, watcher::Config::default()).default_backoff()) });
-    }
-
-    /// Waits until a claim is gone.
-    async fn changed(&mut self) {
-        let Some(events) = &mut self.events else { return std::future::pending().await };
-        loop {
-            let digest = |claim: &PartialObjectMeta<ResourceClaim>| digest(&claim.uid().unwrap_or_default());
-            match next(events, "resource claims").await {
-                watcher::Event::Init => self.listing.clear(),
-                watcher::Event::InitApply(claim) => {
-                    self.listing.insert(digest(&claim));
-                }
-                watcher::Event::InitDone => {
-                    self.known = std::mem::take(&mut self.listing);
-                    self.is_synced = true;
-                    return;
-                }
-                watcher::Event::Apply(claim) => {
-                    self.known.insert(digest(&claim));
-                }
-                watcher::Event::Delete(claim) => {
-                    self.known.remove(&digest(&claim));
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Whether the claim of this UID exists, as far as is known.
-    fn may_exist(&self, uid: &str) -> bool {
-        !self.is_synced || self.known.contains(&digest(uid))
-    }
-}
-
-fn digest(uid: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    uid.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -925,16 +997,20 @@ mod tests {
                 "status": {"node": node}});
             watcher::Event::Apply(serde_json::from_value(lease).unwrap())
         };
-        state.leases.apply(lease("storage.10.20.0.200", Some("a")));
-        state.leases.apply(lease("copy", None));
-        state.leases.apply(lease("busy-copy", Some("a")));
+        for (name, node) in [("storage.10.20.0.200", Some("a")), ("copy", None), ("busy-copy", Some("a"))] {
+            state.leases.apply(lease(name, node), Instant::now());
+        }
         let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
         let claims = Claims::new(Client::new(service, "default"));
         let actions = |state: &mut State| {
             state.collect(&claims);
             std::mem::take(&mut state.in_flight).into_iter().collect::<Vec<_>>()
         };
-        assert_eq!(actions(&mut state), ["delete AddressLease copy"], "the claim may exist");
+        assert_eq!(
+            actions(&mut state),
+            ["confirm AddressLease storage.10.20.0.200", "delete AddressLease copy"],
+            "the claim may exist, and no agent of this version has made the lease"
+        );
         state.gone.insert("a".into());
         assert_eq!(
             actions(&mut state),
@@ -981,5 +1057,103 @@ mod tests {
         state.survey.pass(&state.demand);
         state.plan();
         assert!(!state.in_flight.is_empty());
+    }
+
+    fn lease(uid: &str, node: Option<&str>, deleted: bool) -> watcher::Event<DynamicObject> {
+        let deleted = deleted.then_some("2026-01-01T00:00:00Z");
+        let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
+            "metadata": {"name": "storage.10.20.0.2", "uid": "u", "resourceVersion": "7",
+                "finalizers": [netclaim_api::addresses::BLOCK_FINALIZER], "deletionTimestamp": deleted},
+            "spec": {"network": "storage", "address": "10.20.0.2",
+                "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": uid}},
+            "status": {"node": node}});
+        watcher::Event::Apply(serde_json::from_value(lease).unwrap())
+    }
+
+    /// What `collect` begins.
+    fn collected(state: &mut State, claims: &Claims) -> Vec<String> {
+        state.collect(claims);
+        std::mem::take(&mut state.in_flight).into_iter().collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_said_to_use_an_address_without_the_claim_loses_it() {
+        let (mut state, mut claims) = (state(), claims::tests::listed(&[]));
+        state.leases.apply(lease("none", Some("a"), false), Instant::now());
+        assert_eq!(collected(&mut state, &claims), [""; 0], "the watch may be late");
+        tokio::time::advance(UNPROVEN).await;
+        let cleared = ["clear the node of AddressLease storage.10.20.0.2"];
+        assert_eq!(collected(&mut state, &claims), cleared, "there is no such claim");
+        claims::tests::show(&mut claims, "none", "b");
+        assert_eq!(collected(&mut state, &claims), cleared, "the claim is elsewhere");
+        claims::tests::show(&mut claims, "none", "a");
+        assert_eq!(collected(&mut state, &claims), [""; 0]);
+        claims::tests::show(&mut claims, "none", "b");
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(collected(&mut state, &claims), [""; 0], "a pod may still have it there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_lease_said_before_the_controller_saw_it_stays() {
+        let (mut state, claims) = (state(), claims::tests::listed(&[]));
+        let watcher::Event::Apply(object) = lease("none", Some("a"), false) else { unreachable!() };
+        state.leases.apply(watcher::Event::InitApply(object), Instant::now());
+        state.leases.apply(watcher::Event::InitDone, Instant::now());
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(collected(&mut state, &claims), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_of_a_claim_that_does_not_exist_goes() {
+        let (mut state, claims) = (state(), claims::tests::listed(&[]));
+        state.leases.apply(lease("none", None, false), Instant::now());
+        assert_eq!(collected(&mut state, &claims), ["delete AddressLease storage.10.20.0.2"]);
+        state.leases.apply(lease("none", Some("a"), true), Instant::now());
+        assert_eq!(collected(&mut state, &claims), [""; 0], "a pod may have the address");
+        state.leases.apply(lease("none", None, true), Instant::now());
+        assert_eq!(collected(&mut state, &claims), ["release AddressLease storage.10.20.0.2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_confirmed_if_its_address_is_reserved_and_its_claim_is_on_its_node() {
+        let (mut state, claims) = (state(), claims::tests::listed(&[("u7", "a"), ("u8", "b")]));
+        scarce(&mut state);
+        state.leases.apply(lease("u7", Some("a"), false), Instant::now());
+        assert_eq!(collected(&mut state, &claims), [""; 0], "it is not reserved");
+        let reserved = |pool: &mut AddressPoolSpec| pool.reserved = vec!["10.20.0.2".parse().unwrap()];
+        state.demand.pools.values_mut().for_each(reserved);
+        assert_eq!(collected(&mut state, &claims), ["confirm AddressLease storage.10.20.0.2"]);
+        state.leases = Leases::default();
+        state.leases.apply(lease("u8", Some("a"), false), Instant::now());
+        assert_eq!(collected(&mut state, &claims), [""; 0], "its claim is on another node");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_whose_requests_get_no_answer_delay_no_block() {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let mut state = state();
+        state.writes = Writes::new(Client::new(service, "default"));
+        let reference =
+            |n: usize| LeaseRef { name: format!("l{n}"), uid: "u".into(), resource_version: "7".into() };
+        for n in 0..100 {
+            state.push(Action::DeleteLease { lease: reference(n), holder: None });
+        }
+        state.start();
+        let spec = json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/28"});
+        state.push(Action::Create(serde_json::from_value(spec).unwrap()));
+        state.start();
+        assert_eq!(state.of_leases.running.len(), LEASE_ACTIONS);
+        // Nobody answers the requests, and all are given up.
+        let mut unanswered = Vec::new();
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|path: &String| !path.ends_with("addressblocks")) {
+            let (request, reply) = requests.next_request().await.unwrap();
+            seen.push(request.uri().path().to_owned());
+            unanswered.push(reply);
+        }
+        assert!(seen.len() <= LEASE_ACTIONS + 1, "{seen:?}");
+        let (action, result) = state.of_leases.running.join_next().await.unwrap().unwrap();
+        assert!(matches!(action, Action::DeleteLease { .. }));
+        assert!(result.unwrap_err().to_string().contains("no answer"));
     }
 }

@@ -23,8 +23,8 @@ use kube::api::{ApiResource, DynamicObject, ListParams, Object, ObjectMeta, Patc
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::addresses::spans::{merge, within};
 use netclaim_api::addresses::{
-    AddressLease, AddressLeaseSpec, AddressPoolSpec, BLOCK_FINALIZER, Holder, HolderKind, Leased, PoolKey,
-    Span, lease_name,
+    AddressLease, AddressLeaseSpec, AddressPoolSpec, BLOCK_FINALIZER, CONFIRMED_LABEL, Holder, HolderKind,
+    Leased, PoolKey, Span, lease_name,
 };
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::overlap::may_meet;
@@ -51,9 +51,6 @@ const PAGE: u32 = 200;
 
 /// A digest has so many bits: JSON numbers of more lose some.
 const DIGEST_BITS: u32 = 53;
-
-/// Label of a lease that no agent can make.
-const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
 
 /// Which pools have been looked through.
 #[derive(Debug)]
@@ -346,6 +343,10 @@ fn of_claim(claim: &Claim, driver: &str) -> Vec<Found> {
             Holder { kind: HolderKind::ResourceClaim, namespace, name, uid }
         }
     };
+    // The API server has checked the names.
+    let names = (claim.namespace().unwrap_or_default().parse(), name.parse());
+    let (Ok(namespace), Ok(name)) = names else { return Vec::new() };
+    let holder = Holder { kind, namespace, name, uid };
     let node = status.allocation.as_ref().and_then(|allocation| node_of(allocation.node_selector.as_ref()?));
     let mut found = Vec::new();
     for device in status.devices.iter().filter(|device| device.driver == driver) {
@@ -662,7 +663,7 @@ mod tests {
         blocks.apply(object("AddressBlock", "storage.10.20.0.16-28", block), Instant::now());
         let lease = json!({"network": "storage", "address": "10.20.0.200",
             "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": "u7"}});
-        leases.apply(object("AddressLease", "storage.10.20.0.200", lease));
+        leases.apply(object("AddressLease", "storage.10.20.0.200", lease), Instant::now());
         let task = Task::new(Survey::new(Instant::now()).missing(&demand), &demand, &blocks, &leases);
         let specs = BTreeMap::from([
             (name("storage"), macvlan("eth1")),
@@ -749,7 +750,7 @@ mod tests {
                 "holder": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "u8"}},
             "status": {"node": "b"}});
         let mut leases = Leases::default();
-        leases.apply(watcher::Event::Apply(serde_json::from_value(lease).unwrap()));
+        leases.apply(watcher::Event::Apply(serde_json::from_value(lease).unwrap()), Instant::now());
         let said: Vec<Option<String>> = leaving(&leases).map(|leaving| leaving.lost()).collect();
         let lease = "AddressLease storage.10.20.0.3 of node b remains as long as pod shop/p has 10.20.0.3";
         assert_eq!(said, [Some(format!("a pod has one of its addresses from before: {lease}"))]);

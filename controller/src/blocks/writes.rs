@@ -7,14 +7,16 @@ use kube::api::{
 };
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
+use netclaim_api::ObjectName;
 use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressLease, AddressPool, AddressTotals, BLOCK_FINALIZER, BlockSize,
-    Holder, HolderKind, PoolKey,
+    CONFIRMED_LABEL, Holder, HolderKind, PoolKey,
 };
 use netclaim_api::network::Network;
-use netclaim_process::kubernetes::finalizer_removal;
+use netclaim_process::kubernetes::{finalizer_removal, removal};
 use serde_json::json;
 
+use super::claims::{self, ClaimObject};
 use crate::leasing::{BlockRef, Removal};
 
 /// Label of a block with the name of its Network, by which people list blocks.
@@ -37,6 +39,15 @@ pub(super) struct LeaseRef {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) resource_version: String,
+}
+
+/// Why a node does not use an address of which it is said to.
+#[derive(Debug, Clone)]
+pub(super) enum Unused {
+    /// It is gone.
+    NodeGone,
+    /// The claim is not allocated there, or does not exist.
+    NotAllocated(Holder),
 }
 
 /// What a request has found or done.
@@ -110,8 +121,8 @@ impl Writes {
     }
 
     /// Removes the finalizer of a block whose Node object is gone. It asks for the Node first: a watch may be late.
-    pub(super) async fn release(&self, block: &Removal, node: &str) -> kube::Result<Done> {
-        if self.nodes.get_opt(node).await?.is_some() {
+    pub(super) async fn release(&self, block: &Removal, node: &ObjectName) -> kube::Result<Done> {
+        if self.nodes.get_opt(node.as_str()).await?.is_some() {
             return Ok(Done::Overtaken);
         }
         let Some(found) = self.blocks.get_opt(&block.name).await? else { return Ok(Done::Yes) };
@@ -141,16 +152,13 @@ impl Writes {
         overtaken(&[404, 409], patched)
     }
 
-    /// Deletes a lease that no pod uses and whose holder, if one is given, does not exist any more.
+    /// Deletes a lease that no pod uses and whose holder, if one is given, does not exist any more. It goes when its finalizer is
+    /// removed.
     pub(super) async fn delete_lease(&self, lease: &LeaseRef, holder: Option<&Holder>) -> kube::Result<Done> {
-        if let Some(holder) = holder {
-            let uid = match holder.kind {
-                HolderKind::ResourceClaim => self.uid::<ResourceClaim>(holder).await?,
-                HolderKind::Pod => self.uid::<Pod>(holder).await?,
-            };
-            if uid.is_some_and(|found| holder.uid.is_empty() || found == holder.uid) {
-                return Ok(Done::Overtaken);
-            }
+        if let Some(holder) = holder
+            && self.exists(holder).await?
+        {
+            return Ok(Done::Overtaken);
         }
         let preconditions = Preconditions {
             uid: Some(lease.uid.clone()),
@@ -161,9 +169,71 @@ impl Writes {
         overtaken(&[404, 409], self.leases.delete(&lease.name, &params).await)
     }
 
-    /// Lets another node use a lease whose node is gone. It asks for the Node first: a watch may be late.
-    pub(super) async fn clear_node(&self, lease: &LeaseRef, node: &str) -> kube::Result<Done> {
-        if self.nodes.get_opt(node).await?.is_some() {
+    /// Removes the finalizer of a lease that is being deleted, if no node uses it. A pod that is given as its holder may use it
+    /// without a node that says so.
+    pub(super) async fn release_lease(&self, lease: &LeaseRef, pod: Option<&Holder>) -> kube::Result<Done> {
+        if let Some(pod) = pod
+            && self.exists(pod).await?
+        {
+            return Ok(Done::Overtaken);
+        }
+        let Some(found) = self.leases.get_opt(&lease.name).await? else { return Ok(Done::Yes) };
+        let metadata = found.metadata;
+        let is_in_use = found.status.and_then(|status| status.node).is_some();
+        let is_same = metadata.uid.as_ref() == Some(&lease.uid) && metadata.deletion_timestamp.is_some();
+        if is_in_use || !is_same {
+            return Ok(Done::Overtaken);
+        }
+        let finalizers = metadata.finalizers.unwrap_or_default();
+        let Some(index) = finalizers.iter().position(|finalizer| finalizer == BLOCK_FINALIZER) else {
+            return Ok(Done::Yes);
+        };
+        let path = format!("/metadata/finalizers/{index}");
+        let version = metadata.resource_version.unwrap_or_default();
+        // Meanwhile, a node may have begun to use it.
+        let tests = [("/metadata/uid", lease.uid.as_str()), ("/metadata/resourceVersion", &version)];
+        let [uid, version] = tests;
+        let patch = removal(&path, &[uid, version, (&path, BLOCK_FINALIZER)])?;
+        let patched = self.leases.patch(&lease.name, &PatchParams::default(), &patch).await;
+        overtaken(&[404, 409, 422], patched)
+    }
+
+    /// Says that a lease holds its address whoever hands it out, and that it stays until no node uses it.
+    pub(super) async fn confirm(&self, lease: &LeaseRef) -> kube::Result<Done> {
+        let Some(found) = self.leases.get_opt(&lease.name).await? else { return Ok(Done::Overtaken) };
+        let metadata = found.metadata;
+        if metadata.uid.as_ref() != Some(&lease.uid) || metadata.deletion_timestamp.is_some() {
+            return Ok(Done::Overtaken);
+        }
+        let mut finalizers = metadata.finalizers.unwrap_or_default();
+        if !finalizers.iter().any(|finalizer| finalizer == BLOCK_FINALIZER) {
+            finalizers.push(BLOCK_FINALIZER.to_owned());
+        }
+        let patch = json!({"metadata": {"uid": lease.uid, "resourceVersion": metadata.resource_version,
+            "finalizers": finalizers, "labels": {CONFIRMED_LABEL: "true"}}});
+        let patched = self.leases.patch(&lease.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        overtaken(&[404, 409], patched)
+    }
+
+    /// Lets another node use a lease that its node does not use. It asks for what tells so first: a watch may be late.
+    pub(super) async fn clear_node(
+        &self,
+        lease: &LeaseRef,
+        node: &ObjectName,
+        why: &Unused,
+    ) -> kube::Result<Done> {
+        let is_used = match why {
+            Unused::NodeGone => self.nodes.get_opt(node.as_str()).await?.is_some(),
+            Unused::NotAllocated(holder) => {
+                let api: Api<ClaimObject> =
+                    Api::namespaced_with(self.client.clone(), holder.namespace.as_str(), &claims::resource());
+                let claim = api.get_opt(holder.name.as_str()).await?;
+                claim.is_some_and(|claim| {
+                    claim.metadata.uid.as_ref() == Some(&holder.uid) && claims::may_be_on(&claim, node)
+                })
+            }
+        };
+        if is_used {
             return Ok(Done::Overtaken);
         }
         let patch = json!({
@@ -173,6 +243,15 @@ impl Writes {
         let patched =
             self.leases.patch_status(&lease.name, &PatchParams::default(), &Patch::Merge(patch)).await;
         overtaken(&[404, 409], patched)
+    }
+
+    /// Whether a holder exists.
+    async fn exists(&self, holder: &Holder) -> kube::Result<bool> {
+        let uid = match holder.kind {
+            HolderKind::ResourceClaim => self.uid::<ResourceClaim>(holder).await?,
+            HolderKind::Pod => self.uid::<Pod>(holder).await?,
+        };
+        Ok(uid.is_some_and(|found| holder.uid.is_empty() || found == holder.uid))
     }
 
     async fn uid<K>(&self, holder: &Holder) -> kube::Result<Option<String>>
@@ -252,6 +331,16 @@ mod tests {
         LeaseRef { name: "l".into(), uid: "u".into(), resource_version: "7".into() }
     }
 
+    fn node() -> ObjectName {
+        "a".parse().unwrap()
+    }
+
+    fn holder() -> Holder {
+        let [namespace, name] = ["shop", "c"].map(|name| name.parse().unwrap());
+        Holder { kind: HolderKind::ResourceClaim, namespace, name, uid: "u7".into() }
+    }
+
+    const LEASE: &str = "/apis/netclaim.dev/v1alpha1/addressleases/l";
     const BLOCK: &str = "/apis/netclaim.dev/v1alpha1/addressblocks/storage.10.20.0.0-28";
 
     #[tokio::test]
@@ -297,7 +386,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_own_finalizer_of_the_same_object_is_removed() {
         let (writes, server) = writes(vec![failure(404), (200, block()), (200, block())]);
-        assert_eq!(writes.release(&removal(), "a").await.unwrap(), Done::Yes);
+        assert_eq!(writes.release(&removal(), &node()).await.unwrap(), Done::Yes);
         let seen = server.await.unwrap();
         assert_eq!(seen[0].0, "GET /api/v1/nodes/a");
         assert_eq!(seen[2].0, format!("PATCH {BLOCK}"));
@@ -336,20 +425,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_block_of_a_node_that_exists_after_all_is_not_released() {
-        let node = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"}});
-        let (writes, server) = writes(vec![(200, node)]);
-        assert_eq!(writes.release(&removal(), "a").await.unwrap(), Done::Overtaken);
+        let node_object = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"}});
+        let (writes, server) = writes(vec![(200, node_object)]);
+        assert_eq!(writes.release(&removal(), &node()).await.unwrap(), Done::Overtaken);
         assert_eq!(server.await.unwrap().len(), 1);
     }
 
     #[tokio::test]
     async fn a_lease_is_deleted_only_if_its_holder_is_gone() {
-        let holder = Holder {
-            kind: HolderKind::ResourceClaim,
-            namespace: "shop".parse().unwrap(),
-            name: "c".parse().unwrap(),
-            uid: "u7".into(),
-        };
+        let holder = holder();
         let claim = |uid: &str| json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "c", "uid": uid}});
         let (writes, server) = writes(vec![(200, claim("u7")), (200, claim("u8")), failure(404)]);
         let lease = lease();
@@ -366,13 +450,99 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_node_of_a_lease_that_is_gone_is_cleared() {
-        let node = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"}});
-        let (writes, server) = writes(vec![(200, node), failure(404), failure(409)]);
-        assert_eq!(writes.clear_node(&lease(), "a").await.unwrap(), Done::Overtaken, "the node exists");
-        assert_eq!(writes.clear_node(&lease(), "a").await.unwrap(), Done::Overtaken, "it changed meanwhile");
+        let node_object = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "a"}});
+        let (writes, server) = writes(vec![(200, node_object), failure(404), failure(409)]);
+        let (lease, node, gone) = (lease(), node(), Unused::NodeGone);
+        assert_eq!(
+            writes.clear_node(&lease, &node, &gone).await.unwrap(),
+            Done::Overtaken,
+            "the node exists"
+        );
+        assert_eq!(
+            writes.clear_node(&lease, &node, &gone).await.unwrap(),
+            Done::Overtaken,
+            "it changed meanwhile"
+        );
         let seen = server.await.unwrap();
         assert_eq!(seen[2].0, "PATCH /apis/netclaim.dev/v1alpha1/addressleases/l/status");
         let patch = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {"node": null}});
         assert_eq!(seen[2].1, patch);
+    }
+
+    #[tokio::test]
+    async fn a_node_is_cleared_only_if_the_claim_is_not_allocated_there() {
+        let claim = |uid: &str, node: &str| {
+            json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+                "metadata": {"name": "c", "namespace": "shop", "uid": uid}, "spec": {"devices": {}},
+                "status": {"allocation": {"nodeSelector": {"nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}}})
+        };
+        let lease_object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease", "metadata": {"name": "l"},
+            "spec": {"network": "storage", "holder": holder()}});
+        let (writes, server) = writes(vec![
+            (200, claim("u7", "a")),
+            (200, claim("u7", "b")),
+            (200, lease_object.clone()),
+            (200, claim("u8", "a")),
+            (200, lease_object.clone()),
+            failure(404),
+            (200, lease_object),
+        ]);
+        let (lease, node, why) = (lease(), node(), Unused::NotAllocated(holder()));
+        let mut found = Vec::new();
+        for _ in 0..4 {
+            found.push(writes.clear_node(&lease, &node, &why).await.unwrap());
+        }
+        assert_eq!(found, [Done::Overtaken, Done::Yes, Done::Yes, Done::Yes]);
+        let seen = server.await.unwrap();
+        assert_eq!(seen[0].0, "GET /apis/resource.k8s.io/v1/namespaces/shop/resourceclaims/c");
+        assert_eq!(seen[2].0, format!("PATCH {LEASE}/status"));
+        assert_eq!(seen[2].1["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
+    }
+
+    #[tokio::test]
+    async fn a_deleted_lease_goes_when_no_node_and_no_pod_has_the_address() {
+        let object = |node: Option<&str>, deleted: bool| {
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
+                "metadata": {"name": "l", "uid": "u", "resourceVersion": "9", "finalizers": ["x/y", BLOCK_FINALIZER],
+                    "deletionTimestamp": deleted.then_some("2026-01-01T00:00:00Z")},
+                "spec": {"network": "storage", "holder": holder()}, "status": {"node": node}})
+        };
+        let pod = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "c", "uid": "u7"}});
+        let (writes, server) = writes(vec![
+            (200, object(Some("a"), true)),
+            (200, object(None, false)),
+            (200, pod),
+            (200, object(None, true)),
+            (200, object(None, true)),
+        ]);
+        let lease = lease();
+        let of_pod = Holder { kind: HolderKind::Pod, ..holder() };
+        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "a node uses it");
+        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "nobody deleted it");
+        assert_eq!(
+            writes.release_lease(&lease, Some(&of_pod)).await.unwrap(),
+            Done::Overtaken,
+            "its pod runs"
+        );
+        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Yes);
+        let (request, patch) = server.await.unwrap().pop().unwrap();
+        assert_eq!(request, format!("PATCH {LEASE}"));
+        let tested: Vec<_> = patch.as_array().unwrap().iter().map(|step| step["path"].clone()).collect();
+        let finalizer = "/metadata/finalizers/1";
+        assert_eq!(tested, ["/metadata/uid", "/metadata/resourceVersion", finalizer, finalizer]);
+    }
+
+    #[tokio::test]
+    async fn a_confirmed_lease_has_its_finalizer_beside_those_of_others() {
+        let object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
+            "metadata": {"name": "l", "uid": "u", "resourceVersion": "9", "finalizers": ["x/y"]},
+            "spec": {"network": "storage", "holder": holder()}});
+        let (writes, server) = writes(vec![(200, object.clone()), (200, object)]);
+        assert_eq!(writes.confirm(&lease()).await.unwrap(), Done::Yes);
+        let metadata = &server.await.unwrap()[1].1["metadata"];
+        assert_eq!(metadata["finalizers"], json!(["x/y", BLOCK_FINALIZER]));
+        assert_eq!(metadata["labels"], json!({CONFIRMED_LABEL: "true"}));
+        assert_eq!(metadata["resourceVersion"], "9");
     }
 }

@@ -10,17 +10,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::addresses::{
-    AddressBlock, AddressBlockSpec, AddressLease, AddressLeaseSpec, Holder, HolderKind,
+    AddressBlock, AddressLease, AddressLeaseSpec, BLOCK_FINALIZER, CONFIRMED_LABEL, Holder, HolderKind,
 };
 use netclaim_cni::error_chain;
-use netclaim_driver::attach::{Attach, Attacher, Observer};
+use netclaim_driver::attach::{Attach, Attacher, Observer, Phase};
 use netclaim_process::kubernetes::{answered, removal};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::owner::{AskedAddress, Owner, Plan};
+use crate::owner::{AskedAddress, Owner, Plan, PodState};
 
 /// How long an address may stay with its last holder or node: a Prepare has 35 s.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -32,6 +32,8 @@ const UNPLANNED: Duration = Duration::from_secs(60);
 const GATHER: Duration = Duration::from_millis(100);
 /// Time between two tries to clear a lease.
 const CLEAR_RETRY: Duration = Duration::from_secs(5);
+/// Time between two looks for leases of the node that it does not know of.
+const LIST_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Blocks in one answer: the agent has little memory.
 const PAGE: u32 = 200;
@@ -41,9 +43,15 @@ const PAGE: u32 = 200;
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum LeaseError {
     #[error(
-        "{address} is taken by {holder} (AddressLease {lease}): ask for another address, or delete that first"
+        "{address} is taken by {} (AddressLease {lease}): ask for another address{}",
+        named(holder, namespace),
+        way_out(holder, namespace)
     )]
-    Taken { address: String, holder: Holder, lease: String },
+    Taken { address: String, holder: Box<Holder>, lease: String, namespace: String },
+    #[error(
+        "{address} was given up by somebody who deleted AddressLease {lease}, which goes when no pod has the address, trying again"
+    )]
+    Leaving { address: String, lease: String },
     #[error(
         "{address} may still be in use on node {node} (AddressLease {lease}): it is free when the pod there has ended, or \
          some time after the Node object is deleted (--node-gone-after of the controller)"
@@ -58,13 +66,39 @@ pub enum LeaseError {
     Request { address: String, lease: String, source: kube::Error },
 }
 
+/// Returns what a tenant of `namespace` may know of a holder.
+fn named(holder: &Holder, namespace: &str) -> String {
+    match (holder.namespace.as_str() == namespace, holder.kind) {
+        (true, _) => holder.to_string(),
+        (false, HolderKind::ResourceClaim) => "a claim of another namespace".to_owned(),
+        (false, HolderKind::Pod) => "a pod of another namespace".to_owned(),
+    }
+}
+
+/// Returns what a tenant of `namespace` can do to get the address. To delete the lease is not a way: the holder has the address.
+fn way_out(holder: &Holder, namespace: &str) -> &'static str {
+    match (holder.namespace.as_str() == namespace, holder.kind) {
+        (true, HolderKind::ResourceClaim) => ", or delete that claim first",
+        (true, HolderKind::Pod) => ", or delete that pod first",
+        (false, _) => "",
+    }
+}
+
+/// A lease whose `status.node` is this node.
+#[derive(Debug, Default)]
+struct Own {
+    /// When it was set, if no plan has named the lease since.
+    since: Option<Instant>,
+    /// The holder's UID and the address, if the API server has listed it.
+    address: Option<(String, IpAddr)>,
+}
+
 /// The leases that the node has for its claims.
 pub struct Leases {
     api: Api<AddressLease>,
     blocks: Api<AddressBlock>,
     node: String,
-    /// Leases whose `status.node` is this node, each with the time when it was set, if no plan has named it since.
-    ours: Mutex<BTreeMap<String, Option<Instant>>>,
+    ours: Mutex<BTreeMap<String, Own>>,
     /// Held while a lease is taken or cleared: a claim may come back while the lease of its last pod is cleared.
     one_by_one: tokio::sync::Mutex<()>,
 }
@@ -99,6 +133,11 @@ impl Leases {
                     Err(error) => error,
                 };
                 if Instant::now() + RETRY >= deadline {
+                    if let LeaseError::Taken { address, holder, lease, .. } = &error {
+                        // The claim's status and the pod's event do not name other tenants.
+                        let claim = &plan.owner.claim;
+                        tracing::info!(address, lease, %holder, %claim, "an address that a claim asks for is taken");
+                    }
                     return Err(error);
                 }
                 tokio::time::sleep(RETRY).await;
@@ -118,41 +157,49 @@ impl Leases {
         let address =
             ip.map(|ip| ip.to_string()).or_else(|| mac.map(|mac| mac.to_string())).unwrap_or_default();
         let failed = |source| LeaseError::Request { address: address.clone(), lease: lease.clone(), source };
-        let object = match answered(self.api.get_opt(lease)).await.map_err(failed)? {
+        let found = answered(self.api.get_opt(lease)).await.map_err(failed)?;
+        let node = found.as_ref().and_then(|object| object.status.as_ref()?.node.as_deref());
+        let is_claims = found.as_ref().is_none_or(|object| object.spec.holder.uid == plan.owner.claim.uid);
+        let is_confirmed = found.as_ref().is_some_and(|object| object.labels().contains_key(CONFIRMED_LABEL));
+        // The lock by name is among leases: a node may have the address of earlier. No block has that of a confirmed lease.
+        if node.is_none()
+            && is_claims
+            && !is_confirmed
+            && let Some(ip) = *ip
+            && let Some(block) = self.block_with(plan, ip, blocks_of(ip)).await.map_err(failed)?
+        {
+            let (block, node) = (block.metadata.name.unwrap_or_default(), block.spec.node);
+            return Err(LeaseError::InBlock { address, block, node });
+        }
+        let object = match found {
             Some(object) => object,
-            None => {
-                // The lock by name is among leases: a node may have the address of earlier.
-                if let Some(ip) = *ip
-                    && let Some(block) = self.block_with(plan, ip, blocks_of(ip)).await.map_err(failed)?
-                {
-                    let (block, node) = (block.metadata.name.unwrap_or_default(), block.spec.node);
-                    return Err(LeaseError::InBlock { address, block, node });
-                }
-                self.create(plan, asked).await.map_err(failed)?
-            }
+            None => self.create(plan, asked).await.map_err(failed)?,
         };
-        if object.spec.holder.uid != plan.owner.claim.uid {
-            let holder = object.spec.holder;
-            return Err(LeaseError::Taken { address, holder, lease: lease.clone() });
+        if !is_claims {
+            let (holder, namespace) = (Box::new(object.spec.holder), plan.owner.claim.namespace.clone());
+            return Err(LeaseError::Taken { address, holder, lease: lease.clone(), namespace });
         }
         match object.status.and_then(|status| status.node) {
             Some(node) if node == self.node => {}
             Some(node) => return Err(LeaseError::OnOtherNode { address, node, lease: lease.clone() }),
+            None if object.metadata.deletion_timestamp.is_some() => {
+                return Err(LeaseError::Leaving { address, lease: lease.clone() });
+            }
             None => self.set_node(lease, object.metadata).await.map_err(failed)?,
         }
-        self.lock().insert(lease.clone(), Some(Instant::now()));
+        self.lock().insert(lease.clone(), Own { since: Some(Instant::now()), address: None });
         Ok(())
     }
 
     /// Returns a block whose node hands out the address: any of the Network, also of a pool from which it drew before, or one of these
-    /// names, which are those of the pool. It is one list for a claim, at its first Prepare.
+    /// names, which are those of the pool. It is one list for a claim, at its first Prepare, unless the controller is away.
     async fn block_with(
         &self,
         plan: &Plan,
         ip: IpAddr,
         names: Vec<String>,
     ) -> kube::Result<Option<AddressBlock>> {
-        let has = |block: &AddressBlock| hands_out(&block.spec, ip);
+        let has = |block: &AddressBlock| block.spec.hands_out(ip);
         let of_network = ListParams::default().fields(&format!("spec.network={}", plan.network));
         let mut page = of_network.limit(PAGE);
         loop {
@@ -174,7 +221,7 @@ impl Leases {
     async fn create(&self, plan: &Plan, asked: &AskedAddress) -> kube::Result<AddressLease> {
         let AskedAddress { lease, pool, ip, mac } = asked.clone();
         let claim = plan.owner.claim.clone();
-        // A plan with leases is of a Network: its name was parsed.
+        // The names are those of objects, and a plan with leases is of a Network: they were valid.
         let invalid = |error: netclaim_api::Invalid| kube::Error::Service(Box::new(error));
         let spec = AddressLeaseSpec {
             pool,
@@ -188,7 +235,9 @@ impl Leases {
                 uid: claim.uid,
             },
         };
-        answered(self.api.create(&PostParams::default(), &AddressLease::new(&lease, spec))).await
+        let mut object = AddressLease::new(&lease, spec);
+        object.metadata.finalizers = Some(vec![BLOCK_FINALIZER.to_owned()]);
+        answered(self.api.create(&PostParams::default(), &object)).await
     }
 
     /// Sets the node of a lease, if it is unchanged since `seen`.
@@ -207,7 +256,7 @@ impl Leases {
         match cleared.await {
             Ok(()) => true,
             // It is gone, or another node's.
-            Err(kube::Error::Api(status)) if [403, 404, 409, 422].contains(&status.code) => true,
+            Err(kube::Error::Api(status)) if [404, 422].contains(&status.code) => true,
             Err(error) => {
                 tracing::warn!(lease, error = error_chain(&error), "cannot give an address back, will retry");
                 false
@@ -215,22 +264,28 @@ impl Leases {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<Instant>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Own>> {
         self.ours.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clears the node of leases that no plan names any more, until dropped.
+    /// Clears the node of leases that no attachment needs any more, until dropped.
     pub async fn keep<A: Attach, O: Observer<Owner = Owner>>(&self, attacher: &Attacher<A, O>) {
         let mut changes = attacher.changes();
-        self.remember_own().await;
+        let mut list_at = Instant::now();
         loop {
             changes.borrow_and_update();
+            if Instant::now() >= list_at {
+                // A status that was written without an answer, or by the controller, is not known yet.
+                let pause = if self.list_own().await {
+                    LIST_INTERVAL.mul_f64(0.5 + fastrand::f64())
+                } else {
+                    CLEAR_RETRY
+                };
+                list_at = Instant::now() + pause;
+            }
             let alone = self.one_by_one.lock().await;
-            let planned = attacher.plans(|plan| {
-                let leases = plan.owner.addresses.iter().flat_map(|addresses| addresses.leases.clone());
-                leases.map(|asked| asked.lease).collect::<Vec<_>>()
-            });
-            let unused = self.unused(&planned.into_iter().flatten().collect());
+            let needed = Needed::of(attacher);
+            let unused = self.unused(&needed);
             let mut retry = None;
             for lease in unused {
                 if !self.clear_node(&lease).await {
@@ -240,56 +295,87 @@ impl Leases {
                 self.lock().remove(&lease);
             }
             drop(alone);
-            let waiting = self.lock().values().any(Option::is_some).then_some(UNPLANNED);
-            let pause = retry.or(waiting);
+            let waiting = self.lock().values().any(|own| own.since.is_some()).then_some(UNPLANNED);
+            let pause = retry.or(waiting).map(|pause| Instant::now() + pause);
+            let next = pause.map_or(list_at, |pause| pause.min(list_at));
             tokio::select! {
                 _ = changes.changed() => tokio::time::sleep(GATHER).await,
-                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+                () = tokio::time::sleep_until(next) => {}
             }
         }
     }
 
-    /// Returns leases that no plan names: those that one has named, and those that were taken long ago.
-    fn unused(&self, planned: &BTreeSet<String>) -> Vec<String> {
+    /// Returns leases that no attachment needs: those that a plan has named, and those that were taken long ago.
+    fn unused(&self, needed: &Needed) -> Vec<String> {
         let mut ours = self.lock();
-        for lease in planned {
-            ours.insert(lease.clone(), None);
+        for lease in &needed.leases {
+            ours.entry(lease.clone()).or_default().since = None;
         }
-        let is_old = |since: &Option<Instant>| since.is_none_or(|since| since.elapsed() >= UNPLANNED);
-        let unused = ours.iter().filter(|(lease, since)| !planned.contains(*lease) && is_old(since));
+        let is_old = |own: &Own| own.since.is_none_or(|since| since.elapsed() >= UNPLANNED);
+        let is_used =
+            |own: &Own| own.address.as_ref().is_some_and(|address| needed.addresses.contains(address));
+        let unused = ours
+            .iter()
+            .filter(|(lease, own)| !needed.leases.contains(*lease) && !is_used(own) && is_old(own));
         unused.map(|(lease, _)| lease.clone()).collect()
     }
 
-    /// Finds the leases that earlier agents have taken.
-    async fn remember_own(&self) {
+    /// Finds the leases that earlier agents have taken, and those that the controller has made for what pods have. Returns
+    /// whether the API server has said.
+    async fn list_own(&self) -> bool {
         let own = ListParams::default().fields(&format!("status.node={}", self.node));
-        loop {
-            match answered(self.api.list_metadata(&own)).await {
-                Ok(list) => {
-                    let names = list.items.into_iter().filter_map(|lease| lease.metadata.name);
-                    let mut ours = self.lock();
-                    for name in names {
-                        ours.entry(name).or_insert(None);
+        match answered(self.api.list(&own)).await {
+            Ok(list) => {
+                let mut ours = self.lock();
+                for AddressLease { metadata, spec, .. } in list.items {
+                    if let Some(name) = metadata.name {
+                        ours.entry(name).or_default().address = spec.address.map(|ip| (spec.holder.uid, ip));
                     }
-                    return;
                 }
-                // Before the CRD is there, nobody has a lease.
-                Err(kube::Error::Api(status)) if status.code == 404 => return,
-                Err(error) => {
-                    tracing::warn!(
-                        error = error_chain(&error),
-                        "cannot list this node's AddressLeases, retrying"
-                    );
-                    tokio::time::sleep(CLEAR_RETRY).await;
-                }
+                true
+            }
+            // Before the CRD is there, nobody has a lease.
+            Err(kube::Error::Api(status)) if status.code == 404 => true,
+            Err(error) => {
+                tracing::warn!(
+                    error = error_chain(&error),
+                    "cannot list this node's AddressLeases, retrying"
+                );
+                false
             }
         }
     }
 }
 
-/// Whether the node of a block hands out the address.
-fn hands_out(block: &AddressBlockSpec, ip: IpAddr) -> bool {
-    block.cidr.contains(&ip) && (block.ranges.is_empty() || block.ranges.iter().any(|span| span.contains(ip)))
+/// What attachments need.
+#[derive(Debug, Default)]
+struct Needed {
+    /// The leases that plans name.
+    leases: BTreeSet<String>,
+    /// The addresses in the results of attachments, whatever gave them out, by the UIDs of their claims and pods.
+    addresses: BTreeSet<(String, IpAddr)>,
+}
+
+impl Needed {
+    fn of<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Self {
+        let mut needed = Self::default();
+        attacher.for_each_pod(|pod| needed.add(pod));
+        needed
+    }
+
+    fn add(&mut self, pod: &PodState) {
+        for record in &pod.records {
+            let leases = record.plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases);
+            self.leases.extend(leases.map(|asked| asked.lease.clone()));
+            let result = match &record.phase {
+                Phase::Attached { result, .. } | Phase::Deleting { result: Some(result), .. } => result,
+                Phase::Planned | Phase::Adding { .. } | Phase::Deleting { result: None, .. } => continue,
+            };
+            for uid in [&record.plan.owner.claim.uid, &record.plan.owner.pod.uid] {
+                self.addresses.extend(result.ips().iter().map(|ip| (uid.clone(), ip.address.addr())));
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -305,9 +391,9 @@ mod tests {
     use crate::fixtures;
     use crate::owner::Addresses;
 
-    /// A fake of the API server: AddressLeases by name.
+    /// A fake of the API server: AddressLeases by name, and the code with which it refuses writes.
     #[derive(Clone, Default)]
-    struct Server(Arc<Mutex<BTreeMap<String, Value>>>);
+    struct Server(Arc<Mutex<BTreeMap<String, Value>>>, Arc<Mutex<Option<u16>>>);
 
     impl Server {
         fn leases(&self, node: &str) -> Leases {
@@ -334,13 +420,16 @@ mod tests {
             let mut all = self.0.lock().unwrap();
             let name = path.split('/').nth(5).unwrap_or_default();
             if *method == Method::GET && name.is_empty() {
+                let kind = if path.ends_with("/addressblocks") { "AddressBlock" } else { "AddressLease" };
                 let of_network = all.values().filter(|object| object["spec"]["network"] == "storage");
-                let items: Vec<&Value> =
-                    of_network.filter(|object| object["kind"] == "AddressBlock").collect();
+                let items: Vec<&Value> = of_network.filter(|object| object["kind"] == kind).collect();
                 return (
                     200,
                     json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "List", "metadata": {}, "items": items}),
                 );
+            }
+            if let Some(code) = self.1.lock().unwrap().filter(|_| *method == Method::PATCH) {
+                return failure(code);
             }
             if *method == Method::POST {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
@@ -422,8 +511,17 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "10.20.0.200 is taken by ResourceClaim default/one (AddressLease storage.10.20.0.200): ask for another address, or \
-             delete that first"
+             delete that claim first"
         );
+        let mut other = plan("three");
+        other.owner.claim.namespace = "shop".to_owned();
+        let error = leases.take(&other, no_block).await.expect_err("taken");
+        assert_eq!(
+            error.to_string(),
+            "10.20.0.200 is taken by a claim of another namespace (AddressLease storage.10.20.0.200): ask for another address"
+        );
+        let finalizers = server.0.lock().unwrap()["storage.10.20.0.200"]["metadata"]["finalizers"].clone();
+        assert_eq!(finalizers, json!([BLOCK_FINALIZER]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -448,11 +546,77 @@ mod tests {
         let server = Server::default();
         let leases = server.leases("a");
         leases.take(&plan("one"), no_block).await.expect("free");
-        let (none, planned) = (BTreeSet::new(), BTreeSet::from(["storage.10.20.0.200".to_owned()]));
+        let leased = BTreeSet::from(["storage.10.20.0.200".to_owned()]);
+        let (none, planned) = (Needed::default(), Needed { leases: leased, ..Needed::default() });
         assert_eq!(leases.unused(&none), [""; 0], "it is about to be journalled");
         tokio::time::advance(UNPLANNED).await;
         assert_eq!(leases.unused(&none), ["storage.10.20.0.200"], "it never was");
         assert_eq!(leases.unused(&planned), [""; 0]);
         assert_eq!(leases.unused(&none), ["storage.10.20.0.200"], "its plan is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_somebody_has_deleted_is_not_taken_before_it_is_gone() {
+        let server = Server::default();
+        let leases = server.leases("a");
+        leases.take(&plan("one"), no_block).await.expect("free");
+        let lease = "storage.10.20.0.200";
+        server.0.lock().unwrap().get_mut(lease).unwrap()["metadata"]["deletionTimestamp"] =
+            json!("2026-01-01T00:00:00Z");
+        leases.take(&plan("one"), no_block).await.expect("the node has it");
+        assert!(leases.clear_node(lease).await);
+        let error = leases.take(&plan("one"), no_block).await.expect_err("it goes");
+        assert!(error.to_string().contains("goes when no pod has the address"), "{error}");
+        server.0.lock().unwrap().remove(lease);
+        leases.take(&plan("one"), no_block).await.expect("free again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_lease_is_not_used_while_a_node_hands_the_address_out() {
+        let server = Server::default();
+        let leases = server.leases("a");
+        leases.take(&plan("one"), no_block).await.expect("free");
+        assert!(leases.clear_node("storage.10.20.0.200").await);
+        let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
+            "spec": {"network": "storage", "node": "b", "cidr": "10.20.0.192/28"}});
+        server.0.lock().unwrap().insert("block".to_owned(), block);
+        let error = leases.take(&plan("one"), |_| vec!["block".to_owned()]).await.expect_err("in the block");
+        assert!(matches!(error, LeaseError::InBlock { .. }), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_clear_is_tried_again() {
+        let server = Server::default();
+        let leases = server.leases("a");
+        leases.take(&plan("one"), no_block).await.expect("free");
+        for (code, done) in [(403, false), (409, false), (500, false), (422, true), (404, true)] {
+            *server.1.lock().unwrap() = Some(code);
+            assert_eq!(leases.clear_node("storage.10.20.0.200").await, done, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listed_lease_is_kept_while_an_attachment_of_its_holder_has_the_address() {
+        let server = Server::default();
+        let leases = server.leases("a");
+        let other = server.leases("a");
+        other.take(&plan("one"), no_block).await.expect("free");
+        assert!(leases.list_own().await);
+        let record = |claim: &str, ip: &str| {
+            let result = json!({"cniVersion": "1.1.0", "ips": [{"address": ip}]});
+            let plan = fixtures::plan(claim);
+            let phase =
+                Phase::Attached { sandbox: fixtures::sandbox("s"), result: fixtures::result(&result) };
+            crate::owner::Record { phase, ..crate::owner::Record::new(plan) }
+        };
+        let unused = |record| {
+            let mut needed = Needed::default();
+            needed.add(&PodState { records: vec![record], ..PodState::default() });
+            leases.unused(&needed)
+        };
+        assert_eq!(unused(record("one", "10.20.0.200/24")), [""; 0]);
+        for other in [record("one", "10.20.0.201/24"), record("two", "10.20.0.200/24")] {
+            assert_eq!(unused(other), ["storage.10.20.0.200"]);
+        }
     }
 }
