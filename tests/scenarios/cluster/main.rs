@@ -153,6 +153,7 @@ fn main() -> ExitCode {
             the_agent_writes_only_slices_of_its_own_node,
             the_agent_changes_only_the_labels_of_networks_of_its_own_node,
             a_stolen_token_writes_only_objects_of_its_own_node,
+            a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node,
             the_controller_writes_events_only_in_its_own_name,
             the_controller_only_removes_labels_of_networks_from_nodes,
             the_agent_changes_one_annotation_of_its_own_nodes_pods,

@@ -298,13 +298,73 @@ fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<
     let block =
         object("AddressBlock", "mine", json!({"network": "none", "node": "node0", "cidr": "10.99.0.0/28"}));
     refused("a block of its own", bound.create(&block), &["cannot create resource"])?;
-    let lease = |kind: &str| {
-        let holder = json!({"kind": kind, "namespace": "default", "name": "any", "uid": "any"});
-        object("AddressLease", "mine", json!({"network": "none", "address": "10.99.0.1", "holder": holder}))
+    let lease = |change: &dyn Fn(&mut Value)| {
+        let holder = json!({"kind": "ResourceClaim", "namespace": "default", "name": "any", "uid": "any"});
+        let spec = json!({"network": "none", "address": "10.99.0.1", "holder": holder});
+        let mut lease = object("AddressLease", "mine", spec);
+        lease["metadata"]["finalizers"] = json!(["netclaim.dev/addresses"]);
+        change(&mut lease);
+        lease
     };
-    bound.create(&lease("ResourceClaim"))?;
+    bound.create(&lease(&|_| ()))?;
     let words = "may only lease addresses for ResourceClaims";
-    refused("a pod's lease", bound.create(&lease("Pod")), &[words])
+    let of_pod = lease(&|lease| lease["spec"]["holder"]["kind"] = json!("Pod"));
+    refused("a pod's lease", bound.create(&of_pod), &[words])?;
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "node0", "uid": "any"}]);
+    let words = "may only make AddressLeases with the finalizer netclaim.dev/addresses and without others";
+    for (field, value) in [
+        ("finalizers", json!([])),
+        ("finalizers", json!(["netclaim.dev/addresses", "example.com/keep"])),
+        ("labels", json!({"netclaim.dev/confirmed": "true"})),
+        ("annotations", json!({"example.com/a": "1"})),
+        ("ownerReferences", owner),
+    ] {
+        let lease = lease(&|lease| lease["metadata"][field] = value.clone());
+        refused(&format!("a lease with {field}"), bound.create(&lease), &[words])?;
+    }
+    // Names become parts of URLs.
+    let path = "shop/resourceclaims?watch=1&timeoutSeconds=2147483647&x=";
+    for (field, value) in [("namespace", path), ("name", path), ("name", ".."), ("uid", "a/b")] {
+        let lease = lease(&|lease| lease["spec"]["holder"][field] = json!(value));
+        refused(&format!("a path as {field}"), bound.create(&lease), &[&format!("spec.holder.{field}")])?;
+    }
+    Ok(())
+}
+
+/// What the account of the controller may not do, beside what the policies refuse.
+const NOT_THE_CONTROLLERS: [[&str; 2]; 18] = [
+    ["create", "pods"],
+    ["patch", "pods"],
+    ["delete", "pods"],
+    ["patch", "pods/status"],
+    ["list", "secrets"],
+    ["create", "secrets"],
+    ["get", "configmaps"],
+    ["delete", "nodes"],
+    ["create", "resourceclaims.resource.k8s.io"],
+    ["patch", "resourceclaims.resource.k8s.io/status"],
+    ["delete", "resourceclaims.resource.k8s.io"],
+    ["create", "deviceclasses.resource.k8s.io"],
+    ["create", "networks.netclaim.dev"],
+    ["patch", "networks.netclaim.dev"],
+    ["delete", "networks.netclaim.dev"],
+    ["patch", "uplinkpolicies.netclaim.dev"],
+    ["patch", "addresspools.netclaim.dev"],
+    ["create", "clusterrolebindings.rbac.authorization.k8s.io"],
+];
+
+pub fn a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node(test: &Test<'_>) -> Result<()> {
+    let account = format!("system:serviceaccount:{SYSTEM}:netclaim-controller");
+    for what in NOT_THE_CONTROLLERS {
+        ensure!(!test.cluster.may(&account, &[what.as_slice(), &["-A"]].concat()), "it may {}", what.join(" "));
+    }
+    ensure!(test.cluster.may(&account, &["patch", "networks.netclaim.dev/status"]), "it may not do its work");
+    let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
+    let controller = Writer { test, token: token.trim().to_owned() };
+    let words = "may only write ResourceSlices that belong to no node";
+    refused("a slice of a node", controller.slice("node0", "node0", "netclaim.dev"), &[words])?;
+    let words = "netclaim may only write ResourceSlices of the driver netclaim.dev";
+    refused("another driver's slice", controller.slice("node0", "any", "other.dev"), &[words])
 }
 
 /// Creates a claim of two drivers' devices, allocated on `node`, with the other driver's entry in its status.

@@ -4,14 +4,21 @@ use anyhow::{Result, ensure};
 use netclaim_tests::{Test, eventually};
 
 /// What nobody gets by Kubernetes' roles for users.
-const FORBIDDEN: [(&str, &str); 7] = [
+const FORBIDDEN: [(&str, &str); 14] = [
     ("create", "networks.netclaim.dev"),
     ("patch", "networks.netclaim.dev"),
     ("delete", "networks.netclaim.dev"),
     ("list", "uplinkpolicies.netclaim.dev"),
+    ("create", "uplinkpolicies.netclaim.dev"),
     ("list", "addressleases.netclaim.dev"),
+    ("create", "addressleases.netclaim.dev"),
+    ("delete", "addressleases.netclaim.dev"),
+    ("patch", "addressleases.netclaim.dev/status"),
+    ("create", "addressblocks.netclaim.dev"),
     ("delete", "addressblocks.netclaim.dev"),
     ("create", "deviceclasses.resource.k8s.io"),
+    ("create", "resourceslices.resource.k8s.io"),
+    ("patch", "nodes"),
 ];
 
 pub fn whoever_may_view_the_cluster_sees_networks_and_changes_none(test: &Test<'_>) -> Result<()> {

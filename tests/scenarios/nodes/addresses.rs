@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{attachment, claim, claim_template, list, pod, pod_of_template, text};
-use netclaim_tests::{CONTROLLER, SYSTEM, Test, eventually, long};
+use netclaim_tests::{AGENT_PODS, CONTROLLER, SYSTEM, Test, eventually, long};
 use serde_json::{Value, json};
 
 use crate::lost_nodes::lose;
@@ -444,6 +444,80 @@ pub fn an_address_that_another_claim_has_is_refused_with_its_name(test: &Test<'_
         &["FailedPrepareDynamicResources", "is none of the addresses that claims can ask for"],
     )
     .map(drop)
+}
+
+pub fn a_lease_that_an_admin_deletes_stays_until_its_pod_has_ended(test: &Test<'_>) -> Result<()> {
+    let network = network_with_reserved(test)?;
+    let ip = test.address(0, 204);
+    let on = |node: &str, name: &str| {
+        let mut object = pod(name, &[name]);
+        object["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        [asking(name, &network, &ip), object]
+    };
+    test.create(on("node0", "first"))?;
+    test.runs_with("first", &["net1"])?;
+    let lease = format!("{network}.{ip}");
+    eventually(30, "the controller has confirmed the lease", || {
+        let labels = test.cluster.get(&["addressleases", &lease])?["metadata"]["labels"].clone();
+        ensure!(labels["netclaim.dev/confirmed"] == "true", "{labels}");
+        Ok(())
+    })?;
+    test.cluster.kubectl(&["delete", "addresslease", &lease, "--wait=false"])?;
+    test.create(on("node1", "second"))?;
+    test.event("second", &["FailedPrepareDynamicResources", &format!("{ip} is taken by ResourceClaim")])?;
+    let deleted = test.cluster.get(&["addressleases", &lease])?;
+    ensure!(deleted["metadata"]["deletionTimestamp"].is_string(), "{deleted}");
+    ensure!(deleted["status"]["node"] == "node0", "{deleted}");
+    test.delete_pod("first")?;
+    test.runs_with("second", &["net1"])?;
+    ensure!(test.ip("second", "net1")? == ip, "{}", test.ip("second", "net1")?);
+    let lease = test.cluster.get(&["addressleases", &lease])?;
+    ensure!(lease["spec"]["holder"]["name"] == "second", "{lease}");
+    Ok(())
+}
+
+pub fn a_stolen_token_of_an_agent_takes_no_address_from_other_nodes(test: &Test<'_>) -> Result<()> {
+    let of_node = ["-n", SYSTEM, "pods", "-l", AGENT_PODS, "--field-selector=spec.nodeName=node2"];
+    let agent = test.cluster.get(&of_node)?["items"][0]["metadata"]["name"].clone();
+    let token = ["-n", SYSTEM, "create", "token", "netclaim-agent", "--bound-object-kind=Pod"];
+    let token = test.cluster.kubectl(&[token.as_slice(), &["--bound-object-name", &text(&agent)]].concat())?;
+    let thief = |args: &[&str], input: &str| test.cluster.kubectl_as(token.trim(), args, input);
+    let network = test.name("a");
+    let take = |host: u8| -> Result<String> {
+        let ip = test.address(0, host);
+        let name = format!("{network}.{ip}");
+        let holder = json!({"kind": "ResourceClaim", "namespace": "default", "name": "none", "uid": "none"});
+        let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
+            "metadata": {"name": name, "finalizers": ["netclaim.dev/addresses"]},
+            "spec": {"network": network, "address": ip, "holder": holder}});
+        thief(&["create", "--validate=false", "-f", "-"], &lease.to_string())?;
+        let status = r#"{"status":{"node":"node2"}}"#;
+        thief(&["patch", "addresslease", &name, "--subresource=status", "--type=merge", "-p", status], "")?;
+        Ok(name)
+    };
+    // All addresses that nodes hand out, and one that a claim is about to ask for.
+    let taken = (16..28).chain([29]).map(take).collect::<Result<Vec<_>>>()?;
+    test.network("a", |network| {
+        let range = json!({"subnet": test.subnet(0), "rangeStart": test.address(0, 16), "rangeEnd": test.address(0, 31)});
+        let reserved = [format!("{}-{}", test.address(0, 28), test.address(0, 31))];
+        with_addresses(network, json!({"ranges": [range], "reserved": reserved, "blockSize": {"ipv4": 30}}));
+        network["spec"]["allow"] = json!({"ips": true});
+    })?;
+    eventually(LEASED, "3 nodes have a block", || {
+        ensure!(blocks(test, &network)?.len() == 3, "{:?}", blocks(test, &network)?);
+        Ok(())
+    })?;
+    let mut pinned = pod("c", &["c"]);
+    pinned["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "node0"});
+    test.create([asking("c", &network, &test.address(0, 29)), pinned])?;
+    test.runs_with("c", &["net1"])?;
+    let own = format!("{network}.{}", test.address(0, 29));
+    eventually(60, "what was stolen is free", || {
+        for name in taken.iter().filter(|name| **name != own) {
+            ensure!(test.cluster.get(&["addressleases", name]).is_err(), "{name} is there");
+        }
+        Ok(())
+    })
 }
 
 pub fn a_mac_address_that_another_claim_has_is_refused_with_its_name(test: &Test<'_>) -> Result<()> {

@@ -61,6 +61,8 @@ fn main() -> ExitCode {
                 a_network_whose_addresses_are_all_reserved_serves_claims_that_ask,
                 no_pod_gets_an_address_that_another_one_has_from_an_ipam_of_before,
                 an_address_that_another_claim_has_is_refused_with_its_name,
+                a_lease_that_an_admin_deletes_stays_until_its_pod_has_ended,
+                a_stolen_token_of_an_agent_takes_no_address_from_other_nodes,
                 a_mac_address_that_another_claim_has_is_refused_with_its_name,
                 replicas_of_a_stateful_set_keep_their_addresses,
                 a_range_that_pods_use_is_given_up_when_they_have_ended,
