@@ -662,7 +662,7 @@ impl State {
         let mut actions = Vec::new();
         let mut of_pods = Vec::new();
         for (name, lease) in self.leases.all() {
-            let reference = LeaseRef {
+            let reference = || LeaseRef {
                 name: name.clone(),
                 uid: lease.uid.clone(),
                 resource_version: lease.resource_version.clone(),
@@ -675,9 +675,9 @@ impl State {
                 };
                 if let Some(why) = unused {
                     if lease.is_deleting || lease.has_own_name {
-                        actions.push(Action::ClearNode { lease: reference, node: node.clone(), why });
+                        actions.push(Action::ClearNode { lease: reference(), node: node.clone(), why });
                     } else {
-                        actions.push(Action::DeleteLease { lease: reference, holder: None });
+                        actions.push(Action::DeleteLease { lease: reference(), holder: None });
                     }
                     continue;
                 }
@@ -685,28 +685,28 @@ impl State {
                 match (lease.has_finalizer, lease.holder.kind) {
                     (false, _) => {}
                     (true, HolderKind::ResourceClaim) => {
-                        actions.push(Action::ReleaseLease { lease: reference, pod: None });
+                        actions.push(Action::ReleaseLease { lease: reference(), pod: None });
                     }
                     (true, HolderKind::Pod) => {
                         let pod = Some(lease.holder.clone());
-                        of_pods.push((name, Action::ReleaseLease { lease: reference, pod }));
+                        of_pods.push((name, Action::ReleaseLease { lease: reference(), pod }));
                     }
                 }
                 continue;
             } else if !lease.has_own_name {
-                actions.push(Action::DeleteLease { lease: reference, holder: None });
+                actions.push(Action::DeleteLease { lease: reference(), holder: None });
                 continue;
             } else if lease.holder.kind == HolderKind::Pod {
                 let holder = Some(lease.holder.clone());
-                of_pods.push((name, Action::DeleteLease { lease: reference, holder }));
+                of_pods.push((name, Action::DeleteLease { lease: reference(), holder }));
                 continue;
             } else if !claims.may_exist(&lease.holder.uid) {
                 let holder = Some(lease.holder.clone());
-                actions.push(Action::DeleteLease { lease: reference, holder });
+                actions.push(Action::DeleteLease { lease: reference(), holder });
                 continue;
             }
             if self.is_to_be_confirmed(lease, claims) {
-                actions.push(Action::ConfirmLease(reference));
+                actions.push(Action::ConfirmLease(reference()));
             }
         }
         let (after, before): (Vec<_>, Vec<_>) =

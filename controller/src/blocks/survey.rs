@@ -343,10 +343,6 @@ fn of_claim(claim: &Claim, driver: &str) -> Vec<Found> {
             Holder { kind: HolderKind::ResourceClaim, namespace, name, uid }
         }
     };
-    // The API server has checked the names.
-    let names = (claim.namespace().unwrap_or_default().parse(), name.parse());
-    let (Ok(namespace), Ok(name)) = names else { return Vec::new() };
-    let holder = Holder { kind, namespace, name, uid };
     let node = status.allocation.as_ref().and_then(|allocation| node_of(allocation.node_selector.as_ref()?));
     let mut found = Vec::new();
     for device in status.devices.iter().filter(|device| device.driver == driver) {
