@@ -159,7 +159,9 @@ impl Leases {
         let failed = |source| LeaseError::Request { address: address.clone(), lease: lease.clone(), source };
         let found = answered(self.api.get_opt(lease)).await.map_err(failed)?;
         let node = found.as_ref().and_then(|object| object.status.as_ref()?.node.as_deref());
-        let is_claims = found.as_ref().is_none_or(|object| object.spec.holder.uid == plan.owner.claim.uid);
+        // The controller leases to a pod what it finds that the pod has: in a new sandbox, the pod has it again.
+        let owners = [&plan.owner.claim.uid, &plan.owner.pod.uid];
+        let is_claims = found.as_ref().is_none_or(|object| owners.contains(&&object.spec.holder.uid));
         let is_confirmed = found.as_ref().is_some_and(|object| object.labels().contains_key(CONFIRMED_LABEL));
         // The lock by name is among leases: a node may have the address of earlier. No block has that of a confirmed lease.
         if node.is_none()
@@ -522,6 +524,25 @@ mod tests {
         );
         let finalizers = server.0.lock().unwrap()["storage.10.20.0.200"]["metadata"]["finalizers"].clone();
         assert_eq!(finalizers, json!([BLOCK_FINALIZER]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_the_controller_found_in_a_pod_is_that_pods() {
+        let server = Server::default();
+        let lease = "storage.10.20.0.200";
+        let found = |pod: &str| {
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
+                "metadata": {"name": lease, "resourceVersion": "1", "labels": {CONFIRMED_LABEL: "true"}},
+                "spec": {"network": "storage", "address": "10.20.0.200",
+                    "holder": {"kind": "Pod", "namespace": "default", "name": pod, "uid": pod}}})
+        };
+        let leases = server.leases("a");
+        server.0.lock().unwrap().insert(lease.to_owned(), found("p"));
+        leases.take(&plan("one"), no_block).await.expect("its pod has it");
+        assert_eq!(server.node(), "a");
+        server.0.lock().unwrap().insert(lease.to_owned(), found("other"));
+        let error = leases.take(&plan("one"), no_block).await.expect_err("another pod has it");
+        assert!(error.to_string().starts_with("10.20.0.200 is taken by Pod default/other"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]
