@@ -71,6 +71,8 @@ use crate::metrics::Metrics;
 use crate::reconciler::Settings;
 
 pub use args::Args;
+#[doc(hidden)]
+pub use blocks::door;
 pub use leader::LostLease;
 
 /// Returns what the controller's metrics are.

@@ -35,6 +35,8 @@
 mod agent;
 pub mod blocks;
 mod devices;
+#[doc(hidden)]
+pub mod door;
 mod dra;
 mod dump;
 #[cfg(test)]

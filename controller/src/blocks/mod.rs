@@ -11,6 +11,8 @@
 
 mod asks;
 mod claims;
+#[doc(hidden)]
+pub mod door;
 mod shown;
 mod store;
 mod survey;

@@ -23,7 +23,7 @@ use crate::node_objects::Nodes;
 const UNSEEN: Duration = Duration::from_secs(30);
 
 /// All AddressBlocks by name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Blocks {
     known: BTreeMap<String, Block>,
     /// The list in progress.
@@ -168,7 +168,7 @@ impl Blocks {
 }
 
 /// All AddressLeases by name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Leases {
     known: BTreeMap<String, Lease>,
     /// The list in progress.

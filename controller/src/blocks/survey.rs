@@ -53,7 +53,7 @@ const PAGE: u32 = 200;
 const DIGEST_BITS: u32 = 53;
 
 /// Which pools have been looked through.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Survey {
     /// The digests of the pools that were looked through by this leader.
     done: BTreeMap<PoolKey, i64>,
@@ -72,7 +72,7 @@ pub(super) struct Survey {
 /// A pool that is to be looked through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pool {
-    digest: i64,
+    pub(super) digest: i64,
     /// The addresses that pods may get of it, sorted and disjoint.
     spans: Vec<Span>,
     /// The Networks that draw from it.
@@ -82,7 +82,7 @@ pub(super) struct Pool {
 /// What one survey needs.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
-    pools: BTreeMap<PoolKey, Pool>,
+    pub(super) pools: BTreeMap<PoolKey, Pool>,
     /// What the blocks and leases of all pools have.
     known: Known,
 }
@@ -100,10 +100,10 @@ struct Known {
 /// What a survey has found and written.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed {
-    pools: BTreeMap<PoolKey, i64>,
-    leases: BTreeMap<String, HeldAddress>,
+    pub(super) pools: BTreeMap<PoolKey, i64>,
+    pub(super) leases: BTreeMap<String, HeldAddress>,
     /// Pools of which two pods have one address.
-    shared: BTreeSet<PoolKey>,
+    pub(super) shared: BTreeSet<PoolKey>,
 }
 
 impl Survey {
@@ -318,12 +318,12 @@ struct NetworkData {
 
 /// An address that a pod has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
-    address: IpAddr,
+pub(super) struct Found {
+    pub(super) address: IpAddr,
     /// `None` if it has it on a link's own device.
-    network: Option<NetworkName>,
-    node: Option<String>,
-    holder: Holder,
+    pub(super) network: Option<NetworkName>,
+    pub(super) node: Option<String>,
+    pub(super) holder: Holder,
 }
 
 /// Returns the addresses that a claim's pod has of the driver.
@@ -390,7 +390,7 @@ impl Task {
     }
 
     /// Returns the leases that a found address needs. `specs` are the Networks that can be read.
-    fn leases(
+    pub(super) fn leases(
         &self,
         found: &Found,
         specs: &BTreeMap<NetworkName, NetworkSpec>,

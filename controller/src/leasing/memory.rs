@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{BlockRef, MOVE_INTERVAL, MOVE_PATIENCE, Phase, REST, World};
 
 /// What the API server does not store.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Memory {
     /// Since when nodes with blocks or leases have had no Node object.
     gone: BTreeMap<String, Instant>,

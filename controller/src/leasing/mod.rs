@@ -111,7 +111,7 @@ impl Draw {
 }
 
 /// An address that an AddressLease holds.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HeldAddress {
     pub(crate) pool: PoolKey,
     pub(crate) network: NetworkName,
@@ -206,7 +206,7 @@ pub(crate) struct Plan {
 }
 
 /// One AddressBlock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BlockRef {
     pub(crate) name: String,
     pub(crate) uid: String,
@@ -274,7 +274,7 @@ impl Supply {
 }
 
 /// The safety time.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Hash)]
 struct Safety(Duration);
 
 impl Safety {
@@ -290,7 +290,7 @@ impl Safety {
 }
 
 /// Decides about blocks, and remembers between two plans what the API server does not store.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(crate) struct Leasing {
     safety: Safety,
     memory: Memory,

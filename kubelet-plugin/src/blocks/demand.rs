@@ -57,7 +57,7 @@ pub struct Report {
 }
 
 /// What is remembered of one family of a Network.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Hash)]
 pub struct Demand {
     /// Number of attachments at the last look, and since when.
     used: Option<(u64, Instant)>,

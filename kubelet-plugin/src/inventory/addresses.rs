@@ -114,7 +114,7 @@ impl Block {
 }
 
 /// Returns the addresses of each Network that has any. Of the `scarce` ones no block is free; `pools` are the valid AddressPools.
-pub(super) fn addresses(
+pub(crate) fn addresses(
     networks: &BTreeMap<NetworkName, NetworkSpec>,
     scarce: &BTreeSet<NetworkName>,
     pools: &BTreeMap<String, AddressPoolSpec>,

@@ -30,6 +30,7 @@ mod uplink;
 mod uplinks;
 pub mod watch;
 
+pub(crate) use addresses::addresses as addresses_of;
 pub use addresses::{Block, NodeAddresses, OwnBlock, OwnBlocks};
 pub use node_scope::node_scope;
 pub use selection::{Inventory, selects};

@@ -28,7 +28,7 @@ const MAX_HOST_BITS: u8 = 16;
 pub type ForeignAddresses = BTreeMap<NetworkName, BTreeSet<IpAddr>>;
 
 /// What is kept from one choice to the next.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Hash)]
 pub struct Book {
     /// UIDs of blocks that the node has given back, which no new plan may name.
     pub retired: BTreeSet<String>,
@@ -125,7 +125,7 @@ pub fn sandboxes_of_named<A: Attach, O: Observer<Owner = Owner>>(
 ///
 /// # Errors
 /// It asks for what it may not have, or the node has no address left.
-pub(super) fn ipam(
+pub(crate) fn ipam(
     network: &NetworkName,
     of_node: &NodeAddresses,
     merged: &Merged,
@@ -190,17 +190,17 @@ fn addresses(chosen: &[Choice], leases: Vec<AskedAddress>) -> Addresses {
 
 /// What the node has of a Network now.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Now<'a> {
+pub(crate) struct Now<'a> {
     /// Its name.
-    pub(super) network: &'a NetworkName,
+    pub(crate) network: &'a NetworkName,
     /// The Network; `None` where it is gone, invalid or not for this node.
-    pub(super) spec: Option<&'a NetworkSpec>,
+    pub(crate) spec: Option<&'a NetworkSpec>,
     /// Its addresses, if it has any.
-    pub(super) of_node: Option<&'a NodeAddresses>,
+    pub(crate) of_node: Option<&'a NodeAddresses>,
     /// The blocks of the node.
-    pub(super) own: &'a OwnBlocks,
+    pub(crate) own: &'a OwnBlocks,
     /// The name of the node.
-    pub(super) node: &'a str,
+    pub(crate) node: &'a str,
 }
 
 /// Returns the plan by which to attach now, if it is another one than `plan`, of which nothing is attached or owed. Others have what
@@ -208,7 +208,7 @@ pub(super) struct Now<'a> {
 ///
 /// # Errors
 /// Why the plan cannot be carried out now: with another address of the Network, or with that for which its claim asks.
-pub(super) fn revised(
+pub(crate) fn revised(
     plan: &Plan,
     now: Now<'_>,
     taken: &TakenAddresses,

@@ -19,7 +19,7 @@ const LEASED: u64 = 20;
 const NODE_GONE: u64 = 120;
 
 /// Has a Network hand out these addresses.
-fn with_addresses(network: &mut Value, addresses: Value) {
+pub(crate) fn with_addresses(network: &mut Value, addresses: Value) {
     network["spec"]["addresses"] = addresses;
     network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
 }
@@ -36,14 +36,14 @@ pub fn network(test: &Test<'_>, addresses: Value, nodes: usize) -> Result<String
 }
 
 #[derive(Debug)]
-struct Block {
-    name: String,
-    node: String,
+pub(crate) struct Block {
+    pub(crate) name: String,
+    pub(crate) node: String,
     cidr: String,
 }
 
 /// The blocks of a Network.
-fn blocks(test: &Test<'_>, network: &str) -> Result<Vec<Block>> {
+pub(crate) fn blocks(test: &Test<'_>, network: &str) -> Result<Vec<Block>> {
     let all = test.cluster.get(&["addressblocks"])?;
     let of_network = list(&all["items"]).filter(|block| block["spec"]["network"] == network);
     Ok(of_network
@@ -56,7 +56,7 @@ fn blocks(test: &Test<'_>, network: &str) -> Result<Vec<Block>> {
 }
 
 /// Makes sure that no address is in two pods; returns the pods by address.
-fn no_duplicates(test: &Test<'_>, pods: &[String], families: usize) -> Result<BTreeMap<String, String>> {
+pub(crate) fn no_duplicates(test: &Test<'_>, pods: &[String], families: usize) -> Result<BTreeMap<String, String>> {
     let mut owners: BTreeMap<String, String> = BTreeMap::new();
     for pod in pods {
         let interface = test.interface(pod, "net1")?;
@@ -274,7 +274,7 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
 }
 
 /// A claim for an address of the reserved part.
-fn asking(name: &str, class: &str, ip: &str) -> Value {
+pub(crate) fn asking(name: &str, class: &str, ip: &str) -> Value {
     let mut claim = claim(name, class);
     claim["spec"]["devices"]["config"] = json!([attachment(json!({"ips": [ip]}))]);
     claim

@@ -17,6 +17,7 @@ mod explaining;
 mod lost_nodes;
 mod placement;
 mod segments;
+mod views;
 mod whereabouts;
 
 use addresses::*;
@@ -28,6 +29,7 @@ use explaining::*;
 use lost_nodes::*;
 use placement::*;
 use segments::*;
+use views::*;
 use whereabouts::*;
 
 fn main() -> ExitCode {
@@ -76,6 +78,9 @@ fn main() -> ExitCode {
                 sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other,
                 pods_start_without_the_controller_while_blocks_last,
                 a_controller_that_dies_while_it_leases_hands_out_nothing_twice,
+                a_leader_with_an_old_view_gives_no_address_twice,
+                what_came_and_went_without_a_controller_gives_no_address_twice,
+                agents_and_a_controller_that_die_between_two_writes_leave_nothing,
                 addresses_stay_unique_while_the_api_server_is_away,
                 addresses_of_a_deleted_node_return_after_the_safety_time,
                 pods_of_a_drained_node_start_on_other_nodes,

@@ -1,0 +1,305 @@
+//! The door for the model of the whole (`tests/model`): what one controller decides about the objects that it has seen, without
+//! its requests. Nothing else uses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use kube::api::DynamicObject;
+use kube::runtime::watcher::Event;
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{
+    AddressBlock, AddressBlockSpec, AddressLease, AddressLeaseSpec, AddressPoolSpec, AddressTotals,
+    BlockSize, Holder, PoolKey,
+};
+use netclaim_api::network::NetworkSpec;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::store::{Blocks, Leases};
+use super::survey::{Found, Survey, Surveyed, Task};
+use super::{AVOID, Demand, RETRY};
+use crate::leasing::{Draw, Leasing, Places, World};
+
+/// One controller: what it has seen of blocks and leases, and what it remembers.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    leasing: Leasing,
+    blocks: Blocks,
+    leases: Leases,
+    sizes: BTreeMap<PoolKey, BlockSize>,
+    avoided: BTreeMap<(PoolKey, IpNet), Instant>,
+    survey: Survey,
+    in_flight: BTreeSet<String>,
+    /// Requests that failed, and when they may be made again.
+    delayed: BTreeMap<String, Instant>,
+}
+
+/// The other objects that it has seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// The Networks, each with whether it is accepted.
+    pub networks: &'a BTreeMap<NetworkName, (NetworkSpec, bool)>,
+    /// The accepted AddressPools.
+    pub pools: &'a BTreeMap<String, AddressPoolSpec>,
+    /// The nodes that publish all Networks.
+    pub publishing: &'a BTreeSet<String>,
+    /// The names of all Node objects.
+    pub nodes: &'a BTreeSet<String>,
+    /// For each Network, the nodes for which pods wait.
+    pub waiting: &'a BTreeMap<NetworkName, BTreeSet<String>>,
+}
+
+/// A request to the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "as the writes are called")]
+pub enum Request {
+    Record {
+        pool: PoolKey,
+        totals: AddressTotals,
+    },
+    Create(AddressBlockSpec),
+    Delete {
+        name: String,
+        uid: String,
+    },
+    Release {
+        name: String,
+        uid: String,
+        node: String,
+    },
+    Hold {
+        name: String,
+        uid: String,
+    },
+    /// Look for addresses that pods have from before: the next call is that of [`Controller::survey`].
+    Survey,
+}
+
+/// An address that the status of a claim has.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Written {
+    pub address: IpAddr,
+    pub network: NetworkName,
+    pub node: String,
+    pub holder: Holder,
+}
+
+impl Request {
+    fn key(&self) -> String {
+        match self {
+            Self::Record { pool, .. } => format!("record {pool}"),
+            Self::Create(spec) => format!("create {}", spec.name()),
+            Self::Delete { name, .. } => format!("delete {name}"),
+            Self::Release { name, .. } => format!("release {name}"),
+            Self::Hold { name, .. } => format!("hold {name}"),
+            Self::Survey => "survey".to_owned(),
+        }
+    }
+}
+
+/// How the API server answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Answer {
+    Done,
+    Recorded(BlockSize),
+    /// Another writer was faster, or the object is gone.
+    Overtaken,
+    Failed,
+}
+
+impl Controller {
+    /// A controller that has just begun to lead.
+    pub fn new(safety: Duration, now: Instant) -> Self {
+        Self {
+            leasing: Leasing::new(safety),
+            blocks: Blocks::default(),
+            leases: Leases::default(),
+            sizes: BTreeMap::new(),
+            avoided: BTreeMap::new(),
+            survey: Survey::new(now),
+            in_flight: BTreeSet::new(),
+            delayed: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in what the watch shows of a block; `None` for one that is gone.
+    pub fn see_block(&mut self, name: &str, block: Option<&AddressBlock>, now: Instant) {
+        self.blocks.apply(event(name, block), now);
+    }
+
+    /// Takes in what the watch shows of a lease; `None` for one that is gone.
+    pub fn see_lease(&mut self, name: &str, lease: Option<&AddressLease>, now: Instant) {
+        if lease.is_none()
+            && let Some(held) = self.leases.all().get(name).and_then(|lease| lease.held.as_ref())
+        {
+            self.survey.released(&held.pool);
+        }
+        self.leases.apply(event(name, lease), now);
+    }
+
+    /// Plans, and returns what is to be asked of the API server.
+    pub fn plan(&mut self, seen: &Seen<'_>, now: Instant) -> Vec<Request> {
+        for spec in self.blocks.expire_pending(now) {
+            self.avoided.insert((spec.key(), spec.cidr), now + AVOID);
+        }
+        self.avoided.retain(|_, until| *until > now);
+        self.delayed.retain(|_, until| *until > now);
+        let demand = demand(seen);
+        self.survey.observe(&demand, now);
+        self.sizes.retain(|key, _| demand.pools.contains_key(key));
+        let mut held = self.leases.held(&demand.pools);
+        held.extend(self.survey.held());
+        let waiting = seen.waiting.iter().map(|(network, nodes)| {
+            let places = nodes.iter().map(|node| Places::Nodes(BTreeSet::from([node.clone()])));
+            (network.clone(), places.collect())
+        });
+        let mut plan = self.leasing.plan(
+            &World {
+                networks: &demand.networks,
+                pools: &demand.pools,
+                sizes: &self.sizes,
+                blocks: self.blocks.all(),
+                held: &held,
+                avoided: &self.avoided,
+                lease_nodes: &self.leases.nodes(),
+                nodes: seen.nodes,
+                unready: &BTreeSet::new(),
+                waiting: &waiting.collect(),
+            },
+            now,
+        );
+        let unsurveyed = self.survey.missing(&demand);
+        plan.create.retain(|block| !unsurveyed.contains_key(&block.key()));
+        let is_due = unsurveyed.keys().any(|key| self.survey.due(key) <= now);
+        let mut requests: Vec<Request> =
+            plan.record.into_iter().map(|(pool, totals)| Request::Record { pool, totals }).collect();
+        requests.extend(plan.create.into_iter().map(Request::Create));
+        requests.extend(
+            plan.delete.into_iter().map(|block| Request::Delete { name: block.name, uid: block.uid }),
+        );
+        requests.extend(plan.release.into_iter().map(|block| {
+            let node = self.blocks.all().get(&block.name).map(|block| block.spec.node.clone());
+            Request::Release { name: block.name, uid: block.uid, node: node.unwrap_or_default() }
+        }));
+        let holds = plan.hold.into_iter();
+        requests.extend(holds.map(|block| Request::Hold { name: block.name, uid: block.uid }));
+        requests.extend(is_due.then_some(Request::Survey));
+        let delayed = &self.delayed;
+        requests
+            .retain(|request| !delayed.contains_key(&request.key()) && self.in_flight.insert(request.key()));
+        for request in &requests {
+            if let Request::Create(spec) = request {
+                self.blocks.add_pending(spec.clone(), now);
+            }
+        }
+        requests
+    }
+
+    /// Looks through what the claims have. Returns the leases to make, each with its node.
+    pub fn survey(
+        &mut self,
+        seen: &Seen<'_>,
+        written: &[Written],
+        now: Instant,
+    ) -> Vec<(String, AddressLeaseSpec, String)> {
+        let demand = demand(seen);
+        let mut pools = self.survey.missing(&demand);
+        pools.retain(|key, _| self.survey.due(key) <= now);
+        let task = Task::new(pools, &demand, &self.blocks, &self.leases);
+        let specs = seen.networks.iter().map(|(name, (spec, _))| (name.clone(), spec.clone())).collect();
+        let mut surveyed = Surveyed::default();
+        let mut made = Vec::new();
+        for Written { address, network, node, holder } in written {
+            let (network, node) = (Some(network.clone()), Some(node.clone()));
+            let found = Found { address: *address, network, node, holder: holder.clone() };
+            for (name, spec, held) in task.leases(&found, &specs) {
+                if surveyed.leases.contains_key(&name) {
+                    surveyed.shared.insert(held.pool);
+                    continue;
+                }
+                made.push((name.clone(), spec, found.node.clone().unwrap_or_default()));
+                surveyed.leases.insert(name, held);
+            }
+        }
+        surveyed.pools = task.pools.into_iter().map(|(key, pool)| (key, pool.digest)).collect();
+        self.survey.finish(surveyed, now);
+        made
+    }
+
+    /// Takes in the answer to a request.
+    pub fn finish(&mut self, request: &Request, answer: Answer, now: Instant) {
+        self.in_flight.remove(&request.key());
+        match (request, answer) {
+            (_, Answer::Failed) => {
+                if let Request::Create(spec) = request {
+                    self.blocks.remove_pending(&spec.name());
+                }
+                self.delayed.insert(request.key(), now + RETRY);
+            }
+            (Request::Record { pool, .. }, Answer::Recorded(size)) => {
+                self.sizes.insert(pool.clone(), size);
+            }
+            (Request::Create(spec), Answer::Overtaken) if !self.blocks.has(spec) => {
+                self.avoided.insert((spec.key(), spec.cidr), now + AVOID);
+            }
+            (Request::Delete { name, uid }, _) => self.blocks.set_deleting(name, uid),
+            _ => {}
+        }
+    }
+}
+
+/// Returns what the Networks draw from, and the pools.
+fn demand(seen: &Seen<'_>) -> Demand {
+    let mut pools: BTreeMap<PoolKey, AddressPoolSpec> =
+        seen.pools.iter().map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone())).collect();
+    let mut draws = BTreeMap::new();
+    for (name, (spec, is_accepted)) in seen.networks {
+        let draw = match &spec.addresses {
+            _ if !is_accepted => Draw::Unknown,
+            None => Draw::Nothing,
+            Some(addresses) => {
+                let pool = addresses.key(name);
+                pools.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
+                Draw::From { pool, nodes: seen.publishing.clone(), selected: seen.nodes.clone() }
+            }
+        };
+        draws.insert(name.clone(), draw);
+    }
+    Demand { networks: draws, pools, ..Demand::default() }
+}
+
+fn event(name: &str, object: Option<&impl Serialize>) -> Event<DynamicObject> {
+    let read = |object| serde_json::from_value(serde_json::to_value(object).ok()?).ok();
+    match object.and_then(read) {
+        Some(object) => Event::Apply(object),
+        None => Event::Delete(DynamicObject {
+            types: None,
+            metadata: kube::api::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+            data: serde_json::Value::Null,
+        }),
+    }
+}
+
+impl Hash for Controller {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.leasing.hash(state);
+        for (name, block) in self.blocks.all() {
+            (name, &block.uid, &block.spec.node, block.spec.network.as_str()).hash(state);
+            (block.phase as u8, block.has_finalizer, block.used, block.wanted, block.reported).hash(state);
+            block.holders.len().hash(state);
+        }
+        for (name, lease) in self.leases.all() {
+            (name, &lease.uid, &lease.resource_version, lease.node.as_ref().map(|node| node.as_str()))
+                .hash(state);
+            (lease.is_deleting, lease.is_confirmed).hash(state);
+        }
+        self.survey.hash(state);
+        self.sizes.keys().for_each(|key| key.hash(state));
+        (&self.avoided, &self.in_flight, &self.delayed).hash(state);
+    }
+}
