@@ -6,13 +6,16 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::text;
-use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually, long, project};
+use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually, holds, long, project};
 use serde_json::json;
 
 use crate::addresses::network as leased;
 
 /// Seconds until kubelets have noticed, all of them, which pods are gone: they look once a minute.
 const NOTICED: u64 = 180;
+
+/// Seconds in which an agent with a short `--gc-period` collects addresses.
+const COLLECTED: u64 = 5;
 
 /// The addresses of `net1` in all sandboxes of the scenario, also of pods that the API server does not know. Fails if one is in two.
 fn addresses(test: &Test<'_>) -> Result<BTreeMap<String, String>> {
@@ -276,8 +279,9 @@ pub fn an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods(test:
 }
 
 pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test<'_>) -> Result<()> {
-    let addresses_of = json!({"ranges": [{"subnet": test.subnet(0)}]});
-    let network = leased(test, addresses_of, 3)?;
+    // Large blocks: addresses that the agent has forgotten count twice, as somebody else's and by their claims.
+    let ranges = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 27}});
+    let network = leased(test, ranges, 3)?;
     let set = |setting: &str| {
         test.cluster.set_agent_env(&[setting])?;
         test.cluster.agent_ready()
@@ -297,6 +301,11 @@ pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test
             test.pod_on("node0", name, &network)?;
         }
         run(test, &new)?;
+        holds(COLLECTED, "all addresses stay taken", || {
+            let leases = test.cluster.node().leases()?;
+            ensure!(leases.len() == old.len() + new.len(), "{leases:?}");
+            Ok(())
+        })?;
         meanwhile_unique(test, 60, "the agent says that the journal was lost", || {
             let forgotten = gauge(test, "node0", "netclaim_forgotten_addresses")?;
             ensure!(forgotten == 3, "it has forgotten {forgotten} addresses");
@@ -319,7 +328,7 @@ pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: 
     let network = leased(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
     test.pod_on("node0", "damaged", &network)?;
     run(test, &["damaged".to_owned()])?;
-    let address = test.ip("damaged", "net1")?;
+    let (address, sandbox) = (test.ip("damaged", "net1")?, test.sandbox("damaged")?.sandbox);
     let uid = text(&test.get("pod", "damaged")?["metadata"]["uid"]);
     let file = format!("/var/lib/netclaim/journal/{uid}_*.json");
     let on_node = |script: &str| test.cluster.on_node(&["bash", "-c", script]);
@@ -348,7 +357,9 @@ pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: 
     );
     let leases = test.cluster.node().leases()?;
     ensure!(leases.iter().any(|(lease, _)| lease.ends_with(&format!("/{address}"))), "{leases:?}");
-    on_node(&format!("rm {file} /var/lib/cni/networks/netclaim-{network}/{address}"))?;
+    on_node(&format!(
+        "rm {file} /var/lib/cni/networks/netclaim-{network}/{address} /var/lib/netclaim/cni/results/netclaim-{network}-{sandbox}-net1"
+    ))?;
     test.cluster.replace_agent()?;
     unreadable(0)?;
     // The kubelet retries.
