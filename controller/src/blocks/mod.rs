@@ -866,7 +866,7 @@ mod tests {
     /// The Network `storage`, whose only block the node `a` has.
     fn scarce(state: &mut State) {
         let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock",
-            "metadata": {"name": "storage.10.20.0.0-30", "uid": "u"},
+            "metadata": {"name": "storage.10.20.0.0-30", "uid": "u", "finalizers": [netclaim_api::addresses::BLOCK_FINALIZER]},
             "spec": {"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}});
         state.blocks.apply(watcher::Event::Apply(serde_json::from_value(block).unwrap()), Instant::now());
         let pool: AddressPoolSpec = serde_json::from_value(

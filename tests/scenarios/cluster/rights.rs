@@ -356,7 +356,11 @@ const NOT_THE_CONTROLLERS: [[&str; 2]; 18] = [
 pub fn a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node(test: &Test<'_>) -> Result<()> {
     let account = format!("system:serviceaccount:{SYSTEM}:netclaim-controller");
     for what in NOT_THE_CONTROLLERS {
-        ensure!(!test.cluster.may(&account, &[what.as_slice(), &["-A"]].concat()), "it may {}", what.join(" "));
+        ensure!(
+            !test.cluster.may(&account, &[what.as_slice(), &["-A"]].concat()),
+            "it may {}",
+            what.join(" ")
+        );
     }
     ensure!(test.cluster.may(&account, &["patch", "networks.netclaim.dev/status"]), "it may not do its work");
     let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;

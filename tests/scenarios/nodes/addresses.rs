@@ -475,7 +475,8 @@ pub fn a_stolen_token_of_an_agent_takes_no_address_from_other_nodes(test: &Test<
     let of_node = ["-n", SYSTEM, "pods", "-l", AGENT_PODS, "--field-selector=spec.nodeName=node2"];
     let agent = test.cluster.get(&of_node)?["items"][0]["metadata"]["name"].clone();
     let token = ["-n", SYSTEM, "create", "token", "netclaim-agent", "--bound-object-kind=Pod"];
-    let token = test.cluster.kubectl(&[token.as_slice(), &["--bound-object-name", &text(&agent)]].concat())?;
+    let token =
+        test.cluster.kubectl(&[token.as_slice(), &["--bound-object-name", &text(&agent)]].concat())?;
     let thief = |args: &[&str], input: &str| test.cluster.kubectl_as(token.trim(), args, input);
     let network = test.name("a");
     let take = |host: u8| -> Result<String> {
