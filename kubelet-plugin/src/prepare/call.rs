@@ -2,8 +2,7 @@
 //!
 //! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -770,6 +769,8 @@ async fn answer<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::net::IpAddr;
     use std::path::Path;
 
     use http::{Request, Response, StatusCode};
