@@ -170,7 +170,8 @@ fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
     let of_cache = cached.into_iter().filter(is_ours).map(|Cached { list, attachment, .. }| {
         let Attachment { if_name, args, capability_args, .. } = attachment;
         let args = args.into_iter().filter(|(key, _)| key != OF_A_POD).collect();
-        (list.name().clone(), Spec { if_name, conflist: list, args, capability_args })
+        let spec = Spec { tenant: String::new(), if_name, conflist: list, args, capability_args };
+        (spec.conflist.name().clone(), spec)
     });
     let mut kept: BTreeMap<ListName, Spec> = of_cache.collect();
     for entry in fs::read_dir(data_dir).into_iter().flatten().flatten() {
@@ -196,6 +197,7 @@ fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation
     let list =
         json!({"cniVersion": "1.0.0", "name": network, "plugins": [{"type": HOST_LOCAL, "ipam": ipam}]});
     Some(Spec {
+        tenant: String::new(),
         if_name: reservation.if_name.as_deref().unwrap_or("net1").parse().ok()?,
         conflist: NetworkList::parse(list.to_string().as_bytes()).ok()?,
         args: BTreeMap::new(),
