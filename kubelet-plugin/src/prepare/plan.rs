@@ -415,6 +415,26 @@ fn segment(
     }
 }
 
+/// Makes sure that a plan's segmentation id is still its Network's: it is carried out again in each sandbox of its pod. The id of a
+/// Network that is gone stays the pod's until another Network has it.
+pub(super) fn keeps_segment(
+    plan: &Plan,
+    network: &NetworkName,
+    inventory: &Inventory,
+) -> Result<(), DeviceError> {
+    let Some(Segment { space, id }) = &plan.owner.segment else { return Ok(()) };
+    let segments = devices::segments(inventory, &[]);
+    let has_it = |name: &NetworkName| segments.get(name).is_some_and(|ids| ids.contains(id));
+    let is_there = |(name, spec): (&NetworkName, &NetworkSpec)| {
+        has_it(name) && devices::space(name, spec, inventory) == *space
+    };
+    let is_free = !inventory.networks.contains_key(network) && !inventory.networks.iter().any(is_there);
+    if has_it(network) || is_free {
+        return Ok(());
+    }
+    Err(DeviceError::SegmentGone { id: *id, network: network.to_string(), space: space.clone() })
+}
+
 fn none_chosen(network: &NetworkName, segmentation: &Segmentation) -> DeviceError {
     let ids = segmentation.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let example = segmentation.ids().first().copied().unwrap_or_default();
@@ -773,6 +793,29 @@ mod tests {
         network(&mut shared, "z-other", json!(["100-101"]));
         shared.networks.remove(&"a-other".parse().expect("a name"));
         assert_eq!(segments(&shared, &claim, &[]), Ok(vec![json!(101)]));
+    }
+
+    #[test]
+    fn an_id_that_was_taken_from_its_network_is_given_to_no_new_sandbox() {
+        let inventory = segmented("Node");
+        let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
+        let node = Node { name: "node0", inventory: &inventory, namespace_labels: &labels };
+        let made = plans(&claim(&[("net-seg", None)]), node, &Taken::default()).expect("planned");
+        let seg: NetworkName = "seg".parse().expect("a name");
+        let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();
+        assert!(keeps(&inventory));
+        let gone = Inventory { networks: BTreeMap::new(), ..segmented("Node") };
+        assert!(keeps(&gone), "nobody else has it");
+        let mut spec = inventory.networks[&seg].clone();
+        let other = |spec: &NetworkSpec, rest: &Inventory| {
+            let mut networks = rest.networks.clone();
+            networks.insert("a-other".parse().expect("a name"), spec.clone());
+            Inventory { networks, ..segmented("Node") }
+        };
+        assert!(!keeps(&other(&spec, &gone)) && !keeps(&other(&spec, &inventory)), "it is another Network's");
+        spec.segmentation.as_mut().expect("ids").ids = serde_json::from_value(json!([101])).expect("ids");
+        assert!(keeps(&other(&spec, &inventory)));
+        assert!(!keeps(&Inventory { networks: BTreeMap::from([(seg.clone(), spec)]), ..segmented("Node") }));
     }
 
     #[test]

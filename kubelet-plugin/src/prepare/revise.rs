@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, blocks_of};
 use super::call::Turn;
 use super::leases::Leases;
-use super::plan::DeviceError;
+use super::plan::{DeviceError, keeps_segment};
 use crate::devices::addresses::{foreign, journalled_lists, leases_dirs};
 use crate::gate::keeper::{GateKeeper, Revise};
 use crate::inventory::{Inventory, OwnBlocks};
@@ -65,6 +65,7 @@ impl<N: Attach> Reviser<N> {
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
         let Some(news) = self.news(plan, &network).await else { return self.without_news(plan) };
         let failed = |error: DeviceError| Failure::of(&error);
+        keeps_segment(plan, &network, &news.inventory).map_err(failed)?;
         let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
         match addresses::revised(plan, self.now(&news, &network), &taken) {
             // After a failure it is looked for what others have: the plugin may have met that.
