@@ -103,15 +103,18 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         if !network.as_str().starts_with(&conflist_name("")) {
             return true;
         }
+        // The journal is read before and after the rest: a plan comes before its address, and goes after it.
+        let mut known = self.attacher.sandbox_ids();
         let Some(live) = self.sandboxes.ids() else {
             tracing::debug!(%network, "gc waits until the runtime has listed its sandboxes");
             return false;
         };
         let dir = default_reservations_dir(network.as_str());
         let read = tokio::task::spawn_blocking(move || reservations(&dir)).await;
-        // Without the files GC releases no address, either. The journal is read after them: a plan comes before its address.
+        // Without the files GC releases no address, either.
         let reserved = read.ok().and_then(Result::ok).unwrap_or_default();
-        let found = unknown(&reserved, &live, &self.attacher.sandbox_ids());
+        known.extend(self.attacher.sandbox_ids());
+        let found = unknown(&reserved, &live, &known);
         if !found.is_empty() && forgotten.get(network) != Some(&found) {
             let addresses = found.iter().cloned().collect::<Vec<_>>().join(", ");
             tracing::error!(

@@ -454,7 +454,9 @@ pub fn a_node_object_that_was_deleted_by_mistake_costs_no_address(test: &Test<'_
     for name in &again {
         test.pod_on("node2", name, &network)?;
     }
-    run(test, &again)
+    run(test, &again)?;
+    // The kubelet releases the claims of the pods that were deleted with the Node object when it next looks.
+    meanwhile_unique(test, NOTICED, "nothing is left of the deleted pods", || test.nodes_are_clean())
 }
 
 /// The kubelet of node2 under another name of the node, until it is dropped.
