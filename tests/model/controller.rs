@@ -25,7 +25,7 @@ pub struct Controller {
     pub requests: Vec<Request>,
     /// How fast its clock runs, in percent.
     rate: u32,
-    /// Until when it does not plan anything, because it saw nothing new.
+    /// Whether something is new since its last plan.
     pub is_due: bool,
 }
 

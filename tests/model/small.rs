@@ -262,7 +262,7 @@ impl Small {
                 if let Err(wrong) = next.world.check() {
                     panic!("{title}: {wrong}\n{}", trace(&from, print));
                 }
-                if print % PROMISE == 0 {
+                if print.is_multiple_of(PROMISE) {
                     promises += 1;
                     if let Err(wrong) = next.world.clone().heal(80) {
                         panic!(
