@@ -122,7 +122,8 @@ pub(crate) async fn run(
     };
     let questions = dump.part("addresses");
     let driver = settings.driver.clone();
-    let leasing = blocks::run(client.clone(), driver, after, metrics.clone(), needed, report, saw, questions);
+    let leasing =
+        blocks::run((client.clone(), driver), after, metrics.clone(), needed, report, saw, questions);
     let showing = explaining::answer(dump.part("waitingPods"), unscheduled.as_deref());
     let channels = Channels { demand, leased, questions: dump.part("objects") };
     tokio::select! {

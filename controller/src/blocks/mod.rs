@@ -139,8 +139,7 @@ impl Lane {
 /// Leases blocks as `demand` says, and reports how the pools are. `driver` is whose addresses the status of claims has. `saw` is
 /// told of each pod that the watch shows. Does not return.
 pub(crate) async fn run(
-    client: Client,
-    driver: String,
+    (client, driver): (Client, String),
     safety: Duration,
     metrics: Metrics,
     mut demand: watch::Receiver<Option<Demand>>,
