@@ -186,6 +186,8 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use k8s_openapi::jiff::Timestamp;
     use netclaim_process::metrics::testing::assert_all_move;
     use netclaim_webhook::{Certificates, Kind, Names, Outcome, Source, Webhook};
@@ -250,6 +252,9 @@ mod tests {
                     {
                         metrics.webhook.request(kind, outcome);
                     }
+                }),
+                ("netclaim_controller_webhook_request_duration_seconds", &|| {
+                    metrics.webhook.took(Duration::from_millis(1));
                 }),
                 ("netclaim_controller_webhook_certificate_expiry_timestamp_seconds", &|| {
                     for source in Source::ALL {

@@ -77,7 +77,7 @@ impl Metrics {
     }
 
     /// Adds the time that a request took.
-    pub(crate) fn took(&self, time: Duration) {
+    pub fn took(&self, time: Duration) {
         self.times.observe(time.as_secs_f64());
     }
 
