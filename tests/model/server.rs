@@ -143,10 +143,8 @@ impl Server {
             return Answer::Overtaken;
         };
         if has_finalizer(&block.metadata) {
-            Arc::make_mut(block)
-                .metadata
-                .deletion_timestamp
-                .get_or_insert_with(|| time(now).unwrap_or_else(|| Time(Timestamp::UNIX_EPOCH)));
+            let deleted = time(now).unwrap_or(Time(Timestamp::UNIX_EPOCH));
+            Arc::make_mut(block).metadata.deletion_timestamp.get_or_insert(deleted);
         } else {
             blocks.remove(name);
         }

@@ -224,7 +224,7 @@ async fn a_status_lists_what_is_owed_or_left_on_each_node() {
     });
     let text = text(&client, &client, "netclaim-system").await.unwrap();
     let (_, said) = text.split_once("PROBLEMS\n").unwrap();
-    let (said, _) = said.split_once("\n\n").unwrap_or((said.trim_end(), ""));
+    let (said, _) = said.split_once("\n\n").unwrap_or_else(|| (said.trim_end(), ""));
     assert_eq!(
         said,
         "* a DEL of claim shop/all is owed and fails: the switch says no\n\
