@@ -13,7 +13,7 @@ const FORBIDDEN: [(&str, &str); 14] = [
     ("list", "addressleases.netclaim.dev"),
     ("create", "addressleases.netclaim.dev"),
     ("delete", "addressleases.netclaim.dev"),
-    ("patch", "addressleases.netclaim.dev/status"),
+    ("patch", "addressleases.netclaim.dev"),
     ("create", "addressblocks.netclaim.dev"),
     ("delete", "addressblocks.netclaim.dev"),
     ("create", "deviceclasses.resource.k8s.io"),

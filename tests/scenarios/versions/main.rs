@@ -50,6 +50,8 @@ fn main() -> ExitCode {
             metrics_are_served,
             agent_and_controller_take_another_log_filter_without_a_restart,
             the_agent_has_only_the_documented_rights,
+            the_controller_only_removes_labels_of_networks_from_nodes,
+            a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node,
             the_agent_writes_only_slices_of_its_own_node,
             a_stolen_token_writes_only_objects_of_its_own_node,
             the_controller_writes_events_only_in_its_own_name,
