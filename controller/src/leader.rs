@@ -18,7 +18,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Config};
 use netclaim_process::kubernetes;
 use thiserror::Error;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Candidates respect a lease for this long after its last change.
 const LEASE_DURATION: Duration = Duration::from_secs(20);
@@ -34,6 +34,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time between a failed request and the next try.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long a lease that does not exist is waited for. Manifests and chart bring it, and their installation fails if it appears
+/// between their look and their write.
+const INSTALLATION: Duration = Duration::from_secs(5);
 
 /// A lease, and the name by which this replica holds it.
 #[derive(Debug, Clone)]
@@ -84,7 +88,14 @@ impl Candidate {
 
     async fn with(client: Client, candidacy: &Candidacy) -> Self {
         let Candidacy { namespace, lease: name, identity } = candidacy.clone();
-        let api = Api::namespaced(client, &namespace);
+        let api: Api<Lease> = Api::namespaced(client, &namespace);
+        let installed = async {
+            while let Ok(None) = api.get_opt(&name).await {
+                sleep(RETRY).await;
+            }
+        };
+        // Without it, the lease is made below.
+        let _ = timeout(INSTALLATION, installed).await;
         loop {
             match read(&api, &name).await {
                 Ok(lease) => return Self { api, name, identity, lease, since: Instant::now() },
@@ -222,7 +233,6 @@ mod tests {
     use http::{Method, Request, Response, StatusCode};
     use kube::client::Body;
     use serde_json::{Value, json};
-    use tokio::time::timeout;
     use tower_test::mock;
 
     use super::*;
@@ -337,8 +347,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_lease_that_the_installation_is_about_to_make_is_left_to_it() {
+        let server = Server::default();
+        let installation = async {
+            sleep(INSTALLATION / 2).await;
+            assert!(server.0.lock().unwrap().lease.is_none(), "made by the controller");
+            server.put(json!({"metadata": {"name": "lease", "labels": {"a": "b"}}}));
+        };
+        let (mut candidate, ()) = tokio::join!(server.candidate("me"), installation);
+        candidate.elected().await;
+        assert_eq!(server.0.lock().unwrap().lease.as_ref().unwrap()["metadata"]["labels"], json!({"a": "b"}));
+        let (begin, alone) = (Instant::now(), Server::default());
+        alone.candidate("me").await.elected().await;
+        assert!((INSTALLATION..INSTALLATION + RETRY).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_free_lease_or_the_replicas_own_is_acquired_at_once() {
         let server = Server::default();
+        server.put(json!({"metadata": {"name": "lease"}}));
         for identity in ["first", "first", "second"] {
             let (begin, mut candidate) = (Instant::now(), server.candidate(identity).await);
             candidate.elected().await;

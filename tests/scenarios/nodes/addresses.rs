@@ -468,6 +468,7 @@ pub fn a_lease_that_an_admin_deletes_stays_until_its_pod_has_ended(test: &Test<'
     ensure!(deleted["metadata"]["deletionTimestamp"].is_string(), "{deleted}");
     ensure!(deleted["status"]["node"] == "node0", "{deleted}");
     test.delete_pod("first")?;
+    test.wake("second")?;
     test.runs_with("second", &["net1"])?;
     ensure!(test.ip("second", "net1")? == ip, "{}", test.ip("second", "net1")?);
     let lease = test.cluster.get(&["addressleases", &lease])?;
@@ -491,9 +492,10 @@ pub fn a_stolen_token_of_an_agent_takes_no_address_from_other_nodes(test: &Test<
             "metadata": {"name": name, "finalizers": ["netclaim.dev/addresses"]},
             "spec": {"network": network, "address": ip, "holder": holder}});
         thief(&["create", "--validate=false", "-f", "-"], &lease.to_string())?;
-        let status = r#"{"status":{"node":"node2"}}"#;
-        let patch = ["patch", "addresslease", &name, "--subresource=status", "--type=merge", "-p", status];
-        if let Err(error) = thief(&patch, "") {
+        let status = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease", "metadata": {"name": name},
+            "status": {"node": "node2"}});
+        let apply = ["apply", "--server-side", "--subresource=status", "--validate=false", "-f", "-"];
+        if let Err(error) = thief(&apply, &status.to_string()) {
             // The controller removes a lease whose claim does not exist within a second.
             ensure!(format!("{error:#}").contains("not found"), "{error:#}");
         }
