@@ -140,6 +140,8 @@ pub fn a_full_state_directory_delays_only_new_pods(test: &Test<'_>) -> Result<()
         test.claim_is_ready("new").map(drop)
     }();
     disk.unmount()?;
+    // It has locked the journal of the small disk, so that the agent of the next update would work beside it.
+    test.cluster.replace_agent()?;
     shown?;
     test.interface("stays", "net1")?;
     test.node_has_leases(2)?;
