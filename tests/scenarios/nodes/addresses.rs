@@ -256,11 +256,14 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     let pool = test.name("pool");
     test.create([json!({
         "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressPool", "metadata": {"name": pool},
-        "spec": {"ranges": [{"subnet": test.subnet(0)}]},
+        "spec": {"ranges": [{"subnet": test.subnet(0)}], "reserved": [test.address(0, 250)]},
     })])?;
     let mut names = Vec::new();
     for letter in ["a", "b"] {
-        let network = test.network(letter, |network| with_addresses(network, json!({"pool": pool})))?;
+        let network = test.network(letter, |network| {
+            with_addresses(network, json!({"pool": pool}));
+            network["spec"]["allow"] = json!({"ips": true});
+        })?;
         for n in 0..6 {
             let name = format!("{letter}{n}");
             test.pod(&name, &network)?;
@@ -270,6 +273,9 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     for name in &names {
         test.runs_with(name, &["net1"])?;
     }
+    test.create([asking_alone("asks", &test.name("b"), &test.address(0, 250)), pod("asks", &["asks"])])?;
+    test.runs_with("asks", &["net1"])?;
+    names.push("asks".to_owned());
     no_duplicates(test, &names, 1)?;
     // The pool has no blockSize: the controller has recorded the one that it chose before it leased the first block.
     let recorded = test.cluster.get(&["addresspool", &pool])?["status"]["addresses"]["blockSize"].clone();
