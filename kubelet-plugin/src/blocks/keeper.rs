@@ -18,14 +18,14 @@ use netclaim_api::addresses::{
 use netclaim_api::network::conflist_name;
 use netclaim_cni::error_chain;
 use netclaim_cni::ipam::host_local::{DEFAULT_DATA_DIR, Reservations, default_reservations_dir};
-use netclaim_driver::attach::{Attach, Attacher, Observer, Phase};
+use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_process::kubernetes::{answered, finalizer_removal};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::demand::{BlockNow, Demand, IDLE, Report};
-use crate::devices::addresses::{Lists, foreign, journalled_lists, leases_dirs};
+use crate::devices::addresses::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Owner, Plan, Record};
 use crate::prepare::call::Turn;
@@ -392,12 +392,8 @@ fn holders<'a>(
             && addresses.is_some_and(|addresses| addresses.blocks.contains(&block.cidr))
     };
     records.iter().filter(is_of_block).map(|record| {
-        let result = match &record.phase {
-            Phase::Attached { result, .. } => Some(result),
-            Phase::Deleting { result, .. } => result.as_ref(),
-            Phase::Planned | Phase::Adding { .. } => None,
-        };
-        let made = result.iter().flat_map(|result| result.ips()).map(|ip| ip.address.addr());
+        let made = record.phase.result().into_iter().flat_map(|result| result.ips());
+        let made = made.map(|ip| ip.address.addr());
         let planned = record.plan.owner.addresses.iter().flat_map(|addresses| addresses.ips.iter().copied());
         let address = made.chain(planned).find(|ip| block.cidr.contains(ip));
         let is_usable = address.is_none_or(|ip| usable.iter().any(|span| span.contains(ip)));
@@ -433,8 +429,7 @@ async fn foreign_addresses(
     let read = tokio::task::spawn_blocking(move || {
         let foreign = |name: &NetworkName| {
             let spec = inventory.networks.get(name)?;
-            let lists = lists.get(name.as_str()).into_iter().flatten().map(String::as_str);
-            Some((name.clone(), foreign(&leases_dirs(name, spec, lists), &ours, &reservations)))
+            Some((name.clone(), foreign(&journalled_dirs(name, spec, &lists), &ours, &reservations)))
         };
         inventory.addresses.keys().filter_map(foreign).collect()
     });
@@ -466,6 +461,8 @@ async fn reservation_in(
 
 #[cfg(test)]
 mod tests {
+    use netclaim_driver::attach::Phase;
+
     use super::*;
     use crate::fixtures;
     use crate::owner::Addresses;

@@ -87,7 +87,7 @@ pub fn foreign(
 
 /// Returns the directories in which `host-local` may keep leases of a Network with `addresses`: under its present name, the one
 /// that it has by default, and those of the conflists `lists` that its attachments were made with.
-pub fn leases_dirs<'a>(
+fn leases_dirs<'a>(
     name: &NetworkName,
     spec: &NetworkSpec,
     lists: impl IntoIterator<Item = &'a str>,
@@ -99,6 +99,11 @@ pub fn leases_dirs<'a>(
     let all = own.into_iter().chain(lists.into_iter().map(str::to_owned));
     let names = all.filter_map(|name| ListName::try_from(name).ok());
     names.map(|name| default_reservations_dir(name.as_str())).collect()
+}
+
+/// Returns the same directories for the `lists` of the journal.
+pub fn journalled_dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
+    leases_dirs(name, spec, lists.get(name.as_str()).into_iter().flatten().map(String::as_str))
 }
 
 /// Returns the names of the conflists that attachments of each Network were made with.
@@ -161,8 +166,7 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
 
 /// Returns the directories in which the IPAMs of a Network keep their leases. Its attachments were made with the conflists `lists`.
 pub fn dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
-    let lists = lists.get(name.as_str()).into_iter().flatten().map(String::as_str);
-    host_locals(name, spec).map(|(_, dir)| dir).chain(leases_dirs(name, spec, lists)).collect()
+    host_locals(name, spec).map(|(_, dir)| dir).chain(journalled_dirs(name, spec, lists)).collect()
 }
 
 fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {

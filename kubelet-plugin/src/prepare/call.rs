@@ -26,7 +26,7 @@ use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded};
 use super::leases::{LeaseError, Leases};
 use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, networks, plans};
-use crate::devices::addresses::{foreign, journalled_lists, leases_dirs};
+use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
@@ -591,8 +591,7 @@ impl<N: Plugins> NodeAgent<N> {
         let lists = journalled_lists(&self.attacher);
         let specs = leased.into_iter().filter_map(|name| {
             let spec = inventory.networks.get(&name)?;
-            let lists = lists.get(name.as_str()).into_iter().flatten().map(String::as_str);
-            let dirs = leases_dirs(&name, spec, lists);
+            let dirs = journalled_dirs(&name, spec, &lists);
             Some((name, dirs))
         });
         let (dirs, reservations): (Vec<_>, _) = (specs.collect(), self.reservations.clone());

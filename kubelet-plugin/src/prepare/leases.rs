@@ -15,7 +15,7 @@ use netclaim_api::addresses::{
     AddressBlock, AddressLease, AddressLeaseSpec, BLOCK_FINALIZER, CONFIRMED_LABEL, Holder, HolderKind,
 };
 use netclaim_cni::error_chain;
-use netclaim_driver::attach::{Attach, Attacher, Observer, Phase};
+use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_process::kubernetes::{answered, removal};
 use serde_json::json;
 use tokio::time::Instant;
@@ -369,10 +369,7 @@ impl Needed {
         for record in &pod.records {
             let leases = record.plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases);
             self.leases.extend(leases.map(|asked| asked.lease.clone()));
-            let result = match &record.phase {
-                Phase::Attached { result, .. } | Phase::Deleting { result: Some(result), .. } => result,
-                Phase::Planned | Phase::Adding { .. } | Phase::Deleting { result: None, .. } => continue,
-            };
+            let Some(result) = record.phase.result() else { continue };
             for uid in [&record.plan.owner.claim.uid, &record.plan.owner.pod.uid] {
                 self.addresses.extend(result.ips().iter().map(|ip| (uid.clone(), ip.address.addr())));
             }
@@ -387,6 +384,7 @@ mod tests {
     use http::{Method, Request, Response};
     use kube::client::Body;
     use netclaim_cni::error_chain;
+    use netclaim_driver::attach::Phase;
     use serde_json::Value;
 
     use super::*;

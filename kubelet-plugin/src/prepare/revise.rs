@@ -5,7 +5,6 @@
 //! choose addresses at all.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,13 +20,13 @@ use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, blocks
 use super::call::Turn;
 use super::leases::Leases;
 use super::plan::{DeviceError, keeps_segment};
-use crate::devices::addresses::{foreign, journalled_lists, leases_dirs};
+use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
 use crate::gate::keeper::{GateKeeper, Revise};
 use crate::inventory::{Inventory, OwnBlocks};
 use crate::owner::{Owner, Plan, Record};
 
 /// How long an ADD waits for the first word of the API server after the agent's start.
-const NEWS: Duration = Duration::from_secs(10);
+const FIRST_WORD: Duration = Duration::from_secs(10);
 
 /// Revises plans by what the node has now.
 pub struct Reviser<N> {
@@ -48,7 +47,7 @@ pub struct Reviser<N> {
 }
 
 /// What is known of the node.
-struct News {
+struct Known {
     inventory: Arc<Inventory>,
     own: OwnBlocks,
 }
@@ -63,48 +62,48 @@ impl<N: Attach> Reviser<N> {
     async fn revised(&self, record: &Record) -> Result<Option<Revised<Owner>>, Failure> {
         let plan = &*record.plan;
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
-        let Some(news) = self.news(plan, &network).await else { return self.without_news(plan) };
+        let Some(known) = self.wait_for_word(plan, &network).await else { return self.without_word(plan) };
         let failed = |error: DeviceError| Failure::of(&error);
-        keeps_segment(plan, &network, &news.inventory).map_err(failed)?;
+        keeps_segment(plan, &network, &known.inventory).map_err(failed)?;
         let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
-        match addresses::revised(plan, self.now(&news, &network), &taken) {
+        match addresses::revised(plan, self.now(&known, &network), &taken) {
             // After a failure it is looked for what others have: the plugin may have met that.
             Ok(None) if record.error.is_none() => return Ok(None),
             Ok(Some(plan)) if plan.owner.addresses.iter().any(|of_plan| of_plan.blocks.is_empty()) => {
-                return self.with_leases(plan, &news, &network).await.map(Some);
+                return self.with_leases(plan, &known, &network).await.map(Some);
             }
             _ => {}
         }
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
-        let foreign = self.foreign(&news, &network).await?;
-        let (news, taken) = (self.known().unwrap_or(news), self.taken(record, foreign, turn.clone())?);
-        let revised = addresses::revised(plan, self.now(&news, &network), &taken).map_err(failed)?;
+        let foreign = self.foreign(&known, &network).await?;
+        let (known, taken) = (self.known().unwrap_or(known), self.taken(record, foreign, turn.clone())?);
+        let revised = addresses::revised(plan, self.now(&known, &network), &taken).map_err(failed)?;
         Ok(revised.map(|plan| {
             turn.note(&plan);
             Revised { plan, turn: Box::new(turn) }
         }))
     }
 
-    fn now<'a>(&'a self, news: &'a News, network: &'a NetworkName) -> Now<'a> {
-        let News { inventory, own } = news;
+    fn now<'a>(&'a self, known: &'a Known, network: &'a NetworkName) -> Now<'a> {
+        let Known { inventory, own } = known;
         let (spec, of_node) = (inventory.networks.get(network), inventory.addresses.get(network));
         Now { network, spec, of_node, own, node: &self.node_name }
     }
 
-    fn known(&self) -> Option<News> {
+    fn known(&self) -> Option<Known> {
         let inventory = self.inventory.borrow().clone()?;
-        Some(News { inventory, own: self.blocks.borrow().clone() })
+        Some(Known { inventory, own: self.blocks.borrow().clone() })
     }
 
     /// Waits for what the API server says, as far as it matters to the plan; `None` if that does not come.
-    async fn news(&self, plan: &Plan, network: &NetworkName) -> Option<News> {
+    async fn wait_for_word(&self, plan: &Plan, network: &NetworkName) -> Option<Known> {
         let (mut inventory, mut blocks) = (self.inventory.clone(), self.blocks.clone());
-        let news = async {
+        let known = async {
             inventory.wait_for(Option::is_some).await.ok()?;
-            let has_addresses = |news: &News| {
-                plan.owner.addresses.is_some() || news.inventory.addresses.contains_key(network)
+            let has_addresses = |known: &Known| {
+                plan.owner.addresses.is_some() || known.inventory.addresses.contains_key(network)
             };
-            if self.known().is_some_and(|news| has_addresses(&news)) {
+            if self.known().is_some_and(|known| has_addresses(&known)) {
                 blocks.wait_for(|blocks| blocks.known.is_some()).await.ok()?;
                 // The inventory follows the blocks.
                 let shows = |known: &Option<Arc<Inventory>>| {
@@ -119,17 +118,17 @@ impl<N: Attach> Reviser<N> {
                             || !has_some(&self.blocks.borrow())
                     })
                 };
-                let _ = tokio::time::timeout(NEWS / 10, inventory.wait_for(shows)).await;
+                let _ = tokio::time::timeout(FIRST_WORD / 10, inventory.wait_for(shows)).await;
             }
             self.known()
         };
-        tokio::time::timeout(NEWS, news).await.ok().flatten()
+        tokio::time::timeout(FIRST_WORD, known).await.ok().flatten()
     }
 
     /// Without any word since the agent's start, a plan that names its addresses is carried out: its blocks are the node's as long
     /// as a plan names them, unless the Node object is gone for long, and then the kubelet has no word of its pods either. So is
     /// one with an IPAM of its own. What `host-local` would choose of a block is not known to be usable.
-    fn without_news(&self, plan: &Plan) -> Result<Option<Revised<Owner>>, Failure> {
+    fn without_word(&self, plan: &Plan) -> Result<Option<Revised<Owner>>, Failure> {
         let is_named = |of_plan: &crate::owner::Addresses| of_plan.blocks.len() == of_plan.ips.len();
         if plan.owner.addresses.as_ref().is_none_or(is_named) {
             return Ok(None);
@@ -142,10 +141,10 @@ impl<N: Attach> Reviser<N> {
     async fn with_leases(
         &self,
         plan: Plan,
-        news: &News,
+        known: &Known,
         network: &NetworkName,
     ) -> Result<Revised<Owner>, Failure> {
-        let of_node = news.inventory.addresses.get(network);
+        let of_node = known.inventory.addresses.get(network);
         let blocks = |ip| of_node.map(|of_node| blocks_of(of_node, ip)).unwrap_or_default();
         self.leases.take(&plan, blocks).await.map_err(|error| Failure::of(&error))?;
         // The lease excludes others.
@@ -164,11 +163,10 @@ impl<N: Attach> Reviser<N> {
     }
 
     /// The addresses that `host-local` has given to anybody: the attachment itself has none.
-    async fn foreign(&self, news: &News, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
-        let Some(spec) = news.inventory.networks.get(network) else { return Ok(ForeignAddresses::new()) };
+    async fn foreign(&self, known: &Known, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
+        let Some(spec) = known.inventory.networks.get(network) else { return Ok(ForeignAddresses::new()) };
         let lists = journalled_lists(&*self.attacher()?);
-        let lists = lists.get(network.as_str()).into_iter().flatten().map(String::as_str);
-        let dirs: BTreeSet<PathBuf> = leases_dirs(network, spec, lists);
+        let dirs = journalled_dirs(network, spec, &lists);
         let reservations = self.reservations.clone();
         // It reads files.
         let read = tokio::task::spawn_blocking(move || foreign(&dirs, &BTreeSet::new(), &reservations)).await;
