@@ -26,8 +26,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
 use kube::Client;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::net::TcpListener;
 
@@ -67,6 +70,30 @@ impl Names {
     fn are_of(&self, webhook: &ValidatingWebhook) -> bool {
         let service = webhook.client_config.service.as_ref();
         service.is_some_and(|service| service.name == self.name && service.namespace == self.namespace)
+    }
+
+    /// Returns the JSON patch that writes `value` into this field of `clientConfig` of our webhooks, unless the object has changed
+    /// since it was read; `None` if `has_it` says that they all have it.
+    fn patch(
+        &self,
+        configuration: &ValidatingWebhookConfiguration,
+        field: &str,
+        value: &Value,
+        has_it: impl Fn(&WebhookClientConfig) -> bool,
+    ) -> Option<Value> {
+        let webhooks = configuration.webhooks.iter().flatten().enumerate();
+        let others = webhooks.filter(|(_, webhook)| self.are_of(webhook) && !has_it(&webhook.client_config));
+        let mut operations: Vec<Value> = others
+            .map(|(index, _)| {
+                json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/{field}"), "value": value})
+            })
+            .collect();
+        if operations.is_empty() {
+            return None;
+        }
+        let version = &configuration.metadata.resource_version;
+        operations.insert(0, json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
+        Some(operations.into())
     }
 }
 

@@ -146,23 +146,9 @@ fn written<'a>(configuration: &'a ValidatingWebhookConfiguration, names: &Names)
 
 /// Returns the JSON patch that writes the path into our webhooks; `None` if they have it.
 fn patch(configuration: &ValidatingWebhookConfiguration, names: &Names, path: &str) -> Option<Value> {
-    let webhooks = configuration.webhooks.iter().flatten().enumerate();
-    let others = webhooks.filter(|(_, webhook)| {
-        let service = webhook.client_config.service.as_ref();
-        names.are_of(webhook) && service.and_then(|service| service.path.as_deref()) != Some(path)
-    });
-    let mut operations: Vec<Value> = others
-        .map(|(index, _)| {
-            let place = format!("/webhooks/{index}/clientConfig/service/path");
-            json!({"op": "add", "path": place, "value": path})
-        })
-        .collect();
-    if operations.is_empty() {
-        return None;
-    }
-    let version = &configuration.metadata.resource_version;
-    operations.insert(0, json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
-    Some(operations.into())
+    names.patch(configuration, "service/path", &json!(path), |config| {
+        config.service.as_ref().and_then(|service| service.path.as_deref()) == Some(path)
+    })
 }
 
 #[cfg(test)]

@@ -227,21 +227,8 @@ fn bundle_patch(
     now: Timestamp,
 ) -> Option<Value> {
     let bundle = generation.trusted(now);
-    let webhooks = configuration.webhooks.iter().flatten().enumerate();
-    let stale = webhooks.filter(|(_, webhook)| {
-        names.are_of(webhook) && webhook.client_config.ca_bundle.as_ref() != Some(&bundle)
-    });
-    let mut operations: Vec<Value> = stale
-        .map(|(index, _)| {
-            json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": bundle})
-        })
-        .collect();
-    if operations.is_empty() {
-        return None;
-    }
-    let version = &configuration.metadata.resource_version;
-    operations.insert(0, json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
-    Some(operations.into())
+    names
+        .patch(configuration, "caBundle", &json!(bundle), |config| config.ca_bundle.as_ref() == Some(&bundle))
 }
 
 #[cfg(test)]
