@@ -219,6 +219,16 @@ impl Cluster {
         self.kubectl(&["scale", "-n", SYSTEM, CONTROLLER, &format!("--replicas={replicas}")]).map(drop)
     }
 
+    /// Has two controllers run, one of which is the leader.
+    pub fn run_two_controllers(&self) -> Result<()> {
+        self.scale_controller(2)?;
+        eventually(60, "two controllers run", || {
+            let running = self.controllers()?.len();
+            ensure!(running == 2, "{running} run");
+            Ok(())
+        })
+    }
+
     /// Waits until the controller's rollout is complete.
     pub fn controller_ready(&self) -> Result<()> {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, CONTROLLER, "--timeout=90s"]).map(drop)

@@ -44,12 +44,7 @@ pub fn a_second_controller_takes_over_from_a_leader_that_hangs(test: &Test<'_>) 
     let published = slices()?;
     ensure!(published.len() == 1, "{published:?}");
     let shown = || -> Result<()> {
-        test.cluster.scale_controller(2)?;
-        eventually(60, "two controllers run", || {
-            let running = test.cluster.controllers()?.len();
-            ensure!(running == 2, "{running} run");
-            Ok(())
-        })?;
+        test.cluster.run_two_controllers()?;
         let leader = test.cluster.leader()?;
         test.cluster.pause_controller(&leader, true)?;
         let taken_over = || -> Result<()> {

@@ -35,12 +35,7 @@ pub fn a_leader_with_an_old_view_gives_no_address_twice(test: &Test<'_>) -> Resu
     test.pod_on("node0", "p0", &network)?;
     test.runs_with("p0", &["net1"])?;
     let shown = || -> Result<Vec<String>> {
-        test.cluster.scale_controller(2)?;
-        eventually(60, "two controllers run", || {
-            let running = test.cluster.controllers()?.len();
-            ensure!(running == 2, "{running} run");
-            Ok(())
-        })?;
+        test.cluster.run_two_controllers()?;
         let old = test.cluster.leader()?;
         test.cluster.pause_controller(&old, true)?;
         let meanwhile = || -> Result<()> {
