@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::Stream;
+use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ApiResource, Object, ResourceExt as _};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -34,29 +35,21 @@ pub(super) struct ClaimStatus {
     allocation: Option<Allocation>,
 }
 
+/// The nodes of an allocation.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Allocation {
-    node_selector: NodeSelector,
+pub(super) struct Allocation {
+    node_selector: Option<NodeSelector>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct NodeSelector {
-    node_selector_terms: Vec<Term>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Term {
-    match_fields: Vec<Field>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Field {
-    key: String,
-    values: Vec<String>,
+impl Allocation {
+    /// The one node that it is for; `None` if it is for several, or for nodes that are not named.
+    pub(super) fn node(&self) -> Option<&str> {
+        let [term] = self.node_selector.as_ref()?.node_selector_terms.as_slice() else { return None };
+        let [field] = term.match_fields.as_deref().unwrap_or_default() else { return None };
+        let [node] = field.values.as_deref().unwrap_or_default() else { return None };
+        (field.key == "metadata.name" && field.operator == "In").then_some(node)
+    }
 }
 
 /// Returns the API's name of [`ClaimObject`].
@@ -83,12 +76,7 @@ impl Place {
         let Some(allocation) = claim.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
             return Self::Nowhere;
         };
-        let fields = allocation.node_selector.node_selector_terms.iter().flat_map(|term| &term.match_fields);
-        let mut names = fields.filter(|field| field.key == "metadata.name").flat_map(|field| &field.values);
-        match (names.next(), names.next()) {
-            (Some(node), None) => Self::On(digest(node)),
-            _ => Self::Anywhere,
-        }
+        allocation.node().map_or(Self::Anywhere, |node| Self::On(digest(node)))
     }
 
     fn may_be(self, node: u64) -> bool {

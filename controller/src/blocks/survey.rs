@@ -17,7 +17,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ApiResource, DynamicObject, ListParams, Object, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
@@ -31,11 +30,12 @@ use netclaim_api::network::overlap::may_meet;
 use netclaim_api::network::{Network, NetworkSpec};
 use netclaim_api::{NetworkName, ObjectName};
 use netclaim_process::kubernetes::answered;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Demand;
+use super::claims::{Allocation, ClaimSpec};
 use super::store::{Blocks, Lease, Leases};
 use crate::leasing::{Draw, HeldAddress, Leaving};
 
@@ -275,10 +275,7 @@ impl Known {
 }
 
 /// A ResourceClaim with little of its status.
-type Claim = Object<NoSpec, Status>;
-
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
-struct NoSpec {}
+type Claim = Object<ClaimSpec, Status>;
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -286,12 +283,6 @@ struct Status {
     allocation: Option<Allocation>,
     reserved_for: Vec<Consumer>,
     devices: Vec<Device>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Allocation {
-    node_selector: Option<NodeSelector>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -343,7 +334,7 @@ fn of_claim(claim: &Claim, driver: &str) -> Vec<Found> {
             Holder { kind: HolderKind::ResourceClaim, namespace, name, uid }
         }
     };
-    let node = status.allocation.as_ref().and_then(|allocation| node_of(allocation.node_selector.as_ref()?));
+    let node = status.allocation.as_ref().and_then(|allocation| allocation.node().map(str::to_owned));
     let mut found = Vec::new();
     for device in status.devices.iter().filter(|device| device.driver == driver) {
         let network = match device.device.parse() {
@@ -359,14 +350,6 @@ fn of_claim(claim: &Claim, driver: &str) -> Vec<Found> {
         }
     }
     found
-}
-
-/// Returns the one node that an allocation is for.
-fn node_of(selector: &NodeSelector) -> Option<String> {
-    let [term] = selector.node_selector_terms.as_slice() else { return None };
-    let [field] = term.match_fields.as_deref().unwrap_or_default() else { return None };
-    let [node] = field.values.as_deref().unwrap_or_default() else { return None };
-    (field.key == "metadata.name" && field.operator == "In").then(|| node.clone())
 }
 
 impl Task {
