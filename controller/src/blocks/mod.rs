@@ -660,56 +660,12 @@ impl State {
         self.collect = None;
         let now = Instant::now();
         let forged = self.judge(claims, now);
-        let mut actions = Vec::new();
-        let mut of_pods = Vec::new();
-        for (name, lease) in self.leases.all() {
-            let reference = || LeaseRef {
-                name: name.clone(),
-                uid: lease.uid.clone(),
-                resource_version: lease.resource_version.clone(),
-            };
-            if let Some(node) = &lease.node {
-                let unused = if self.gone.contains(node.as_str()) {
-                    Some(Unused::NodeGone)
-                } else {
-                    forged.contains(name).then(|| Unused::NotAllocated(lease.holder.clone()))
-                };
-                if let Some(why) = unused {
-                    if lease.is_deleting || lease.has_own_name {
-                        actions.push(Action::ClearNode { lease: reference(), node: node.clone(), why });
-                    } else {
-                        actions.push(Action::DeleteLease { lease: reference(), holder: None });
-                    }
-                    continue;
-                }
-            } else if lease.is_deleting {
-                match (lease.has_finalizer, lease.holder.kind) {
-                    (false, _) => {}
-                    (true, HolderKind::ResourceClaim) => {
-                        actions.push(Action::ReleaseLease { lease: reference(), pod: None });
-                    }
-                    (true, HolderKind::Pod) => {
-                        let pod = Some(lease.holder.clone());
-                        of_pods.push((name, Action::ReleaseLease { lease: reference(), pod }));
-                    }
-                }
-                continue;
-            } else if !lease.has_own_name {
-                actions.push(Action::DeleteLease { lease: reference(), holder: None });
-                continue;
-            } else if lease.holder.kind == HolderKind::Pod {
-                let holder = Some(lease.holder.clone());
-                of_pods.push((name, Action::DeleteLease { lease: reference(), holder }));
-                continue;
-            } else if !claims.may_exist(&lease.holder.uid) {
-                let holder = Some(lease.holder.clone());
-                actions.push(Action::DeleteLease { lease: reference(), holder });
-                continue;
-            }
-            if self.is_to_be_confirmed(lease, claims) {
-                actions.push(Action::ConfirmLease(reference()));
-            }
-        }
+        let all = self.leases.all().iter();
+        let due = all.filter_map(|(name, lease)| {
+            Some((name, self.due_of(name, lease, forged.contains(name), claims)?))
+        });
+        let (of_pods, others): (Vec<_>, Vec<_>) = due.partition(|(_, action)| action.asks_for_a_pod());
+        let mut actions: Vec<Action> = others.into_iter().map(|(_, action)| action).collect();
         let (after, before): (Vec<_>, Vec<_>) =
             of_pods.into_iter().partition(|(name, _)| **name > self.looked_up);
         let looked_up: Vec<_> = after.into_iter().chain(before).take(LOOKUPS).collect();
@@ -723,6 +679,37 @@ impl State {
             self.push(action);
         }
         self.start();
+    }
+
+    /// Returns what is to be done about a lease. Of one that `is_forged`, a node is said to use the address without the claim.
+    fn due_of(&self, name: &str, lease: &Lease, is_forged: bool, claims: &Claims) -> Option<Action> {
+        let reference = LeaseRef {
+            name: name.to_owned(),
+            uid: lease.uid.clone(),
+            resource_version: lease.resource_version.clone(),
+        };
+        let holder = &lease.holder;
+        let is_of_pod = holder.kind == HolderKind::Pod;
+        if let Some(node) = &lease.node {
+            let is_gone = self.gone.contains(node.as_str());
+            let why = is_gone.then_some(Unused::NodeGone);
+            let why = why.or_else(|| is_forged.then(|| Unused::NotAllocated(holder.clone())));
+            match why {
+                Some(why) if lease.is_deleting || lease.has_own_name => {
+                    return Some(Action::ClearNode { lease: reference, node: node.clone(), why });
+                }
+                Some(_) => return Some(Action::DeleteLease { lease: reference, holder: None }),
+                None => {}
+            }
+        } else if lease.is_deleting {
+            let pod = is_of_pod.then(|| holder.clone());
+            return lease.has_finalizer.then_some(Action::ReleaseLease { lease: reference, pod });
+        } else if !lease.has_own_name {
+            return Some(Action::DeleteLease { lease: reference, holder: None });
+        } else if is_of_pod || !claims.may_exist(&holder.uid) {
+            return Some(Action::DeleteLease { lease: reference, holder: Some(holder.clone()) });
+        }
+        self.is_to_be_confirmed(lease, claims).then_some(Action::ConfirmLease(reference))
     }
 
     /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to use the address
@@ -792,6 +779,16 @@ impl Action {
             | Self::ConfirmLease(_)
             | Self::ClearNode { .. } => true,
         }
+    }
+
+    /// Whether the pod that holds the lease is looked up first: no watch tells of pods that run.
+    fn asks_for_a_pod(&self) -> bool {
+        let holder = match self {
+            Self::DeleteLease { holder, .. } => holder.as_ref(),
+            Self::ReleaseLease { pod, .. } => pod.as_ref(),
+            _ => None,
+        };
+        holder.is_some_and(|holder| holder.kind == HolderKind::Pod)
     }
 
     /// Returns what distinguishes it from other requests.
