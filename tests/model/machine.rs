@@ -229,12 +229,7 @@ impl Machine {
                         let is_meant = |(name, block): &(&String, &Arc<AddressBlock>)| {
                             block.spec.network.as_str() == plan.network || names.contains(name)
                         };
-                        let hands_out = |(_, block): (&String, &Arc<AddressBlock>)| {
-                            let ranges = &block.spec.ranges;
-                            block.spec.cidr.contains(&ip)
-                                && (ranges.is_empty() || ranges.iter().any(|span| span.contains(ip)))
-                        };
-                        if server.blocks.iter().filter(is_meant).any(hands_out) {
+                        if server.blocks.iter().filter(is_meant).any(|(_, block)| block.spec.hands_out(ip)) {
                             return;
                         }
                         let Ok(network) = plan.network.parse() else { return };

@@ -222,6 +222,16 @@ pub enum PoolKey {
     Pool(String),
 }
 
+impl PoolKey {
+    /// Name of the AddressPool, as blocks and leases have it; `None` for the ranges of a Network.
+    pub fn address_pool(&self) -> Option<String> {
+        match self {
+            Self::Network(_) => None,
+            Self::Pool(name) => Some(name.clone()),
+        }
+    }
+}
+
 impl fmt::Display for PoolKey {
     /// Writes the first part of the names of blocks and leases. No Network's is an AddressPool's: the number of labels before
     /// an address differs.

@@ -16,14 +16,13 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ApiResource, DynamicObject, ListParams, Object, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::addresses::spans::{merge, within};
 use netclaim_api::addresses::{
-    AddressLease, AddressLeaseSpec, AddressPoolSpec, BLOCK_FINALIZER, CONFIRMED_LABEL, Holder, HolderKind,
-    Leased, PoolKey, Span, lease_name,
+    AddressBlockSpec, AddressLease, AddressLeaseSpec, AddressPoolSpec, BLOCK_FINALIZER, CONFIRMED_LABEL,
+    Holder, HolderKind, Leased, PoolKey, Span, lease_name,
 };
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::overlap::may_meet;
@@ -90,7 +89,7 @@ pub(super) struct Task {
 /// Addresses that blocks and leases have.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    blocks: BTreeMap<PoolKey, Vec<(IpNet, Vec<Span>)>>,
+    blocks: BTreeMap<PoolKey, Vec<AddressBlockSpec>>,
     /// The UID of the pod that holds each lease, if it is a pod.
     leases: BTreeMap<String, Option<String>>,
     /// What the Networks draw from.
@@ -240,14 +239,10 @@ pub(super) fn leaving(leases: &Leases) -> impl Iterator<Item = Leaving> {
 fn leaving_of(name: &str, lease: &Lease) -> Option<Leaving> {
     let (held, node) = (lease.held.as_ref()?, lease.node.as_ref()?);
     let Holder { kind: HolderKind::Pod, namespace, name: pod, .. } = &lease.holder else { return None };
-    let pool = match &held.pool {
-        PoolKey::Pool(pool) => Some(pool.clone()),
-        PoolKey::Network(_) => None,
-    };
     let address = held.address;
     Some(Leaving {
         network: held.network.clone(),
-        pool,
+        pool: held.pool.address_pool(),
         object: name.to_owned(),
         why: Some("a pod has one of its addresses from before".to_owned()),
         remains: format!(
@@ -260,10 +255,7 @@ fn leaving_of(name: &str, lease: &Lease) -> Option<Leaving> {
 impl Known {
     /// Whether the pool has given the address to a node or a claim.
     fn has(&self, pool: &PoolKey, address: IpAddr) -> bool {
-        let hands_out = |(cidr, ranges): &(IpNet, Vec<Span>)| {
-            cidr.contains(&address) && (ranges.is_empty() || ranges.iter().any(|span| span.contains(address)))
-        };
-        self.blocks.get(pool).is_some_and(|blocks| blocks.iter().any(hands_out))
+        self.blocks.get(pool).is_some_and(|blocks| blocks.iter().any(|block| block.hands_out(address)))
             || self.leases.contains_key(&lease_name(pool, Leased::Address(address)))
     }
 
@@ -361,8 +353,7 @@ impl Task {
     ) -> Self {
         let mut known = Known::default();
         for block in blocks.all().values() {
-            let addresses = (block.spec.cidr, block.spec.ranges.clone());
-            known.blocks.entry(block.spec.key()).or_default().push(addresses);
+            known.blocks.entry(block.spec.key()).or_default().push(block.spec.clone());
         }
         let pod = |lease: &Lease| (lease.holder.kind == HolderKind::Pod).then(|| lease.holder.uid.clone());
         known.leases = leases.all().iter().map(|(name, lease)| (name.clone(), pod(lease))).collect();
@@ -398,12 +389,8 @@ impl Task {
         let lease = |(key, pool): (&PoolKey, &Pool)| {
             let of_pool = own.filter(|network| pool.networks.contains(*network));
             let network = of_pool.or_else(|| pool.networks.first())?.clone();
-            let of = match key {
-                PoolKey::Pool(name) => Some(name.clone()),
-                PoolKey::Network(_) => None,
-            };
             let spec = AddressLeaseSpec {
-                pool: of,
+                pool: key.address_pool(),
                 network: network.clone(),
                 address: Some(found.address),
                 mac: None,

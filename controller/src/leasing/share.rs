@@ -220,12 +220,8 @@ impl<'a> Share<'a> {
                 self.queue.insert(self.turn(turn.network, turn.node, blocks));
             }
             self.leased = self.leased.saturating_add(block.usable);
-            let pool = match key {
-                PoolKey::Network(_) => None,
-                PoolKey::Pool(pool) => Some(pool.clone()),
-            };
             create.push(AddressBlockSpec {
-                pool,
+                pool: key.address_pool(),
                 network: turn.network.clone(),
                 node: turn.node.to_owned(),
                 cidr: block.cidr,

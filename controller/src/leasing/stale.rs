@@ -175,10 +175,7 @@ pub(super) fn leaving_lease(held: &HeldAddress, is_lost: bool, awaited_by: BTree
     let name = lease_name(pool, Leased::Address(*address));
     Leaving {
         network: network.clone(),
-        pool: match pool {
-            PoolKey::Network(_) => None,
-            PoolKey::Pool(pool) => Some(pool.clone()),
-        },
+        pool: pool.address_pool(),
         why: is_lost.then(|| Why::OutOfRange.to_string()),
         remains: format!("AddressLease {name} remains as long as {holder} does, which has {address}"),
         object: name,

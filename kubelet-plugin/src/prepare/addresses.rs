@@ -164,13 +164,9 @@ fn fixed(
 ) -> Result<(Value, Vec<AskedAddress>), DeviceError> {
     let asked = pool.asked(asked).map_err(|error| of(network, error))?;
     let ipam = pool.fixed(&asked).map_err(|error| of(network, error))?;
-    let pool = match &of_node.key {
-        PoolKey::Pool(pool) => Some(pool.clone()),
-        PoolKey::Network(_) => None,
-    };
     let leases = asked.into_iter().map(|ip| AskedAddress {
         lease: lease_name(&of_node.key, Leased::Address(ip)),
-        pool: pool.clone(),
+        pool: of_node.key.address_pool(),
         ip: Some(ip),
         mac: None,
     });
