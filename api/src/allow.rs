@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::parameter::first_of;
+use crate::invalid::first_of;
 use crate::{AttachmentConfig, Invalid, ParameterRule};
 
 /// What claims may set in their `AttachmentConfig`. By default, a claim may set the name of the interface only. The rules do
@@ -125,7 +125,7 @@ impl Allow {
         for (name, value) in parameters {
             let field = format!("parameters.{name}");
             let Some(rule) = self.parameters.get(name) else {
-                let known = first_of(self.parameters.keys().cloned(), NAMED_PARAMETERS);
+                let known = first_of(self.parameters.keys().cloned(), NAMED_PARAMETERS, ", ");
                 let known = if known.is_empty() { "none".to_owned() } else { known };
                 return Err(Invalid::new(field, format!("{owner} has no such parameter; it has: {known}")));
             };

@@ -28,9 +28,7 @@ impl Invalid {
         const SHOWN: usize = 8;
         /// The longest error, in bytes.
         const MAX: usize = 1024;
-        let shown = problems.iter().take(SHOWN).map(|problem| shorten(problem.to_string(), MAX));
-        let more = problems.len().checked_sub(SHOWN).filter(|more| *more > 0);
-        shown.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join("; ")
+        first_of(problems.iter().map(|problem| shorten(problem.to_string(), MAX)), SHOWN, "; ")
     }
 
     /// Returns the error if there are more than `max` of what `field` lists.
@@ -79,6 +77,17 @@ impl From<Finding> for Invalid {
         }
         Self { field, problem: format!("{}; {}", finding.problem, finding.advice) }
     }
+}
+
+/// Joins the first `count` of the texts, and says how many more there are.
+pub(crate) fn first_of(
+    texts: impl ExactSizeIterator<Item = String>,
+    count: usize,
+    separator: &str,
+) -> String {
+    let more = texts.len().checked_sub(count).filter(|more| *more > 0);
+    let shown = texts.take(count).chain(more.map(|more| format!("and {more} more")));
+    shown.collect::<Vec<_>>().join(separator)
 }
 
 /// Puts a text on one line: what others write may have control characters.

@@ -9,7 +9,7 @@ use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
 use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate_template};
 
 use crate::allow::NAMED_PARAMETERS;
-use crate::parameter::first_of;
+use crate::invalid::first_of;
 use crate::{Allow, Invalid, ParameterRule, segmentation};
 
 /// Values of placeholders, by name.
@@ -46,7 +46,7 @@ pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<PlaceholderValue, 
     let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
     place(name).or_else(parameter).ok_or_else(|| {
         let parameters = allow.parameters.keys().map(|name| format!("parameters.{name}"));
-        let parameters = first_of(parameters, NAMED_PARAMETERS);
+        let parameters = first_of(parameters, NAMED_PARAMETERS, ", ");
         unknown(name, Some(parameters).filter(|parameters| !parameters.is_empty()))
     })
 }

@@ -20,6 +20,7 @@ pub use format::Format;
 use pattern::Pattern;
 
 use crate::allow::is_false;
+use crate::invalid::first_of;
 use crate::{Invalid, shorten};
 use netclaim_cni::placeholder::PlaceholderValue;
 
@@ -350,7 +351,7 @@ impl ItemRule {
     fn check(&self, value: &Value) -> Result<(), String> {
         self.check_type(value)?;
         if !self.r#enum.is_empty() && !self.r#enum.contains(value) {
-            let allowed = first_of(self.r#enum.iter().map(shown), NAMED_VALUES);
+            let allowed = first_of(self.r#enum.iter().map(shown), NAMED_VALUES, ", ");
             return Err(format!("{} is not allowed: use one of {allowed}", shown(value)));
         }
         self.check_listed(value, self.parse_pattern().as_ref())
@@ -419,13 +420,6 @@ impl ItemRule {
         };
         if fits { Ok(()) } else { Err(format!("{} is not {name}", shown(value))) }
     }
-}
-
-/// Joins the first `count` of the names, and says that there are more.
-pub(crate) fn first_of(names: impl ExactSizeIterator<Item = String>, count: usize) -> String {
-    let more = names.len().checked_sub(count).filter(|more| *more > 0);
-    let shown = names.take(count).chain(more.map(|more| format!("and {more} more")));
-    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// The problem of two bounds between which there is nothing.
