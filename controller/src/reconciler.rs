@@ -30,7 +30,7 @@ use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
-use netclaim_api::addresses::{AddressPool, AddressPoolSpec, PoolKey};
+use netclaim_api::addresses::{AddressPool, PoolKey};
 use netclaim_api::network::{Network, NetworkSpec, NetworkStatus};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
@@ -52,7 +52,7 @@ use crate::catalog::Catalog;
 use crate::dump::{Dump, Questions};
 use crate::events::Events;
 use crate::explaining::{self, Unscheduled};
-use crate::leasing::{Draw, Supply};
+use crate::leasing::Supply;
 use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
 use crate::network_nodes::NetworkNodes;
 use crate::node_labels::AbandonedLabels;
@@ -564,9 +564,7 @@ impl Reconciler {
 
     /// Hands over which nodes need addresses.
     fn demand_addresses(&self) {
-        let (networks, pools) = demand(&self.known);
-        let (surveyed, nodes) = (surveyed(&self.known), self.known.nodes.all().clone());
-        let demand = Some(Demand { networks, pools, surveyed, nodes });
+        let demand = Some(demand(&self.known));
         self.demand.send_if_modified(|known| {
             let is_new = *known != demand;
             *known = demand;
@@ -753,31 +751,19 @@ fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkNam
 }
 
 /// Returns what the Networks draw from, and the accepted pools.
-fn demand(known: &Known) -> (BTreeMap<NetworkName, Draw>, BTreeMap<PoolKey, AddressPoolSpec>) {
+fn demand(known: &Known) -> Demand {
     let pools = known.address_pools.all().map(|judged| &judged.judgement);
     let pools = pools.filter_map(|pool| Some((&pool.name, pool.result.as_ref().ok()?)));
-    let mut specs: BTreeMap<PoolKey, AddressPoolSpec> =
-        pools.map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone())).collect();
-    let mut draws = BTreeMap::new();
-    for judged in known.networks.all() {
-        match &judged.judgement.result {
-            Ok((name, spec)) => {
-                let draw = spec.addresses.as_ref().map(|addresses| {
-                    let pool = addresses.key(name);
-                    specs.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
-                    let nodes = known.published.of(name);
-                    let selected = nodes.map(|nodes| nodes.selected().clone()).unwrap_or_default();
-                    let nodes = nodes.iter().flat_map(|nodes| nodes.publishing()).cloned().collect();
-                    Draw::From { pool, nodes, selected }
-                });
-                draws.insert(name.clone(), draw.unwrap_or(Draw::Nothing));
-            }
-            Err(_) => {
-                draws.extend(judged.object.name_any().parse().ok().map(|name| (name, Draw::Unknown)));
-            }
-        }
-    }
-    (draws, specs)
+    let networks = known.networks.all().filter_map(|judged| match &judged.judgement.result {
+        Ok((name, spec)) => Some((name.clone(), Some(spec))),
+        Err(_) => judged.object.name_any().parse().ok().map(|name| (name, None)),
+    });
+    let nodes_of = |name: &NetworkName| {
+        let Some(nodes) = known.published.of(name) else { return Default::default() };
+        (nodes.publishing().cloned().collect(), nodes.selected().clone())
+    };
+    let (surveyed, nodes) = (surveyed(known), known.nodes.all().clone());
+    Demand { surveyed, nodes, ..Demand::of(pools, networks, nodes_of) }
 }
 
 /// Returns with which ranges and Networks each pool was looked through last, as the statuses say.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::store::{Blocks, Leases};
 use super::survey::{Found, Survey, Surveyed, Task};
 use super::{AVOID, Demand, RETRY};
-use crate::leasing::{Draw, Leasing, Places, World};
+use crate::leasing::{Leasing, Places, World};
 
 /// One controller: what it has seen of blocks and leases, and what it remembers.
 #[derive(Debug, Clone)]
@@ -255,22 +255,9 @@ impl Controller {
 
 /// Returns what the Networks draw from, and the pools.
 fn demand(seen: &Seen<'_>) -> Demand {
-    let mut pools: BTreeMap<PoolKey, AddressPoolSpec> =
-        seen.pools.iter().map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone())).collect();
-    let mut draws = BTreeMap::new();
-    for (name, (spec, is_accepted)) in seen.networks {
-        let draw = match &spec.addresses {
-            _ if !is_accepted => Draw::Unknown,
-            None => Draw::Nothing,
-            Some(addresses) => {
-                let pool = addresses.key(name);
-                pools.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
-                Draw::From { pool, nodes: seen.publishing.clone(), selected: seen.nodes.clone() }
-            }
-        };
-        draws.insert(name.clone(), draw);
-    }
-    Demand { networks: draws, pools, ..Demand::default() }
+    let networks = seen.networks.iter();
+    let networks = networks.map(|(name, (spec, is_accepted))| (name.clone(), is_accepted.then_some(spec)));
+    Demand::of(seen.pools, networks, |_| (seen.publishing.clone(), seen.nodes.clone()))
 }
 
 fn event(name: &str, object: Option<&impl Serialize>) -> Event<DynamicObject> {

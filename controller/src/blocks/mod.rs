@@ -32,6 +32,7 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, BlockSize, Holder,
     HolderKind, PoolKey,
 };
+use netclaim_api::network::NetworkSpec;
 use netclaim_api::{NetworkName, ObjectName};
 use netclaim_process::kubernetes::answered;
 use tokio::sync::watch;
@@ -86,6 +87,33 @@ pub(crate) struct Demand {
     /// With which ranges and Networks each pool was looked through last, as its status says.
     pub(crate) surveyed: BTreeMap<PoolKey, i64>,
     pub(crate) nodes: Arc<Nodes>,
+}
+
+impl Demand {
+    /// Derives what Networks draw from. `pools` are the accepted AddressPools; a Network that is not accepted has no spec.
+    /// `nodes_of` returns the nodes that publish a Network, and those that it selects.
+    pub(crate) fn of<'a>(
+        pools: impl IntoIterator<Item = (&'a String, &'a AddressPoolSpec)>,
+        networks: impl IntoIterator<Item = (NetworkName, Option<&'a NetworkSpec>)>,
+        nodes_of: impl Fn(&NetworkName) -> (BTreeSet<String>, BTreeSet<String>),
+    ) -> Self {
+        let pools = pools.into_iter().map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone()));
+        let mut demand = Self { pools: pools.collect(), ..Self::default() };
+        for (name, spec) in networks {
+            let draw = match spec.map(|spec| &spec.addresses) {
+                None => Draw::Unknown,
+                Some(None) => Draw::Nothing,
+                Some(Some(addresses)) => {
+                    let pool = addresses.key(&name);
+                    demand.pools.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
+                    let (nodes, selected) = nodes_of(&name);
+                    Draw::From { pool, nodes, selected }
+                }
+            };
+            demand.networks.insert(name, draw);
+        }
+        demand
+    }
 }
 
 /// How the pools are, for the status of Networks and AddressPools.
