@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::text;
-use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually, holds, long, project};
+use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually, holds, long, output, programs};
 use serde_json::json;
 
 use crate::addresses::network as leased;
@@ -125,7 +125,7 @@ impl<'a> Snapshot<'a> {
         let snapshot = Self { test, data: dir.join("etcd"), copy: dir.join("etcd-snapshot") };
         snapshot.away()?;
         let _ = std::fs::remove_dir_all(&snapshot.copy);
-        let copied = shell(Command::new("cp").arg("-a").args([&snapshot.data, &snapshot.copy]));
+        let copied = output(Command::new("cp").arg("-a").args([&snapshot.data, &snapshot.copy]));
         let back = snapshot.back();
         copied.and(back)?;
         Ok(snapshot)
@@ -155,14 +155,15 @@ impl<'a> Snapshot<'a> {
     fn replace(&self, how: Restore) -> Result<()> {
         std::fs::remove_dir_all(&self.data)?;
         match how {
-            Restore::Copy => shell(Command::new("cp").arg("-a").args([&self.copy, &self.data])),
+            Restore::Copy => output(Command::new("cp").arg("-a").args([&self.copy, &self.data])).map(drop),
             Restore::Bumped => {
                 let start = std::fs::read_to_string(self.test.cluster.dir().join("cmd/etcd"))?;
                 let mut words = start.split_whitespace();
                 words.find(|word| *word == "--initial-advertise-peer-urls");
                 let peers = words.next().context("etcd has no peer URL")?;
-                shell(
-                    Command::new(program("etcdutl")?)
+                let etcdutl = programs::built("etcdutl")?.context("the Go proxy does not serve etcdutl")?;
+                output(
+                    Command::new(etcdutl)
                         .args(["snapshot", "restore", "--skip-hash-check", "--mark-compacted"])
                         .args(["--bump-revision", "1000000000", "--name", "default"])
                         .args(["--initial-cluster", &format!("default={peers}")])
@@ -171,6 +172,7 @@ impl<'a> Snapshot<'a> {
                         .arg(&self.data)
                         .arg(self.copy.join("member/snap/db")),
                 )
+                .map(drop)
             }
         }
     }
@@ -180,19 +182,6 @@ impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.copy);
     }
-}
-
-/// Builds a program of `tests/programs`; fails where the Go proxy does not serve it.
-fn program(name: &str) -> Result<String> {
-    let built = Command::new(project("tests/programs/build.sh")).arg(name).output()?;
-    ensure!(built.status.success(), "{name} cannot be built");
-    Ok(String::from_utf8(built.stdout)?.trim().to_owned())
-}
-
-fn shell(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 /// The pods, as NAMESPACE/NAME, that a node's agent names because the node does not have the blocks of their addresses.
@@ -208,10 +197,8 @@ fn named_without_block(test: &Test<'_>, node: &str) -> Result<Vec<String>> {
 
 /// Snapshot; then pods on node1 get addresses of a second block; then the snapshot comes back, and other nodes need blocks.
 fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
-    let crictl = match program("crictl") {
-        Ok(crictl) => crictl,
-        Err(error) => return test.skip(&format!("{error:#}")),
-    };
+    let crictl = programs::built_or_skipped(test, "crictl")?;
+    let crictl = crictl.to_str().context("its path is no text")?;
     let (network, old) = small_blocks(test)?;
     let snapshot = Snapshot::take(test)?;
     // More than a block has.
@@ -235,7 +222,7 @@ fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
         for pod in &named {
             let (_, name) = pod.split_once('/').context("no name")?;
             let script = "\"$0\" stopp $(\"$0\" pods -q --namespace \"$1\" --name \"^$2$\")";
-            test.cluster.on("node1", &["bash", "-c", script, &crictl, test.namespace(), name])?;
+            test.cluster.on("node1", &["bash", "-c", script, crictl, test.namespace(), name])?;
         }
         let left = addresses(test)?;
         ensure!(left.len() + named.len() == before.len(), "{left:?} of {before:?} without {named:?}");
@@ -272,9 +259,7 @@ pub fn an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods(test:
     if !long() {
         return test.skip("it takes minutes: make test-faults");
     }
-    if let Err(error) = program("etcdutl") {
-        return test.skip(&format!("{error:#}"));
-    }
+    programs::built_or_skipped(test, "etcdutl")?;
     restored(test, Restore::Bumped)
 }
 
@@ -480,7 +465,7 @@ impl<'a> Renamed<'a> {
             jq --rawfile crt renamed.crt --rawfile key renamed.key \
                 '.users[0].user = {"client-certificate-data": ($crt | @base64), "client-key-data": ($key | @base64)}' \
                 kubelet2.conf >renamed.conf"#;
-        shell(Command::new("bash").args(["-euc", script, "-"]).arg(dir).arg(name))?;
+        output(Command::new("bash").args(["-euc", script, "-"]).arg(dir).arg(name))?;
         let renamed = own.replace("kubelet2.conf", "renamed.conf");
         let renamed = renamed.replace("--hostname-override node2", &format!("--hostname-override {name}"));
         ensure!(renamed.contains(&format!("--hostname-override {name}")), "the kubelet's command is {own}");
