@@ -1,7 +1,7 @@
 #!/bin/bash
 # build.sh NAME: builds a Go program that tests run beside a cluster, and prints its path. The folder NAME pins its modules; what
 # is built is the folder's own program, or the tool of its go.mod. The result is kept in $NETCLAIM_CACHE; a second run takes no
-# time. Exits with 3 where the Go proxy does not serve the modules: some serve no new ones.
+# time. Exits with 3 where the Go proxy says that it does not have the modules: some serve no new ones.
 set -euo pipefail
 programs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../node/lib.sh
@@ -23,6 +23,12 @@ build() {
 out=$(artifact "$program" "$programs/$program"/* "$programs/build.sh" -- "$go_flags" "$machine")
 log=$cache/log/$program-modules.log
 mkdir -p "$cache/log"
-[[ -e $out/$program ]] || go list -deps "$package" >/dev/null 2>"$log" || { tail -n 3 "$log" >&2; exit 3; }
+# Go goes on to the modules' own servers where a proxy lacks them, and says what those answered. The second question is to proxies only.
+ask() { go list -deps "$package" >/dev/null 2>"$log"; }
+if ! [[ -e $out/$program ]] && ! ask && ! GOPROXY=$(go env GOPROXY | sed 's/[,|]direct$//') ask; then
+  tail -n 3 "$log" >&2
+  ! grep -qE ': (404 Not Found|410 Gone)$' "$log" || exit 3
+  die "the modules of $program cannot be read: see $log"
+fi
 make_once "$out" "building $program (first time: 1 to 4 minutes)" build
 echo "$out/$program"

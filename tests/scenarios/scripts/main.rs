@@ -3,43 +3,89 @@
 // Clippy allows `unwrap` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::unwrap_used)]
 
+mod ci_run;
 mod copy_plugins;
+mod go_programs;
 
-use std::io::Write as _;
 use std::process::Command;
 
-/// Runs `tests/summary` on a log; returns its output, and whether it succeeds.
-fn summary(log: &str) -> (String, bool) {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(log.as_bytes()).unwrap();
-    let output =
-        Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/summary")).arg(file.path()).output().unwrap();
+/// Runs `tests/summary` on a log, with a list of expected skips, here or on GitHub's runners; returns its output, and whether it
+/// succeeds.
+fn summary_of(log: &str, expected: &str, is_on_github: bool) -> (String, bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let files = [("log", log), ("expected", expected)].map(|(name, text)| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    let mut summary = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/summary"));
+    summary.args(files).env_remove("GITHUB_ACTIONS");
+    if is_on_github {
+        summary.env("GITHUB_ACTIONS", "true");
+    }
+    let output = summary.output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), output.status.success())
 }
 
+/// The same with a list of what the logs of these tests skip.
+fn summary(log: &str) -> (String, bool) {
+    summary_of(log, ".*: this kernel has no (bonds|links of kind vlan)\n", false)
+}
+
 const THREE: &str =
-    "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.10s\n";
+    "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.10s\n";
 
 #[test]
 fn the_summary_adds_the_results_of_all_programs() {
     let failed = "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
-    assert_eq!(summary(THREE), ("3 passed, 0 failed, 1 skipped\n".into(), true));
-    assert_eq!(summary(&[THREE, failed, THREE].concat()), ("8 passed, 1 failed, 2 skipped\n".into(), false));
+    assert_eq!(summary(THREE), ("3 passed, 0 failed, 0 skipped\n".into(), true));
+    assert_eq!(summary(&[THREE, failed, THREE].concat()), ("8 passed, 1 failed, 0 skipped\n".into(), false));
 }
 
 #[test]
 fn a_test_that_reports_a_skip_has_not_passed() {
     let log = ["SKIPPED: module::a_test: this kernel has no bonds\n", THREE].concat();
-    assert_eq!(summary(&log), ("2 passed, 0 failed, 2 skipped\n".into(), true));
+    let said = "skipped:\n    1  this kernel has no bonds\n2 passed, 0 failed, 1 skipped\n";
+    assert_eq!(summary(&log), (said.into(), true));
 }
 
 #[test]
 fn a_skipped_case_does_not_count_against_the_tests_that_passed() {
-    let case = "SKIPPED CASE: vlan in a bridge: the kernel has no links of kind vlan\n";
-    assert_eq!(
-        summary(&[&case.repeat(70), THREE].concat()),
-        ("3 passed, 0 failed, 71 skipped\n".into(), true)
-    );
+    let case = "SKIPPED CASE: vlan, in a bridge: this kernel has no links of kind vlan\n";
+    let said = "skipped:\n   70  this kernel has no links of kind vlan\n3 passed, 0 failed, 70 skipped\n";
+    assert_eq!(summary(&[&case.repeat(70), THREE].concat()), (said.into(), true));
+}
+
+#[test]
+fn a_skip_that_nobody_expects_fails() {
+    let surprise = "\nskipped, and not in the list of expected skips:\n       module::a_test: no disk\n";
+    for line in [
+        "SKIPPED: module::a_test: no disk",
+        "SKIPPED CASE: module::a_test: no disk",
+        "test module::a_test    ... ignored (SKIPPED: no disk)",
+        // Another program's output is in the same line.
+        "  12.3 s  test module::a_test ... ignored, no disk",
+    ] {
+        let ignored = "test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n";
+        let result = if line.starts_with("SKIPPED") { "" } else { ignored };
+        let (said, is_success) = summary(&format!("{line}\n{result}{THREE}"));
+        assert!(said.contains(surprise) && !is_success, "{line}: {said}");
+    }
+}
+
+#[test]
+fn an_ignored_test_without_a_reason_fails() {
+    let ignored = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n";
+    let (said, is_success) = summary(ignored);
+    assert!(said.contains("a test: it is ignored, and no line says why\n") && !is_success, "{said}");
+}
+
+#[test]
+fn what_a_mirror_lacks_is_expected_elsewhere_than_on_github() {
+    let log = ["SKIPPED CASE: advisories: no network\n", THREE].concat();
+    let expected = "# downloads\nelsewhere advisories: .*\n";
+    assert!(summary_of(&log, expected, false).1);
+    assert!(!summary_of(&log, expected, true).1);
 }
 
 #[test]
@@ -47,7 +93,7 @@ fn the_summary_says_why_a_test_failed() {
     let why = "---- module::a_test ----\nno pod\n\n--- events\nrefused\n";
     let rest = "\nfailures:\n    module::a_test\n";
     let (output, is_success) = summary(&["--- pods\n", THREE, why, rest].concat());
-    let said = "---- module::a_test ----\nno pod\n--- events\nrefused\n3 passed, 0 failed, 1 skipped\n";
+    let said = "---- module::a_test ----\nno pod\n--- events\nrefused\n3 passed, 0 failed, 0 skipped\n";
     assert_eq!(output, said);
     assert!(is_success, "it goes by the results");
 }
@@ -55,9 +101,10 @@ fn the_summary_says_why_a_test_failed() {
 #[test]
 fn a_log_without_results_fails() {
     assert_eq!(summary("error: could not compile\n"), ("0 passed, 0 failed, 0 skipped\n".into(), false));
-    let skipped =
-        "SKIPPED: a: b\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
-    assert_eq!(summary(skipped), ("0 passed, 0 failed, 1 skipped\n".into(), false));
+    let skipped = "SKIPPED: a: this kernel has no bonds\n\
+        test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+    let (said, is_success) = summary(skipped);
+    assert!(said.ends_with("0 passed, 0 failed, 1 skipped\n") && !is_success, "{said}");
 }
 
 #[test]
